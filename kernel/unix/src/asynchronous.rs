@@ -1,5 +1,5 @@
-//! How a call goes on that cannot be done at once: the call as a value, the tables of calls in flight, what takes them
-//! from request rings, and the user interrupts that tell a process of results.
+//! Calls that cannot be done at once: the call as a value, the tables of calls in flight, request rings and their
+//! handlers, and the user interrupts that announce results to a process.
 
 pub(crate) mod in_flight;
 pub(crate) mod input;

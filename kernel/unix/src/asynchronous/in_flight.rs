@@ -1,18 +1,19 @@
-//! The table of a process's calls in flight: by key, with as few instructions as it takes.
+//! The table of a process's calls in flight, by key, in few instructions.
 //!
-//! A call that waits enters the table once and leaves it once, on the way of every message that somebody waits for. A
-//! general hash table is made for large groups that vector instructions compare, and for a hash of any key; here the
-//! key is one number and there are no such instructions, so that most of what it did was for nothing.
+//! A call that waits enters the table once and leaves it once, on the way of every message that a coroutine waits for.
+//! A general hash table is made for large groups that vector instructions compare, and for a hash of any key; here the
+//! key is one number and there are no such instructions, so that most of its work would be useless.
 //!
-//! This is the textbook's: open addressing, linear probing, and removal that moves back what was pushed on, so that
-//! there are no marks of what has been. The place of a key is the upper part of its product with an odd number. That
+//! This is the textbook's: open addressing, linear probing, and removal that moves displaced entries back, so that
+//! there are no marks of removed ones. The place of a key is the upper part of its product with an odd number. That
 //! number is random, different for each process and not known to it, because keys are a process's to choose: with a
 //! known one it could choose them so that all want the same place, and make the kernel search for long with a lock
 //! held. From how long its calls take it can still learn something of the number; so whenever a key comes to lie far
-//! from its place there is another number.
+//! from its place another number is chosen.
 //!
-//! A table that grows enters everything anew, which takes long if that is much. So it grows up to [`MOST_PLACES`], and
-//! what finds no room there is in a [`Table`], which grows a little at a time and costs each call a little more.
+//! A table that grows enters all entries anew, which takes long if they are many. So it grows up to [`MOST_PLACES`],
+//! and entries that find no room there are in a [`Table`], which grows a little at a time and costs each call a little
+//! more.
 
 use core::num::NonZeroU64;
 
@@ -21,28 +22,29 @@ use alloc::vec::Vec;
 
 use tables::Table;
 
-/// Places of the smallest table that is not empty.
+/// Number of places of the smallest table that is not empty.
 const SMALLEST: usize = 8;
 
-/// Places of the largest: entering all of them anew is one step.
+/// Number of places of the largest table: entering all of them anew is one step.
 const MOST_PLACES: usize = 1024;
 
-/// How far a key may lie from its place. At three quarters full, keys that nobody has chosen lie nowhere near as far.
+/// Greatest distance of a key from its place. At three quarters full, keys that were not chosen on purpose lie nowhere
+/// near as far.
 const FURTHEST: usize = 512;
 
 /// Values by keys that are not 0.
 pub(crate) struct InFlight<T> {
-    /// None, or a power of two, of which at most three quarters are in use.
+    /// Empty, or a power of two of places, of which at most three quarters are in use.
     places: Vec<Option<(NonZeroU64, T)>>,
-    /// Of all values, also those that are in no place.
+    /// Number of all values, with those in no place.
     count: usize,
     /// Odd.
     multiplier: u64,
-    /// What is left of a product when it is shifted by this many bits is a place.
+    /// Number of bits by which a product is shifted to give a place.
     shift: u32,
-    /// Values may be in `more`, or are to be.
+    /// Set if values may be in `more`, or are to be.
     are_many: bool,
-    /// Those that have found no room.
+    /// Entries that have found no room.
     more: Table<(NonZeroU64, T)>,
 }
 
@@ -52,32 +54,32 @@ pub(crate) struct Vacancy {
     key: NonZeroU64,
 }
 
-/// The place of what is entered in the other table.
+/// The place of an entry of the other table.
 const ELSEWHERE: usize = usize::MAX;
 
 impl<T> InFlight<T> {
-    /// An empty table, with a random number.
+    /// Creates an empty table with a random number.
     pub(crate) const fn new(random: u64) -> InFlight<T> {
         InFlight { places: Vec::new(), count: 0, multiplier: random | 1, shift: 0, are_many: false, more: Table::new() }
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Where a key would like to be, in a table that has places.
+    /// Returns the preferred place of a key, in a table that has places.
     #[inline(always)]
     fn home(&self, key: NonZeroU64) -> usize {
         (key.get().wrapping_mul(self.multiplier) >> self.shift) as usize
     }
 
-    /// Where the key is, or else the free place where it should be. A table that has places has free ones.
+    /// Returns the place of the key, or else the free place for it. A table that has places has free ones.
     #[inline]
     fn search(&self, key: NonZeroU64) -> Result<usize, usize> {
         let mut place = self.home(key);
@@ -98,22 +100,22 @@ impl<T> InFlight<T> {
         self.search(NonZeroU64::new(key)?).ok()
     }
 
-    /// The hash of a key in the other table: the two halves of a long product, of which no part can be told without the
-    /// number.
+    /// Returns the hash of a key in the other table: the two halves of a long product, of which no part can be told
+    /// without the number.
     fn hash(&self, key: NonZeroU64) -> u32 {
         let product = u128::from(key.get() ^ self.multiplier >> 1) * u128::from(self.multiplier);
         let halves = product as u64 ^ (product >> 64) as u64;
         (halves ^ halves >> 32) as u32
     }
 
-    /// The index of a key in the other table.
+    /// Returns the index of a key in the other table.
     #[cold]
     fn find_elsewhere(&self, key: u64) -> Option<usize> {
         let key = NonZeroU64::new(key)?;
         self.more.find(self.hash(key), |(other, _)| *other == key)
     }
 
-    /// Makes sure that there is room for one more.
+    /// Reserves room for one more value.
     ///
     /// # Errors
     /// There is no memory; nothing has changed.
@@ -132,7 +134,7 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// Enters everything anew, in so many places.
+    /// Enters all entries anew, in so many places.
     fn rebuild(&mut self, size: usize) -> Result<(), TryReserveError> {
         let mut places = Vec::new();
         places.try_reserve_exact(size)?;
@@ -146,7 +148,8 @@ impl<T> InFlight<T> {
         Ok(())
     }
 
-    /// The place for a key that is not there yet, after [`reserve`](Self::reserve); `None` if it is there, or 0.
+    /// Returns the place for a key that is not in the table, after [`reserve`](Self::reserve); `None` if it is there,
+    /// or 0.
     #[inline]
     pub(crate) fn vacancy(&mut self, key: u64) -> Option<Vacancy> {
         let key = NonZeroU64::new(key)?;
@@ -160,7 +163,7 @@ impl<T> InFlight<T> {
         Some(Vacancy { place, key })
     }
 
-    /// The same while there may be something in the other table.
+    /// Does as [`vacancy`](Self::vacancy) while there may be entries in the other table.
     #[cold]
     fn vacancy_of_many(&mut self, key: NonZeroU64) -> Option<Vacancy> {
         let place = self.search(key).err()?;
@@ -170,12 +173,12 @@ impl<T> InFlight<T> {
         let in_places = self.count - self.more.len();
         let distance = place.wrapping_sub(self.home(key)) & (self.places.len() - 1);
         let has_room = (in_places + 1) * 4 <= self.places.len() * 3 && distance <= FURTHEST;
-        // If there is less in all than has room in places, none was reserved elsewhere.
+        // If all values would fit into the places, no room was reserved elsewhere.
         let has_room = has_room || (self.count + 1) * 4 <= self.places.len() * 3;
         Some(Vacancy { place: if has_room { place } else { ELSEWHERE }, key })
     }
 
-    /// The same with another number, if there is memory for that.
+    /// Does as [`vacancy`](Self::vacancy), with another number if there is memory for the change.
     #[cold]
     fn vacancy_with_another_number(&mut self, key: NonZeroU64) -> Option<Vacancy> {
         // A step of SplitMix64, of which the process sees neither side.
@@ -189,7 +192,7 @@ impl<T> InFlight<T> {
         self.search(key).err().map(|place| Vacancy { place, key })
     }
 
-    /// Enters a value. The table is as it was when the place was found.
+    /// Enters a value. The table must not have changed since the place was found.
     #[inline]
     pub(crate) fn fill(&mut self, vacancy: Vacancy, value: T) {
         self.count += 1;
@@ -204,7 +207,7 @@ impl<T> InFlight<T> {
         self.more.insert(self.hash(key), (key, value));
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: u64) -> Option<&T> {
         let entry = match self.find(key) {
             Some(place) => self.places[place].as_ref(),
@@ -213,7 +216,7 @@ impl<T> InFlight<T> {
         entry.map(|(_, value)| value)
     }
 
-    /// The same, to change it.
+    /// Returns the value of a key, to change it.
     pub(crate) fn get_mut(&mut self, key: u64) -> Option<&mut T> {
         let entry = match self.find(key) {
             Some(place) => self.places[place].as_mut(),
@@ -225,14 +228,14 @@ impl<T> InFlight<T> {
         entry.map(|(_, value)| value)
     }
 
-    /// Removes a key; its value.
+    /// Removes a key; returns its value.
     #[inline]
     pub(crate) fn remove(&mut self, key: u64) -> Option<T> {
         let Some(mut hole) = self.find(key) else { return self.remove_elsewhere(key) };
         let (_, value) = self.places[hole].take()?;
         self.count -= 1;
-        // What follows without a gap may have been pushed on by what was here. Whoever would find the hole on the way
-        // from home to its place goes there, and leaves the hole where it was.
+        // Entries that follow without a gap may have been displaced by the removed one. An entry whose way from its
+        // preferred place leads over the hole moves there, and leaves the hole at its old place.
         let last = self.places.len() - 1;
         let mut place = hole;
         loop {
@@ -254,13 +257,13 @@ impl<T> InFlight<T> {
         Some(value)
     }
 
-    /// How many places the table has.
+    /// Returns the number of places of the table.
     pub(crate) fn places(&self) -> usize {
         self.places.len() + self.more.len()
     }
 
-    /// The value in a place, to change it. Whoever looks at all places, some at a time, begins with the last: what a
-    /// removal moves, it moves to an earlier place, unless that is beyond the table's end.
+    /// Returns the value in a place, to change it. A walk over all places, some at a time, begins with the last: a
+    /// removal moves entries to an earlier place, unless that is beyond the table's end.
     pub(crate) fn at_place(&mut self, place: usize) -> Option<&mut T> {
         let entry = match place.checked_sub(self.places.len()) {
             None => self.places[place].as_mut(),
@@ -269,22 +272,22 @@ impl<T> InFlight<T> {
         entry.map(|(_, value)| value)
     }
 
-    /// All values, in no order.
+    /// Returns all values, in no order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten().chain(self.more.values()).map(|(_, value)| value)
     }
 
-    /// The same, to change them.
+    /// Returns all values, in no order, to change them.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().flatten().chain(self.more.values_mut()).map(|(_, value)| value)
     }
 
-    /// All values, in no order, each taken out.
+    /// Takes all values out, in no order.
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.places.into_iter().flatten().chain(self.more.into_values()).map(|(_, value)| value)
     }
 
-    /// Takes everything out, and with it the memory.
+    /// Takes all entries out, with their memory.
     pub(crate) fn take(&mut self) -> InFlight<T> {
         core::mem::replace(self, InFlight::new(self.multiplier))
     }
@@ -305,7 +308,7 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        // Few keys, so that they meet; and such as a runtime makes, an index and a generation.
+        // Few keys, so that they meet; and keys as a runtime makes them, of an index and a generation.
         let key = || prop_oneof![0u64..40, (0u64..4, 1u64..4).prop_map(|(index, generation)| index | generation << 32)];
         prop::collection::vec(
             prop_oneof![
@@ -321,7 +324,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against the standard library's table, also with a number for which nearly all keys want the same place.
+        /// Compares with the standard library's table, also with a number for which nearly all keys want one place.
         #[test]
         fn it_is_a_table(steps in steps(), random in prop_oneof![Just(0), Just(1 << 63), any::<u64>()]) {
             let mut table = InFlight::new(random);
@@ -380,7 +383,7 @@ mod tests {
         assert!((1..=700).all(|key| table.remove(key) == Some(key)));
     }
 
-    /// Growing moves no more than a step may, however many there are; all are found, whichever table they are in.
+    /// Growing moves no more than a step may, however many entries there are; all are found, in either table.
     #[test]
     fn it_grows_and_keeps_a_quarter_free() {
         let mut table = InFlight::new(0x9e37_79b9_7f4a_7c15);
@@ -399,7 +402,7 @@ mod tests {
                     *value += 1;
                 }
             }
-            // In both orders: those in places go first, or last.
+            // In both orders: entries in places go first, or last.
             for number in 1..=60_000u64 {
                 let key = if round == 0 { number } else { 60_001 - number };
                 assert_eq!(table.get(key << 32 | key), Some(&(key + 1)));

@@ -1,29 +1,31 @@
-//! Asynchronous calls that wait for input of a pipe or a socket, which is what a server's calls do.
+//! Asynchronous calls that wait for input of a pipe or a socket, as a server's calls do.
 //!
-//! Such a call is no coroutine, only an object ([`InputCall`]) whose waker stands in the pipe's or socket's list. When
-//! that is woken the call enters the list of those that can go on, and one coroutine of the process, the *completer*,
-//! tries it again: all that a coroutine of its own would do, without being made, scheduled and taken apart for each
-//! message. What the completer has finished it posts together, and wakes one worker for all (decision 022).
+//! Such a call is not a coroutine but an object ([`InputCall`]) whose waker is registered with the pipe or socket. When
+//! the waker is woken, the call enters the list of ready calls, and one coroutine of the process, the *completer*,
+//! tries it again: it does the work of a coroutine for each call, without making, scheduling and taking one apart for
+//! each message. The completer posts the calls that it has finished together, and wakes one worker for all (decision
+//! 022).
 //!
-//! # How important it is
+//! # Priority of the completer
 //!
-//! The list (`ready_calls`) is ordered by the calls' priorities, and the completer is as important as the first of them:
-//! whoever enters a more important one raises it, and before each further call it looks whether something more
-//! important than that call is ready on this hart, and if so takes the call's priority and lets go of the hart. What it
-//! has done it posts before it tries something less important. Equals come in their order. After a bounded amount of
-//! work it lets equals of other processes have their turn, and interrupts be seen. Its time is charged to the process.
+//! The list (`ready_calls`) is ordered by the calls' priorities, and the completer is as important as the first of
+//! them: a waker that enters a more important call raises it. Before each further call the completer looks whether
+//! something more important than that call is ready on this hart, and if so takes the call's priority and leaves the
+//! hart. It posts finished calls before it tries something less important. Equals come in their order. After a bounded
+//! amount of work it lets equals of other processes have their turn, and looks for interrupts. Its time is charged to
+//! the process.
 //!
-//! A call that has been in the list for as long as the starvation bound has the completer run before everybody else, and
-//! is the first that it takes. The watchdog of the bound looks at calls when something has been ready for long, which the
-//! completer's priority says only of the most important call in the list; so it is told when there are others behind
-//! that.
+//! A call that has been in the list for as long as the starvation bound makes the completer run before everything else,
+//! and is the first that it takes. The watchdog of the bound looks at calls when something has been ready for long. The
+//! completer's priority shows this only for the most important call in the list; so the watchdog is told when there are
+//! others behind that.
 //!
 //! # The end
 //!
-//! A process that has ended is left to its completer ([`leave`]): that is as important as can be then, tells each call
-//! in turns like any others that it is over, and wakes the last worker of the process, which takes the last steps.
+//! A process that has ended is left to its completer ([`leave`]): that has the greatest importance then, ends each call
+//! in turns of the usual length, and wakes the last worker of the process, which takes the last steps.
 //!
-//! # Who locks what
+//! # Locks
 //!
 //! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken
 //! below it. A call's operation is locked by the completer alone, without the list's lock; the link to the next one
@@ -48,16 +50,16 @@ use crate::process::Process;
 use crate::scheduling::executor::{self, Cid, SpawnError};
 use crate::scheduling::{Standing, stretch};
 
-/// Calls that are tried before others get their turn.
+/// Number of calls that are tried before others get their turn.
 const BATCH: usize = 32;
-/// Bytes that are moved before others get their turn.
+/// Number of bytes that are moved before others get their turn.
 const STEP: usize = 64 * 1024;
 
-/// Whether since the watchdog last asked some process's call could go on behind a more important one of the same process.
-/// Then the completer shows the executor the other's priority, and nobody sees there how long this one waits.
+/// Set if, since the watchdog's last look, a call was ready behind a more important one of the same process. Then the
+/// completer shows the executor the other's priority, which does not tell how long this call waits.
 static SOME_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether there may be calls that starve, although nothing of their priority shows that it is ready.
+/// Returns whether calls may starve although no ready coroutine has their priority.
 pub(crate) fn some_may_starve_unseen() -> bool {
     SOME_ARE_HIDDEN.swap(false, Ordering::Relaxed)
 }
@@ -67,17 +69,17 @@ pub(crate) struct InputCall {
     process: Arc<Process>,
     /// `None` once the call is done.
     operation: Mutex<Option<Operation>>,
-    /// The key under which the process knows the call.
+    /// The call's key in the process's table.
     key: u64,
     token: u64,
     cid: u64,
     priority: Priority,
-    /// Its place in the list.
+    /// Its place in the list of ready calls.
     place: Place<InputCall>,
-    /// It is done. Who wakes it may come late, when its process has ended and nobody looks at the list any more: so it
-    /// never enters the list again.
+    /// Set when it is done. A wake-up may come late, when its process has ended and its list is not looked at any more:
+    /// so a call that is done never enters the list again.
     done: AtomicBool,
-    /// When the frame arrived that made it ready, if that is measured.
+    /// Arrival of the frame that made it ready, if latency is measured.
     arrived: AtomicU64,
 }
 
@@ -105,17 +107,17 @@ impl Wake for InputCall {
 }
 
 impl InputCall {
-    /// Whether it can go on and has not had its turn.
+    /// Returns whether it is ready and has not had its turn.
     pub(crate) fn is_ready(&self) -> bool {
         self.place.is_queued()
     }
 
-    /// Has it tried before everything else, because it has been ready for long.
+    /// Makes the completer try it before everything else, because it has been ready for long.
     pub(crate) fn boost(&self) {
         self.process.input_calls.boost(self);
     }
 
-    /// Waits for input. If there is some already the call is entered in the list at once.
+    /// Waits for input. If there is some already, the call is entered in the list immediately.
     fn wait(self: &Arc<InputCall>, operation: &Operation) {
         let waker = Waker::from(self.clone());
         if !operation
@@ -126,20 +128,20 @@ impl InputCall {
         }
     }
 
-    /// Ends the call early, in the time of whoever cancels it; `false` if the completer has it, or will have it next,
-    /// and is to see that it was cancelled.
+    /// Ends the call early, in the time of the cancelling process; returns `false` if the completer has it, or will
+    /// have it next, and must see that it was cancelled.
     ///
-    /// If this were always left to the completer, which takes turns with everybody as important, a process that begins
-    /// calls and drops them would have ever more of them, each with its buffer.
+    /// If this were always left to the completer, which takes turns with all equals, a process that begins calls and
+    /// drops them would have ever more of them, each with its buffer.
     fn end_early(self: &Arc<InputCall>) -> bool {
         let Some(mut slot) = self.operation.try_lock() else { return false };
         let Some(mut operation) = slot.take() else { return true };
         let calls = &self.process.input_calls;
         let is_queued = {
             let _list = calls.list.lock();
-            // What the list has it keeps until its turn, and goes on counting as a call in flight.
+            // A call in the list stays there until its turn, and goes on counting as a call in flight.
             let is_queued = self.place.is_queued();
-            // Under the list's lock: nobody enters the call from here on.
+            // Under the list's lock: the call is not entered from here on.
             self.done.store(!is_queued, Ordering::Release);
             is_queued
         };
@@ -150,7 +152,7 @@ impl InputCall {
         drop(slot);
         operation.forget(&Waker::from(self.clone()));
         let result = operation.give_up(Errno::ECANCELED);
-        // Before anybody hears that the call is over, and may count on that.
+        // Before the completion is posted, whose reader may rely on this.
         drop(operation);
         let completion = Completion { token: self.token, cid: self.cid, result: errno::encode(result) as u64 };
         self.process.complete_calls(&[(self.key, completion)], self.priority);
@@ -158,7 +160,7 @@ impl InputCall {
         true
     }
 
-    /// Tries the call again; if it is done its result, and how many bytes it moved.
+    /// Tries the call again; if it is done, returns its result and the number of bytes it moved.
     #[inline]
     fn attempt(self: &Arc<InputCall>, process: &Arc<Process>) -> Option<(Result<usize, Errno>, usize)> {
         let mut slot = self.operation.lock();
@@ -172,7 +174,7 @@ impl InputCall {
             if tried.is_pending() {
                 // Mostly it is done, so the waker is made only now.
                 tried = operation.poll(process, Some(&Waker::from(self.clone())));
-                // It has registered as whoever tries it, which may be more important, or less.
+                // It has registered at the completer's priority, which may be more or less important than the call's.
                 if tried.is_pending()
                     && let Some(file) = operation.waits_for_input_of()
                     && let Ok(socket) = file.socket()
@@ -181,7 +183,7 @@ impl InputCall {
                 }
             }
             match tried {
-                // Whoever made it ready has taken the waker out.
+                // The wake-up that made it ready has taken the waker out.
                 Poll::Ready(Err(Errno::ENOMEM)) => operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,
                 Poll::Pending => return None,
@@ -194,13 +196,13 @@ impl InputCall {
             socket.request.begin(self.arrived.load(Ordering::Relaxed), self.priority);
         }
         *slot = None;
-        // Before whoever tried it looks at the list again: what is entered up to then is taken out.
+        // Before the completer looks at the list again: calls that are entered up to then are taken out.
         self.done.store(true, Ordering::Release);
         Some((result, if moves { result.unwrap_or(STEP / BATCH) } else { 0 }))
     }
 }
 
-/// What a completer's rank is worth now beside other processes.
+/// Returns the present effective priority of a completer's rank beside other processes.
 fn worth(standing: &Standing, rank: Rank) -> Priority {
     match rank {
         Rank::First => standing.limit(Priority::HIGHEST),
@@ -208,25 +210,25 @@ fn worth(standing: &Standing, rank: Rank) -> Priority {
     }
 }
 
-/// A process's calls that wait for input.
+/// Calls of a process that wait for input.
 #[derive(Default)]
 pub(crate) struct InputCalls {
     list: Mutex<ReadyCalls<InputCall>>,
-    /// How many levels the list has; 0 before there is a completer.
+    /// Number of levels of the list; 0 before there is a completer.
     levels: AtomicUsize,
     /// The completer's cid, once there is one.
     completer: AtomicU64,
-    /// Calls that are not done.
+    /// Number of calls that are not done.
     count: AtomicUsize,
 }
 
 impl InputCalls {
-    /// The coroutine that goes on with them, once there is one.
+    /// Returns the completer, once there is one.
     pub(crate) fn completer(&self) -> Cid {
         Cid::from_raw(self.completer.load(Ordering::Relaxed))
     }
 
-    /// Tells the completer, under the list's lock.
+    /// Passes an instruction of the list to the completer, under the list's lock.
     fn tell(&self, process: &Process, tell: Tell) {
         let completer = self.completer();
         match tell {
@@ -234,11 +236,11 @@ impl InputCalls {
             Tell::Wake => {}
             Tell::WakeAt(rank) => executor::set_priority(completer, worth(&process.standing, rank)),
         }
-        // By its waker, so that it runs on the hart that the input came to.
+        // By its waker, so that it runs on the hart to which the input came.
         executor::waker(completer).wake();
     }
 
-    /// Makes sure that there is a completer, and a level for calls of this priority. Under the lock of the process's
+    /// Makes a completer if there is none, and a level for calls of this priority. Under the lock of the process's
     /// calls.
     #[cold]
     fn make_room(&self, process: &Arc<Process>, priority: Priority) -> Result<(), Errno> {
@@ -256,7 +258,7 @@ impl InputCalls {
 
     fn push(&self, call: &Arc<InputCall>) {
         let mut list = self.list.lock();
-        // Relaxed: the lock orders them.
+        // Relaxed: the lock orders the accesses.
         if !call.done.load(Ordering::Relaxed) {
             self.tell(&call.process, list.push(call));
             if list.some_are_hidden() {
@@ -270,7 +272,7 @@ impl InputCalls {
         self.tell(&call.process, list.boost(call));
     }
 
-    /// What the completer does next, after calls of which the most important had the priority `done`.
+    /// Returns the completer's next action, after calls of which the most important had the priority `done`.
     fn next(&self, process: &Process, turn_is_over: bool, done: Option<Priority>) -> Next<InputCall> {
         let mut list = self.list.lock();
         if list.some_are_hidden() {
@@ -284,7 +286,7 @@ impl InputCalls {
         next
     }
 
-    /// Gives the completer the priority that its calls are worth now.
+    /// Gives the completer the present effective priority of its calls.
     pub(crate) fn order_anew(&self, process: &Process) {
         let list = self.list.lock();
         if !list.is_new() {
@@ -292,7 +294,7 @@ impl InputCalls {
         }
     }
 
-    /// A call was done without the completer, which waits for the last one if the process has ended.
+    /// Counts a call that was done without the completer, which waits for the last one if the process has ended.
     fn count_one_less(&self) {
         let list = self.list.lock();
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -301,16 +303,16 @@ impl InputCalls {
         }
     }
 
-    /// Whether the process has ended and all its calls are done.
+    /// Returns whether the process has ended and all its calls are done.
     pub(crate) fn are_over(&self) -> bool {
         self.list.lock().is_last() && self.count.load(Ordering::Relaxed) == 0
     }
 }
 
 /// Leaves an operation that has just been attempted to the process's completer. Called under the lock of the process's
-/// calls, so that whoever cancels the call or ends the process comes before or after all of it; pipes and sockets do
-/// nothing with their locks held that would need that one. The operation comes back if there is no memory for a
-/// completer; for the call itself there is, as whoever makes calls has required.
+/// calls, so that cancelling the call or ending the process comes before or after all of it; pipes and sockets do
+/// nothing with their locks held that would need that one. Returns the operation if there is no memory for a completer;
+/// the caller must have ensured that there is memory for the call itself.
 pub(crate) fn begin(
     process: &Arc<Process>,
     operation: Operation,
@@ -326,7 +328,7 @@ pub(crate) fn begin(
         return Err(operation);
     }
     calls.count.fetch_add(1, Ordering::Relaxed);
-    // The operation comes in later: all together would be built elsewhere, and copied.
+    // The operation is put in later: the whole object would be built elsewhere, and copied.
     let call = Arc::new(InputCall {
         process: process.clone(),
         operation: Mutex::new(None),
@@ -342,8 +344,8 @@ pub(crate) fn begin(
     Ok(call)
 }
 
-/// Ends a call that its process has cancelled: at once, unless the completer is about to try it. Called without the lock
-/// of the process's calls.
+/// Ends a call that its process has cancelled: immediately, unless the completer is about to try it. Called without the
+/// lock of the process's calls.
 pub(crate) fn end_early(call: &Arc<InputCall>) {
     if !call.end_early() {
         call.wake_by_ref();
@@ -374,13 +376,13 @@ impl Future for Completer {
     }
 }
 
-/// What a turn of the completer has left.
+/// Calls that a turn of the completer has left.
 enum Progress {
     MoreLater,
     NoneReady,
 }
 
-/// Tries calls that can go on, until others should have their turn.
+/// Tries ready calls, until others should have their turn.
 fn try_some(process: &Arc<Process>) -> Progress {
     let calls = &process.input_calls;
     let mut done = FixedVec::<(u64, Completion), BATCH>::new();
@@ -404,7 +406,7 @@ fn try_some(process: &Arc<Process>) -> Progress {
         let Some((result, bytes)) = call.attempt(process) else { continue };
         moved += bytes;
         let completion = Completion { token: call.token, cid: call.cid, result: errno::encode(result) as u64 };
-        // There is room: no more are tried.
+        // There is room: no more calls than this are tried.
         let _ = done.push((call.key, completion));
         most_important =
             most_important.filter(|&done| !call.priority.is_more_important_than(done)).or(Some(call.priority));
@@ -412,8 +414,8 @@ fn try_some(process: &Arc<Process>) -> Progress {
 }
 
 /// Leaves the calls of a process that has ended, which were woken, to its completer. When [all of them are
-/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before anybody sees that the
-/// process has ended. `false` if there is no completer.
+/// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before the end of the process
+/// is visible. Returns `false` if there is no completer.
 pub(crate) fn leave(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();

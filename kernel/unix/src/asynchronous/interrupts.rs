@@ -1,52 +1,52 @@
-//! User interrupts: who may interrupt which worker, and what becomes of what is sent.
+//! User interrupts: the rights to interrupt workers, and the delivery of interrupts.
 //!
-//! A *receiver* is a worker and an identity, a number of the process's choice by which its handler tells what has come.
-//! A *right* allows sending to one receiver. Both are open files, so that what Unix knows about descriptors holds for
-//! them: closing gives up, `spawn` passes on, the end of a process closes all. What Unix has no word for is that the
+//! A *receiver* is a worker and an identity, a number of the process's choice by which its handler tells interrupts
+//! apart. A *right* allows sending to one receiver. Both are open files, so that Unix's rules for descriptors hold for
+//! them: closing gives a right up, `spawn` passes it on, the end of a process closes all. In addition to Unix, the
 //! granting side keeps control: it can revoke one right or all of them, however many copies there are, and its own end
 //! ends them too.
 //!
-//! A right for another process is recorded with the receiver and fetched by that process (`interrupt_open`), so that
-//! nobody puts descriptors into a table that is not his. It names the process itself and not its number, which may be
-//! somebody else's later.
+//! A right for another process is recorded with the receiver and fetched by that process (`interrupt_open`), so that no
+//! process puts descriptors into another's table. It names the process itself and not its number, which may be another
+//! process's later.
 //!
-//! # Who keeps whom
+//! # Ownership
 //!
-//! The descriptor keeps the [`Receiver`]; rights have weak references to it, and it has one to its worker. So a sender
+//! The descriptor owns the [`Receiver`]; rights have weak references to it, and it has one to its worker. So a sender
 //! keeps nothing of the receiving process alive, and authority does not outlive its object: when the receiver is gone,
-//! sending says so.
+//! sending fails with `EPIPE`.
 //!
 //! # Delivery
 //!
-//! What was sent becomes a bit in the worker's word of the process page, and then the worker is made to look
-//! ([`Worker::raise`]): one that sleeps is woken; one that runs is interrupted, as its *back end* does it. In the back
-//! end `kernel`, which every machine has, the return to user mode is redirected to the handler. The word is the
-//! process's own memory: whatever it writes there is only what its own handler reads.
+//! Sending sets a bit in the worker's word of the process page, and then makes the worker look ([`Worker::raise`]): a
+//! sleeping worker is woken; a running one is interrupted, in the way of its *back end*. In the back end `kernel`,
+//! which every machine has, the return to user mode is redirected to the handler. The word is the process's own memory:
+//! only its own handler reads the bits that it writes there.
 //!
 //! # The back end `imsic`
 //!
 //! The process runs virtualised ([`usermode::Kind`]), so that it has supervisor registers of its own, and a worker with
-//! receivers has a *guest interrupt file* of the hart on which it runs. To send is to store an identity to the file's
+//! receivers has a *guest interrupt file* of the hart on which it runs. Sending is storing an identity to the file's
 //! page; a process that may send has that page in its address space, at [`SEND_OFFSET`]. Neither side enters the
 //! kernel. The kernel's part is to keep the two sides right:
 //!
-//! * **Who may send.** The page is mapped for whoever has a right and asks for it, and taken out again, with a flush on
-//!   every hart, when the right is revoked or closed, when the receiver or the sender ends, and when the file changes.
-//!   Which identity a sender stores is up to it: a hint.
-//! * **A store that finds no page** faults, and the kernel does what the call does, in the name of the store
-//!   ([`store_to_page`]). So sending works whether or not the receiver has a file, and programs need not know.
-//! * **A receiver that does not run**: what is sent stays pending in the file, which is *watched* then, so that it
-//!   interrupts the kernel, and the worker is woken ([`on_guest_files`]). Once: until it has taken what came or sleeps
-//!   again, its file is not watched any more. Two that wake each other would otherwise take turns without executing
-//!   anything.
-//! * **A worker that comes to another hart** takes a file there, if one is free, and leaves the old one as an *orphan*:
-//!   first nobody can store to it any more, then its own hart takes what is pending out of it and passes it on
-//!   ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
-//! * **No file is free**: the worker has none, and what is sent to it comes through the kernel. If it was just claiming
-//!   from the file that it had, it finds nothing more ([`claim_without_file`]).
+//! * **Mapping of sender pages.** The page is mapped for a process that has a right and requests the page, and taken
+//!   out again, with a flush on every hart, when the right is revoked or closed, when the receiver or the sender ends,
+//!   and when the file changes. A sender may store any identity: it is a hint.
+//! * **Page faults on sender pages.** The kernel acts for the faulting store as the call does ([`store_to_page`]). So
+//!   sending works whether or not the receiver has a file, and programs need not know.
+//! * **Receivers that do not run.** An interrupt stays pending in the file, which is *watched* then, so that it
+//!   interrupts the kernel, and the worker is woken ([`on_guest_files`]). This happens once: until the worker has taken
+//!   the interrupt or sleeps again, its file is not watched any more. Two workers that wake each other would otherwise
+//!   take turns without executing anything.
+//! * **Workers that come to another hart.** The worker takes a file there, if one is free, and leaves the old one as an
+//!   *orphan*: first its pages are unmapped, so that no store reaches it any more, then its own hart takes pending
+//!   interrupts out of it and passes them on ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
+//! * **No free file.** The worker has none, and interrupts for it come through the kernel. If it was just claiming from
+//!   the file that it had, it finds nothing more ([`claim_without_file`]).
 //!
-//! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; one without a file
-//! by calling it back and giving it the supervisor's software interrupt.
+//! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; a worker without a
+//! file by calling it back and giving it the supervisor's software interrupt.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -66,18 +66,18 @@ use crate::observing::counters;
 use crate::process::worker::Worker;
 use crate::process::{self, Ending, Process};
 
-/// The bit that says that completions have come.
+/// The bit that announces completions.
 pub(crate) const COMPLETIONS: u64 = 1;
-/// The largest identity of a receiver.
+/// Largest identity of a receiver.
 pub(crate) const LARGEST_IDENTITY: usize = 62;
-/// Rights that one receiver keeps for other processes to fetch; more are `ENOSPC`.
+/// Number of rights that one receiver keeps for other processes to fetch; more are `ENOSPC`.
 const MAXIMUM_GRANTS: usize = 256;
 
-/// The identity by which the kernel makes a handler look at its word.
+/// Identity by which the kernel makes a handler look at its word.
 const KERNEL_IDENTITY: u32 = 63;
-/// The identities that are enabled in a file: all below 64 but 0, which does not exist.
+/// Identities that are enabled in a file: all below 64 but 0, which does not exist.
 const IDENTITIES: u64 = !1;
-/// Most guest interrupt files of a hart that are used, and one, because there is no file 0.
+/// Greatest number of guest interrupt files of a hart that are used, plus one, because there is no file 0.
 const FILES: usize = 8;
 
 /// The interrupts of a worker.
@@ -88,26 +88,26 @@ const FILES: usize = 8;
 /// image, whose locks the handler may need.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// Where the handler is; 0 for none.
+    /// Address of the handler; 0 for none.
     handler: AtomicUsize,
-    /// Something is to be delivered; what, stands in the process page.
+    /// Set if there is something to deliver; the process page tells the interrupts.
     pending: AtomicBool,
-    /// The handler runs (back end `kernel`).
+    /// Set while the handler runs (back end `kernel`).
     active: AtomicBool,
-    /// How many handlers have gone on to other code and will return later.
+    /// Number of handlers that have gone on to other code and will return later.
     left: AtomicUsize,
-    /// How many receivers it has.
+    /// Number of the worker's receivers.
     receivers: AtomicUsize,
-    /// Its guest interrupt file (back end `imsic`). Whoever sends through the file holds the lock while it does.
+    /// Its guest interrupt file (back end `imsic`). Sending through the file holds the lock.
     file: Mutex<FileState>,
-    /// What the program's count of hardware interrupts was when it was last read.
+    /// Value of the program's count of hardware interrupts at the last reading.
     counted: AtomicU64,
 }
 
 #[derive(Default)]
 struct FileState {
     place: Option<Place>,
-    /// Where its page is mapped.
+    /// Places where its page is mapped.
     mappings: Vec<Mapping>,
 }
 
@@ -125,26 +125,26 @@ struct Mapping {
     right: Weak<Right>,
 }
 
-/// What becomes of each guest interrupt file. A file is only ever taken by its own hart.
+/// Use of a guest interrupt file. A file is only ever taken by its own hart.
 enum FileUse {
     Free,
-    /// `told`: something came while the worker did not run, and it was woken for that.
+    /// `told`: an interrupt came while the worker did not run, and the worker was woken for it.
     Used {
         worker: Weak<Worker>,
         told: bool,
     },
-    /// Nobody can store to it any more; what is pending in it is for this worker.
+    /// No store reaches it any more; its pending interrupts are for this worker.
     Orphan(Weak<Worker>),
 }
 
 static FILE_USES: [Mutex<[FileUse; FILES]>; MAXIMUM_HARTS] =
     [const { Mutex::new([const { FileUse::Free }; FILES]) }; MAXIMUM_HARTS];
-/// Whether a hart has orphans.
+/// Set if a hart has orphans.
 static HAS_ORPHANS: [AtomicBool; MAXIMUM_HARTS] = [const { AtomicBool::new(false) }; MAXIMUM_HARTS];
-/// Whether new processes run virtualised.
+/// Set if new processes run virtualised.
 static VIRTUALISE: AtomicBool = AtomicBool::new(false);
 
-/// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, or `auto`, which is `imsic` where the
+/// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, or `auto`, which is `imsic` if the
 /// machine has it.
 pub(crate) fn start(choice: Option<&str>, harts: usize) {
     let files = Machine::guest_files();
@@ -166,31 +166,31 @@ pub(crate) fn start(choice: Option<&str>, harts: usize) {
     }
 }
 
-/// How new processes run.
+/// Returns the kind of new processes.
 pub(crate) fn kind_of_processes() -> Kind {
     if VIRTUALISE.load(Ordering::Relaxed) { Kind::Virtualised } else { Kind::User }
 }
 
-/// What an interrupted program finds at its stack pointer: program counter, `a7`, stack pointer, and a word of padding.
+/// Words at the stack pointer of an interrupted program: program counter, `a7`, stack pointer, and a word of padding.
 type Frame = [u64; 4];
 
 impl Line {
-    /// Sets the handler; 0 takes it away.
+    /// Sets the handler; 0 removes it.
     pub(crate) fn set_handler(&self, entry: usize) {
         self.handler.store(entry, Ordering::Relaxed);
     }
 
-    /// Whether there is a handler.
+    /// Returns whether there is a handler.
     pub(crate) fn has_handler(&self) -> bool {
         self.handler.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes that there is something to deliver. The word of the process page was written before.
+    /// Records that there is something to deliver. The word of the process page was written before.
     pub(crate) fn set_pending(&self) {
         self.pending.store(true, Ordering::Release);
     }
 
-    /// Whether there is something to deliver.
+    /// Returns whether there is something to deliver.
     #[inline(always)]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
@@ -204,7 +204,7 @@ impl Line {
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// The `interrupt_leave` call.
+    /// Performs the `interrupt_leave` call.
     pub(crate) fn leave_handler(&self) -> Result<usize, Errno> {
         if !self.active.swap(false, Ordering::Relaxed) {
             return Err(Errno::EINVAL);
@@ -213,7 +213,7 @@ impl Line {
         Ok(0)
     }
 
-    /// Makes the program go on in its handler if that may be now.
+    /// Makes the program go on in its handler if that is possible now.
     pub(crate) fn deliver(&self, process: &Process, context: &mut UserContext) {
         let handler = self.handler.load(Ordering::Relaxed);
         if process.space.kind() == Kind::Virtualised {
@@ -249,7 +249,7 @@ impl Line {
         crate::observing::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process, 0, 0);
     }
 
-    /// Interrupts a virtualised worker through its file; `false` if it has none.
+    /// Interrupts a virtualised worker through its file; returns `false` if it has none.
     pub(crate) fn notify_through_file(&self) -> bool {
         let state = self.file.lock();
         let Some(place) = state.place else { return false };
@@ -257,7 +257,7 @@ impl Line {
         true
     }
 
-    /// The `interrupt_return` call: the program goes on where it was interrupted.
+    /// Performs the `interrupt_return` call: the program goes on where it was interrupted.
     pub(crate) fn return_to_interrupted(&self, process: &Process, context: &mut UserContext) -> Result<(), Errno> {
         let is_active = self.active.load(Ordering::Relaxed);
         let left = self.left.load(Ordering::Relaxed);
@@ -267,7 +267,7 @@ impl Line {
         let mut bytes = [0; size_of::<Frame>()];
         process.copy_in(context.stack() as usize, &mut bytes)?;
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at * 8 + i]));
-        // Whatever stands there is the program's own affair: a wrong address faults in user mode.
+        // The words there are the program's own affair: a wrong address faults in user mode.
         context.pc = word(0) & !1;
         context.set_register(17, word(1));
         context.set_register(2, word(2));
@@ -280,7 +280,7 @@ impl Line {
     }
 }
 
-/// Comes to a hart with a virtualised worker: gives it a guest interrupt file there if it has receivers, and loads its
+/// Brings a virtualised worker to a hart: gives it a guest interrupt file there if it has receivers, and loads its
 /// supervisor registers.
 pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     let line = &worker.line;
@@ -288,25 +288,26 @@ pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     if line.receivers.load(Ordering::Relaxed) > 0 {
         file = settle(worker, hart);
     } else if has_file(worker) {
-        // Its last receiver is gone, and nothing is to wait in a file that is not the running program's.
+        // Its last receiver is gone, and no interrupt may wait in a file that is not the running program's.
         give_up(worker);
     }
     Machine::load_supervisor(&context.supervisor, file);
     watch(hart, file);
     if file != 0 && context.supervisor.notified != 0 {
-        // What the kernel has said while the worker had no file comes through it too.
+        // Notifications of the kernel from the time without a file come through the file too.
         line.notify_through_file();
     }
 }
 
-/// Leaves the hart with a virtualised worker, which `stays_ready` if it waits for nothing.
+/// Takes a virtualised worker, which `stays_ready` if it waits for nothing, from the hart.
 pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
     Machine::save_supervisor(&mut context.supervisor);
     let place = worker.line.file.lock().place;
     if let Some(place) = place
         && let FileUse::Used { told, .. } = &mut FILE_USES[hart].lock()[place.file]
     {
-        // The file is the hart's: the worker has just settled there. What it was told of it may not have got round to.
+        // The file is the hart's: the worker has just settled there. It may not have handled the interrupt of which it
+        // was told.
         *told &= stays_ready && Machine::pending_guest_files() & 1 << place.file != 0;
     }
     watch(hart, 0);
@@ -318,7 +319,7 @@ pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usiz
     counters::add(Counter::HardwareInterrupts, claimed.wrapping_sub(before));
 }
 
-/// Watches all files of this hart that are in use, but the one whose worker runs and those whose workers were told.
+/// Watches all files of this hart that are in use, except the running worker's and those whose workers were told.
 fn watch(hart: usize, running: usize) {
     let uses = FILE_USES[hart].lock();
     let unknown = |file: usize| matches!(uses[file], FileUse::Used { told: false, .. });
@@ -326,7 +327,7 @@ fn watch(hart: usize, running: usize) {
     Machine::watch_guest_files(files);
 }
 
-/// The worker's file on this hart, on which it is; 0 if none is free.
+/// Returns the worker's file on this hart, on which it is; 0 if none is free.
 fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     let place = worker.line.file.lock().place;
     match place {
@@ -347,7 +348,7 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     file
 }
 
-/// Gives a new receiver's worker, which runs on this hart, a file at once.
+/// Gives a new receiver's worker, which runs on this hart, a file immediately.
 fn settle_now(worker: &Arc<Worker>) {
     let hart = Machine::hart();
     if worker.process.space.kind() == Kind::Virtualised && worker.line.file.lock().place.is_none() {
@@ -355,17 +356,17 @@ fn settle_now(worker: &Arc<Worker>) {
         if file != 0 {
             Machine::choose_guest_file(file);
             watch(hart, file);
-            // Instead of what may have been pending without a file.
+            // Stands for interrupts that were pending without a file.
             worker.line.notify_through_file();
         }
     }
 }
 
-/// Takes the worker's file away: nobody can store to it any more when this returns, and what is pending in it will be
+/// Takes the worker's file away: when this returns, no store reaches it any more, and its pending interrupts will be
 /// passed on to the worker.
 pub(crate) fn give_up(worker: &Arc<Worker>) {
     let place = worker.line.file.lock().place.take();
-    // Nobody maps it any more.
+    // It is not mapped from here on.
     unmap_all(worker);
     let Some(place) = place else { return };
     FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
@@ -378,11 +379,11 @@ pub(crate) fn give_up(worker: &Arc<Worker>) {
     }
 }
 
-/// Takes a page for sending out of an address space, on every hart.
+/// Unmaps a sender page of a process, on every hart.
 fn unmap(process: &Process, page: usize) {
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
     let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
-    // It can fail only if the program has mapped something else around it, and then the page is not there.
+    // It can fail only if the program has mapped something else around the page, which is not there then.
     if let Ok(removed) = removed {
         usermode::flush(removed);
     }
@@ -390,8 +391,8 @@ fn unmap(process: &Process, page: usize) {
 
 /// Unmaps every page of a worker's file.
 ///
-/// Pages are mapped and unmapped with the file's lock held, so that what is not in the list cannot be stored to. A
-/// process that may be dropped with its rights, which come here again, is dropped after that.
+/// Pages are mapped and unmapped with the file's lock held, so that no store goes through a page that is not in the
+/// list. A process that may be dropped with its rights, which come here again, is dropped after that.
 fn unmap_all(worker: &Worker) {
     loop {
         let _process = {
@@ -404,14 +405,14 @@ fn unmap_all(worker: &Worker) {
     }
 }
 
-/// Whether a range has pages for sending in it, which the program must not move or unmap: the kernel would not know
-/// where stores still reach.
+/// Returns whether a range has sender pages in it, which the program must not move or unmap: the kernel would not know
+/// the pages through which stores still reach a file.
 pub(crate) fn has_send_pages(process: &Process, address: usize, length: usize) -> bool {
     let start = process.shared.address(SEND_OFFSET);
     address < start + SEND_PAGES * PAGE_SIZE && address.saturating_add(length) > start
 }
 
-/// Passes on what is pending in this hart's files that have lost their workers. Cheap if there is none.
+/// Passes on pending interrupts of this hart's files that have lost their workers. Cheap if there is none.
 #[inline]
 pub(crate) fn drain_orphans() {
     let hart = Machine::hart();
@@ -438,7 +439,7 @@ fn drain_orphans_of(hart: usize) {
     }
 }
 
-/// Wakes the workers for whom something has come in files of this hart while they do not run.
+/// Wakes the workers for which an interrupt has come in files of this hart while they do not run.
 pub(crate) fn on_guest_files() {
     let hart = Machine::hart();
     let watched = Machine::watched_guest_files();
@@ -455,18 +456,18 @@ pub(crate) fn on_guest_files() {
             worker.wake_for_interrupt();
         }
     }
-    // What is pending stays so.
+    // Pending interrupts stay pending.
     Machine::watch_guest_files(watched & !waiting);
 }
 
-/// Whether the worker has a guest interrupt file.
+/// Returns whether the worker has a guest interrupt file.
 pub(crate) fn has_file(worker: &Worker) -> bool {
     worker.line.file.lock().place.is_some()
 }
 
-/// A program without a guest interrupt file claims from one: when its handler began it had one, and then it came to a
-/// hart that had none left. It finds nothing there, since what was in the file stands in its word. `false` if it is
-/// something else that has trapped.
+/// Answers a claim of a program without a guest interrupt file: it had one when its handler began, and then it came to
+/// a hart that had none left. The claim finds nothing, since the file's interrupts stand in the worker's word. Returns
+/// `false` if something else has trapped.
 pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
     let Some(destination) = trap.claim_without_file() else { return false };
     if worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
@@ -477,7 +478,7 @@ pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, tra
     true
 }
 
-/// The `interrupt_page` call.
+/// Performs the `interrupt_page` call.
 pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> {
     let receiver = right.receiver()?;
     let page = {
@@ -490,7 +491,7 @@ pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, 
             None => {
                 let page = pages.iter().position(is_free).ok_or(Errno::ENOSPC)?;
                 if pages[page].is_some() {
-                    // The right before may be being dropped at this moment, its page still be there.
+                    // The previous right may be being dropped at this moment, with its page still there.
                     unmap(process, page);
                 }
                 pages[page] = Some(Arc::downgrade(right));
@@ -501,9 +502,8 @@ pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, 
     Ok((process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) | receiver.identity)
 }
 
-/// A store to one of the pages for sending has faulted: maps the page if the receiver has a file, and else does what
-/// the
-/// `interrupt_send` call does. `false` if the address is none of these pages.
+/// Handles a fault of a store to one of the sender pages: maps the page if the receiver has a file, and else does the
+/// same as the `interrupt_send` call. Returns `false` if the address is in none of these pages.
 pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, address: u64) -> bool {
     let page = (address as usize).wrapping_sub(process.shared.address(SEND_OFFSET)) / PAGE_SIZE;
     if page >= SEND_PAGES {
@@ -527,12 +527,13 @@ pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, a
     true
 }
 
-/// Maps the file's page for a sender; `false` if there is no file, or the page is there already or cannot be.
+/// Maps the file's page for a sender; returns `false` if there is no file, or if the page is there already or cannot
+/// be.
 fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     let Ok(receiver) = right.receiver() else { return false };
     let Some(worker) = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()) else { return false };
     let mut state = worker.line.file.lock();
-    // Again under the lock, which whoever revokes takes after it has said so.
+    // Again under the lock, which revoking takes after it has marked the right.
     if right.receiver().is_err() {
         return false;
     }
@@ -549,24 +550,24 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
         return false;
     };
     usermode::flush(flush);
-    // It was free, so whatever the list says of it is over: the program was replaced, or the right before is being
-    // dropped.
+    // The page was free, so an entry of it in the list is stale: the program was replaced, or the previous right is
+    // being dropped.
     state.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
     state.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
     true
 }
 
-/// Takes out the pages of rights that have been dropped, or of which the question says that they are over.
+/// Unmaps the pages of rights that have been dropped, or for which `is_over` returns `true`.
 ///
-/// A right that is looked at may be dropped by that, which comes here again, so all are kept until the lock is free.
-/// The question must drop no receiver. What stays is in the list throughout: whoever takes the file away unmaps it.
+/// Looking at a right may drop it, which comes here again, so all rights are kept until the lock is free. `is_over`
+/// must drop no receiver. The other pages stay in the list throughout: taking the file away unmaps them.
 fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
     let (mut processes, mut rights) = (Vec::new(), Vec::new());
     let mut state = worker.line.file.lock();
     let count = state.mappings.len();
     if processes.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
         drop(state);
-        // Those that are worth something come back at their next store.
+        // Pages of valid rights come back at their next store.
         return unmap_all(worker);
     }
     let mut at = 0;
@@ -585,13 +586,13 @@ fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
     drop(state);
 }
 
-/// The receivers of a process, by identity.
+/// Receivers of a process, by identity.
 pub(crate) type Receivers = [Option<Weak<Receiver>>; LARGEST_IDENTITY + 1];
 
-/// The rights whose pages a process has asked for.
+/// Rights for which a process has requested pages.
 pub(crate) type SendPages = [Option<Weak<Right>>; SEND_PAGES];
 
-/// What a process has none of at first.
+/// The receivers of a new process.
 pub(crate) const NO_RECEIVERS: Receivers = [const { None }; LARGEST_IDENTITY + 1];
 
 /// A worker that can be interrupted under an identity.
@@ -601,7 +602,7 @@ pub(crate) struct Receiver {
     identity: usize,
     /// Rights of an older epoch are revoked.
     epoch: AtomicU64,
-    /// What other processes may fetch.
+    /// Rights that other processes may fetch.
     granted: Mutex<Vec<(Weak<Process>, Arc<Right>)>>,
 }
 
@@ -634,7 +635,7 @@ impl Drop for Receiver {
         counters::uncount(Counter::InterruptReceivers);
         if let Some(worker) = self.worker.upgrade() {
             worker.line.receivers.fetch_sub(1, Ordering::Relaxed);
-            // Nobody reaches this receiver any more, and so no right to it is one.
+            // This receiver cannot be reached any more, and so no right to it is valid.
             unmap_where(&worker, |right| right.receiver.strong_count() == 0);
         }
     }
@@ -650,7 +651,7 @@ impl Drop for Right {
 }
 
 impl Right {
-    /// Who receives; `EPIPE` if nobody does any more, `EPERM` if the right was revoked.
+    /// Returns the receiver; `EPIPE` if there is none any more, `EPERM` if the right was revoked.
     fn receiver(&self) -> Result<Arc<Receiver>, Errno> {
         let receiver = self.receiver.upgrade().ok_or(Errno::EPIPE)?;
         // Acquire: pairs with the release of `revoke`.
@@ -664,7 +665,7 @@ impl Right {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Sends.
+    /// Sends an interrupt.
     pub(crate) fn send(&self) -> Result<(), Errno> {
         counters::count(Counter::InterruptSends);
         let receiver = self.receiver()?;
@@ -674,7 +675,7 @@ impl Right {
     }
 }
 
-/// The `interrupt_receiver` call.
+/// Performs the `interrupt_receiver` call.
 pub(crate) fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Errno> {
     if !(1..=LARGEST_IDENTITY).contains(&identity) {
         return Err(Errno::EINVAL);
@@ -708,7 +709,7 @@ pub(crate) fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Err
     process.descriptors.lock().add(file, true, 0)
 }
 
-/// The `interrupt_grant` call.
+/// Performs the `interrupt_grant` call.
 pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) -> Result<usize, Errno> {
     receiver.require_owner(caller)?;
     let right = receiver.new_right();
@@ -729,7 +730,7 @@ pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) 
     Ok(0)
 }
 
-/// The `interrupt_open` call.
+/// Performs the `interrupt_open` call.
 pub(crate) fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Result<usize, Errno> {
     let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
     let owner = process::find(id).ok_or(Errno::ESRCH)?;
@@ -746,10 +747,10 @@ pub(crate) fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Re
     caller.descriptors.lock().add(file, true, 0)
 }
 
-/// The `interrupt_revoke` call for a receiver: ends all rights that were granted so far.
+/// Performs the `interrupt_revoke` call for a receiver: ends all rights that were granted so far.
 pub(crate) fn revoke_all(caller: &Process, receiver: &Receiver) -> Result<(), Errno> {
     receiver.require_owner(caller)?;
-    // Release: whoever sends after this returns sees it.
+    // Release: a sender that comes after this returns sees it.
     receiver.epoch.fetch_add(1, Ordering::AcqRel);
     let granted = core::mem::take(&mut *receiver.granted.lock());
     drop(granted);
@@ -757,7 +758,7 @@ pub(crate) fn revoke_all(caller: &Process, receiver: &Receiver) -> Result<(), Er
     Ok(())
 }
 
-/// The `interrupt_revoke` call for a right.
+/// Performs the `interrupt_revoke` call for a right.
 pub(crate) fn revoke(caller: &Process, right: &Right) -> Result<(), Errno> {
     let receiver = right.receiver.upgrade().ok_or(Errno::EPIPE)?;
     receiver.require_owner(caller)?;
@@ -766,7 +767,7 @@ pub(crate) fn revoke(caller: &Process, right: &Right) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes out the pages of revoked rights.
+/// Unmaps the pages of revoked rights.
 fn end_pages(receiver: &Receiver) {
     if let Some(worker) = receiver.worker.upgrade() {
         let epoch = receiver.epoch.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What carries a process's calls in the kernel: coroutines, as everything here, or kernel threads, to compare them.
+//! Models of the kernel's side of calls: coroutines, as in the rest of the kernel, or kernel threads, to compare them.
 //!
 //! The papers compare four models: kernel and user side can each work with coroutines or threads. The user side is the
 //! program's choice; the kernel's side is chosen by the `kernel_side` call, for the caller and for all workers and
@@ -7,14 +7,14 @@
 //! * **Coroutines** (kcuc, kcut): the switching coroutine awaits a call that must wait; an asynchronous one has a
 //!   coroutine of its own.
 //! * **Threads that wait** (ktut with a wait queue, ktuc with epoll): each worker or thread of the process has a kernel
-//!   thread, on whose stack it enters user mode and its calls are made. A call that must wait leaves the thread's waker
-//!   where a coroutine would leave its own, and the thread sleeps where it stands. Nothing runs until it is woken.
-//! * **Threads that retry** (ktut as in the papers): the same, but a transfer that must wait (read, write, send,
-//!   receive, accept, connect) is tried again and again, others having their turn in between. It finds out by itself,
-//!   and costs processor time while it waits. What waits for a time, a child or a futex sleeps, as in the papers.
+//!   thread, on whose stack it enters user mode and its calls are made. A call that must wait registers the thread's
+//!   waker in the place of a coroutine's, and the thread sleeps inside the call. Nothing runs until it is woken.
+//! * **Threads that retry** (ktut as in the papers): a thread as above, but a transfer that must wait (read, write,
+//!   send, receive, accept, connect) is tried again and again, with others having their turn in between. It finds out
+//!   by itself, and costs processor time while it waits. Waits for a time, a child or a futex sleep, as in the papers.
 //! * **A polling thread** (ktuc as in the papers): asynchronous transfers that must wait are given to one kernel thread
-//!   of the process, which tries all of them in turn, for as long as there are any. A try costs what the same call
-//!   costs that finds nothing; so with many in flight most of the time goes into asking those that have nothing to say.
+//!   of the process, which tries all of them in turn, for as long as there are any. A try costs as much as a call that
+//!   finds nothing; so with many in flight most of the time is spent on trying those that are not ready.
 //!
 //! # Locks
 //!
@@ -36,7 +36,7 @@ use crate::process::accounts::{Charge, Resource};
 use crate::scheduling::executor::{self, Cid, SpawnError};
 use crate::scheduling::{self, steps, stretch};
 
-/// What carries calls.
+/// The model of the kernel's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Side {
@@ -51,7 +51,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// From the argument of the call.
+    /// Decodes the argument of the call.
     pub(crate) fn from_number(number: usize) -> Result<Side, Errno> {
         Ok(match number {
             0 => Side::Coroutines,
@@ -63,7 +63,7 @@ impl Side {
     }
 }
 
-/// What a process has chosen, and its polling thread.
+/// A process's choice, and its polling thread.
 #[derive(Default)]
 pub(crate) struct Choice {
     side: AtomicU8,
@@ -76,7 +76,7 @@ struct Poller {
     thread: Option<Cid>,
     /// For its stack.
     charge: Option<Charge>,
-    /// What it has not seen yet.
+    /// Transfers that the thread has not seen yet.
     inbox: Vec<Transfer>,
 }
 
@@ -90,7 +90,7 @@ struct Transfer {
 }
 
 impl Choice {
-    /// What carries the calls of workers and threads that start now.
+    /// Returns the model for workers and threads that start now.
     pub(crate) fn side(&self) -> Side {
         match self.side.load(Ordering::Relaxed) {
             1 => Side::WaitingThreads,
@@ -100,7 +100,8 @@ impl Choice {
         }
     }
 
-    /// Chooses; starts the polling thread if there is to be one. `ENOMEM` if that cannot be, and nothing has changed.
+    /// Chooses a model, and starts the polling thread if it needs one. `ENOMEM` if that is impossible; then nothing has
+    /// changed.
     pub(crate) fn choose(&self, process: &Arc<Process>, side: Side) -> Result<(), Errno> {
         if side == Side::PollingThread {
             let mut poller = self.poller.lock();
@@ -118,12 +119,13 @@ impl Choice {
         Ok(())
     }
 
-    /// Goes back to coroutines, for another program.
+    /// Returns to coroutines, for another program.
     pub(crate) fn reset(&self) {
         self.side.store(Side::Coroutines as u8, Ordering::Relaxed);
     }
 
-    /// Gives a transfer to the polling thread and names that thread's coroutine; gives it back if there is no memory.
+    /// Gives a transfer to the polling thread and returns that thread's coroutine; returns the transfer if there is no
+    /// memory.
     pub(crate) fn submit(
         &self,
         operation: Operation,
@@ -142,7 +144,7 @@ impl Choice {
         Ok(thread)
     }
 
-    /// Gives the polling thread the priority that the process's claim is worth now.
+    /// Gives the polling thread the present effective priority of the process's claim.
     pub(crate) fn order_anew(&self, process: &Process) {
         if let Some(thread) = self.poller.lock().thread {
             executor::set_priority(thread, process.claimed_priority());
@@ -157,7 +159,7 @@ impl Choice {
     }
 }
 
-/// Tries a transfer; whether it is done, and its completion posted.
+/// Tries a transfer; returns whether it is done and its completion posted.
 fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
     let result = if process.has_ended() || process.call_is_cancelled(transfer.key) {
         transfer.operation.give_up(Errno::ECANCELED)
@@ -173,11 +175,11 @@ fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
     true
 }
 
-/// The polling thread of a process: until that ends, tries everything that it was given, in turn.
+/// Runs the polling thread of a process: until that ends, tries all given transfers in turn.
 fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
     let mut transfers: Vec<Transfer> = Vec::new();
     loop {
-        // As important as the process says now: it works for its coroutines.
+        // As important as the process claims now: the thread works for its coroutines.
         let priority = if process.has_ended() { scheduling::MOST_CLAIM } else { process.claimed_priority() };
         executor::set_priority(executor::current(), priority);
         let mut arrived = core::mem::take(&mut process.kernel_side.poller.lock().inbox);
@@ -190,7 +192,7 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
         while at < transfers.len() {
             stretch::goes_on_as(abi_unix::trace::stretch::POLLING);
             if try_transfer(process, &mut transfers[at]) {
-                // The order says nothing: all of them are tried in each turn.
+                // The order has no meaning: all of them are tried in each turn.
                 transfers.swap_remove(at);
             } else {
                 at += 1;
@@ -203,12 +205,12 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
         if process.has_ended() && transfers.is_empty() {
             let mut poller = process.kernel_side.poller.lock();
             if poller.inbox.is_empty() {
-                // Whoever submits from now on finds nobody.
+                // A later `submit` finds no thread.
                 poller.thread = None;
                 return;
             }
         } else if transfers.is_empty() {
-            // Whoever submits wakes the thread, also if that happens just now; so does the end of the process.
+            // `submit` wakes the thread, also if it comes just now; so does the end of the process.
             current.suspend();
         } else {
             current.yield_now();

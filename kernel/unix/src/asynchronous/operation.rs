@@ -1,9 +1,9 @@
 //! Calls that may have to wait, as values.
 //!
 //! Decoding a call's arguments gives an [`Operation`]. It is first [`attempt`](Operation::attempt)ed in place: most
-//! calls are ready, and then nothing was created and nothing registered. Otherwise it is awaited, by the worker's own
-//! coroutine for a synchronous call, or for an asynchronous one by the process's completer ([`input`]) if it waits for
-//! input of a pipe or a socket, and by a fresh kernel coroutine if for something else: the same value, the same code.
+//! calls are ready, and then nothing was created and nothing registered. Otherwise it is awaited: a synchronous call by
+//! the worker's own coroutine, an asynchronous one by the process's completer ([`input`]) if it waits for input of a
+//! pipe or a socket, and by a fresh kernel coroutine otherwise. The value and the code are the same.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,10 +31,10 @@ use crate::scheduling::steps::Long;
 use crate::scheduling::stretch;
 use crate::time::{self, Alarm};
 
-/// Buffers of one vector call; a single one, the common case, needs no allocation.
+/// Buffers of one vector call; a single buffer, the common case, needs no allocation.
 pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
 
-/// Bytes of all buffers of a call.
+/// Returns the number of bytes of all buffers of a call.
 pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
     buffers.iter().map(|buffer| buffer.len()).sum()
 }
@@ -42,8 +42,8 @@ pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
 /// A call that may have to wait, decoded and checked.
 #[allow(missing_docs)]
 pub(crate) enum Operation {
-    /// Read from a file into buffers, in order; done as soon as something was read, of a stored file as much as there
-    /// is.
+    /// Read from a file into buffers, in order; done as soon as something was read. A stored file is read to the end of
+    /// the buffers or of the file.
     Read { file: Arc<OpenFile>, buffers: Buffers, done: usize },
     /// Write buffers to a file, in order; done when all was written.
     Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
@@ -61,7 +61,7 @@ pub(crate) enum Operation {
     Receive { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<AddressOut> },
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
-    /// Sleep, and say how much time was left if interrupted. (Nothing interrupts a sleep but the process's end.)
+    /// Wait for a child.
     WaitChild { parent: u32, which: Children, status: usize, no_wait: bool, usage: usize },
     /// Wait at a futex.
     Futex(Box<futex::Wait>),
@@ -75,10 +75,10 @@ pub(crate) enum Operation {
     Long(SystemCall, Long),
 }
 
-// Every call moves one a few times, and up to here that is done by registers. What is rare and larger is boxed.
+// Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
 const _: () = assert!(size_of::<Operation>() <= 64);
 
-/// Where a socket address goes: the structure, and the word with its size (which says how much room there is).
+/// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressOut {
     /// Address of the structure.
@@ -88,7 +88,7 @@ pub(crate) struct AddressOut {
 }
 
 impl AddressOut {
-    /// Writes an address as Linux does: cut to the room there is, with the full size told.
+    /// Writes an address as Linux does: cut to the room there is, with the full size reported.
     pub(crate) fn write(self, process: &Process, value: SocketAddress) -> Result<(), Errno> {
         let mut word = [0; 4];
         process.copy_in(self.size, &mut word)?;
@@ -103,15 +103,15 @@ impl AddressOut {
 }
 
 impl Operation {
-    /// In the place of one that was taken out: it holds nothing.
+    /// Stands for an operation that was taken out; holds nothing.
     pub(crate) const NOTHING: Operation = Operation::Sleep { deadline: 0, alarm: None };
 
-    /// Lets go of everything that it holds: before anybody hears that it is over, who may then count on that.
+    /// Drops everything that it holds: before the completion is posted, whose reader may rely on this.
     pub(crate) fn let_go(&mut self) {
         *self = Operation::NOTHING;
     }
 
-    /// Tells a socket by whom it is used, although the call does not wait.
+    /// Records the user of a socket, although the call does not wait.
     fn note_who_asks(&self, process: &Process) {
         match self {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
@@ -129,7 +129,7 @@ impl Operation {
         }
     }
 
-    /// Does the call if it can be done now. `EAGAIN` in the place of waiting if the file says so.
+    /// Does the call if it can be done now. `EAGAIN` instead of waiting if the file does not wait.
     pub(crate) fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
             Poll::Pending if self.must_not_wait() => {
@@ -140,7 +140,7 @@ impl Operation {
         }
     }
 
-    /// One step: does the call, or registers `waker` where it waits.
+    /// Does one step: does the call, or registers `waker` with the object that it waits for.
     pub(crate) fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         match self {
             Operation::Read { file, buffers, done } => file.read(process, buffers, done, waker),
@@ -186,7 +186,7 @@ impl Operation {
         }
     }
 
-    /// The call that it is, as far as the measure of stretches tells calls apart.
+    /// Returns the call that it is, as far as the measurement of stretches tells calls apart.
     pub(crate) fn call(&self) -> SystemCall {
         match self {
             Operation::Read { .. } => SystemCall::Read,
@@ -207,13 +207,13 @@ impl Operation {
         }
     }
 
-    /// Whether it goes on when it is cancelled, or when nobody has room for it: work that has begun, and waits for
-    /// nothing.
+    /// Returns whether it goes on when it is cancelled, or when there is no room for it in flight: work that has begun,
+    /// and waits for nothing.
     pub(crate) fn must_be_completed(&self) -> bool {
         matches!(self, Operation::Long(..))
     }
 
-    /// Whether it moves something through a file, so that trying again is all that there is to waiting.
+    /// Returns whether it moves something through a file, so that trying again is a way of waiting.
     pub(crate) fn is_transfer(&self) -> bool {
         matches!(
             self,
@@ -228,7 +228,7 @@ impl Operation {
 
     fn must_not_wait(&self) -> bool {
         match self {
-            // What never waits goes on in steps.
+            // A kind that never waits goes on in steps.
             Operation::Read { file, .. } | Operation::Write { file, .. } => {
                 file.is_non_blocking() && !file.never_waits()
             }
@@ -236,7 +236,7 @@ impl Operation {
             Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
-            // What has begun is a step that has to be followed by another, and no wait.
+            // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
@@ -245,7 +245,8 @@ impl Operation {
         }
     }
 
-    /// The result of a call that stops before it is complete: what it moved so far, or else the reason.
+    /// Returns the result of a call that stops before it is complete: the number of bytes moved so far, or else the
+    /// reason.
     pub(crate) fn give_up(&self, reason: Errno) -> Result<usize, Errno> {
         match self {
             Operation::Read { done, .. }
@@ -259,13 +260,14 @@ impl Operation {
                 Ok(*done)
             }
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
-            // Whoever woke it counts on it.
+            // The waking thread counts on this wake-up.
             Operation::Futex(wait) if wait.was_woken() => Ok(0),
             _ => Err(reason),
         }
     }
 
-    /// Whether a waker may still be registered when the operation is done: deadlines and lists that are shared by many.
+    /// Returns whether a waker may still be registered when the operation is done: with deadlines, and with lists
+    /// shared by many.
     fn registers_in_two_places(&self) -> bool {
         matches!(
             self,
@@ -277,7 +279,7 @@ impl Operation {
         )
     }
 
-    /// The pipe or socket that it waits for input of.
+    /// Returns the pipe or socket for whose input it waits.
     pub(crate) fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
@@ -287,7 +289,7 @@ impl Operation {
         }
     }
 
-    /// Takes back what [`poll`](Self::poll) registered.
+    /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self, waker: &Waker) {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
@@ -310,11 +312,11 @@ impl Operation {
         }
     }
 
-    /// Waits in a worker's own coroutine until the call is done, or until `must_stop`, which gives `EINTR` (or what was
-    /// moved so far).
+    /// Waits in a worker's own coroutine until the call is done, or until `must_stop`, which gives `EINTR` (or the
+    /// number of bytes moved so far).
     ///
     /// # Cancellation
-    /// Dropping it takes all registrations back. What was written or sent before stays so.
+    /// Dropping it takes all registrations back. Bytes that were written or sent before stay so.
     pub(crate) fn wait<'a, F: Fn() -> bool + Unpin>(
         self,
         process: &'a Arc<Process>,
@@ -325,7 +327,7 @@ impl Operation {
     }
 }
 
-/// An operation and the registration that it has made, which goes with it.
+/// An operation and the registration that it has made, which is taken back with it.
 struct Waiting {
     operation: Operation,
     registered: Option<Waker>,
@@ -335,11 +337,11 @@ impl Waiting {
     fn poll(&mut self, process: &Arc<Process>, waker: &Waker) -> Poll<Result<usize, Errno>> {
         let result = self.operation.poll(process, Some(waker));
         match result {
-            // It may have registered in some of several places before there was no memory for another.
+            // It may have registered in some of several places before memory for another was missing.
             Poll::Pending | Poll::Ready(Err(Errno::ENOMEM)) if self.registered.is_none() => {
                 self.registered = Some(waker.clone())
             }
-            // Whoever made it ready has taken the waker out, and with it the registration.
+            // The wake-up that made it ready has taken the waker out, and with it the registration.
             Poll::Ready(_) if !self.operation.registers_in_two_places() => self.registered = None,
             _ => {}
         }
@@ -364,8 +366,8 @@ impl Drop for Waiting {
 /// The future of [`Operation::wait`].
 ///
 /// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list
-/// of waiters is free for the first who waits there; if there is no memory for a further one, the worker looks again
-/// after [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
+/// of waiters is free for the first waiter; if there is no memory for a further one, the worker looks again after
+/// [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
 pub(crate) struct Wait<'a, F: Fn() -> bool + Unpin> {
     waiting: Waiting,
     process: &'a Arc<Process>,
@@ -374,7 +376,7 @@ pub(crate) struct Wait<'a, F: Fn() -> bool + Unpin> {
     must_stop: F,
 }
 
-/// How long a worker waits between two looks at something, if there is no memory to have it told.
+/// Time between two looks of a worker for which there is no memory to register.
 const BETWEEN_LOOKS_NS: u64 = 1_000_000;
 
 impl<F: Fn() -> bool + Unpin> Wait<'_, F> {
@@ -415,8 +417,8 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
             return Poll::Pending;
         }
         match this.waiting.poll(this.process, cx.waker()) {
-            // Either the call fails so, or it could not be registered where it waits: without a waker only the call
-            // itself can fail.
+            // Either the call fails so, or it could not be registered with the object that it waits for: without a
+            // waker only the call itself can fail.
             Poll::Ready(Err(Errno::ENOMEM)) if !this.waiting.operation.must_be_completed() => {
                 let tried = this.waiting.operation.poll(this.process, None);
                 if tried.is_pending() {
@@ -433,11 +435,11 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
 /// The kernel coroutine of an asynchronous call that waits for something else than input: waits, then posts the
 /// completion.
 ///
-/// Written by hand because its size is what a blocked call costs.
+/// Written by hand because its size is the cost of a blocked call.
 struct AsynchronousCall {
     waiting: Waiting,
     process: Arc<Process>,
-    /// The key under which the process knows the call.
+    /// The call's key in the process's table.
     key: u64,
     token: u64,
     cid: u64,
@@ -460,18 +462,18 @@ impl Future for AsynchronousCall {
         let result = if this.process.has_ended() || is_cancelled() {
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
-            // Others may have used memory up since it was submitted.
+            // Other processes may have used memory up since it was submitted.
             let is_entering = matches!(this.waiting.operation, Operation::Futex(_) | Operation::PollFiles(_))
                 && this.waiting.registered.is_none();
             let admitted = if is_entering { this.process.account.admit() } else { Ok(()) };
             match admitted
                 .map_or_else(|error| Poll::Ready(Err(error)), |()| this.waiting.poll(&this.process, cx.waker()))
             {
-                // What was moved before there was no memory to wait any longer is the result.
+                // Bytes that were moved before memory for waiting ran out are the result.
                 Poll::Ready(Err(Errno::ENOMEM)) => this.waiting.operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,
                 Poll::Pending => {
-                    // It may have run because it had been ready for long, and does so for this time only.
+                    // It may have been boosted because it had been ready for long, for this time only.
                     let priority = this.process.standing.worth(this.priority);
                     if executor::current_priority() != priority {
                         executor::set_priority(executor::current(), priority);
@@ -488,11 +490,11 @@ impl Future for AsynchronousCall {
     }
 }
 
-/// Goes on with an asynchronous call that has just been attempted: has the process's completer do so if it waits for
+/// Goes on with an asynchronous call that has just been attempted: leaves it to the process's completer if it waits for
 /// input, else makes a coroutine of it.
 ///
-/// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation comes back: it
-/// may have moved something already, which the caller must not keep to itself.
+/// `ENOMEM`, `EBUSY` or `EEXIST` if there is no room for it or the token is in use. Then the operation is returned: it
+/// may have moved bytes already, which the caller must report.
 pub(crate) fn go_on_asynchronously(
     process: &Arc<Process>,
     operation: Operation,
@@ -523,7 +525,7 @@ pub(crate) fn go_on_asynchronously(
     Ok(())
 }
 
-/// Decodes a time that a process gives.
+/// Reads and decodes a time from a process's memory.
 pub(crate) fn read_time(process: &Process, address: usize) -> Result<u64, Errno> {
     let mut bytes = [0; 16];
     process.copy_in(address, &mut bytes)?;

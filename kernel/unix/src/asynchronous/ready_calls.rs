@@ -1,12 +1,11 @@
-//! The calls of a process that can go on, in the order in which its completer tries them: by priority, equals as they
-//! came.
+//! The ready calls of a process, in the order in which its completer tries them: by priority, and equals as they came.
 //!
-//! Only the order and the bookkeeping are here; what a call is, who wakes the completer and what is ready elsewhere, the
-//! module `input` knows. So this can be tested against a model.
+//! Only the order and the bookkeeping are here; calls, wake-ups of the completer and the readiness of others are the
+//! business of the module `input`. So this can be tested against a model.
 //!
 //! Calls that have waited for too long, *starving* ones, come before all others. They stay where they are in the order,
-//! and are counted for each priority: so who takes a starving call takes those of the same priority that came before
-//! it, and when the last starving one of a priority has gone nobody searches for more.
+//! and are counted for each priority: taking a starving call takes those of the same priority that came before it, and
+//! when the last starving one of a priority has gone no search for more is needed.
 
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
@@ -16,17 +15,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use abi_queue::Priority;
 use spin::Mutex;
 
-/// What a call keeps for the order.
+/// A call's state in the order.
 pub(crate) struct Place<C> {
-    /// It is in the order. Changed under the order's lock.
+    /// Set while it is in the order. Changed under the order's lock.
     queued: AtomicBool,
-    /// It is in the order and counts as one that has waited for too long. Changed under the order's lock.
+    /// Set while it is in the order and counts as one that has waited for too long. Changed under the order's lock.
     starving: AtomicBool,
     /// The next one of its priority.
     next: Mutex<Option<Arc<C>>>,
 }
 
-/// Of a call that is not in the order.
+/// For a call that is not in the order.
 impl<C> Default for Place<C> {
     fn default() -> Self {
         Place { queued: AtomicBool::new(false), starving: AtomicBool::new(false), next: Mutex::new(None) }
@@ -34,17 +33,17 @@ impl<C> Default for Place<C> {
 }
 
 impl<C> Place<C> {
-    /// Whether the call is in the order; without the order's lock a look without any guarantee for the next moment.
+    /// Returns whether the call is in the order; without the order's lock the answer may be stale immediately.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed)
     }
 }
 
-/// A call as the order sees it.
+/// A call as the order needs it.
 pub(crate) trait Ordered: Sized {
-    /// Its place.
+    /// Returns its place.
     fn place(&self) -> &Place<Self>;
-    /// How important it is, which does not change.
+    /// Returns its priority, which does not change.
     fn priority(&self) -> Priority;
 }
 
@@ -52,30 +51,30 @@ pub(crate) trait Ordered: Sized {
 struct Level<C> {
     first: Option<Arc<C>>,
     last: Option<Arc<C>>,
-    /// How many of them starve.
+    /// Number of starving calls among them.
     starving: usize,
 }
 
-/// The order, and what the completer has been told.
+/// The order, and the last instruction to the completer.
 pub(crate) struct ReadyCalls<C> {
-    /// As many as the least important call so far needed.
+    /// One for each priority, down to that of the least important call so far.
     levels: Vec<Level<C>>,
-    /// The bits of priorities whose levels are not empty.
+    /// Bitmap of the priorities whose levels are not empty.
     ready: u64,
-    /// The bits of those in which some starve.
+    /// Bitmap of the priorities with starving calls.
     starving: u64,
-    /// The process has ended, and goes when all its calls are done: nothing of it waits for others any more.
+    /// Set when the process has ended, and goes when all its calls are done: nothing of it waits for others any more.
     is_last: bool,
-    /// The completer has been woken, and looks until nothing is left.
+    /// Set while the completer is awake, and looks until nothing is left.
     awake: bool,
-    /// What the completer was told to be last.
+    /// The rank that the completer was given last.
     rank: Rank,
 }
 
-/// How important the completer is.
+/// Rank of the completer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// Before all that anybody claims: some call starves, or the process has ended.
+    /// Before all claims: some call starves, or the process has ended.
     First,
     /// As a call of this priority.
     Call(Priority),
@@ -91,28 +90,28 @@ impl Rank {
     }
 }
 
-/// What the completer has to be told.
+/// Instruction to the completer.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
-    /// It knows, or will see.
+    /// None: it is awake.
     Nothing,
-    /// It is to look.
+    /// Look.
     Wake,
-    /// It is to look, with this rank from now on.
+    /// Look, with this rank from now on.
     WakeAt(Rank),
 }
 
-/// What the completer does next.
+/// Next action of the completer.
 #[must_use]
 pub(crate) enum Next<C> {
-    /// It tries this call.
+    /// Try this call.
     Call(Arc<C>),
-    /// It posts what it has done, since the next call is less important than that.
+    /// Post the calls that are done, since the next call is less important than they are.
     Post,
-    /// It lets others have their turn first, and has this rank from now on if it is another one.
+    /// Let others have their turn first, with this rank from now on if it is another one.
     Later(Option<Rank>),
-    /// It sleeps until a call can go on.
+    /// Sleep until a call is ready.
     Nothing,
 }
 
@@ -130,38 +129,37 @@ impl<C> Default for ReadyCalls<C> {
 }
 
 impl<C: Ordered> ReadyCalls<C> {
-    /// Whether there has been no call yet.
+    /// Returns whether there has been no call yet.
     pub(crate) fn is_new(&self) -> bool {
         self.levels.is_empty()
     }
 
-    /// How important the completer was told to be last, or is when it begins.
+    /// Returns the rank that the completer was given last, or begins with.
     pub(crate) fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Whether [`everything_is_last`](Self::everything_is_last) was said.
+    /// Returns whether [`everything_is_last`](Self::everything_is_last) was called.
     pub(crate) fn is_last(&self) -> bool {
         self.is_last
     }
 
-    /// Makes sure that there is memory for a level for calls of this priority.
+    /// Reserves memory for a level for calls of this priority.
     ///
     /// # Errors
-    /// There is none; nothing has changed.
+    /// There is no memory; nothing has changed.
     pub(crate) fn reserve(&mut self, priority: Priority) -> Result<(), TryReserveError> {
         self.levels.try_reserve((usize::from(priority.number()) + 1).saturating_sub(self.levels.len()))
     }
 
-    /// Makes sure that there is a level for calls of this priority, for which memory was reserved; how many there are
-    /// then.
+    /// Makes a level for calls of this priority, for which memory was reserved; returns the number of levels then.
     pub(crate) fn make_room(&mut self, priority: Priority) -> usize {
         let count = self.levels.len().max(usize::from(priority.number()) + 1);
         self.levels.resize_with(count, || Level { first: None, last: None, starving: 0 });
         count
     }
 
-    /// Enters a call behind its equals, unless it is there. There has to be room for its priority.
+    /// Enters a call behind its equals, unless it is in the order. There must be a level for its priority.
     pub(crate) fn push(&mut self, call: &Arc<C>) -> Tell {
         let priority = call.priority();
         let Some(level) = self.levels.get_mut(usize::from(priority.number())) else { return Tell::Nothing };
@@ -176,7 +174,7 @@ impl<C: Ordered> ReadyCalls<C> {
         self.rouse(Rank::Call(priority))
     }
 
-    /// Has a call that is in the order count as starving.
+    /// Makes a call that is in the order count as starving.
     pub(crate) fn boost(&mut self, call: &C) -> Tell {
         let Some(level) = self.levels.get_mut(usize::from(call.priority().number())) else { return Tell::Nothing };
         if !call.place().is_queued() || call.place().starving.swap(true, Ordering::Relaxed) {
@@ -187,15 +185,15 @@ impl<C: Ordered> ReadyCalls<C> {
         self.rouse(Rank::First)
     }
 
-    /// From now on the completer is as important as can be, and looks until nothing is left.
+    /// Gives the completer the greatest importance from now on, and makes it look until nothing is left.
     pub(crate) fn everything_is_last(&mut self) -> Tell {
         self.is_last = true;
-        // Also if it was awake: whatever it saw last was before this.
+        // Even if it was awake: its last look was before this.
         self.awake = false;
         self.rouse(Rank::First)
     }
 
-    /// Makes sure that the completer looks, no later than something of this rank has its turn.
+    /// Makes the completer look, at the latest when something of this rank has its turn.
     fn rouse(&mut self, rank: Rank) -> Tell {
         let rank = if self.is_last { Rank::First } else { rank };
         if self.awake && !rank.is_more_important_than(self.rank) {
@@ -213,15 +211,16 @@ impl<C: Ordered> ReadyCalls<C> {
         (before != rank).then_some(rank)
     }
 
-    /// Whether some calls stand behind more important ones: then the completer's priority does not say that they wait.
+    /// Returns whether some calls stand behind more important ones: then the completer's priority does not tell that
+    /// they wait.
     pub(crate) fn some_are_hidden(&self) -> bool {
         self.ready & self.ready.wrapping_sub(1) != 0
     }
 
-    /// What the completer does next, after calls of which the most important had the priority `done`. It lets others go
-    /// first if its turn has been long enough, or if `is_ready_above` says that something more important than the next
-    /// call is ready. That is asked before the first call of a turn, too: if it is so the completer had a priority that
-    /// it should not have had, or something has become ready just now; and that has its turn first, since the completer
+    /// Returns the completer's next action, after calls of which the most important had the priority `done`. Others go
+    /// first if its turn has been long enough, or if `is_ready_above` tells that something more important than the next
+    /// call is ready. That is checked before the first call of a turn, too: if so, the completer had a priority that it
+    /// should not have had, or something has become ready just now; and that has its turn first, since the completer
     /// takes the next call's rank.
     pub(crate) fn next(
         &mut self,
@@ -229,7 +228,7 @@ impl<C: Ordered> ReadyCalls<C> {
         done: Option<Priority>,
         is_ready_above: impl FnOnce(Rank) -> bool,
     ) -> Next<C> {
-        // Those that starve are among those that are ready.
+        // Starving calls are among the ready ones.
         let Some(most_important) = Priority::most_important_in(self.ready) else {
             self.awake = false;
             return Next::Nothing;
@@ -255,7 +254,7 @@ impl<C: Ordered> ReadyCalls<C> {
             level.last = None;
             self.ready &= !priority.bit();
         }
-        // Before the call is tried: what comes after that enters it again.
+        // Before the call is tried: later input enters it again.
         place.queued.store(false, Ordering::Relaxed);
         if place.starving.swap(false, Ordering::Relaxed) {
             level.starving -= 1;
@@ -296,7 +295,7 @@ mod tests {
         Arc::new(Named { number, priority: priority(level), place: Place::default() })
     }
 
-    /// An order with these calls in it.
+    /// Makes an order with these calls in it.
     fn order(calls: &[&Arc<Named>]) -> ReadyCalls<Named> {
         let mut order = ReadyCalls::default();
         order.reserve(priority(7)).unwrap();
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(take(&mut order, None), Some(0));
         assert_eq!(take(&mut order, Some(priority(2))), Some(1));
         assert!(matches!(order.next(false, Some(priority(2)), |_| false), Next::Post));
-        // Posting is asked for until it has happened, and then the call is still there.
+        // `Post` comes until it has happened, and then the call is still there.
         assert!(matches!(order.next(false, Some(priority(2)), |_| false), Next::Post));
         assert_eq!(take(&mut order, None), Some(2));
         assert!(matches!(order.next(false, Some(priority(3)), |_| false), Next::Nothing));
@@ -345,7 +344,7 @@ mod tests {
         let mut order = order(&[&waiting]);
         let outranked = |than: Rank| Rank::Call(priority(3)).is_more_important_than(than);
         assert!(matches!(order.next(false, None, outranked), Next::Later(None)));
-        // Whoever starves, or is the last, waits for nobody.
+        // Starving and last calls wait for no others.
         let _ = order.boost(&waiting);
         assert!(matches!(order.next(false, None, outranked), Next::Call(_)));
         let _ = order.push(&waiting);
@@ -388,7 +387,7 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Against a list of what is in the order: what is taken, and which priority the completer has.
+        /// Compares with a list of the calls in the order: the calls taken, and the completer's priority.
         #[test]
         fn as_a_list_would_do_it(steps in prop::collection::vec(
             prop_oneof![
@@ -402,7 +401,7 @@ mod tests {
         )) {
             let calls: Vec<_> = (0..12).map(|number| call(number, number % 5)).collect();
             let mut order = order(&[]);
-            // Numbers of calls in the order that they came in, and whether each starves.
+            // Numbers of calls in the order in which they came, and whether each starves.
             let mut list: Vec<(usize, bool)> = Vec::new();
             let (mut awake, mut last) = (false, false);
             let mut completer = order.rank();
@@ -470,7 +469,7 @@ mod tests {
                 levels.dedup();
                 prop_assert_eq!(order.some_are_hidden(), levels.len() > 1);
             }
-            // Nothing is lost: no longer a turn, and all come out.
+            // Nothing is lost: without turns of others all calls come out.
             while let Next::Call(call) = order.next(false, None, |_| false) {
                 let place = list.iter().position(|(number, _)| *number == call.number);
                 prop_assert!(place.is_some());

@@ -1,36 +1,36 @@
-//! Request rings: how a process makes calls without a trap, and who takes them.
+//! Request rings: calls of a process without a trap, and the handlers that take them.
 //!
 //! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm).
-//! Requests are taken in their order and *performed* like calls of the direct way: decoded with the process's authority
-//! at that moment, attempted in place, and gone on with like those if they have to wait. What was done in place is
-//! posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
+//! Requests are taken in their order and *performed* like direct calls: decoded with the process's authority at that
+//! moment, attempted in place, and continued like direct ones if they have to wait. Results of calls that were done in
+//! place are posted in batches: one look at the completion ring's room, one index to store, one worker to wake.
 //!
-//! # Who takes them
+//! # Takers
 //!
 //! * The **handler** of the ring, a kernel coroutine that lives as long as the ring. It is woken when the worker gives
 //!   its hart up while there are requests (a call that waits, the tick), or by `ring_enter` with `RING_WAKE`, and then
 //!   runs on an idle hart if there is one.
-//! * The **worker itself**, when it has nothing more to run (`worker_wait`) or asks for it (`ring_enter`): no switch to
-//!   another coroutine, no message to another hart. On one hart this is the quickest way.
+//! * The **worker itself**, when it has nothing more to run (`worker_wait`) or calls `ring_enter`: no switch to another
+//!   coroutine, no message to another hart. On one hart this is the quickest way.
 //!
-//! Only one takes at a time, under the ring's lock. The handler only tries the lock: who has it serves everything. The
-//! worker waits for it, and the handler, which looks at `attention` before each request, lets go at once. Whoever has
-//! let go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request falls
-//! between one who finds the lock taken and one who has just found the ring empty.
+//! Only one takes at a time, under the ring's lock. The handler only tries the lock: its holder serves everything. The
+//! worker waits for the lock, and the handler, which looks at `attention` before each request, lets go at once. A taker
+//! that has let go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request
+//! falls between a taker that finds the lock taken and one that has just found the ring empty.
 //!
-//! # How important it is
+//! # Priority
 //!
-//! A request is performed at its own priority, as far as that is worth something ([`scheduling`]): before each one,
-//! whoever takes it asks whether something more important is ready on this hart. If so the handler takes the request's
-//! priority and lets go of the hart. A worker in its turn could make each call directly, so it leaves requests to the
-//! handler only for what is more important than itself, too. Requests are taken in order, so an important one may stand
-//! behind unimportant ones; the `urgency` word says so, and lends its priority to those before it. It is a claim,
+//! A request is performed at its own priority, limited like every claim ([`scheduling`]): before each one, the taker
+//! looks whether something more important is ready on this hart. If so, the handler takes the request's priority and
+//! leaves the hart. A worker in its turn could make each call directly, so it leaves requests to the handler only for
+//! something that is more important than the worker, too. Requests are taken in order, so an important one may stand
+//! behind unimportant ones; the `urgency` word tells this, and lends its priority to those before it. It is a claim,
 //! limited like every other. The handler's time is charged to the process, as its workers' is.
 //!
 //! # Back-pressure
 //!
-//! No more requests are taken than there is room for their results in the completion ring. If a process does not look
-//! at that, requests stay where they are, its request ring fills up, and the one who submits has to wait. The room is
+//! No more requests are taken than there is room for their results in the completion ring. If a process does not read
+//! that ring, requests stay where they are, its request ring fills up, and the submitter has to wait. The room is
 //! *promised* before requests are taken, so that direct calls that complete in between cannot take it away; if a
 //! hostile process moves the indexes meanwhile, its completions wait in kernel memory that was reserved with the
 //! promise.
@@ -38,8 +38,8 @@
 //! # The end
 //!
 //! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
-//! and whoever is about to perform one is waited for. The frames belong to the ring, not to the mapping: a process that
-//! unmaps its ring, or maps something else there, only loses sight of it.
+//! and the end waits for a taker that is about to perform one. The frames belong to the ring, not to the mapping: a
+//! process that unmaps its ring, or maps something else there, only loses sight of it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -70,10 +70,10 @@ use crate::process::worker::Worker;
 use crate::scheduling::executor::{self, Cid};
 use crate::{calls, time};
 
-/// Requests that are taken before their results are posted.
+/// Number of requests that are taken before their results are posted.
 const BATCH: usize = 64;
 
-/// Bit of a ring's `attention`: no request is to be taken any more.
+/// Bit of a ring's `attention`: no request may be taken any more.
 const CLOSED: u32 = 1 << 31;
 /// Added to `attention` by each worker that waits for the lock.
 const WAITING: u32 = 1;
@@ -84,17 +84,17 @@ pub(crate) struct Ring {
     /// For the frames, the ring itself and its handler.
     _charge: Charge,
     taker: Mutex<Consumer>,
-    /// Not 0: whoever takes requests is to stop, because somebody waits for the lock, or for good.
+    /// Not 0: the taker must stop, because another waits for the lock, or for good.
     attention: AtomicU32,
     broken: AtomicBool,
-    /// How many requests were performed; written under the lock. What the process can write says nothing here.
+    /// Number of requests performed; written under the lock. Words that the process can write are not used for this.
     performed: AtomicU64,
     /// The handler, once there is one.
     handler: AtomicU64,
 }
 
-/// The words of a ring's frames. Remembers the page that was looked at last: entries come one after another, and to
-/// find a page takes as many instructions as to read an entry.
+/// The words of a ring's frames. Remembers the page of the last access: entries come one after another, and finding a
+/// page takes as many instructions as reading an entry.
 struct Pages<'a> {
     frames: &'a [SharedFrame],
     page: Cell<usize>,
@@ -114,13 +114,13 @@ impl<'a> Pages<'a> {
         frame.bytes().atomic_words(0).expect("frames are aligned, and so large")
     }
 
-    /// A word of the first page.
+    /// Returns a word of the first page.
     #[inline(always)]
     fn header(&self, offset: usize) -> &'a AtomicU64 {
         &Self::words_of(&self.frames[0])[offset / size_of::<u64>()]
     }
 
-    /// The words of an entry. Entries do not lie across pages.
+    /// Returns the words of an entry. Entries do not lie across pages.
     #[inline(always)]
     fn entry<const N: usize>(&self, offset: usize) -> &'a [AtomicU64; N] {
         let page = offset / PAGE_SIZE;
@@ -147,7 +147,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// A ring's frames as the words of a request ring.
+/// A ring's frames, viewed as a request ring.
 struct View<'a>(Pages<'a>);
 
 impl<'a> View<'a> {
@@ -187,11 +187,11 @@ impl Words<ENTRY_WORDS> for View<'_> {
     }
 }
 
-/// The frames of a process's completion ring as its words.
+/// The frames of a process's completion ring, viewed as a completion ring.
 pub(crate) struct CompletionView<'a>(Pages<'a>);
 
 impl<'a> CompletionView<'a> {
-    /// Of the frames of a ring, of which there is one at least.
+    /// Views the frames of a ring, of which there is one at least.
     #[inline(always)]
     pub(crate) fn new(frames: &'a [SharedFrame]) -> CompletionView<'a> {
         CompletionView(Pages::new(frames))
@@ -220,31 +220,31 @@ impl Words<{ completion::ENTRY_WORDS }> for CompletionView<'_> {
     }
 }
 
-/// How taking requests ended.
+/// Outcome of taking requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// There are no more, and `state` says that the process has to call.
     Asleep,
-    /// There is no room for completions. They stay until the process has made some and calls.
+    /// There is no room for completions. The requests stay until the process has made room and calls.
     Stalled,
     /// A batch is done, and there are more.
     More,
     /// The next request is less important than something that is ready on this hart.
     Outranked(Priority),
-    /// Somebody else takes them now, or wants to.
+    /// Another taker takes them now, or wants to.
     Elsewhere,
     /// The ring is closed, or broken.
     Over,
 }
 
-/// Who takes requests.
+/// The taker of requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The ring's handler: lets go for whatever is more important.
+    /// The ring's handler: lets go for everything more important.
     Handler,
-    /// A worker in a call: as the handler, but goes on until nothing is left.
+    /// A worker in a call: like the handler, but goes on until nothing is left.
     Worker,
-    /// A worker that has to know that everything was taken, whether there is room for the results or not.
+    /// A worker that must have everything taken, whether there is room for the results or not.
     Thoroughly,
 }
 
@@ -277,7 +277,7 @@ impl Ring {
         })
     }
 
-    /// Whether there is something to perform; a look without any guarantee for the next moment.
+    /// Returns whether there are requests; the answer may be stale immediately.
     fn has_requests(&self) -> bool {
         let tail = View::new(&self.frames).tail().load(Ordering::Relaxed);
         tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
@@ -287,7 +287,7 @@ impl Ring {
         self.broken.load(Ordering::Relaxed) || self.attention.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// The priority that the ring as a whole claims.
+    /// Returns the effective priority that the ring as a whole claims.
     fn claim(&self, process: &Process) -> Priority {
         process.standing.worth(priority_of(View::new(&self.frames).urgency().load(Ordering::Relaxed)))
     }
@@ -305,7 +305,7 @@ impl Ring {
     }
 
     fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
-        // Whoever comes because of a request has seen it, and with this fence, or with the one after the lock was let
+        // A taker that comes because of a request has seen it; with this fence, or with the one after the lock was let
         // go, one of the two sees the other.
         fence(Ordering::SeqCst);
         match by {
@@ -322,8 +322,8 @@ impl Ring {
 
     /// Takes and performs requests.
     fn serve(&self, worker: &Arc<Worker>, by: By) -> End {
-        // As many batches as the ring can hold, and one for the part of one: what comes later may wait, or a process
-        // that goes on submitting on another hart could keep this one for ever.
+        // As many batches as the ring can hold, and one for a part of one: later requests may wait, or a process that
+        // goes on submitting on another hart could keep this one for ever.
         let mut batches = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE / BATCH + 1;
         loop {
             let Some(mut taker) = self.lock(by) else { return End::Elsewhere };
@@ -332,7 +332,7 @@ impl Ring {
             if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
                 worker.process.ring_has_closed();
                 if by != By::Handler {
-                    // It may have found the lock taken.
+                    // The handler may have found the lock taken.
                     executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
                 }
                 return End::Over;
@@ -372,7 +372,7 @@ impl Ring {
         let process = &worker.process;
         let available = taker.look(view)?;
         if available == 0 {
-            // Before the last look: whoever comes after it raises the word again.
+            // Before the last look: a submitter that comes after it raises the word again.
             view.urgency().store(0, Ordering::Relaxed);
             return Ok(if taker.fall_asleep(view, view.state())? { End::Asleep } else { End::More });
         }
@@ -387,8 +387,8 @@ impl Ring {
         let mut most_important = Priority::LOWEST;
         let mut end = End::More;
         let ready = executor::ready_here();
-        // The last claim, what it was worth, and the bits of what is more important than that. Most claim the same, and
-        // what it is worth may change from batch to batch.
+        // The last claim, its limited and its effective priority, and the bits of everything more important than that.
+        // Most claims are equal, and their effective priority may change from batch to batch.
         let mut known = (u64::MAX, Priority::LOWEST, Priority::LOWEST, 0);
         for _ in 0..promised {
             if self.attention.load(Ordering::Relaxed) != 0 && by != By::Thoroughly {
@@ -413,7 +413,7 @@ impl Ring {
             }
             let (token, cid) = if request.call & request::WAKES == 0 { (request.token, 0) } else { (0, request.token) };
             if let Some(result) = perform(worker, &request, token, cid, claimed) {
-                // There is room: no more are taken than fit.
+                // There is room: no more requests are taken than fit.
                 let _ = results.push(Completion { token, cid, result: result as u64 });
                 if claimed.is_more_important_than(most_important) {
                     most_important = claimed;
@@ -430,10 +430,11 @@ impl Ring {
         Ok(end)
     }
 
-    /// The priority of the next request, which has `priority` itself, if something more important is ready here.
+    /// Returns the priority of the next request, which has `priority` itself, if something more important is ready
+    /// here.
     #[cold]
     fn outranked(&self, priority: Priority, process: &Process, by: By) -> Option<Priority> {
-        // What stands behind it may be more important.
+        // A request behind it may be more important.
         let lent = self.claim(process);
         let priority = if lent.is_more_important_than(priority) { lent } else { priority };
         // A worker has its turn, in which it could make the call directly.
@@ -443,7 +444,7 @@ impl Ring {
     }
 }
 
-/// Makes the call; `None` if its result will be posted.
+/// Makes the call; returns `None` if its result will be posted.
 #[inline(always)]
 fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priority: Priority) -> Option<usize> {
     if request.call & !request::KNOWN_BITS != 0 {
@@ -470,7 +471,7 @@ impl Future for Handler {
                 executor::set_priority(executor::current(), priority);
                 cx.waker().wake_by_ref();
             }
-            // It is woken when there is something for it to do.
+            // It is woken when there is something to take.
             End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
         }
         Poll::Pending
@@ -481,7 +482,7 @@ impl Future for Handler {
 #[derive(Default)]
 pub(crate) struct Rings {
     rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
-    /// Whether there are any: most processes have none, and look no further.
+    /// Set if there are any: most processes have none, and look no further.
     any: AtomicBool,
 }
 
@@ -493,7 +494,7 @@ impl Rings {
         self.rings.lock().get(worker)?.clone()
     }
 
-    /// Gives the handlers the priority that what is in their rings is worth now.
+    /// Gives the handlers the present effective priority of the requests in their rings.
     pub(crate) fn order_anew(&self, process: &Process) {
         if self.any.load(Ordering::Acquire) {
             for ring in self.rings.lock().iter().flatten() {
@@ -502,15 +503,15 @@ impl Rings {
         }
     }
 
-    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has said so.
+    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has returned `true`.
     pub(crate) fn close(&self) {
         if self.any.load(Ordering::Acquire) {
             self.rings.lock().iter().flatten().for_each(|ring| ring.close());
         }
     }
 
-    /// Whether nobody takes requests of rings that have been closed. If somebody does,
-    /// [`Process::ring_has_closed`] is called when that is over.
+    /// Returns whether no taker is at work in the rings, which have been closed. If one is,
+    /// [`Process::ring_has_closed`] is called when it has finished.
     pub(crate) fn are_at_rest(&self) -> bool {
         !self.any.load(Ordering::Acquire)
             || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
@@ -524,7 +525,7 @@ impl Rings {
     }
 }
 
-/// The `ring_setup` call.
+/// Performs the `ring_setup` call.
 pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
     let process = &worker.process;
     let index = worker.index();
@@ -550,13 +551,13 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
     process.rings.rings.lock()[index] = Some(ring.clone());
     process.rings.any.store(true, Ordering::Release);
     if process.has_ended() {
-        // Whoever ended it may have looked for rings before.
+        // The end of the process may have closed its rings before this one was entered.
         ring.close();
     }
     Ok(address)
 }
 
-/// Maps frames into a process at an address of its own.
+/// Maps frames into a process's address space at this address.
 pub(crate) fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> Result<(), Errno> {
     let place = Placement::FixedIfFree(address as u64);
     let mut shares = Vec::new();
@@ -567,7 +568,7 @@ pub(crate) fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> 
     Ok(())
 }
 
-/// The `ring_enter` call.
+/// Performs the `ring_enter` call.
 pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<usize, Errno> {
     let process = &worker.process;
     if flags & !RING_WAKE != 0 {
@@ -585,7 +586,7 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
     if ring.broken.load(Ordering::Relaxed) { Err(Errno::EPROTO) } else { Ok(0) }
 }
 
-/// Takes requests in a call of a worker; what is left is the handler's.
+/// Takes requests in a call of a worker; leaves the rest to the handler.
 fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
     match ring.serve(worker, By::Worker) {
         End::More => ring.wake_handler(ring.claim(&worker.process)),
@@ -595,7 +596,7 @@ fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
     }
 }
 
-/// For a worker that has nothing to run: takes what is in its ring.
+/// Takes the requests in the ring of a worker that has nothing to run.
 pub(crate) fn take_before_sleep(worker: &Arc<Worker>) {
     if let Some(ring) = worker.process.rings.get(worker.index())
         && ring.has_requests()
@@ -604,7 +605,7 @@ pub(crate) fn take_before_sleep(worker: &Arc<Worker>) {
     }
 }
 
-/// For a worker that gives its hart up, or loses it: has the handler take what is in its ring.
+/// Leaves the requests in a worker's ring to the handler: the worker gives its hart up, or loses it.
 pub(crate) fn leave_to_handler(worker: &Worker) {
     if let Some(ring) = worker.process.rings.get(worker.index())
         && ring.has_requests()
@@ -613,7 +614,7 @@ pub(crate) fn leave_to_handler(worker: &Worker) {
     }
 }
 
-/// Takes everything that is in any ring of the process now, so that all calls that were made are known.
+/// Takes all requests from all rings of the process now, so that all calls that were made are known.
 pub(crate) fn take_everything(worker: &Arc<Worker>) {
     for index in 0..MAXIMUM_WORKERS {
         if let Some(ring) = worker.process.rings.get(index) {

@@ -365,7 +365,7 @@ impl OpenFile {
     }
 
     /// Reads into buffers from `*done` bytes on, and advances it. Ready as soon as something was read; a kind that
-    /// never waits reads on to the end of the buffers or of the file.
+    /// gives everything that was wanted reads on to the end of the buffers or of the file.
     pub(crate) fn read(
         &self,
         process: &Process,
