@@ -1,4 +1,4 @@
-//! The completion ring: how results of asynchronous calls reach a process.
+//! The completion ring, which returns results of asynchronous calls to a process.
 //!
 //! One page of indexes, then the entries, of which there is a power of two. The kernel is the only producer: it writes
 //! the entry at `tail % capacity`, then advances `tail`; the process reads entries up to `tail` and then advances
@@ -6,8 +6,8 @@
 //! with the reason for each memory order.
 //!
 //! `head` is the process's word, so the kernel trusts it in one respect only: a distance of the capacity or more means
-//! "full". A process that writes nonsense there loses its own completions and harms nobody else. When the ring is full
-//! the kernel keeps the completion and posts it when the process next enters the kernel: nothing is ever dropped.
+//! "full". A process that writes nonsense there loses its own completions and harms no other. When the ring is full the
+//! kernel keeps the completion and posts it when the process next enters the kernel: nothing is ever dropped.
 //!
 //! A process begins with [`INITIAL_CAPACITY`] entries; `ring_setup` can give it more, at the same address.
 
@@ -15,9 +15,9 @@ use core::sync::atomic::AtomicU64;
 
 use crate::pages::PAGE_SIZE;
 
-/// Entries of the ring that every process begins with.
+/// Initial number of entries of every process's ring.
 pub const INITIAL_CAPACITY: usize = 512;
-/// Entries that the ring can have at most.
+/// Maximum number of entries.
 pub const LARGEST_CAPACITY: usize = 4096;
 /// Offset of `tail` in the ring.
 pub const TAIL_OFFSET: usize = 0;
@@ -34,30 +34,31 @@ pub const ENTRY_SIZE: usize = ENTRY_WORDS * 8;
 /// Pages of the largest ring, for which there is room at its address.
 pub const LARGEST_PAGES: usize = pages(LARGEST_CAPACITY);
 
-/// Pages of a ring with so many entries: one for the indexes, the rest for the entries.
+/// Returns the number of pages of a ring with this capacity: one for the indexes, the rest for the entries.
 pub const fn pages(capacity: usize) -> usize {
     1 + (capacity * ENTRY_SIZE).div_ceil(PAGE_SIZE)
 }
 
 /// One completion as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "cqe")]
 pub struct Completion {
     /// The token given with the call.
     pub token: u64,
-    /// The coroutine that waits.
+    /// Coroutine that waits.
     pub cid: u64,
     /// The result as the call would have returned it in `a0`.
     pub result: u64,
 }
 
 impl Completion {
-    /// As the words of an entry.
+    /// Returns the words of an entry.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; ENTRY_WORDS] {
         [self.token, self.cid, self.result, 0]
     }
 
-    /// From the words of an entry.
+    /// Reads the words of an entry.
     #[inline(always)]
     pub const fn from_words([token, cid, result, _]: [u64; ENTRY_WORDS]) -> Completion {
         Completion { token, cid, result }
@@ -73,6 +74,7 @@ const _: () = assert!(PAGE_SIZE.is_multiple_of(ENTRY_SIZE));
 
 /// The first page of the ring, with the indexes.
 #[repr(C, align(4096))]
+#[doc(alias = "completion queue")]
 pub struct CompletionHeader {
     /// Number of completions that were posted; written by the kernel.
     pub tail: AtomicU64,
@@ -85,7 +87,7 @@ pub struct CompletionHeader {
 }
 
 impl CompletionHeader {
-    /// Of a ring that nothing has gone through.
+    /// Makes the header of an unused ring.
     pub const fn new() -> CompletionHeader {
         CompletionHeader {
             tail: AtomicU64::new(0),
@@ -108,7 +110,7 @@ const _: () = assert!(core::mem::offset_of!(CompletionHeader, tail) == TAIL_OFFS
 const _: () = assert!(core::mem::offset_of!(CompletionHeader, capacity) == CAPACITY_OFFSET);
 const _: () = assert!(core::mem::offset_of!(CompletionHeader, head) == HEAD_OFFSET);
 
-/// Offset in the ring of the entry at this place.
+/// Returns the offset in the ring of the entry at this place.
 pub const fn entry_offset(place: usize) -> usize {
     ENTRIES_OFFSET + place * ENTRY_SIZE
 }

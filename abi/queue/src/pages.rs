@@ -1,9 +1,9 @@
 //! The pages that every process shares with the kernel.
 //!
-//! The *process page* is writable by the process: it carries the ready bitmaps of its workers, so that the kernel knows
-//! how important the process's best ready coroutine is without asking. What stands there is a **claim**: the kernel
-//! clamps it to the process's ceiling and never derives anything else from it. The *global page* is written by the
-//! kernel and readable by every process.
+//! The *process page* is writable by the process: it carries the ready bitmaps of its workers, so that the kernel has
+//! the importance of the process's best ready coroutine without asking. Its contents are a **claim**: the kernel clamps
+//! it to the process's ceiling and never derives anything else from it. The *global page* is written by the kernel and
+//! readable by every process.
 
 use core::sync::atomic::AtomicU64;
 
@@ -12,23 +12,23 @@ use crate::{MAXIMUM_WORKERS, ReadyWord, completion, request};
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Bytes of the addresses in which a process has what it shares with the kernel. They lie elsewhere in each process;
-/// the auxiliary vector says where the parts are. The offsets below are the kernel's arrangement of them.
+/// Size of the address range that a process shares with the kernel. Its base differs in each process; the auxiliary
+/// vector has the addresses of the parts. The offsets below are the kernel's arrangement of them.
 pub const SHARED_SIZE: usize = 0x60_0000;
-/// Where the request ring of worker 0 lies in a process that has one; those of the others follow, each
-/// [`request::STRIDE`] behind the one before.
+/// Offset of the request ring of worker 0; those of the others follow, at distances of [`request::STRIDE`].
 pub const REQUEST_RINGS_OFFSET: usize = 0;
-/// Where the process page lies.
+/// Offset of the process page.
 pub const PROCESS_PAGE_OFFSET: usize = 0x50_0000;
-/// Where the global page lies.
+/// Offset of the global page.
 pub const GLOBAL_PAGE_OFFSET: usize = 0x50_1000;
-/// Where the completion ring lies.
+/// Offset of the completion ring.
 pub const COMPLETION_RING_OFFSET: usize = 0x51_0000;
-/// Where stores send user interrupts: one page for each right that a process has asked for ([`SEND_PAGES`]).
+/// Offset of the pages to which stores send user interrupts: one for each right that a process has requested a page for
+/// ([`SEND_PAGES`]).
 pub const SEND_OFFSET: usize = 0x58_0000;
-/// How many such pages a process can have.
+/// Maximum number of such pages of a process.
 pub const SEND_PAGES: usize = 64;
-/// The most bytes that the scheduler's image takes.
+/// Maximum size of the scheduler's image, in bytes.
 pub const LARGEST_IMAGE: usize = 16 * 1024;
 
 const _: () = assert!(REQUEST_RINGS_OFFSET + MAXIMUM_WORKERS * request::STRIDE <= PROCESS_PAGE_OFFSET);
@@ -40,19 +40,18 @@ const _: () = assert!(SEND_OFFSET + SEND_PAGES * PAGE_SIZE <= SHARED_SIZE);
 pub struct ProcessPage {
     /// Ready bitmap of each worker's shard; bit `p` is set while a coroutine of priority `p` is ready.
     pub ready: [ReadyWord; MAXIMUM_WORKERS],
-    /// The user interrupts of each worker that its handler has not taken yet: bit 0 says that completions have come,
-    /// bits 1 to 62 are identities of receivers. The kernel sets bits, the handler takes them all at once.
+    /// User interrupts of each worker that its handler has not taken yet: bit 0 stands for completions, bits 1 to 62
+    /// for identities of receivers. The kernel sets bits, the handler takes them all at once.
     pub interrupts: [InterruptWord; MAXIMUM_WORKERS],
-    /// Which [`Mode`] the process's executor follows unless the system says otherwise: its number. The kernel writes it
-    /// when it is asked to; the process may write it too, since the mode is its executor's own behaviour.
+    /// Number of the [`Mode`] of the process's executor unless the system has chosen one. The kernel writes it on
+    /// request; the process may write it too, since the mode is its executor's own behaviour.
     pub mode: AtomicU64,
-    /// The most important priority that counts for the process, for its information: what the kernel goes by is its
-    /// own.
+    /// Most important priority that counts for the process, for its information: the kernel uses its own copy.
     pub ceiling: AtomicU64,
 }
 
-/// The user interrupts of one worker, on a cache line of its own. Field 0 holds those that wait; field 1 is how many
-/// have come in hardware, which the handler counts.
+/// User interrupts of one worker, on a cache line of its own. Field 0 holds the pending ones; field 1 is the number
+/// delivered in hardware, which the handler counts.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct InterruptWord(pub AtomicU64, pub AtomicU64);
@@ -68,8 +67,8 @@ const _: () = assert!(size_of::<ReadyWord>() == 64);
 /// The page that the kernel writes and every process reads.
 #[repr(C, align(4096))]
 pub struct GlobalPage {
-    /// Bit `p` is set while a kernel coroutine or a process of priority `p` is ready and waits for a hart. What runs is
-    /// not in it: giving way to that would help nobody. A hint, up to date whenever the kernel was entered last.
+    /// Bit `p` is set while a kernel coroutine or a process of priority `p` is ready and waits for a hart. Running ones
+    /// are not in it: yielding to them would be pointless. A hint, as of the last kernel entry.
     pub ready: AtomicU64,
     /// Ticks of the `time` register in a second.
     pub ticks_per_second: AtomicU64,
@@ -77,26 +76,25 @@ pub struct GlobalPage {
     pub epoch_ns: AtomicU64,
     /// Number of harts that run the system.
     pub harts: AtomicU64,
-    /// Which mode all processes follow: the number of a [`SystemMode`].
+    /// Mode of all processes: the number of a [`SystemMode`].
     pub mode: AtomicU64,
 }
 
 const _: () = assert!(size_of::<GlobalPage>() == PAGE_SIZE);
 
-/// How closely a process's executor keeps to the global order of priorities.
+/// Precision with which a process's executor follows the global order of priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Mode {
     /// The order holds from one tick or kernel entry to the next.
     #[default]
     Relaxed = 0,
-    /// The executor compares its best coroutine with the global bitmap before each poll, and gives way if it is
-    /// outranked.
+    /// The executor compares its best coroutine with the global bitmap before each poll, and yields if it is outranked.
     Strict = 1,
 }
 
 impl Mode {
-    /// The mode with this number.
+    /// Returns the mode with this number.
     pub const fn from_number(number: u64) -> Option<Mode> {
         match number {
             0 => Some(Mode::Relaxed),
@@ -106,11 +104,11 @@ impl Mode {
     }
 }
 
-/// What the system says about the modes of its processes.
+/// System-wide choice of the mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum SystemMode {
-    /// Each process has its own.
+    /// Each process has its own mode.
     #[default]
     Chosen = 0,
     /// All are relaxed.
@@ -120,7 +118,7 @@ pub enum SystemMode {
 }
 
 impl SystemMode {
-    /// The mode with this number.
+    /// Returns the mode with this number.
     pub const fn from_number(number: u64) -> Option<SystemMode> {
         match number {
             0 => Some(SystemMode::Chosen),
@@ -131,8 +129,8 @@ impl SystemMode {
     }
 }
 
-/// The mode that an executor follows, from the words of the global page and of its process page. Numbers that mean
-/// nothing mean the default.
+/// Returns the mode that an executor follows, from the words of the global page and of its process page. Unassigned
+/// numbers select the default.
 pub const fn mode_in_force(system: u64, own: u64) -> Mode {
     match (SystemMode::from_number(system), Mode::from_number(own)) {
         (Some(SystemMode::Strict), _) => Mode::Strict,

@@ -1,4 +1,4 @@
-//! The request ring: how a process makes calls without a trap.
+//! The request ring, through which a process makes calls without a trap.
 //!
 //! Each worker of a process can have one. The memory is the kernel's, mapped into the process: one page of indexes,
 //! then the entries, of which there is a power of two between [`SMALLEST_CAPACITY`] and [`LARGEST_CAPACITY`]. The
@@ -6,23 +6,23 @@
 //! consumer: it reads entries up to `tail`, each word once, and advances `head`, which hands their places back. Both
 //! indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
-//! **Who wakes whom.** `state` says what the kernel's side does. While it is [`AWAKE`] it looks at `tail` again before
+//! **Sleeping and waking.** `state` describes the kernel's side. While it is [`AWAKE`] it looks at `tail` again before
 //! it sleeps, and no call is needed; once it is [`SLEEPING`] it takes requests when the process enters the kernel to
-//! sleep, at the tick, or when it is asked to (`ring_enter`).
+//! sleep, at the tick, or on `ring_enter`.
 //!
-//! **Nobody is trusted.** The kernel keeps `head` and the capacity on its own side and reads only `tail` and entries. A
-//! `tail` that is more than the capacity ahead says that the process has lost its way: the state becomes [`BROKEN`],
-//! nothing more is taken from the ring, and `ring_enter` answers `EPROTO`. An entry that makes no sense completes with
-//! the error that the call would have given.
+//! **No trust.** The kernel keeps `head` and the capacity on its own side and reads only `tail` and entries. A `tail`
+//! that is more than the capacity ahead is a defect of the process: the state becomes [`BROKEN`], nothing more is taken
+//! from the ring, and `ring_enter` returns `EPROTO`. An invalid entry completes with the error that the call would have
+//! given.
 
 use core::sync::atomic::AtomicU64;
 
 use crate::pages::PAGE_SIZE;
 use crate::{PRIORITIES, Priority};
 
-/// Entries that a ring has at least.
+/// Minimum number of entries.
 pub const SMALLEST_CAPACITY: usize = 64;
-/// Entries that a ring has at most.
+/// Maximum number of entries.
 pub const LARGEST_CAPACITY: usize = 4096;
 /// Offset of `tail` in the ring.
 pub const TAIL_OFFSET: usize = 0;
@@ -38,14 +38,14 @@ pub const CAPACITY_OFFSET: usize = 80;
 pub const ENTRIES_OFFSET: usize = PAGE_SIZE;
 /// Words of an entry.
 pub const ENTRY_WORDS: usize = 8;
-/// Bytes of an entry: a cache line, so that producer and consumer share as few as can be.
+/// Bytes of an entry: a cache line, so that producer and consumer share as few as possible.
 pub const ENTRY_SIZE: usize = ENTRY_WORDS * 8;
 /// Distance between the rings of two workers in the address space of a process.
 pub const STRIDE: usize = 0x8_0000;
 
 /// `state`: the kernel looks at the ring again before it sleeps.
 pub const AWAKE: u64 = 0;
-/// `state`: the kernel has to be told that there are requests.
+/// `state`: the kernel has to be called when there are requests.
 pub const SLEEPING: u64 = 1;
 /// `state`: the indexes made no sense; nothing more will be taken.
 pub const BROKEN: u64 = 2;
@@ -56,51 +56,53 @@ pub const NUMBER_MASK: u64 = 0xffff;
 pub const PRIORITY_SHIFT: u32 = 24;
 /// Flag in the first word: the second one is the cid of the coroutine to wake, and the completion's token is 0.
 pub const WAKES: u64 = 1 << 17;
-/// Flag in the first word, of the direct way: allowed, and without meaning here.
+/// Flag in the first word, from the direct way: allowed, and without meaning here.
 pub const ASYNCHRONOUS: u64 = 1 << 16;
-/// What may stand in the first word.
+/// Valid bits of the first word.
 pub const KNOWN_BITS: u64 = NUMBER_MASK | ASYNCHRONOUS | WAKES | 63 << PRIORITY_SHIFT;
 
-/// Pages of a ring with so many entries: one for the indexes, the rest for the entries.
+/// Returns the number of pages of a ring with this capacity: one for the indexes, the rest for the entries.
 pub const fn pages(capacity: usize) -> usize {
     1 + (capacity * ENTRY_SIZE).div_ceil(PAGE_SIZE)
 }
 
-/// Whether a ring can have so many entries.
+/// Whether a ring can have this capacity.
 pub const fn is_capacity(capacity: usize) -> bool {
     capacity >= SMALLEST_CAPACITY && capacity <= LARGEST_CAPACITY && capacity.is_power_of_two()
 }
 
-/// A priority as a number that grows with importance: 64 for the most important one, 1 for the least. 0 is none.
+/// Returns a priority as a number that grows with importance: 64 for the most important one, 1 for the least. 0 is
+/// none.
 pub const fn urgency(priority: Priority) -> u64 {
     PRIORITIES as u64 - priority.number() as u64
 }
 
-/// The priority that an urgency stands for; the least important one for numbers that stand for none.
+/// Returns the priority of an urgency; the least important one for invalid numbers.
 pub const fn priority_of(urgency: u64) -> Priority {
     Priority::saturating((PRIORITIES as u64).wrapping_sub(urgency))
 }
 
 /// One request as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "sqe")]
 pub struct Request {
     /// Number of the call, flags and priority, as register `a7` of the direct way has them.
     pub call: u64,
-    /// What the completion gives back: the token, or with [`WAKES`] the cid.
+    /// Value that the completion returns: the token, or with [`WAKES`] the cid.
     pub token: u64,
-    /// The arguments. A call reads as many as it has.
+    /// Arguments. A call reads as many as it has.
     pub arguments: [u64; 6],
 }
 
 impl Request {
-    /// As the words of an entry.
+    /// Returns the words of an entry.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; ENTRY_WORDS] {
         let [a0, a1, a2, a3, a4, a5] = self.arguments;
         [self.call, self.token, a0, a1, a2, a3, a4, a5]
     }
 
-    /// From the words of an entry.
+    /// Reads the words of an entry.
     #[inline(always)]
     pub const fn from_words([call, token, a0, a1, a2, a3, a4, a5]: [u64; ENTRY_WORDS]) -> Request {
         Request { call, token, arguments: [a0, a1, a2, a3, a4, a5] }
@@ -118,16 +120,17 @@ const _: () = assert!(pages(LARGEST_CAPACITY) * PAGE_SIZE <= STRIDE);
 
 /// The first page of the ring, with the indexes.
 #[repr(C, align(4096))]
+#[doc(alias = "submission queue")]
 pub struct RequestHeader {
     /// Number of requests that were made; written by the worker.
     pub tail: AtomicU64,
-    /// How urgent the most important request is since the kernel last looked, as [`urgency`] counts; a claim. The
+    /// Urgency of the most important request since the kernel last looked, as returned by [`urgency`]; a claim. The
     /// worker raises it before `tail`, the kernel sets it to 0.
     pub urgency: AtomicU64,
     padding1: [u64; 6],
     /// Number of requests that were taken; written by the kernel.
     pub head: AtomicU64,
-    /// What the kernel's side does; written by the kernel.
+    /// State of the kernel's side; written by the kernel.
     pub state: AtomicU64,
     /// Number of entries; written by the kernel for others to read, and never read by it.
     pub capacity: AtomicU64,
@@ -135,7 +138,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Of a ring that nothing has gone through.
+    /// Makes the header of an unused ring.
     pub const fn new() -> RequestHeader {
         RequestHeader {
             tail: AtomicU64::new(0),
@@ -162,7 +165,7 @@ const _: () = assert!(core::mem::offset_of!(RequestHeader, head) == HEAD_OFFSET)
 const _: () = assert!(core::mem::offset_of!(RequestHeader, state) == STATE_OFFSET);
 const _: () = assert!(core::mem::offset_of!(RequestHeader, capacity) == CAPACITY_OFFSET);
 
-/// Offset in the ring of the entry at this place.
+/// Returns the offset in the ring of the entry at this place.
 pub const fn entry_offset(place: usize) -> usize {
     ENTRIES_OFFSET + place * ENTRY_SIZE
 }

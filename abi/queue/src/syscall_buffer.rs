@@ -1,19 +1,18 @@
-//! The SyscallBuffer: how a thread of the microkernel has capabilities invoked without a kernel entry for each.
+//! The SyscallBuffer, through which a thread of the microkernel invokes capabilities without a kernel entry for each.
 //!
 //! The memory is the thread's own, one or several pages that it registers together with a notification. A header, a
 //! ring of requests, and a ring of responses of the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
 //! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite.
 //! All indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
 //!
-//! **The two flags.** `handler` says what the kernel's side does: while it is [`AWAKE`] it looks at the requests again
-//! before it sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` says the same of
-//! the thread's side: while it is `SLEEPING`, the kernel signals the notification when it has posted responses, and
-//! sets the flag to `AWAKE`.
+//! **The two flags.** `handler` is the state of the kernel's side: while it is [`AWAKE`] it looks at the requests again
+//! before it sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` is the state of the
+//! thread's side: while it is `SLEEPING`, the kernel signals the notification when it has posted responses, and sets
+//! the flag to `AWAKE`.
 //!
-//! **Nobody is trusted.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a
-//! request once, and takes no request for whose response there is no place. A `request_tail` that is more than the
-//! capacity ahead says that the thread has lost its way: `handler` becomes [`BROKEN`], and nothing more is taken until
-//! the buffer is registered anew.
+//! **No trust.** The kernel keeps its two indexes and the capacity on its own side, reads each word of a request once,
+//! and takes no request for whose response there is no place. A `request_tail` that is more than the capacity ahead is
+//! a defect of the thread: `handler` becomes [`BROKEN`], and nothing more is taken until the buffer is registered anew.
 
 pub use crate::request::{AWAKE, BROKEN, LARGEST_CAPACITY, SLEEPING, SMALLEST_CAPACITY, is_capacity};
 
@@ -25,9 +24,9 @@ pub const RESPONSE_HEAD_OFFSET: usize = 8;
 pub const REQUEST_HEAD_OFFSET: usize = 64;
 /// Offset of the number of responses that were posted; written by the kernel.
 pub const RESPONSE_TAIL_OFFSET: usize = 72;
-/// Offset of what the kernel's side does; written by the kernel.
+/// Offset of the state of the kernel's side; written by the kernel.
 pub const HANDLER_OFFSET: usize = 80;
-/// Offset of what the thread's side does; written by both.
+/// Offset of the state of the thread's side; written by both.
 pub const RECEIVER_OFFSET: usize = 128;
 /// Offset of the first request.
 pub const REQUESTS_OFFSET: usize = 256;
@@ -46,39 +45,39 @@ pub const ARGUMENTS: usize = 8;
 pub const CAPABILITIES: usize = 3;
 /// Words of the message in a response.
 pub const RESULTS: usize = 6;
-/// The word of a request at which its message begins, behind the cid, the capability and the word that describes it.
+/// Word of a request at which its message begins, behind the cid, the capability and the word that describes it.
 pub const FIRST_ARGUMENT: usize = 3;
-/// The word of a request at which the capabilities of its message begin.
+/// Word of a request at which the capabilities of its message begin.
 pub const FIRST_CAPABILITY: usize = FIRST_ARGUMENT + ARGUMENTS;
-/// Frames of which a buffer can consist, all of the same size.
+/// Maximum number of frames of a buffer, all of the same size.
 pub const MAXIMUM_FRAMES: usize = 8;
 
-/// Offset of the request at this place.
+/// Returns the offset of the request at this place.
 #[inline(always)]
 pub const fn request_offset(place: usize) -> usize {
     REQUESTS_OFFSET + place * REQUEST_SIZE
 }
 
-/// Offset of the response at this place in a buffer of this capacity.
+/// Returns the offset of the response at this place in a buffer of this capacity.
 #[inline(always)]
 pub const fn response_offset(capacity: usize, place: usize) -> usize {
     request_offset(capacity) + place * RESPONSE_SIZE
 }
 
-/// Bytes of a buffer of this capacity.
+/// Returns the bytes of a buffer of this capacity.
 pub const fn size(capacity: usize) -> usize {
     response_offset(capacity, capacity)
 }
 
-/// What is asked for, as plain values: a message to a capability.
+/// A request as plain values: a message to a capability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyscallRequest {
-    /// What the response gives back.
+    /// Value that the response repeats.
     pub cid: u64,
-    /// The pointer of the capability that is invoked.
+    /// Pointer of the invoked capability.
     pub capability: u64,
-    /// The word that describes the message, as register `a1` of the synchronous call has it: label, and how many words
-    /// and capabilities follow.
+    /// Word that describes the message, as register `a1` of the synchronous call has it: label, and numbers of words
+    /// and capabilities that follow.
     pub information: u64,
     /// The words of the message.
     pub arguments: [u64; ARGUMENTS],
@@ -87,7 +86,7 @@ pub struct SyscallRequest {
 }
 
 impl SyscallRequest {
-    /// As the words of an entry. Words that the message does not have need not be written.
+    /// Returns the words of an entry. Words that the message does not have need not be written.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; REQUEST_WORDS] {
         let [a0, a1, a2, a3, a4, a5, a6, a7] = self.arguments;
@@ -95,7 +94,7 @@ impl SyscallRequest {
         [self.cid, self.capability, self.information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, 0, 0]
     }
 
-    /// From the words of an entry.
+    /// Reads the words of an entry.
     #[inline(always)]
     pub const fn from_words(words: [u64; REQUEST_WORDS]) -> SyscallRequest {
         let [cid, capability, information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, _, _] = words;
@@ -109,26 +108,26 @@ impl SyscallRequest {
     }
 }
 
-/// What the kernel answers, as plain values.
+/// A response of the kernel, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyscallResponse {
-    /// The request's.
+    /// The request's cid.
     pub cid: u64,
-    /// The word that describes the answer: its label is 0 or an error, its length that of the results.
+    /// Word that describes the answer: its label is 0 or an error, its length that of the results.
     pub information: u64,
-    /// The words of the answer. Mean nothing if `information` is 0.
+    /// Words of the answer. Invalid if `information` is 0.
     pub results: [u64; RESULTS],
 }
 
 impl SyscallResponse {
-    /// As the words of an entry.
+    /// Returns the words of an entry.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; RESPONSE_WORDS] {
         let [r0, r1, r2, r3, r4, r5] = self.results;
         [self.cid, self.information, r0, r1, r2, r3, r4, r5]
     }
 
-    /// From the words of an entry.
+    /// Reads the words of an entry.
     #[inline(always)]
     pub const fn from_words([cid, information, r0, r1, r2, r3, r4, r5]: [u64; RESPONSE_WORDS]) -> SyscallResponse {
         SyscallResponse { cid, information, results: [r0, r1, r2, r3, r4, r5] }

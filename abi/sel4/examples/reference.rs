@@ -1,7 +1,6 @@
 //! Prints the reference page of the microkernel: `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`.
 //!
-//! The page says nothing that the tables of this crate do not say. A test compares the page in the tree with what this
-//! prints.
+//! The page contains only the tables of this crate. A test compares the page in the tree with this program's output.
 
 use std::fmt::Write as _;
 
@@ -26,7 +25,7 @@ pub fn page() -> String {
          seL4 15.0.0 for riscv64 without MCS, whose reference manual explains them.\n\n\
          ## System calls\n\n\
          A call is the instruction `ecall` with the number in `a7`, a capability pointer in `a0`, a word that describes the message in \
-         `a1` and its first words in `a2` to `a5`. What is received comes back in the same registers, with the sender's badge in `a0`.\n\n\
+         `a1` and its first words in `a2` to `a5`. A received message comes back in the same registers, with the sender's badge in `a0`.\n\n\
          | number | call | arguments | |\n|---|---|---|---|\n",
     );
     write_system_calls(&mut page);
@@ -60,9 +59,9 @@ fn write_system_calls(page: &mut String) {
 
 fn write_invocations(page: &mut String) {
     *page += "\n## Invocations\n\n\
-             The label of the message says what the invoked capability is asked to do. The first number is the label in a kernel for one \
+             The label of the message selects the operation on the invoked capability. The first number is the label in a kernel for one \
              core, the second in one for several. In the answer the label is 0, or an error. The errors listed are those that the arguments can cause; besides, every \
-             invocation of an empty slot is `InvalidCapability`, and of an object that does not know it `IllegalOperation`. The \
+             invocation of an empty slot is `InvalidCapability`, and one that the object does not have is `IllegalOperation`. The \
              suite of the interface sees each of them, and no other.\n\n\
              | label | invocation | words | capabilities | results | errors | |\n|---|---|---|---|---|---|---|\n";
     for &invocation in Invocation::ALL {
@@ -136,7 +135,7 @@ fn write_faults(page: &mut String) {
 }
 
 fn write_objects(page: &mut String) {
-    *page += "\n## Objects\n\nWhat retype makes. *n* is the size that the caller gives.\n\n\
+    *page += "\n## Objects\n\nThe objects that retype makes. *n* is the size that the caller gives.\n\n\
              | number | object | bytes | of device memory | |\n|---|---|---|---|---|\n";
     for object in ObjectType::ALL {
         let size = match (object.size_bits(0), object.size_bits(1)) {

@@ -1,10 +1,11 @@
-//! Which invocations can be made through a SyscallBuffer, and what else.
+//! Invocations and other requests that a SyscallBuffer accepts.
 //!
 //! The requests and responses are those of the crate `abi-queue` (`syscall_buffer`). A request describes its message as
 //! register `a1` of a system call does, and a response its answer: the same labels, the same errors with the same
-//! details. Three things are different, because nobody waits in the kernel: where a system call would fault because a
-//! capability is not found, the answer is [`FailedLookup`](crate::Error::FailedLookup) with the reason; what is not
-//! covered here is [`IllegalOperation`](crate::Error::IllegalOperation); and a message has no more than eight words.
+//! details. Three things are different, because no thread waits in the kernel: a failed search for a capability, which
+//! makes a system call fault, is answered with [`FailedLookup`](crate::Error::FailedLookup) and the reason; an
+//! invocation that is not covered here is [`IllegalOperation`](crate::Error::IllegalOperation); and a message has no
+//! more than eight words.
 
 use crate::Invocation;
 
@@ -13,7 +14,7 @@ pub const PUT_CHAR: u64 = 0x1_0000;
 /// Label of a request that writes as many bytes of its message to the console as the message's length says, at most
 /// [`STRING_BYTES`]. It names no capability.
 pub const PUT_STRING: u64 = 0x1_0001;
-/// The most bytes that one request writes.
+/// Maximum number of bytes that one request writes.
 pub const STRING_BYTES: usize = 64;
 
 /// Whether an invocation can be made asynchronously.

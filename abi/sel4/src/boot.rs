@@ -1,12 +1,12 @@
-//! What the initial thread finds: capabilities in fixed slots, and a page that describes the rest.
+//! Initial thread: capabilities in fixed slots, and a page that describes the rest.
 //!
 //! The thread starts at its entry point with the address of [`BootInfo`] in `a0`, zero in all other registers, the most
-//! important priority and no stack. What does not fit into the page follows at [`EXTRA_OFFSET`] as chunks, each with a
-//! [`ChunkHeader`].
+//! important priority and no stack. Information that does not fit into the page follows at [`EXTRA_OFFSET`] as chunks,
+//! each with a [`ChunkHeader`].
 
 use crate::configuration::MAXIMUM_BOOT_UNTYPEDS;
 
-/// Slots of the initial CNode that always mean the same. Those that the configuration does not have are empty.
+/// Slots of the initial CNode with fixed meanings. Those that the configuration does not have are empty.
 pub mod slot {
     /// Always empty.
     pub const NULL: usize = 0;
@@ -90,20 +90,20 @@ pub struct UntypedDescription {
     pub padding: [u8; 6],
 }
 
-/// What the initial thread is told (`seL4_BootInfo`).
+/// Information for the initial thread (`seL4_BootInfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 #[doc(alias = "seL4_BootInfo")]
 pub struct BootInfo {
     /// Bytes of all chunks that follow at [`EXTRA_OFFSET`].
     pub extra_length: u64,
-    /// The core on which the thread started.
+    /// Core on which the thread started.
     pub node: u64,
-    /// How many cores there are.
+    /// Number of cores.
     pub nodes: u64,
     /// Levels of an IOMMU's page tables; zero.
     pub io_page_table_levels: u64,
-    /// Where the IPC buffer is mapped.
+    /// Address at which the IPC buffer is mapped.
     pub ipc_buffer: u64,
     /// Empty slots of the initial CNode.
     pub empty: SlotRegion,
@@ -123,7 +123,7 @@ pub struct BootInfo {
     pub domain: u64,
     /// Untyped capabilities.
     pub untyped: SlotRegion,
-    /// What they are, in the same order.
+    /// Descriptions of these capabilities, in the same order.
     pub untyped_list: [UntypedDescription; MAXIMUM_BOOT_UNTYPEDS],
 }
 
@@ -134,12 +134,12 @@ pub const CHUNK_PADDING: u64 = 0;
 /// The chunk is the device tree.
 pub const CHUNK_DEVICE_TREE: u64 = 6;
 
-/// What stands before each chunk.
+/// Header of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[doc(alias = "seL4_BootInfoHeader")]
 pub struct ChunkHeader {
-    /// What it is: [`CHUNK_PADDING`] or [`CHUNK_DEVICE_TREE`].
+    /// Kind: [`CHUNK_PADDING`] or [`CHUNK_DEVICE_TREE`].
     pub id: u64,
     /// Its bytes, this header included.
     pub length: u64,

@@ -9,12 +9,12 @@
 //! | `a1` | [`MessageInfo`](crate::MessageInfo) | the same of the received message |
 //! | `a2` … `a5` | the first four message registers | those of the received message, as far as it is long |
 //!
-//! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). Everything else is preserved, and compiled
-//! programs rely on more: yielding and the debug calls change no register but the result of
+//! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). All other registers are preserved, and
+//! compiled programs rely on more: yielding and the debug calls change no register but the result of
 //! [`SystemCall::DebugCapIdentify`]; sending changes none; receiving from a notification changes `a0` only; and
 //! receiving a message of *n* words writes the first *n* of `a2` … `a5` only.
 
-/// Who has a call.
+/// Kernels that have a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Part of the interface, in every build of the kernel.
@@ -37,7 +37,7 @@ macro_rules! system_calls {
             $($(#[doc = $text])* $variant = $number,)*
         }
 
-        /// What `a7` holds for each call, as constants that a `match` on the register can name: decoding the whole
+        /// Numbers in `a7` for each call, as constants that a `match` on the register can name: decoding the whole
         /// table first costs a kernel two instructions in each call.
         #[allow(non_upper_case_globals, missing_docs, reason = "the names are those of the table")]
         pub mod number {
@@ -48,29 +48,29 @@ macro_rules! system_calls {
             /// The whole table.
             pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
 
-            /// The call with this number; `None` is answered with the fault
+            /// Returns the call with this number; `None` is answered with the fault
             /// [`UnknownSyscall`](crate::Fault::UnknownSyscall).
             #[inline]
             pub const fn from_number(number: isize) -> Option<SystemCall> {
                 match number { $($number => Some(SystemCall::$variant),)* _ => None }
             }
 
-            /// seL4's name, without the prefix.
+            /// Returns seL4's name, without the prefix.
             pub const fn name(self) -> &'static str {
                 match self { $(SystemCall::$variant => stringify!($variant),)* }
             }
 
-            /// What it does: the sentences that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 match self { $(SystemCall::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// What `a0` and the following registers carry.
+            /// Returns the contents of `a0` and the following registers.
             pub const fn arguments(self) -> &'static [&'static str] {
                 match self { $(SystemCall::$variant => &[$(stringify!($argument)),*],)* }
             }
 
-            /// Which kernels have it.
+            /// Returns the kernels that have it.
             pub const fn group(self) -> Group {
                 match self { $(SystemCall::$variant => Group::$group,)* }
             }
@@ -85,19 +85,19 @@ system_calls! {
     ReplyRecv = -2 (source, message) Interface;
     /// Invokes a capability, and waits until the message has been taken.
     Send = -3 (capability, message) Interface;
-    /// Invokes a capability; if nobody is there to take the message, it is lost.
+    /// Invokes a capability; without a receiver the message is lost.
     NBSend = -4 (capability, message) Interface;
     /// Waits for a message or a signal.
     Recv = -5 (source) Interface;
     /// Replies to the last caller.
     Reply = -6 (zero, message) Interface;
-    /// Gives the rest of the turn to the threads of the same priority.
+    /// Yields to the threads of the same priority for the rest of the turn.
     Yield = -7 () Interface;
-    /// Receives a message or a signal if one is there; a badge of zero says that none was.
+    /// Receives a message or a signal if one is there; otherwise the badge is zero.
     NBRecv = -8 (source) Interface;
     /// Writes a character to the console.
     DebugPutChar = -9 (character) Printing;
-    /// Writes what the scheduler knows of each thread to the console.
+    /// Writes the scheduler's state of each thread to the console.
     DebugDumpScheduler = -10 () Printing;
     /// Stops the machine.
     DebugHalt = -11 () Debugging;
@@ -109,8 +109,8 @@ system_calls! {
     DebugNameThread = -14 (thread) Debugging;
     /// Sends an interprocessor interrupt to a core.
     DebugSendIPI = -15 (target, interrupt) Debugging;
-    /// Has the requests in the calling thread's SyscallBuffer carried out; `a0` is 0 then, or 1 if it has none. Changes
-    /// no other register.
+    /// Makes the kernel carry out the requests in the calling thread's SyscallBuffer; `a0` is 0 then, or 1 if it has
+    /// none. Changes no other register.
     WakeSyscallHandler = -64 () Own;
     /// Ends the handler of a user interrupt: the thread goes on at this address, with `a0` and `a7` as they were when
     /// it was interrupted. A thread that is in no handler faults, as for a call that does not exist.
@@ -118,7 +118,7 @@ system_calls! {
 }
 
 impl SystemCall {
-    /// What goes into `a7`.
+    /// Returns the number for `a7`.
     #[inline]
     pub const fn number(self) -> isize {
         self as isize

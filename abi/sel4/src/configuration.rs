@@ -1,16 +1,16 @@
-//! What seL4's build configuration compiles into user programs, and what they may rely on besides.
+//! seL4's build configuration, as compiled into user programs, and further constants on which they rely.
 //!
-//! The names in brackets are those of seL4's configuration, for whoever compares.
+//! The names in brackets are those of seL4's configuration, for comparison.
 
-/// How many priorities there are; the largest number is the most important (`CONFIG_NUM_PRIORITIES`).
+/// Number of priorities; the largest number is the most important (`CONFIG_NUM_PRIORITIES`).
 pub const PRIORITIES: usize = 256;
-/// The most important priority, which the initial thread has.
+/// Most important priority, which the initial thread has.
 pub const MAXIMUM_PRIORITY: usize = PRIORITIES - 1;
-/// The most objects that one retype makes (`CONFIG_RETYPE_FAN_OUT_LIMIT`).
+/// Maximum number of objects that one retype makes (`CONFIG_RETYPE_FAN_OUT_LIMIT`).
 pub const RETYPE_LIMIT: usize = 256;
 /// Slots of the initial CNode, as a power of two (`CONFIG_ROOT_CNODE_SIZE_BITS`).
 pub const ROOT_CNODE_SIZE_BITS: usize = 13;
-/// The most untyped capabilities that boot information can describe (`CONFIG_MAX_NUM_BOOTINFO_UNTYPED_CAPS`).
+/// Maximum number of untyped capabilities in boot information (`CONFIG_MAX_NUM_BOOTINFO_UNTYPED_CAPS`).
 pub const MAXIMUM_BOOT_UNTYPEDS: usize = 230;
 /// Levels of page tables (`CONFIG_PT_LEVELS`): Sv39.
 pub const PAGE_TABLE_LEVELS: usize = 3;
@@ -24,7 +24,7 @@ pub const DOMAIN_DURATION_BITS: usize = 56;
 pub const TICK_MILLISECONDS: usize = 2;
 /// Timer interrupts in the turn of a thread (`CONFIG_TIME_SLICE`).
 pub const TICKS_IN_A_TURN: usize = 5;
-/// The first physical address that is not given out as device memory (`CONFIG_PADDR_USER_DEVICE_TOP`).
+/// First physical address that is not given out as device memory (`CONFIG_PADDR_USER_DEVICE_TOP`).
 pub const DEVICE_TOP: u64 = 1 << 39;
-/// The first virtual address that a program cannot map (`seL4_UserTop`).
+/// First virtual address that a program cannot map (`seL4_UserTop`).
 pub const USER_TOP: u64 = 0x3f_ffff_f000;

@@ -1,4 +1,4 @@
-//! Why an invocation failed, and why a capability pointer led nowhere.
+//! Errors of invocations, and reasons why a capability pointer led nowhere.
 
 macro_rules! numbered {
     ($(#[$about:meta])* $type:ident: $($(#[doc = $text:literal])* $variant:ident = $number:literal;)*) => {
@@ -13,24 +13,24 @@ macro_rules! numbered {
             /// The whole table.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
-            /// The entry with this number.
+            /// Returns the entry with this number.
             #[inline]
             pub const fn from_number(number: usize) -> Option<$type> {
                 match number { $($number => Some($type::$variant),)* _ => None }
             }
 
-            /// Its number in messages.
+            /// Returns its number in messages.
             #[inline]
             pub const fn number(self) -> usize {
                 self as usize
             }
 
-            /// seL4's name, without the prefix.
+            /// Returns seL4's name, without the prefix.
             pub const fn name(self) -> &'static str {
                 match self { $($type::$variant => stringify!($variant),)* }
             }
 
-            /// What it means: the sentences that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 match self { $($type::$variant => concat!($($text),*).trim_ascii(),)* }
             }
@@ -43,11 +43,11 @@ numbered! {
     /// The label of the answer to an invocation that failed; zero says that it succeeded.
     #[doc(alias = "seL4_Error")]
     Error:
-    /// A number other than a capability is wrong; message register 0 says which, counted from 0.
+    /// A number other than a capability is wrong; message register 0 is its index, counted from 0.
     InvalidArgument = 1;
-    /// A capability is of the wrong kind or lacks a right; message register 0 says which, 0 being the invoked one.
+    /// A capability is of the wrong kind or lacks a right; message register 0 is its index, 0 being the invoked one.
     InvalidCapability = 2;
-    /// The operation is not permitted, or the capability does not know it.
+    /// The operation is not permitted, or the object does not have it.
     IllegalOperation = 3;
     /// A number is out of range; message registers 0 and 1 hold the least and the largest that are allowed.
     RangeError = 4;
@@ -67,12 +67,12 @@ numbered! {
 }
 
 numbered! {
-    /// Why a capability pointer did not lead to a slot.
+    /// Reason why a capability pointer did not lead to a slot.
     ///
     /// It stands in a message together with details, in the order of the words of [`LookupFailure::details`].
     #[doc(alias = "seL4_LookupFailureType")]
     LookupFailure:
-    /// The root of the search is no CNode.
+    /// The root of the search is not a CNode.
     InvalidRoot = 1;
     /// The slot is empty.
     MissingCapability = 2;
@@ -83,7 +83,7 @@ numbered! {
 }
 
 impl LookupFailure {
-    /// The words that follow the number of the failure in a message.
+    /// Returns the names of the words that follow the number of the failure in a message.
     pub const fn details(self) -> &'static [&'static str] {
         match self {
             LookupFailure::InvalidRoot => &[],
@@ -123,10 +123,10 @@ pub enum FailedLookup {
 }
 
 impl FailedLookup {
-    /// The most words that it has in a message.
+    /// Maximum number of its words in a message.
     pub const WORDS: usize = 4;
 
-    /// The failure without its details.
+    /// Returns the failure without its details.
     #[inline]
     pub const fn kind(self) -> LookupFailure {
         match self {
@@ -137,7 +137,7 @@ impl FailedLookup {
         }
     }
 
-    /// Its words in a message, the number of the failure first, and how many there are. The others are zero.
+    /// Returns its words in a message, the number of the failure first, and their count. The others are zero.
     #[inline]
     pub const fn to_words(self) -> ([u64; FailedLookup::WORDS], usize) {
         let kind = self.kind();
@@ -173,9 +173,9 @@ impl FailedLookup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operand {
-    /// The slot into which something is put, or the only one.
+    /// The slot that receives a capability, or the only one.
     Destination = 0,
-    /// The slot from which something is taken.
+    /// The slot from which a capability is taken.
     Source = 1,
 }
 
@@ -190,16 +190,16 @@ pub enum InvocationError {
     IllegalOperation,
     /// [`Error::RangeError`].
     RangeError {
-        /// The smallest number that is allowed.
+        /// Smallest number that is allowed.
         minimum: u64,
-        /// The largest.
+        /// Largest number that is allowed.
         maximum: u64,
     },
     /// [`Error::AlignmentError`].
     AlignmentError,
     /// [`Error::FailedLookup`].
     FailedLookup {
-        /// The operand that was looked for.
+        /// Operand of the failed search.
         operand: Operand,
         /// The reason.
         failure: FailedLookup,
@@ -212,16 +212,16 @@ pub enum InvocationError {
     RevokeFirst,
     /// [`Error::NotEnoughMemory`].
     NotEnoughMemory {
-        /// The bytes that are left.
+        /// Number of bytes left.
         available: u64,
     },
 }
 
 impl InvocationError {
-    /// The most words that it has in a message.
+    /// Maximum number of its words in a message.
     pub const WORDS: usize = 1 + FailedLookup::WORDS;
 
-    /// The error without its details, which is the label of the answer.
+    /// Returns the error without its details, which is the label of the answer.
     #[inline]
     pub const fn kind(self) -> Error {
         match self {
@@ -238,7 +238,7 @@ impl InvocationError {
         }
     }
 
-    /// The words of the answer, and how many there are. The others are zero.
+    /// Returns the words of the answer, and their count. The others are zero.
     #[inline]
     pub const fn to_words(self) -> ([u64; InvocationError::WORDS], usize) {
         match self {

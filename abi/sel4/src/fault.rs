@@ -1,13 +1,13 @@
 //! Faults as messages: when a thread cannot go on, the kernel sends a message for it to its fault endpoint.
 //!
-//! The label says which fault, the words say what happened. A reply with label 0 makes the thread go on; for two faults
-//! its words are written back first, in the same order, as far as the reply is long.
+//! The label identifies the fault, the words hold its details. A reply with label 0 makes the thread go on; for two
+//! faults its words are written back first, in the same order, as far as the reply is long.
 
 use crate::{FailedLookup, registers};
 
 macro_rules! faults {
     ($($(#[doc = $text:literal])* $variant:ident = $label:literal [$($word:ident),*] writes_back $back:literal;)*) => {
-        /// Why a thread cannot go on.
+        /// Reason why a thread cannot go on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[doc(alias = "seL4_Fault")]
@@ -19,34 +19,34 @@ macro_rules! faults {
             /// The whole table.
             pub const ALL: &'static [Fault] = &[$(Fault::$variant),*];
 
-            /// The fault with this label.
+            /// Returns the fault with this label.
             #[inline]
             pub const fn from_label(label: u64) -> Option<Fault> {
                 match label { $($label => Some(Fault::$variant),)* _ => None }
             }
 
-            /// The label of its message.
+            /// Returns the label of its message.
             #[inline]
             pub const fn label(self) -> u64 {
                 self as u64
             }
 
-            /// seL4's name, without the prefix.
+            /// Returns seL4's name, without the prefix.
             pub const fn name(self) -> &'static str {
                 match self { $(Fault::$variant => stringify!($variant),)* }
             }
 
-            /// What it means: the sentences that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 match self { $(Fault::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// What the words of its message are.
+            /// Returns the names of the words of its message.
             pub const fn words(self) -> &'static [&'static str] {
                 match self { $(Fault::$variant => &[$(stringify!($word)),*],)* }
             }
 
-            /// How many words of a reply are written back into the thread, at most.
+            /// Returns the maximum number of words of a reply that are written back into the thread.
             pub const fn written_back(self) -> usize {
                 match self { $(Fault::$variant => $back,)* }
             }
@@ -61,17 +61,17 @@ macro_rules! faults {
             }
 
             impl $variant {
-                /// How many words it has.
+                /// Number of words.
                 pub const WORDS: usize = Fault::$variant.words().len();
 
-                /// The words, in order.
+                /// Returns the words, in order.
                 #[inline(always)]
                 pub const fn to_words(self) -> [u64; $variant::WORDS] {
                     let $variant { $($word),* } = self;
                     [$($word),*]
                 }
 
-                /// The message with these words.
+                /// Returns the message with these words.
                 #[inline(always)]
                 pub const fn from_words(words: [u64; $variant::WORDS]) -> $variant {
                     let [$($word),*] = words;
@@ -101,7 +101,7 @@ impl CapFault {
     /// Words before those of the failed search.
     const BEFORE_LOOKUP: usize = CapFault::WORDS - FailedLookup::WORDS;
 
-    /// The message about a failed search, and how many of its words are sent.
+    /// Returns the message about a failed search, and the number of its words that are sent.
     #[inline]
     pub const fn new(ip: u64, address: u64, phase: Phase, failure: FailedLookup) -> (CapFault, usize) {
         let ([lookup_failure, bits_left, guard_or_bits_found, guard_bits_found], count) = failure.to_words();
@@ -118,13 +118,13 @@ impl CapFault {
         (fault, CapFault::BEFORE_LOOKUP + count)
     }
 
-    /// The phase of the system call in which the search failed.
+    /// Returns the phase of the system call in which the search failed.
     #[inline]
     pub const fn phase(self) -> Phase {
         if self.in_receive_phase == 0 { Phase::Send } else { Phase::Receive }
     }
 
-    /// The failed search; `None` if its number is unknown.
+    /// Returns the failed search; `None` if its number is unknown.
     #[inline]
     pub const fn lookup(self) -> Option<FailedLookup> {
         let CapFault { lookup_failure, bits_left, guard_or_bits_found, guard_bits_found, .. } = self;
@@ -143,8 +143,8 @@ pub enum Phase {
 }
 
 impl Fault {
-    /// The registers, by the machine's numbers, whose contents follow the address of the instruction, and which a reply
-    /// writes back together with it.
+    /// Returns the registers, by the machine's numbers, whose contents follow the address of the instruction, and which
+    /// a reply writes back together with it.
     #[inline]
     pub const fn registers(self) -> &'static [usize] {
         match self {
@@ -161,7 +161,7 @@ const USER_EXCEPTION_REGISTERS: [usize; Fault::UserException.written_back() - 1]
 // Between the address of the instruction and the number of the system call there are only registers.
 const _: () = assert!(1 + UNKNOWN_SYSCALL_REGISTERS.len() + 1 == UnknownSyscall::WORDS);
 
-/// The numbers of the registers by which the words behind the first one are called.
+/// Returns the numbers of the registers that give the words behind the first one their names.
 const fn registers<const COUNT: usize>(fault: Fault) -> [usize; COUNT] {
     let mut numbers = [0; COUNT];
     let mut index = 0;
@@ -172,7 +172,7 @@ const fn registers<const COUNT: usize>(fault: Fault) -> [usize; COUNT] {
     numbers
 }
 
-/// What stands in the last word of [`Fault::VMFault`]: RISC-V's causes, page faults folded onto access faults.
+/// Values of the last word of [`Fault::VMFault`]: RISC-V's causes, page faults folded onto access faults.
 pub mod status {
     /// An instruction was fetched.
     pub const FETCH: u64 = 1;

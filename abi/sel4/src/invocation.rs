@@ -1,4 +1,4 @@
-//! Invocations: what a capability can be asked to do, by the label of the message that is sent to it.
+//! Invocations: operations on a capability, selected by the label of the message that is sent to it.
 //!
 //! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not
 //! as words. The answer has the label 0 or an [`Error`], and its words are the results or the error's details.
@@ -6,16 +6,16 @@
 
 use crate::Error;
 
-/// How labels are counted, which depends on how the kernel was built.
+/// Numbering of labels, which depends on the kernel's build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// A kernel for one core, which does not know [`Invocation::TcbSetAffinity`].
+    /// A kernel for one core, which does not have [`Invocation::TcbSetAffinity`].
     Uniprocessor,
     /// A kernel for several cores.
     Multiprocessor,
 }
 
-/// What a word of an invocation is, for tracing, for documentation and for tests that try wrong values.
+/// Kind of a word of an invocation, for tracing, for documentation and for tests that try wrong values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A number.
@@ -24,7 +24,7 @@ pub enum Word {
     Flags,
     /// A capability pointer in the invoking thread's or the given CSpace.
     Index,
-    /// How many bits of the index before it are resolved; the low 8 bits count.
+    /// Number of bits of the index before it that are resolved; the low 8 bits count.
     Depth,
     /// A badge or a CNode's guard.
     Badge,
@@ -32,7 +32,7 @@ pub enum Word {
     Rights,
     /// A virtual address.
     Address,
-    /// All that follows: registers in the order of [`Registers`](crate::Registers).
+    /// All further words: registers in the order of [`Registers`](crate::Registers).
     Registers,
 }
 
@@ -55,37 +55,37 @@ macro_rules! invocations {
                 match label { $($label => Some(Invocation::$variant),)* _ => None }
             }
 
-            /// The manual's name of the object that is invoked.
+            /// Returns the manual's name of the invoked object.
             pub const fn object(self) -> &'static str {
                 match self { $(Invocation::$variant => stringify!($object),)* }
             }
 
-            /// The manual's name of the method.
+            /// Returns the manual's name of the method.
             pub const fn method(self) -> &'static str {
                 match self { $(Invocation::$variant => stringify!($method),)* }
             }
 
-            /// Object and method, as the function of seL4's library is called after its prefix.
+            /// Returns object and method: the name of the function in seL4's library without its prefix.
             pub const fn name(self) -> &'static str {
                 match self { $(Invocation::$variant => concat!(stringify!($object), "_", stringify!($method)),)* }
             }
 
-            /// What it does: the sentences that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 match self { $(Invocation::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// Names and kinds of the words of the message.
+            /// Returns names and kinds of the words of the message.
             pub const fn words(self) -> &'static [(&'static str, Word)] {
                 match self { $(Invocation::$variant => &[$((stringify!($word), Word::$kind)),*],)* }
             }
 
-            /// Names of the capabilities that the message carries.
+            /// Returns names of the capabilities that the message carries.
             pub const fn capabilities(self) -> &'static [&'static str] {
                 match self { $(Invocation::$variant => &[$(stringify!($capability)),*],)* }
             }
 
-            /// Names of the words of the answer.
+            /// Returns names of the words of the answer.
             pub const fn results(self) -> &'static [&'static str] {
                 match self { $(Invocation::$variant => &[$(stringify!($result)),*],)* }
             }
@@ -94,7 +94,7 @@ macro_rules! invocations {
 }
 
 impl Invocation {
-    /// The invocation with this label.
+    /// Returns the invocation with this label.
     #[inline]
     pub const fn from_label(label: u64, numbering: Numbering) -> Option<Invocation> {
         let affinity = Invocation::TcbSetAffinity as u64;
@@ -107,7 +107,7 @@ impl Invocation {
         }
     }
 
-    /// The label of this invocation; `None` if the numbering does not have it.
+    /// Returns the label of this invocation; `None` if the numbering does not have it.
     #[inline]
     pub const fn label(self, numbering: Numbering) -> Option<u64> {
         let label = self as u64;
@@ -120,7 +120,7 @@ impl Invocation {
         }
     }
 
-    /// The first label after the last: from here on labels are free for a kernel's own invocations.
+    /// Returns the first label after the last: from here on labels are free for a kernel's own invocations.
     #[inline]
     pub const fn first_free_label(numbering: Numbering) -> u64 {
         let count = Self::ALL.len() as u64;
@@ -132,11 +132,11 @@ impl Invocation {
 }
 
 impl Invocation {
-    /// The errors that its arguments and the state of what they name can cause. The suite of the interface sees each of
-    /// them, and no other.
+    /// Returns the errors that its arguments and the state of the named objects can cause. The suite of the interface
+    /// sees each of them, and no other.
     ///
-    /// Besides, every invocation of an empty slot is [`InvalidCapability`](Error::InvalidCapability), and of an object
-    /// that does not know it [`IllegalOperation`](Error::IllegalOperation).
+    /// Besides, every invocation of an empty slot is [`InvalidCapability`](Error::InvalidCapability), and an invocation
+    /// that the object does not have is [`IllegalOperation`](Error::IllegalOperation).
     pub const fn errors(self) -> &'static [Error] {
         use Error::*;
         use Invocation::*;
@@ -218,11 +218,11 @@ invocations! {
         (fault_ep: Index, cspace_root_data: Badge, vspace_root_data: Number) [cspace_root, vspace_root] -> ();
     /// Makes a thread stop, and cancels the message that it sends or waits for.
     TcbSuspend = 11 TCB Suspend () [] -> ();
-    /// Makes a thread runnable; one that was blocked makes its system call again.
+    /// Makes a thread runnable; a blocked thread repeats its system call.
     TcbResume = 12 TCB Resume () [] -> ();
     /// Binds a notification to a thread, which then receives its signals also while it waits for messages.
     TcbBindNotification = 13 TCB BindNotification () [notification] -> ();
-    /// Undoes that.
+    /// Unbinds a thread's notification.
     TcbUnbindNotification = 14 TCB UnbindNotification () [] -> ();
     /// Moves a thread to a core. Only kernels for several cores have it.
     TcbSetAffinity = 15 TCB SetAffinity (affinity: Number) [] -> ();
@@ -232,19 +232,20 @@ invocations! {
     TcbSetFlags = 17 TCB SetFlags (clear: Flags, set: Flags) [] -> (flags);
     /// Deletes all capabilities that were derived from the one in the slot.
     CNodeRevoke = 18 CNode Revoke (index: Index, depth: Depth) [] -> ();
-    /// Empties a slot; the object goes with its last capability.
+    /// Empties a slot; the object is freed with its last capability.
     CNodeDelete = 19 CNode Delete (index: Index, depth: Depth) [] -> ();
     /// Cancels all sends through the endpoint that carry the badge of the capability in the slot.
     CNodeCancelBadgedSends = 20 CNode CancelBadgedSends (index: Index, depth: Depth) [] -> ();
     /// Puts a copy of a capability, with the same or fewer rights, into an empty slot.
     CNodeCopy = 21 CNode Copy
         (dest_index: Index, dest_depth: Depth, src_index: Index, src_depth: Depth, rights: Rights) [src_root] -> ();
-    /// The same with a badge or a guard.
+    /// Puts a copy of a capability, with the same or fewer rights and with a badge or a guard, into an empty slot.
     CNodeMint = 22 CNode Mint
         (dest_index: Index, dest_depth: Depth, src_index: Index, src_depth: Depth, rights: Rights, badge: Badge) [src_root] -> ();
     /// Moves a capability into an empty slot.
     CNodeMove = 23 CNode Move (dest_index: Index, dest_depth: Depth, src_index: Index, src_depth: Depth) [src_root] -> ();
-    /// The same with a guard for a CNode. Capabilities with badges cannot be moved so.
+    /// Moves a capability into an empty slot, with a new guard for a CNode. Capabilities with badges cannot be moved
+    /// so.
     CNodeMutate = 24 CNode Mutate
         (dest_index: Index, dest_depth: Depth, src_index: Index, src_depth: Depth, badge: Badge) [src_root] -> ();
     /// Moves one capability from the pivot to the destination and one from the source to the pivot, each as
@@ -252,15 +253,15 @@ invocations! {
     CNodeRotate = 25 CNode Rotate
         (dest_index: Index, dest_depth: Depth, dest_badge: Badge, pivot_index: Index, pivot_depth: Depth, pivot_badge: Badge,
          src_index: Index, src_depth: Depth) [pivot_root, src_root] -> ();
-    /// Keeps the right to reply to the last caller in a slot.
+    /// Saves the right to reply to the last caller in a slot.
     CNodeSaveCaller = 26 CNode SaveCaller (index: Index, depth: Depth) [] -> ();
     /// Makes a capability to an interrupt.
     IrqControlGet = 27 IRQControl Get (irq: Number, index: Index, depth: Depth) [root] -> ();
-    /// Says that an interrupt was handled, so that the next one is delivered.
+    /// Acknowledges an interrupt, so that the next one is delivered.
     IrqHandlerAck = 28 IRQHandler Ack () [] -> ();
     /// Sets the notification that an interrupt signals.
     IrqHandlerSetNotification = 29 IRQHandler SetNotification () [notification] -> ();
-    /// Undoes that.
+    /// Removes the notification of an interrupt.
     IrqHandlerClear = 30 IRQHandler Clear () [] -> ();
     /// Puts a thread into a domain.
     DomainSetSet = 31 DomainSet Set (domain: Number) [thread] -> ();
@@ -282,22 +283,22 @@ invocations! {
     AsidControlMakePool = 39 RISCV_ASIDControl MakePool (index: Index, depth: Depth) [untyped, root] -> ();
     /// Makes a page table an address space.
     AsidPoolAssign = 40 RISCV_ASIDPool Assign () [vspace] -> ();
-    /// Makes a capability to an interrupt, and says whether a level or an edge triggers it.
+    /// Makes a capability to an interrupt, triggered by a level or by an edge.
     IrqControlGetTrigger = 41 IRQControl GetTrigger (irq: Number, trigger: Number, index: Index, depth: Depth) [root] -> ();
     /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose
-    /// capabilities stand in consecutive slots, and the notification that tells it of responses; a capacity of 0 takes
-    /// it away. (Not in seL4.)
+    /// capabilities stand in consecutive slots, and the notification that signals responses; a capacity of 0 takes it
+    /// away. (Not in seL4.)
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
-    /// Makes signals of the notification, which is bound to the thread, user interrupts: while the thread runs they
-    /// make it go on at the address, with the badge in `a0` and in `a7` where it was interrupted. The address 0 takes
-    /// that away, and needs no capability. Where the machine can do that, bits of badges that are hints can come as
-    /// stores of others, to which the hart answers with a supervisor's external interrupt at the vector. Returns
-    /// whether it can, and how many system calls and faults the thread has made since. (Not in seL4.)
+    /// Turns signals of the notification, which is bound to the thread, into user interrupts: while the thread runs
+    /// they make it go on at the address, with the badge in `a0` and the interrupted address in `a7`. The address 0
+    /// undoes that, and needs no capability. On machines that support it, bits of badges that are hints can arrive by
+    /// stores of other threads, to which the hart answers with a supervisor's external interrupt at the vector. Returns
+    /// whether it does, and the number of system calls and faults of the thread since. (Not in seL4.)
     TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts
         (handler: Address, hints: Flags, vector: Address) [notification] -> (by_stores, entries);
     /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts
-    /// a thread, with a capability whose badge is one of its hints. The page goes with the capability. The address 0
-    /// takes it away. (Not in seL4.)
+    /// a thread, with a capability whose badge is one of its hints. The page is unmapped with the capability. The
+    /// address 0 takes it away. (Not in seL4.)
     PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> ();
 }

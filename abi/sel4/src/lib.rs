@@ -1,11 +1,11 @@
-//! What programs and the microkernel agree on: seL4's contract for riscv64, without the MCS extensions.
+//! The contract between programs and the microkernel: seL4's for riscv64, without the MCS extensions.
 //!
 //! A program that was built for seL4 15.0.0 on `qemu-riscv-virt` must run on the microkernel unchanged, so nothing here
 //! is our own: numbers, layouts and names are those of seL4's reference manual and of its interface files, which are
-//! published under the BSD licence. Each fact stands once, in a table, and what can be derived from the table
+//! published under the BSD licence. Each fact stands once, in a table, and everything that follows from the table
 //! (decoders, names in traces, the reference page) is derived.
 //!
-//! seL4's numbers depend on how it was configured. This crate fixes what user programs compile in: 64-bit words, page
+//! seL4's numbers depend on its configuration. This crate fixes the one compiled into user programs: 64-bit words, page
 //! tables of three levels, an FPU, no hardware breakpoints, no benchmark calls. The one choice that remains, whether
 //! the kernel was built for several cores, shifts the invocation labels and is a value: [`Numbering`].
 //!

@@ -1,4 +1,5 @@
-//! Messages: their describing word, the buffer for what no register holds, and words with fields that travel in them.
+//! Messages: their describing word, the buffer for words beyond the registers, and words with fields that travel in
+//! them.
 
 /// The longest message in words.
 pub const MAXIMUM_LENGTH: usize = 120;
@@ -7,7 +8,7 @@ pub const MAXIMUM_CAPABILITIES: usize = 3;
 /// Words of a message that travel in registers.
 pub const REGISTERS: usize = 4;
 
-/// The word that describes a message: a label, how many words it has, how many capabilities it carries.
+/// The word that describes a message: a label, the number of words, the number of capabilities.
 ///
 /// `label << 12 | capsUnwrapped << 9 | extraCaps << 7 | length`
 #[doc(alias = "seL4_MessageInfo")]
@@ -18,45 +19,45 @@ pub struct MessageInfo(pub u64);
 impl MessageInfo {
     /// Describes a message of `length` words with `capabilities`.
     ///
-    /// What does not fit its field is cut, as seL4's own constructor does: 52, 2 and 7 bits.
+    /// Values too large for a field are cut, as in seL4's own constructor: 52, 2 and 7 bits.
     #[inline]
     pub const fn new(label: u64, capabilities: usize, length: usize) -> MessageInfo {
         MessageInfo(label << 12 | (capabilities as u64 & 3) << 7 | (length as u64 & 0x7f))
     }
 
-    /// The same with the set of capabilities that the kernel did not transfer but *unwrapped*, a bit for each.
+    /// Adds the set of capabilities that the kernel did not transfer but *unwrapped*, a bit for each.
     #[inline]
     pub const fn with_unwrapped(self, unwrapped: usize) -> MessageInfo {
         MessageInfo(self.0 & !(7 << 9) | (unwrapped as u64 & 7) << 9)
     }
 
-    /// The sender's word about the message: an invocation's label, or an error in the answer to one.
+    /// Returns the sender's label: an invocation's, or an error in the answer to one.
     #[inline]
     pub const fn label(self) -> u64 {
         self.0 >> 12
     }
 
-    /// Which capabilities were unwrapped: sent through the endpoint that they mean, so that the receiver gets their
-    /// badge. A bit for each.
+    /// Returns the set of unwrapped capabilities: those sent through the endpoint to which they refer, so that the
+    /// receiver gets their badge. A bit for each.
     #[inline]
     pub const fn unwrapped(self) -> usize {
         (self.0 >> 9 & 7) as usize
     }
 
-    /// How many capabilities the message carries.
+    /// Returns the number of capabilities that the message carries.
     #[inline]
     pub const fn capabilities(self) -> usize {
         (self.0 >> 7 & 3) as usize
     }
 
-    /// How many words the message has: what stands in the field, which can be up to 127.
+    /// Returns the number of words in the field, which can be up to 127.
     #[inline]
     pub const fn length(self) -> usize {
         (self.0 & 0x7f) as usize
     }
 
-    /// How many words the message has, if it travels in registers alone: without capabilities, and with no more words
-    /// than fit.
+    /// Returns the number of words of a message that travels in registers alone: without capabilities, and with no more
+    /// words than fit.
     #[inline(always)]
     pub const fn length_in_registers(self) -> Option<usize> {
         // The number of capabilities stands just above the length, so that one comparison serves both.
@@ -64,14 +65,14 @@ impl MessageInfo {
         if extent <= REGISTERS { Some(extent) } else { None }
     }
 
-    /// The description for a receiver that gets the words and no capabilities.
+    /// Returns the description for a receiver that gets the words and no capabilities.
     #[inline(always)]
     pub const fn without_capabilities(self) -> MessageInfo {
         MessageInfo(self.0 & !(0x1f << 7))
     }
 }
 
-/// What a capability to an endpoint, notification or page permits.
+/// Permissions of a capability to an endpoint, notification or page.
 ///
 /// `grantReply << 3 | grant << 2 | read << 1 | write`
 #[doc(alias = "seL4_CapRights")]
@@ -95,25 +96,25 @@ impl Rights {
     /// To read and to write.
     pub const READ_WRITE: Rights = Rights(3);
 
-    /// The rights that a word of a message names; bits above the four rights are dropped.
+    /// Returns the rights in a word of a message; bits above the four rights are dropped.
     #[inline(always)]
     pub const fn from_word(word: u64) -> Rights {
         Rights(word as u8 & Rights::ALL.0)
     }
 
-    /// The set as a word of a message.
+    /// Returns the set as a word of a message.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         self.0 as u64
     }
 
-    /// The rights that are in either set.
+    /// Returns the rights that are in either set.
     #[inline(always)]
     pub const fn union(self, other: Rights) -> Rights {
         Rights(self.0 | other.0)
     }
 
-    /// The rights that are in both sets.
+    /// Returns the rights that are in both sets.
     #[inline(always)]
     pub const fn intersection(self, other: Rights) -> Rights {
         Rights(self.0 & other.0)
@@ -132,7 +133,7 @@ impl Rights {
     }
 }
 
-/// The guard that a CNode's capability gets when it is minted, mutated, or becomes the root of a thread.
+/// Guard that a CNode's capability gets when it is minted, mutated, or becomes the root of a thread.
 ///
 /// `guard << 6 | guardSize`. Zero means to leave the guard as it is where a root is set, and an empty guard where one
 /// is minted.
@@ -142,19 +143,19 @@ impl Rights {
 pub struct CNodeData(pub u64);
 
 impl CNodeData {
-    /// A guard of `size` bits.
+    /// Makes a guard of `size` bits.
     #[inline]
     pub const fn new(guard: u64, size: usize) -> CNodeData {
         CNodeData(guard << 6 | (size as u64 & 63))
     }
 
-    /// The bits that must be found; 58 of them are stored.
+    /// Returns the bits that must be found; 58 of them are stored.
     #[inline]
     pub const fn guard(self) -> u64 {
         self.0 >> 6
     }
 
-    /// How many bits the guard has.
+    /// Returns the number of bits of the guard.
     #[inline]
     pub const fn guard_size(self) -> usize {
         (self.0 & 63) as usize
@@ -172,13 +173,13 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// The trigger that a word of a message names.
+    /// Returns the trigger in a word of a message.
     #[inline]
     pub const fn from_word(word: u64) -> Trigger {
         if word == 0 { Trigger::Level } else { Trigger::Edge }
     }
 
-    /// The trigger as a word of a message.
+    /// Returns the trigger as a word of a message.
     #[inline]
     pub const fn word(self) -> u64 {
         self as u64
@@ -203,24 +204,24 @@ pub const COPY_REGISTERS_INTEGER: u64 = 8;
 /// Flag of `TCB_SetFlags`: the thread cannot use the FPU.
 pub const TCB_FLAG_FPU_DISABLED: u64 = 1;
 
-/// A thread's IPC buffer: what kernel and program exchange beside registers.
+/// A thread's IPC buffer, for exchanges between kernel and program beside registers.
 #[doc(alias = "seL4_IPCBuffer")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(1024))]
 pub struct IpcBuffer {
-    /// A place for the describing word; the kernel neither reads nor writes it.
+    /// Place for the describing word; the kernel neither reads nor writes it.
     pub tag: u64,
     /// The message. The first [`REGISTERS`] words travel in registers and are not read here.
     pub message: [u64; MAXIMUM_LENGTH],
-    /// The program's own word, which libraries point at the buffer itself.
+    /// Word of the program, which libraries point at the buffer itself.
     pub user_data: u64,
     /// Capability pointers to send; on receipt the badges of unwrapped capabilities.
     pub capabilities_or_badges: [u64; MAXIMUM_CAPABILITIES],
-    /// The CNode in which a received capability is put.
+    /// CNode in which a received capability is put.
     pub receive_cnode: u64,
-    /// The index of the slot for it, resolved from that CNode.
+    /// Index of the slot for it, resolved from that CNode.
     pub receive_index: u64,
-    /// How many bits of the index are resolved.
+    /// Number of bits of the index that are resolved.
     pub receive_depth: u64,
 }
 

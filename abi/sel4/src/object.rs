@@ -24,9 +24,9 @@ pub const PAGE_TABLE_BITS: usize = 12;
 pub const PAGE_TABLE_INDEX_BITS: usize = 9;
 /// Bytes of an ASID pool, as a power of two (`seL4_ASIDPoolBits`).
 pub const ASID_POOL_BITS: usize = 12;
-/// How many ASIDs a pool has, as a power of two (`seL4_ASIDPoolIndexBits`).
+/// Number of ASIDs of a pool, as a power of two (`seL4_ASIDPoolIndexBits`).
 pub const ASID_POOL_INDEX_BITS: usize = 9;
-/// How many ASID pools there can be, as a power of two (`seL4_NumASIDPoolsBits`).
+/// Maximum number of ASID pools, as a power of two (`seL4_NumASIDPoolsBits`).
 pub const ASID_POOLS_BITS: usize = 7;
 /// Bytes of the smallest untyped memory, as a power of two (`seL4_MinUntypedBits`).
 pub const MINIMUM_UNTYPED_BITS: usize = 4;
@@ -36,14 +36,14 @@ pub const MAXIMUM_UNTYPED_BITS: usize = 38;
 pub const WORD_BITS: usize = 64;
 
 numbered! {
-    /// What `Untyped_Retype` can make.
+    /// Objects that `Untyped_Retype` can make.
     #[doc(alias = "seL4_ObjectType")]
     ObjectType:
     /// Smaller untyped memory; its size is given.
     Untyped = 0;
     /// A thread.
     Tcb = 1;
-    /// A place where messages are handed over.
+    /// A rendezvous point for messages.
     Endpoint = 2;
     /// A word of signals.
     Notification = 3;
@@ -60,7 +60,7 @@ numbered! {
 }
 
 impl ObjectType {
-    /// How many bytes it has, as a power of two; `given` is the argument of retype, which counts for two types only.
+    /// Returns its bytes, as a power of two; `given` is the argument of retype, which counts for two types only.
     #[inline]
     pub const fn size_bits(self, given: usize) -> usize {
         match self {

@@ -17,16 +17,16 @@ macro_rules! registers {
         /// Their names, in order.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// The machine's number of each, in order; the first, `pc`, has none.
+        /// Machine numbers of the registers, in order; the first, `pc`, has none.
         pub const NUMBERS: [usize; COUNT] = [$($number),*];
 
         impl Registers {
-            /// The registers as words, in order.
+            /// Returns the registers as words, in order.
             pub const fn to_words(&self) -> [u64; COUNT] {
                 [$(self.$name),*]
             }
 
-            /// Registers from words, in order.
+            /// Makes registers of words, in order.
             pub const fn from_words(words: [u64; COUNT]) -> Registers {
                 let [$($name),*] = words;
                 Registers { $($name),* }
@@ -40,7 +40,7 @@ registers! {
     a0:10 a1:11 a2:12 a3:13 a4:14 a5:15 a6:16 a7:17 t0:5 t1:6 t2:7 t3:28 t4:29 t5:30 t6:31 tp:4
 }
 
-/// The machine's number of the register with this name.
+/// Returns the machine's number of the register with this name.
 ///
 /// # Panics
 ///
@@ -65,9 +65,9 @@ const fn is_equal(left: &[u8], right: &[u8]) -> bool {
     index == left.len() && index == right.len()
 }
 
-/// How many registers there are.
+/// Number of registers.
 pub const COUNT: usize = 32;
-/// How many of them, counted from the first, `TCB_CopyRegisters` treats as frame registers.
+/// Number of the first registers that `TCB_CopyRegisters` treats as frame registers.
 pub const FRAME_COUNT: usize = 16;
 
 const _: () = {

@@ -1,8 +1,8 @@
 //! Compares the tables with the numbers that programs built for seL4 15.0.0 have compiled in.
 //!
-//! The lists here were read from what seL4's build system generates out of its interface files for riscv64 without MCS,
+//! The lists here were read from the output of seL4's build system for its interface files, for riscv64 without MCS,
 //! once for one core and once for several. They repeat the tables on purpose: a table that changes by mistake must
-//! differ from something.
+//! differ from the lists.
 
 use abi_sel4::*;
 

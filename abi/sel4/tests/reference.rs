@@ -1,4 +1,4 @@
-//! The reference page in the tree is what the tables say.
+//! Compares the reference page in the tree with the tables.
 
 #[path = "../examples/reference.rs"]
 mod reference;

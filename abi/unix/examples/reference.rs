@@ -1,7 +1,7 @@
 //! Prints the reference page of system calls: `cargo run -p abi-unix --example reference > docs/calls.md`.
 //!
-//! The page says nothing that the tables of this crate do not say, so that it cannot differ from what kernel, library
-//! and C header are made of. A test compares the page in the tree with what this prints.
+//! The page contains only the tables of this crate, so that it cannot differ from the kernel, the library and the C
+//! header. A test compares the page in the tree with this program's output.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,7 @@ pub fn page() -> String {
         let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} | {ring} |", number(call));
     }
     page += "\n## Calls with Linux's numbers\n\n\
-             Each is described in section 2 of the Linux manual pages; what is said here is what this kernel does.\n\n";
+             Each is described in section 2 of the Linux manual pages; this page describes this kernel's behaviour.\n\n";
     for &call in SystemCall::ALL.iter().filter(|&&call| (call as usize) < OWN) {
         page += &entry(call);
     }
@@ -57,8 +57,8 @@ pub fn page() -> String {
         let _ = writeln!(page, "| `{}` | {} | {} |", error.name(), error.number(), error.message());
     }
     page += "\n## Authority\n\n\
-             What a process may do that concerns others, and the capability without which it gets `EPERM`. \
-             [The chapter on authority](book/authority.md) says who has capabilities.\n\n\
+             Acts that affect other processes, and the capability without which they fail with `EPERM`. \
+             [The chapter on authority](book/authority.md) describes the capabilities of each process.\n\n\
              | call | act | capability | needed |\n|---|---|---|---|\n";
     for act in Act::ALL {
         let (name, capability) = (act.call().name(), act.capability());
@@ -75,7 +75,7 @@ pub fn page() -> String {
         );
     }
     page += "\n## Counters\n\n\
-             What [`counters`](#counters) copies, in this order, one 64-bit word each.\n\n\
+             The array that [`counters`](#counters) copies, in this order, one 64-bit word each.\n\n\
              | counter | meaning |\n|---|---|\n";
     for counter in Counter::ALL {
         let _ = writeln!(page, "| `{}` | {} |", counter.name(), without_links(counter.description()));
@@ -83,15 +83,15 @@ pub fn page() -> String {
     page
 }
 
-/// How registers carry a call.
+/// Describes the registers of a call.
 fn calling() -> String {
     format!(
         "## Making a call\n\n\
          A call is the instruction `ecall` with these registers. All registers but `a0` are preserved.\n\n\
          | register | synchronous | asynchronous |\n|---|---|---|\n\
-         | `a7` | number | number + {ASYNCHRONOUS:#x} + priority of the coroutine that waits × {:#x} |\n\
+         | `a7` | number | number + {ASYNCHRONOUS:#x} + priority of the waiting coroutine × {:#x} |\n\
          | `a0` … `a5` | arguments | arguments |\n\
-         | `a6` | unused | cid of the coroutine that waits |\n\
+         | `a6` | unused | cid of the waiting coroutine |\n\
          | `t0` | unused | token, given back with the completion |\n\
          | `a0` on return | result, or the negative of an error number | the same if the call could be done at once, else {} |\n\n\
          The last number says that the result *will be posted* to the completion ring. A call that never has to wait does the \
@@ -118,8 +118,8 @@ fn entry(call: SystemCall) -> String {
         let kind = match kind {
             Argument::Number => "number or flags",
             Argument::Descriptor => "descriptor",
-            Argument::Input => "address of what the kernel reads",
-            Argument::Output => "address of what the kernel writes",
+            Argument::Input => "address of data that the kernel reads",
+            Argument::Output => "address of data that the kernel writes",
             Argument::Path => "address of a path that ends with NUL",
             Argument::Length => "bytes",
         };
@@ -138,10 +138,7 @@ fn entry(call: SystemCall) -> String {
     text += &match call.waiting() {
         Waiting::Never => format!("Number {}. Never has to wait.\n\n", number(call)),
         Waiting::Possible => {
-            format!(
-                "Number {}. May have to wait; in its asynchronous form it is the coroutine that waits.\n\n",
-                number(call)
-            )
+            format!("Number {}. May have to wait; in its asynchronous form only the coroutine waits.\n\n", number(call))
         }
     };
     text

@@ -1,16 +1,16 @@
-//! Authority: what only a process with a capability may do.
+//! Authority: acts that require a capability.
 //!
-//! Every process may do what it likes with itself and with the processes below it. An *act* of the table below reaches
-//! further: it ends the machine, ends others, or tells about others. Each act belongs to one call and needs one
-//! capability, with Linux's name and number. The kernel's one check, the reference page and the test that tries every
-//! act without any capability derive from the table, so that an act cannot be listed and unchecked.
+//! A process may do anything to itself and to the processes below it. An *act* of the table below reaches further: it
+//! ends the machine, ends others, or tells about others. Each act belongs to one call and needs one capability, with
+//! Linux's name and number. The kernel's one check, the reference page and the test that tries every act without any
+//! capability derive from the table, so that an act cannot be listed and unchecked.
 //!
-//! Acts and capabilities are two things because a program asks for an act, and an administrator hands out capabilities:
-//! the table is the only place that knows both.
+//! Acts and capabilities are two things because a program requests an act, and an administrator hands out capabilities:
+//! only the table relates the two.
 
 use crate::SystemCall;
 
-/// A right to do something that concerns others (capabilities(7)).
+/// A right to affect others (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Capability {
@@ -18,7 +18,7 @@ pub enum Capability {
     Kill = 5,
     /// To give capabilities to processes that are not below the giver, and to take them away there.
     SetCapabilities = 8,
-    /// To press keys at a terminal for who sits there.
+    /// To insert input at a terminal (`TIOCSTI`).
     Administration = 21,
     /// To switch the machine off, and to start it anew.
     Boot = 22,
@@ -28,12 +28,12 @@ pub enum Capability {
     Resource = 24,
     /// To write to the kernel's log.
     Log = 34,
-    /// To see what other processes do.
+    /// To observe other processes.
     Observe = 38,
 }
 
 impl Capability {
-    /// Those that some act needs.
+    /// The capabilities that acts need.
     pub const ALL: &'static [Capability] = &[
         Capability::Kill,
         Capability::SetCapabilities,
@@ -45,7 +45,7 @@ impl Capability {
         Capability::Observe,
     ];
 
-    /// The name that Linux gives it.
+    /// Returns Linux's name of the capability.
     pub const fn name(self) -> &'static str {
         match self {
             Capability::Kill => "CAP_KILL",
@@ -67,77 +67,77 @@ pub struct CapabilitySet(u64);
 impl CapabilitySet {
     /// The empty set.
     pub const NONE: CapabilitySet = CapabilitySet(0);
-    /// All that Linux knows (`CAP_LAST_CAP` is 40), whether or not an act here needs them.
+    /// All of Linux's capabilities (`CAP_LAST_CAP` is 40), whether or not an act here needs them.
     pub const ALL: CapabilitySet = CapabilitySet((1 << 41) - 1);
 
-    /// The set with these bits. Bits that mean nothing are left out, as on Linux.
+    /// Returns the set with these bits. Unassigned bits are left out, as on Linux.
     pub const fn from_bits(bits: u64) -> CapabilitySet {
         CapabilitySet(bits & CapabilitySet::ALL.0)
     }
 
-    /// The set of one.
+    /// Returns the set of one capability.
     pub const fn only(capability: Capability) -> CapabilitySet {
         CapabilitySet(1 << capability as u8)
     }
 
-    /// Its bits.
+    /// Returns the bits.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whether a capability is in it.
+    /// Whether the set has a capability.
     pub const fn has(self, capability: Capability) -> bool {
         self.0 & 1 << capability as u8 != 0
     }
 
-    /// Whether all of it is in another set.
+    /// Whether this set is a subset of `other`.
     pub const fn is_within(self, other: CapabilitySet) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// What is in one of the two.
+    /// Returns the capabilities in at least one of the sets.
     pub const fn or(self, other: CapabilitySet) -> CapabilitySet {
         CapabilitySet(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// Returns the capabilities in both sets.
     pub const fn and(self, other: CapabilitySet) -> CapabilitySet {
         CapabilitySet(self.0 & other.0)
     }
 }
 
-/// What a process holds, as `capget` gives it and `capset` takes it.
+/// Capabilities of a process, as in `capget` and `capset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// What counts now.
+    /// Capabilities in force.
     pub effective: CapabilitySet,
-    /// What it may make effective again.
+    /// Capabilities that the process may make effective again.
     pub permitted: CapabilitySet,
-    /// What of it the processes have that it starts.
+    /// Capabilities that children inherit, as far as they are permitted.
     pub inheritable: CapabilitySet,
 }
 
 impl Held {
-    /// Nothing.
+    /// No capabilities.
     pub const NONE: Held = Held::of(CapabilitySet::NONE);
-    /// What the first process holds: everything, for itself alone.
+    /// Capabilities of the first process: all, for itself alone.
     pub const FIRST: Held = Held::of(CapabilitySet::ALL);
-    /// Bytes of the layout that has two words of 32 bits for each set.
+    /// Size of the layout with two words of 32 bits for each set, in bytes.
     pub const SIZE: usize = 24;
 
-    /// A set that is in force, and that nobody inherits.
+    /// Returns a set that is in force, and that is not inherited.
     pub const fn of(set: CapabilitySet) -> Held {
         Held { effective: set, permitted: set, inheritable: CapabilitySet::NONE }
     }
 
-    /// What a process holds that is started by the holder: Linux's rule for a file that permits nothing by itself and
+    /// Returns the capabilities of a child of the holder: Linux's rule for a file that permits nothing by itself and
     /// lets everything be inherited.
     pub const fn inherited(self) -> Held {
         let set = self.inheritable.and(self.permitted);
         Held { effective: set, permitted: set, inheritable: set }
     }
 
-    /// `struct __user_cap_data_struct[2]`: the lower halves of the three sets, then the upper halves.
+    /// Returns `struct __user_cap_data_struct[2]`: the lower halves of the three sets, then the upper halves.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let sets = [self.effective.0, self.permitted.0, self.inheritable.0];
         let mut bytes = [0; Self::SIZE];
@@ -147,7 +147,7 @@ impl Held {
         bytes
     }
 
-    /// From that layout.
+    /// Reads the layout of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Held {
         let half = |index: usize| u64::from(u32::from_le_bytes(core::array::from_fn(|at| bytes[index * 4 + at])));
         let set = |index: usize| CapabilitySet::from_bits(half(index) | half(index + 3) << 32);
@@ -155,16 +155,16 @@ impl Held {
     }
 }
 
-/// Versions of `struct __user_cap_header_struct`, and how many elements of data each has.
+/// Versions of `struct __user_cap_header_struct`, and their numbers of data elements.
 pub mod version {
     /// Sets of 32 bits.
     pub const ONE: u32 = 0x1998_0330;
     /// Sets of 64 bits; as the third for a kernel.
     pub const TWO: u32 = 0x2007_1026;
-    /// Sets of 64 bits: what the kernel writes to a header whose version it does not know.
+    /// Sets of 64 bits: the version that the kernel writes to a header with an unknown one.
     pub const THREE: u32 = 0x2008_0522;
 
-    /// Bytes of data that follow a header of this version.
+    /// Returns the bytes of data that follow a header of this version.
     pub const fn data_size(version: u32) -> Option<usize> {
         match version {
             ONE => Some(12),
@@ -174,7 +174,7 @@ pub mod version {
     }
 }
 
-/// When an act needs its capability.
+/// Condition under which an act needs its capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Always.
@@ -195,22 +195,22 @@ macro_rules! acts {
             /// The whole table.
             pub const ALL: &'static [Act] = &[$(Act::$act),*];
 
-            /// What it is: the words that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 match self { $(Act::$act => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// The call that does it.
+            /// Returns the call that performs it.
             pub const fn call(self) -> SystemCall {
                 match self { $(Act::$act => SystemCall::$call,)* }
             }
 
-            /// When it needs its capability.
+            /// Returns the condition under which it needs its capability.
             pub const fn scope(self) -> Scope {
                 match self { $(Act::$act => Scope::$scope,)* }
             }
 
-            /// The capability that it needs.
+            /// Returns the capability that it needs.
             pub const fn capability(self) -> Capability {
                 match self { $(Act::$act => Capability::$capability,)* }
             }
@@ -221,7 +221,7 @@ macro_rules! acts {
 acts! {
     /// Switches the machine off or starts it anew.
     EndMachine = Reboot Always Boot;
-    /// Sends a signal. (Nobody but the first process itself, and who sits at the terminal, may end the first process.)
+    /// Sends a signal. (Only the first process itself, and keys at the terminal, may end the first process.)
     Signal = Kill Others Kill;
     /// Changes how a process is scheduled.
     Schedule = SetScheduling Others Nice;
@@ -231,24 +231,24 @@ acts! {
     ScheduleSystem = SetSystemScheduling Always Nice;
     /// Reads or sets a limit of a process.
     SetLimit = ProcessLimit Others Resource;
-    /// Sets a limit that is higher than what the process was given.
+    /// Raises a limit above the one that the process was given.
     RaiseLimit = ProcessLimit Always Resource;
-    /// Sees how a process is scheduled and what it has used.
+    /// Reads a process's scheduling and its use of resources.
     Inspect = GetScheduling Others Observe;
     /// Reads the kernel's counters, which tell of all processes.
     Count = Counters Always Observe;
     /// Takes records of the scheduling trace.
     ReadTrace = TraceRead Always Observe;
-    /// Sees what harts and processes do now.
+    /// Reads the present activity of harts and processes.
     TakeSnapshot = Snapshot Always Observe;
     /// Writes to the kernel's log.
     Log = Log Always Log;
-    /// Gives a process capabilities that the caller has, or takes any away.
+    /// Gives a process capabilities of the caller, or takes any away.
     Empower = SetCapabilities Others SetCapabilities;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
-    /// Makes a process group the foreground, which the terminal's keys reach (`TIOCSPGRP`), and in which there is no
-    /// process that the caller may signal.
+    /// Makes a process group without a process that the caller may signal the foreground, which the terminal's keys
+    /// reach (`TIOCSPGRP`).
     SetForeground = DeviceControl Others Kill;
 }
 

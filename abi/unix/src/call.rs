@@ -1,5 +1,5 @@
-//! The table of system calls: each call stands here once, with its number, its arguments, whether it may wait,
-//! and whether only a worker can make it.
+//! The table of system calls: each call stands here once, with its number, its arguments, whether it may wait, and
+//! whether only a worker can make it.
 //!
 //! The kernel's dispatcher, the user library, the trace names and the reference page derive from this table.
 //!
@@ -23,14 +23,14 @@
 pub const ASYNCHRONOUS: usize = 1 << 16;
 /// Position in `a7` of the priority at which the kernel works on an asynchronous call.
 pub const PRIORITY_SHIFT: usize = 24;
-/// The bits of `a7` that hold the number.
+/// Mask of the number in `a7`.
 pub const NUMBER_MASK: usize = 0xffff;
-/// What an asynchronous call returns when its result will arrive in the completion ring.
+/// Result of an asynchronous call whose true result will arrive in the completion ring.
 ///
 /// It lies just outside the range of errors (-1 to -4095), so that no result can be mistaken for it.
 pub const WILL_BE_POSTED: usize = (-4096_isize) as usize;
 
-/// What an argument is, for tracing, for documentation and for tests that try wrong values.
+/// Kind of an argument, for tracing, for documentation and for tests that try wrong values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A number or a set of flags.
@@ -59,10 +59,10 @@ pub enum Waiting {
 /// Flag of `ring_enter`: an idle hart takes the requests if there is one, and the call returns at once.
 pub const RING_WAKE: usize = 1;
 
-/// Where a call may come from.
+/// Origins that a call allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// A worker or thread, and whoever carries requests out that came through a ring.
+    /// A worker or thread, or a coroutine that carries out requests from a ring.
     Anyone,
     /// A worker or thread, on which the call acts. `EOPNOTSUPP` through a request ring, where a kernel coroutine makes
     /// the calls.
@@ -91,24 +91,24 @@ macro_rules! system_calls {
             /// The whole table.
             pub const ALL: &'static [SystemCall] = &[$(SystemCall::$variant),*];
 
-            /// The call with this number; `None` is answered with `ENOSYS`.
+            /// Returns the call with this number; `None` is answered with `ENOSYS`.
             #[inline(always)]
             pub const fn from_number(number: usize) -> Option<SystemCall> {
                 match number { $($number => Some(SystemCall::$variant),)* _ => None }
             }
 
-            /// The name that Linux gives it.
+            /// Returns Linux's name.
             pub const fn name(self) -> &'static str {
                 match self { $(SystemCall::$variant => stringify!($name),)* }
             }
 
-            /// What it does: the sentences that stand above it in the table.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 // Each line of a comment begins with the space that parts it from the one before.
                 match self { $(SystemCall::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// Names and kinds of the arguments in `a0`, `a1`, ….
+            /// Returns names and kinds of the arguments in `a0`, `a1`, ….
             pub const fn arguments(self) -> &'static [(&'static str, Argument)] {
                 match self { $(SystemCall::$variant => &[$((stringify!($argument), Argument::$kind)),*],)* }
             }
@@ -118,7 +118,7 @@ macro_rules! system_calls {
                 match self { $(SystemCall::$variant => Waiting::$waiting,)* }
             }
 
-            /// Says where the call may come from.
+            /// Returns the origins that the call allows.
             pub const fn caller(self) -> Caller {
                 match self { $(SystemCall::$variant => caller!($($caller)?),)* }
             }
@@ -134,8 +134,8 @@ system_calls! {
     EventCounter = 19 eventfd2(value: Number, flags: Number) Never;
     /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
     EpollCreate = 20 epoll_create1(flags: Number) Never;
-    /// Adds a descriptor to an epoll, changes what it is watched for, or removes it. Pipes, sockets, event counters and
-    /// the console can be watched; what has no waiting is `EPERM`, another epoll `ELOOP`.
+    /// Adds a descriptor to an epoll, changes the events it is watched for, or removes it. Pipes, sockets, event
+    /// counters and the console can be watched; a descriptor that never waits is `EPERM`, another epoll `ELOOP`.
     EpollControl = 21 epoll_ctl(epoll: Descriptor, operation: Number, descriptor: Descriptor, event: Input) Never;
     /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at
     /// most 1,024 events come at once. There are no signals, so the mask is only checked.
@@ -194,26 +194,25 @@ system_calls! {
     StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
     /// Describes an open file as `struct stat`.
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
-    /// Writes what a process (0: the caller) may do that concerns others: [`crate::authority::Held`].
+    /// Writes the capabilities of a process (0: the caller): [`crate::authority::Held`].
     GetCapabilities = 90 capget(header: Output, data: Output) Never;
-    /// Changes what a process may do that concerns others. The caller may give up what it has, make effective what it
-    /// is permitted, and let the processes that it starts inherit what it is permitted; those below it may be given
-    /// what it has. `EPERM` for more.
+    /// Changes the capabilities of a process. The caller may give up its own, make permitted ones effective, and let
+    /// its children inherit permitted ones; processes below it may be given those that it has. `EPERM` for more.
     SetCapabilities = 91 capset(header: Input, data: Input) Never;
     /// Ends the calling worker or thread; the last one ends the process.
     Exit = 93 exit(status: Number) Never by Worker;
     /// Ends the process with all its workers.
     ExitGroup = 94 exit_group(status: Number) Never by Worker;
-    /// Says which 32-bit word becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns the
-    /// caller's number.
+    /// Chooses a 32-bit word that becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns
+    /// the caller's number.
     SetThreadIdAddress = 96 set_tid_address(address: Number) Never by Worker;
-    /// Waits while a 32-bit word has a value, and wakes who waits: `FUTEX_WAIT`, `WAKE`, `REQUEUE`, `CMP_REQUEUE`,
-    /// `WAIT_BITSET`, `WAKE_BITSET`. A word is known by its address in its process, since no memory that programs may
-    /// write belongs to two; other operations give `ENOSYS`.
+    /// Waits while a 32-bit word has a value, and wakes waiting threads: `FUTEX_WAIT`, `WAKE`, `REQUEUE`,
+    /// `CMP_REQUEUE`, `WAIT_BITSET`, `WAKE_BITSET`. A word is identified by its address in its process, since no memory
+    /// that programs may write belongs to two; other operations give `ENOSYS`.
     Futex = 98 futex(word: Number, operation: Number, value: Number, timeout: Input, word2: Number, value3: Number) Possible;
-    /// Says where the calling thread keeps the list of its robust locks, which are marked when it ends with them held.
+    /// Sets the calling thread's list of robust locks, which are marked when it ends with them held.
     SetRobustList = 99 set_robust_list(head: Number, size: Length) Never by Worker;
-    /// Where a thread of the calling process (0: the caller) keeps the list of its robust locks.
+    /// Writes the address of the list of robust locks of a thread of the calling process (0: the caller).
     GetRobustList = 100 get_robust_list(thread: Number, head: Output, size: Output) Never;
     /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never
     /// written.
@@ -228,37 +227,37 @@ system_calls! {
     Yield = 124 sched_yield() Never by Worker;
     /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0
     /// is the caller's, a negative number the group of that number, and -1 are all but the first process and the
-    /// caller. Processes that the caller may not signal are left out; `EPERM` if no other is meant.
+    /// caller. Processes that the caller may not signal are left out; `EPERM` if all are.
     Kill = 129 kill(process: Number, signal: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
-    /// Processor time of the caller and of the children that it has waited for, in hundredths of a second; gives the
-    /// time since the machine's start in the same unit. All of it counts as the program's own: the kernel's part is not
-    /// told apart.
+    /// Writes the processor time of the caller and of the children that it has waited for, in hundredths of a second;
+    /// returns the time since the machine's start in the same unit. All of it counts as the program's own: the kernel's
+    /// part is not told apart.
     Times = 153 times(times: Output) Never;
     /// Puts the caller (0) or one of its children into a process group: one that exists, or its own (0).
     SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
-    /// The process group of a process; 0 is the caller.
+    /// Returns the process group of a process; 0 is the caller.
     GetProcessGroup = 155 getpgid(process: Number) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
-    /// What the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the children that it has waited for
-    /// (`RUSAGE_CHILDREN`) have used: their processor time, as that of the program. The other fields are 0.
+    /// Writes the processor time used by the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the
+    /// children that it has waited for (`RUSAGE_CHILDREN`), as the program's own. The other fields are 0.
     GetUsage = 165 getrusage(who: Number, usage: Output) Never;
-    /// The caller's process number.
+    /// Returns the caller's process number.
     GetProcess = 172 getpid() Never;
-    /// The number of the process that started the caller, or of the first process if that has ended; 0 for the first
-    /// process itself.
+    /// Returns the number of the process that started the caller, or of the first process if that has ended; 0 for the
+    /// first process itself.
     GetParent = 173 getppid() Never;
-    /// The only user is 0.
+    /// Returns the user, always 0.
     GetUser = 174 getuid() Never;
-    /// The only user is 0.
+    /// Returns the effective user, always 0.
     GetEffectiveUser = 175 geteuid() Never;
-    /// The only group is 0.
+    /// Returns the group, always 0.
     GetGroup = 176 getgid() Never;
-    /// The only group is 0.
+    /// Returns the effective group, always 0.
     GetEffectiveGroup = 177 getegid() Never;
-    /// The number of the calling worker or thread; that of worker 0 is the process number.
+    /// Returns the number of the calling worker or thread; that of worker 0 is the process number.
     GetThread = 178 gettid() Never;
     /// Creates a socket.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
@@ -270,9 +269,9 @@ system_calls! {
     Accept = 202 accept(descriptor: Descriptor, address: Output, size: Output) Possible;
     /// Connects a socket to a remote address.
     Connect = 203 connect(descriptor: Descriptor, address: Input, size: Length) Possible;
-    /// The local address of a socket.
+    /// Writes the local address of a socket.
     GetSocketName = 204 getsockname(descriptor: Descriptor, address: Output, size: Output) Never;
-    /// The remote address of a socket.
+    /// Writes the remote address of a socket.
     GetPeerName = 205 getpeername(descriptor: Descriptor, address: Output, size: Output) Never;
     /// Sends a message.
     SendTo = 206 sendto(descriptor: Descriptor, buffer: Input, size: Length, flags: Number, address: Input, address_size: Length) Possible;
@@ -290,8 +289,8 @@ system_calls! {
     Unmap = 215 munmap(address: Number, size: Length) Never;
     /// Starts a thread: the flags must be those of threads (`CLONE_VM`, `FS`, `FILES`, `SIGHAND`, `THREAD`), and may be
     /// `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID`, `SYSVSEM`, `DETACHED`. Returns the thread's number;
-    /// the thread goes on with 0. `EINVAL` for flags that contradict each other, `ENOSYS` for what would be a process
-    /// (there is no `fork`; see `spawn`) or shares less, `EAGAIN` if there are too many threads.
+    /// the thread goes on with 0. `EINVAL` for flags that contradict each other, `ENOSYS` for flags that would make a
+    /// process (there is no `fork`; see `spawn`) or share less, `EAGAIN` if there are too many threads.
     Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;
@@ -299,10 +298,10 @@ system_calls! {
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
     /// Changes the protection of mappings.
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
-    /// As `accept`, with flags for the new descriptor.
+    /// Takes a connection as `accept` does, with flags for the new descriptor.
     AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
-    /// Waits for a child to end; takes its status. -1 is any, 0 any of the caller's process group, a negative number
-    /// any of the group of that number.
+    /// Waits for a child to end; takes its status. -1 is any child, 0 any of the caller's process group, a negative
+    /// number any of the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
     /// Reads and sets a limit of a process (0: the caller). Limits of amounts (`RLIMIT_NPROC` and those of COPS from
     /// 0x1000 on: kernel memory, file memory, calls in flight) hold for the process together with all that it starts
@@ -325,37 +324,36 @@ system_calls! {
     WorkerWait = 0x1002 worker_wait(seen: Number, timeout: Number) Possible by Worker;
     /// Wakes a worker of the calling process, now or at its next `worker_wait`.
     WorkerWake = 0x1003 worker_wake(index: Number) Never;
-    /// Asks that the asynchronous call with this token ends early; its completion comes in any case, with
-    /// `ECANCELED` if the call was stopped. `ENOENT` if nothing with this token is in flight.
+    /// Requests the early end of the asynchronous call with this token; its completion comes in any case, with
+    /// `ECANCELED` if the call was stopped. `ENOENT` if no call with this token is in flight.
     Cancel = 0x1004 cancel(token: Number) Never;
-    /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns how many there are.
+    /// Copies the kernel's counters, an array of `u64` in the order of [`crate::Counter`]; returns their number.
     Counters = 0x1005 counters(buffer: Output, size: Length) Never;
     /// Sets the handler of user interrupts of the calling worker; 0 takes it away. The handler is entered on the stack
-    /// of what it interrupts, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It
+    /// of the interrupted code, with four words at the stack pointer: program counter, `a7`, stack pointer, padding. It
     /// preserves all registers but `a7` and `sp`, and ends with `interrupt_return`. It interrupts neither itself nor
     /// the scheduler's image. Threads have none (`EINVAL`).
     InterruptHandler = 0x1006 interrupt_handler(entry: Number) Never by Worker;
-    /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to what it
-    /// interrupted;
-    /// `EINVAL` outside of one.
+    /// Returns from a user interrupt's handler, whose four words are at the stack pointer again, to the interrupted
+    /// code; `EINVAL` outside of one.
     InterruptReturn = 0x1007 interrupt_return() Never by Worker;
-    /// Says that the handler goes on to other code, on another stack: it may be entered again from now on, and its
+    /// Leaves the handler for other code, on another stack: it may be entered again from now on, and its
     /// `interrupt_return` comes later. `EINVAL` outside of a handler.
     InterruptLeave = 0x1009 interrupt_leave() Never by Worker;
     /// Writes a line to the kernel's log.
     Log = 0x1008 log(buffer: Input, size: Length) Never;
     /// Gives the calling worker a request ring with so many entries (a power of two from 64 to 4,096) and returns its
-    /// address. `completions`, if not 0, is how many entries the completion ring is to have at least, counted the same
-    /// way. `EEXIST` if the worker has a ring, `EBUSY` if the completion ring is to grow and is not empty.
+    /// address. `completions`, if not 0, is the least number of entries of the completion ring, counted likewise.
+    /// `EEXIST` if the worker has a ring, `EBUSY` if the completion ring is to grow and is not empty.
     RingSetup = 0x1010 ring_setup(requests: Number, completions: Number) Never by Worker;
-    /// Has the kernel take the requests in the ring of a worker of the calling process: all that were made before are
-    /// taken when it returns, unless something more important runs first. With `RING_WAKE` in `flags` another hart does
-    /// it, if one is idle. `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense, and from then on.
+    /// Makes the kernel take the requests in the ring of a worker of the calling process: all earlier ones are taken
+    /// when it returns, unless more important work runs first. With `RING_WAKE` in `flags` another hart does it, if one
+    /// is idle. `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense, and from then on.
     RingEnter = 0x1011 ring_enter(worker: Number, flags: Number) Never by Worker;
     /// Makes the calling worker a receiver of user interrupts with this identity (1 to 62, each once in a process) and
-    /// returns a descriptor for it. When the handler is called, what was sent shows as bit `identity` of the worker's
-    /// word in the process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads. Closing
-    /// the descriptor ends every right to it.
+    /// returns a descriptor for it. When the handler is called, a sent interrupt shows as bit `identity` of the
+    /// worker's word in the process page. `EBUSY` if the process has a receiver of that identity, `EINVAL` for threads.
+    /// Closing the descriptor ends every right to it.
     InterruptReceiver = 0x1020 interrupt_receiver(identity: Number) Never by Worker;
     /// Grants a process the right to send to a receiver of the caller. For the caller itself (its number, or 0) returns
     /// the right's descriptor, which can be passed on; another process gets its descriptor by `interrupt_open`. `EPERM`
@@ -364,41 +362,40 @@ system_calls! {
     /// Returns a descriptor for the right that a process has granted to the caller for its receiver with this identity.
     /// `EPERM` if it has granted none.
     InterruptOpen = 0x1022 interrupt_open(process: Number, identity: Number) Never;
-    /// Sends a user interrupt. `EPERM` if the right was revoked, `EPIPE` if the receiver is gone. What is sent several
-    /// times before the handler is called arrives once.
+    /// Sends a user interrupt. `EPERM` if the right was revoked, `EPIPE` if the receiver is gone. Interrupts sent
+    /// several times before the handler is called arrive once.
     InterruptSend = 0x1023 interrupt_send(right: Descriptor) Never;
     /// Ends a right, or all rights to a receiver that were granted so far. `EPERM` if the receiver is not the caller's.
     InterruptRevoke = 0x1024 interrupt_revoke(descriptor: Descriptor) Never;
-    /// Gives the address of a word to which a store sends: the value to store stands in the low 12 bits of the result,
+    /// Returns the address of a word to which a store sends: the value to store is in the low 12 bits of the result,
     /// the rest is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel;
-    /// whenever it cannot, it enters the kernel, which does what `interrupt_send` does, puts the result of that into
-    /// `a0`, and goes on behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it
-    /// are `EINVAL`. `ENOSPC` if the process has as many as it may have.
+    /// when it cannot, it enters the kernel, which acts as `interrupt_send` does, puts the result into `a0`, and
+    /// continues behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it are
+    /// `EINVAL`. `ENOSPC` if the process has the maximum number of such pages.
     InterruptPage = 0x1025 interrupt_page(right: Descriptor) Never;
 
-    /// Writes how a process (0: the caller) is scheduled, as [`crate::types::Scheduling`] or as much of it as fits;
+    /// Writes the scheduling of a process (0: the caller), as [`crate::types::Scheduling`] or as much of it as fits;
     /// returns the size of all of it.
     GetScheduling = 0x1030 get_scheduling(process: Number, buffer: Output, size: Length) Never;
-    /// Changes how a process (0: the caller) is scheduled: an attribute of [`crate::types::scheduling`], its value, and
-    /// for a budget the period. A process may make itself and those below it less important or frugal, those below it
-    /// also as important as itself; `EPERM` for anything else.
+    /// Changes the scheduling of a process (0: the caller): an attribute of [`crate::types::scheduling`], its value,
+    /// and for a budget the period. A process may make itself and those below it less important or frugal, those below
+    /// it also as important as itself; `EPERM` for any other change.
     SetScheduling = 0x1031 set_scheduling(process: Number, attribute: Number, value: Number, period: Number) Never;
-    /// Changes how the system schedules: an attribute of [`crate::types::system_scheduling`] and its value.
+    /// Changes the scheduling of the system: an attribute of [`crate::types::system_scheduling`] and its value.
     SetSystemScheduling = 0x1032 set_system_scheduling(attribute: Number, value: Number) Never;
     /// Takes records of the scheduling trace, [`crate::trace::Record`]; returns their bytes. `ENODEV` if the kernel was
     /// not started with `trace=RECORDS`.
     TraceRead = 0x1033 trace_read(buffer: Output, size: Length) Never;
     /// Adds records about the caller's own coroutines to the trace, at most [`crate::trace::MOST_RECORDS_AT_ONCE`];
-    /// returns how many bytes were taken. `ENODEV` if there is no trace.
+    /// returns the number of bytes taken. `ENODEV` if there is no trace.
     TraceWrite = 0x1034 trace_write(buffer: Input, size: Length) Never;
-    /// Writes what harts or processes ([`crate::trace::subject`]) do now, as many as fit, processes from the number
-    /// above
-    /// `above` on; or the latencies of requests at the priority `above`. Returns how many.
+    /// Writes the present state of harts or processes ([`crate::trace::subject`]), as many as fit, processes from the
+    /// number above `above` on; or the latencies of requests at the priority `above`. Returns their number.
     Snapshot = 0x1035 snapshot(subject: Number, above: Number, buffer: Output, size: Length) Never;
-    /// Chooses what carries the caller's calls in the kernel, and those of all workers and threads that its process
-    /// starts from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer
-    /// is done, 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes
-    /// back to 0. A caller that has a kernel thread already keeps it.
+    /// Chooses the carrier of calls in the kernel, for the caller and all workers and threads that its process starts
+    /// from then on: 0 coroutines, 1 kernel threads that wait, 2 kernel threads that try again until a transfer is
+    /// done, 3 as 1, with one kernel thread that polls all asynchronous transfers. For comparisons; `execve` goes back
+    /// to 0. A caller that has a kernel thread already keeps it.
     KernelSide = 0x1040 kernel_side(side: Number) Never by Worker;
 }
 

@@ -5,7 +5,7 @@
 
 macro_rules! error_numbers {
     ($($(#[$meta:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// Why a system call failed.
+        /// Error of a system call.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[allow(clippy::upper_case_acronyms)]
@@ -14,20 +14,20 @@ macro_rules! error_numbers {
         }
 
         impl Errno {
-            /// Every error number that this system knows.
+            /// Every error number of this system.
             pub const ALL: &'static [Errno] = &[$(Errno::$name),*];
 
-            /// The symbolic name, as in C.
+            /// Returns the symbolic name, as in C.
             pub const fn name(self) -> &'static str {
                 match self { $(Errno::$name => stringify!($name),)* }
             }
 
-            /// A sentence for people, as `strerror` gives it.
+            /// Returns a sentence for people, as `strerror` does.
             pub const fn message(self) -> &'static str {
                 match self { $(Errno::$name => $text,)* }
             }
 
-            /// The error with this (positive) number.
+            /// Returns the error with this (positive) number.
             pub const fn from_number(number: u16) -> Option<Errno> {
                 match number { $($number => Some(Errno::$name),)* _ => None }
             }
@@ -100,7 +100,7 @@ error_numbers! {
 }
 
 impl Errno {
-    /// The (positive) number.
+    /// Returns the (positive) number.
     pub const fn number(self) -> u16 {
         self as u16
     }
@@ -120,10 +120,10 @@ impl core::fmt::Display for Errno {
 
 impl core::error::Error for Errno {}
 
-/// What a call gives: a value of its own meaning, or the reason why not.
+/// Result of a call: a value with a meaning of its own, or an error.
 pub type Result<T = usize> = core::result::Result<T, Errno>;
 
-/// Lays a result out as the call returns it in `a0`.
+/// Encodes a result as the call returns it in `a0`.
 ///
 /// A success that would look like an error (a value of at least -4095 as unsigned) cannot occur: lengths, descriptors
 /// and addresses of the user half are far below; the caller asserts it in debug builds.
@@ -137,7 +137,7 @@ pub const fn encode(result: Result) -> usize {
     }
 }
 
-/// The reverse of [`encode`]. An error number that this library does not know reads as [`Errno::EIO`].
+/// Decodes a result, the inverse of [`encode`]. An unknown error number reads as [`Errno::EIO`].
 #[inline(always)]
 pub const fn decode(register: usize) -> Result {
     if register > usize::MAX - 4095 { Err(decode_error(register)) } else { Ok(register) }

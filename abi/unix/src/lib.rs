@@ -1,8 +1,8 @@
-//! What Unix programs and the Unix kernel agree on: system calls, error numbers, structures.
+//! The contract between Unix programs and the Unix kernel: system calls, error numbers, structures.
 //!
-//! Nothing here runs; every fact stands once. Where Linux has the call, its number, registers, flags, error and
-//! layout are those of Linux riscv64, so that unmodified Linux programs can follow later; what is our own (asynchronous
-//! form, workers, counters) lies in ranges that Linux does not use.
+//! Nothing here runs; every fact stands once. Calls that Linux has keep its number, registers, flags, error and layout
+//! for riscv64, so that unmodified Linux programs can follow later; our own calls (asynchronous form, workers,
+//! counters) lie in ranges that Linux does not use.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Records of a scheduling trace, and snapshots of processes and harts: what tools that watch the system read.
+//! Records of a scheduling trace, and snapshots of processes and harts, for tools that watch the system.
 //!
 //! Everything is an array of `u64` words, in memory as on the wire (little-endian).
 
@@ -6,13 +6,13 @@
 pub const RECORD_WORDS: usize = 4;
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = RECORD_WORDS * 8;
-/// How many records one `trace_write` takes.
+/// Maximum number of records of one `trace_write`.
 pub const MOST_RECORDS_AT_ONCE: usize = 64;
-/// What a stream of records begins with: this word, ticks of the clock in a second, number of harts, and a word of 0.
+/// First word of a stream of records; ticks of the clock in a second, number of harts, and a word of 0 follow.
 pub const STREAM_MAGIC: u64 = u64::from_le_bytes(*b"COPStrc1");
 
-/// What each snapshot of a stream begins with: this word, nanoseconds since the start of the machine, numbers of harts
-/// and of processes, the global bitmap, calls in flight, free frames, and a word of 0. The harts follow, then the
+/// First word of each snapshot in a stream; nanoseconds since the start of the machine, numbers of harts and of
+/// processes, the global bitmap, calls in flight, free frames, and a word of 0 follow. The harts come next, then the
 /// processes.
 pub const SNAPSHOT_MAGIC: u64 = u64::from_le_bytes(*b"COPStop1");
 /// Words before the harts of a snapshot in a stream.
@@ -20,7 +20,7 @@ pub const SNAPSHOT_HEAD_WORDS: usize = 8;
 
 macro_rules! kinds {
     ($($(#[doc = $text:literal])* $variant:ident = $number:literal;)*) => {
-        /// What a record tells. `a` and `b` are its two arguments.
+        /// Kind of a record. `a` and `b` are its two arguments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Kind { $($(#[doc = $text])* $variant = $number,)* }
@@ -29,7 +29,7 @@ macro_rules! kinds {
             /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant),*];
 
-            /// The kind with this number.
+            /// Returns the kind with this number.
             pub const fn from_number(number: u8) -> Option<Kind> {
                 match number { $($number => Some(Kind::$variant),)* _ => None }
             }
@@ -40,11 +40,11 @@ macro_rules! kinds {
 kinds! {
     /// A worker of a process enters user mode; `a`: its priority.
     UserBegins = 1;
-    /// It has left it for good; `a`: why, a number of [`Reason`].
+    /// The worker has left it for good; `a`: a number of [`Reason`].
     UserEnds = 2;
-    /// It has trapped; `a`: why, a number of [`Cause`]; `b`: the number of the system call.
+    /// The worker has trapped; `a`: a number of [`Cause`]; `b`: the number of the system call.
     Trap = 3;
-    /// The kernel has delivered a user interrupt to it.
+    /// The kernel has delivered a user interrupt to the worker.
     UserInterrupt = 4;
     /// A kernel coroutine is polled; `a`: its cid.
     KernelPollBegins = 5;
@@ -60,7 +60,7 @@ kinds! {
     Wake = 10;
     /// A process runs a program from now on; `a` and `b`: up to 16 bytes of its name.
     Program = 11;
-    /// Records of this hart were lost before this one; `a`: how many.
+    /// Records of this hart were lost before this one; `a`: their number.
     Lost = 12;
 }
 
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// Why a worker left user mode.
+/// Reason why a worker left user mode.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -83,7 +83,7 @@ pub enum Reason {
     Ends = 4,
 }
 
-/// Why a worker trapped.
+/// Cause of a worker's trap.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -96,15 +96,15 @@ pub enum Cause {
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, in ticks of the clock.
+    /// Time, in ticks of the clock.
     pub time: u64,
-    /// What.
+    /// Kind.
     pub kind: Kind,
-    /// On which hart; for what processes write, on which they handed it over.
+    /// Hart; for records of processes, the hart on which they handed it over.
     pub hart: u8,
-    /// Which worker of the process.
+    /// Worker of the process.
     pub worker: u16,
-    /// Which process; 0 for the kernel.
+    /// Process; 0 for the kernel.
     pub process: u32,
     /// First argument.
     pub a: u64,
@@ -113,22 +113,22 @@ pub struct Record {
 }
 
 impl Record {
-    /// Its words.
+    /// Returns its words.
     pub const fn to_words(self) -> [u64; RECORD_WORDS] {
-        let what =
+        let head =
             self.kind as u64 | (self.hart as u64) << 8 | (self.worker as u64) << 16 | (self.process as u64) << 32;
-        [self.time, what, self.a, self.b]
+        [self.time, head, self.a, self.b]
     }
 
-    /// From its words; `None` if the kind is unknown.
-    pub const fn from_words([time, what, a, b]: [u64; RECORD_WORDS]) -> Option<Record> {
-        match Kind::from_number(what as u8) {
+    /// Makes a record of its words; `None` if the kind is unknown.
+    pub const fn from_words([time, head, a, b]: [u64; RECORD_WORDS]) -> Option<Record> {
+        match Kind::from_number(head as u8) {
             Some(kind) => Some(Record {
                 time,
                 kind,
-                hart: (what >> 8) as u8,
-                worker: (what >> 16) as u16,
-                process: (what >> 32) as u32,
+                hart: (head >> 8) as u8,
+                worker: (head >> 16) as u16,
+                process: (head >> 32) as u32,
                 a,
                 b,
             }),
@@ -140,37 +140,37 @@ impl Record {
 /// Words of a process in a snapshot; new ones come at the end.
 pub const PROCESS_WORDS: usize = 16;
 
-/// A process as `snapshot` writes it. The bitmaps are what the process claims.
+/// A process as `snapshot` writes it. The bitmaps are claims of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ProcessSnapshot {
     pub process: u64,
     pub parent: u64,
-    /// Workers and threads.
+    /// Number of workers and threads.
     pub workers: u64,
-    /// What counts of its claim now.
+    /// Effective priority: its claim, within its limits.
     pub priority: u64,
     pub ceiling: u64,
-    /// 1 if its executor was asked to be strict.
+    /// 1 if its executor was set to strict.
     pub mode: u64,
-    /// Priorities at which it says that coroutines are ready.
+    /// Priorities at which it claims to have ready coroutines.
     pub ready: u64,
-    /// Priorities at which it says that coroutines run.
+    /// Priorities at which it claims to run coroutines.
     pub running: u64,
     pub calls_in_flight: u64,
     pub cpu_ns: u64,
-    /// How often its budget was used up.
+    /// Number of times its budget was used up.
     pub exhausted: u64,
     pub boosts: u64,
-    /// Calls in flight, and so coroutines that wait, by priority: eight numbers of 16 bits, of priorities 0 to 3 and
-    /// then 4 to 7 (with all that are less important in the last).
+    /// Numbers of calls in flight, and so of waiting coroutines, by priority: eight numbers of 16 bits, of priorities 0
+    /// to 3 and then 4 to 7 (with all that are less important in the last).
     pub waiting: [u64; 2],
     /// Up to 16 bytes of the program's name.
     pub name: [u64; 2],
 }
 
 impl ProcessSnapshot {
-    /// Its words in their order.
+    /// Returns its words in order.
     pub const fn to_words(&self) -> [u64; PROCESS_WORDS] {
         [
             self.process,
@@ -192,7 +192,7 @@ impl ProcessSnapshot {
         ]
     }
 
-    /// From words in that order.
+    /// Makes a snapshot of words in that order.
     pub const fn from_words(words: [u64; PROCESS_WORDS]) -> ProcessSnapshot {
         ProcessSnapshot {
             process: words[0],
@@ -212,7 +212,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// How many calls wait at a priority from 0 to 7; 7 stands for all that are less important too.
+    /// Returns the number of calls that wait at a priority from 0 to 7; 7 includes all less important ones.
     pub const fn waiting_at(&self, priority: usize) -> u16 {
         (self.waiting[priority / 4 % 2] >> (priority % 4 * 16)) as u16
     }
@@ -228,9 +228,9 @@ pub struct HartSnapshot {
     pub hart: u64,
     /// Priorities at which kernel coroutines or processes wait for it.
     pub ready: u64,
-    /// The bit of the priority of what it runs; 0 if it is idle.
+    /// Bit of the priority that it runs; 0 if it is idle.
     pub running: u64,
-    /// The process whose worker is in user mode on it; 0 for none.
+    /// Process whose worker is in user mode on it; 0 for none.
     pub process: u64,
     pub traps: u64,
     pub switches: u64,
@@ -239,7 +239,7 @@ pub struct HartSnapshot {
 }
 
 impl HartSnapshot {
-    /// Its words in their order.
+    /// Returns its words in order.
     pub const fn to_words(&self) -> [u64; HART_WORDS] {
         [
             self.hart,
@@ -253,7 +253,7 @@ impl HartSnapshot {
         ]
     }
 
-    /// From words in that order.
+    /// Makes a snapshot of words in that order.
     pub const fn from_words(words: [u64; HART_WORDS]) -> HartSnapshot {
         HartSnapshot {
             hart: words[0],
@@ -268,15 +268,15 @@ impl HartSnapshot {
     }
 }
 
-/// What `snapshot` is asked for.
+/// Subjects of `snapshot`.
 pub mod subject {
     /// The harts, as [`super::HartSnapshot`].
     pub const HARTS: u32 = 1;
     /// The processes whose number is above the third argument, in ascending order, as [`super::ProcessSnapshot`].
     pub const PROCESSES: u32 = 2;
-    /// The latencies of the priority in the second argument, in [`super::LATENCY_WORDS`] words: how many requests, the
-    /// sum and the longest of their latencies in ticks, and how many lie in each of [`super::LATENCY_BUCKETS`] ranges.
-    /// `ENODEV` if the kernel was not started with `latencies=on`.
+    /// The latencies of the priority in the second argument, in [`super::LATENCY_WORDS`] words: the number of requests,
+    /// the sum and the longest of their latencies in ticks, and the number in each of [`super::LATENCY_BUCKETS`]
+    /// ranges. `ENODEV` if the kernel was not started with `latencies=on`.
     pub const LATENCIES: u32 = 3;
     /// The longest stretches between two looks for interrupts, if the kernel measures them: a cause
     /// ([`super::stretch`]) and nanoseconds for each, of the causes above the third argument.
@@ -293,9 +293,9 @@ pub mod stretch {
     pub const FIRST_OF_OURS: usize = 0x1000;
     /// The cause of that call; Linux's calls are causes under their own numbers.
     pub const OURS: usize = 512;
-    /// A trap that is no call.
+    /// A trap other than a call.
     pub const TRAP: usize = 640;
-    /// Kernel coroutines of which nothing more is known, and the executor's loop.
+    /// Kernel coroutines without a more specific cause, and the executor's loop.
     pub const OTHER: usize = 641;
     /// The completer of calls that wait for input.
     pub const COMPLETER: usize = 642;
@@ -308,7 +308,7 @@ pub mod stretch {
     /// One more than the last cause.
     pub const CAUSES: usize = 646;
 
-    /// The number of the call that is this cause; `None` if it is no call.
+    /// Returns the number of the call that is this cause; `None` for other causes.
     pub const fn call(cause: usize) -> Option<usize> {
         match cause {
             TRAP.. => None,
@@ -318,17 +318,17 @@ pub mod stretch {
     }
 }
 
-/// Latencies are told apart within an octave by this many steps.
+/// Number of ranges in an octave of latencies.
 const LATENCY_STEPS: u64 = 16;
 /// Ranges of latencies: the last one has no end.
 pub const LATENCY_BUCKETS: usize = 512;
 /// Words of the latencies of one priority: the count, the sum, the longest, and the ranges.
 pub const LATENCY_WORDS: usize = 3 + LATENCY_BUCKETS;
-/// The first word of what `monitor latencies` sends. The ticks of a second and the number of priorities follow, then
-/// the words of each priority.
+/// First word of the output of `monitor latencies`. The ticks of a second and the number of priorities follow, then the
+/// words of each priority.
 pub const LATENCY_MAGIC: u64 = u64::from_le_bytes(*b"COPSlate");
 
-/// The range in which a latency lies: exact below 16 ticks, and a sixteenth of an octave wide from there on.
+/// Returns the range of a latency: exact below 16 ticks, and a sixteenth of an octave wide from there on.
 pub const fn latency_bucket(ticks: u64) -> usize {
     if ticks < LATENCY_STEPS {
         return ticks as usize;
@@ -338,7 +338,7 @@ pub const fn latency_bucket(ticks: u64) -> usize {
     if bucket < LATENCY_BUCKETS as u64 { bucket as usize } else { LATENCY_BUCKETS - 1 }
 }
 
-/// The shortest latency of a range.
+/// Returns the shortest latency of a range.
 pub const fn latency_of_bucket(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < LATENCY_STEPS {
@@ -348,7 +348,7 @@ pub const fn latency_of_bucket(bucket: usize) -> u64 {
     (LATENCY_STEPS + bucket % LATENCY_STEPS) << octave
 }
 
-/// The first 16 bytes of a name, as two words.
+/// Returns the first 16 bytes of a name, as two words.
 pub fn name_words(name: &[u8]) -> [u64; 2] {
     let mut bytes = [0; 16];
     let length = name.len().min(16);

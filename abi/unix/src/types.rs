@@ -11,12 +11,12 @@ pub struct TimeSpec {
 }
 
 impl TimeSpec {
-    /// From nanoseconds.
+    /// Converts nanoseconds.
     pub const fn from_ns(ns: u64) -> TimeSpec {
         TimeSpec { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
     }
 
-    /// To nanoseconds; `None` if a field is out of its range. Times too long for the type become its maximum.
+    /// Returns nanoseconds; `None` if a field is out of its range. Times too long for the type become its maximum.
     pub const fn to_ns(self) -> Option<u64> {
         if self.seconds < 0 || self.nanoseconds < 0 || self.nanoseconds > 999_999_999 {
             return None;
@@ -24,7 +24,7 @@ impl TimeSpec {
         Some((self.seconds as u64).saturating_mul(1_000_000_000).saturating_add(self.nanoseconds as u64))
     }
 
-    /// The bytes as they lie in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.seconds.to_le_bytes());
@@ -32,7 +32,7 @@ impl TimeSpec {
         bytes
     }
 
-    /// From the bytes as they lie in memory.
+    /// Reads the bytes as they lie in memory.
     pub fn from_bytes(bytes: [u8; 16]) -> TimeSpec {
         let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
         TimeSpec { seconds: word(0), nanoseconds: word(8) }
@@ -42,7 +42,7 @@ impl TimeSpec {
 /// Limits (`prlimit64`): Linux's numbers, and our own from 0x1000. A limit is two 64-bit words, the one in force and
 /// the largest that may be set without privilege; all ones: none.
 pub mod limit {
-    /// `RLIMIT_STACK`: told, and always the same for the first worker.
+    /// `RLIMIT_STACK`: reported, and always the same for the first worker.
     pub const STACK: u32 = 3;
     /// `RLIMIT_NPROC`: processes that it has started, living or not waited for, with those that these have started.
     pub const PROCESSES: u32 = 6;
@@ -50,10 +50,10 @@ pub mod limit {
     pub const DESCRIPTORS: u32 = 7;
     /// `RLIMIT_AS`: bytes of its address space.
     pub const ADDRESS_SPACE: u32 = 9;
-    /// How many numbers Linux has.
+    /// Number of Linux's limits.
     pub const COUNT: u32 = 16;
 
-    /// Bytes of kernel memory: page tables, and what the kernel keeps for it in pipes, sockets, calls and processes.
+    /// Bytes of kernel memory: page tables, and the kernel's objects for it: pipes, sockets, calls and processes.
     pub const KERNEL_MEMORY: u32 = 0x1000;
     /// Bytes of files in memory.
     pub const FILE_MEMORY: u32 = 0x1001;
@@ -65,7 +65,7 @@ pub mod limit {
     /// Bytes of a `struct rlimit64`.
     pub const SIZE: usize = 16;
 
-    /// As it lies in memory: in force, and largest.
+    /// Returns the bytes as they lie in memory: limit in force, and largest.
     pub fn to_bytes(soft: u64, hard: u64) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         bytes[..8].copy_from_slice(&soft.to_le_bytes());
@@ -73,14 +73,14 @@ pub mod limit {
         bytes
     }
 
-    /// From the bytes as they lie in memory.
+    /// Reads the bytes as they lie in memory.
     pub fn from_bytes(bytes: [u8; SIZE]) -> (u64, u64) {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
         (word(0), word(8))
     }
 }
 
-/// Processor time as programs get it (`struct rusage`, `struct tms`).
+/// Processor time in the form of Linux (`struct rusage`, `struct tms`).
 pub mod usage {
     /// `RUSAGE_SELF`: the calling process.
     pub const PROCESS: i32 = 0;
@@ -88,10 +88,10 @@ pub mod usage {
     pub const CHILDREN: i32 = -1;
     /// `RUSAGE_THREAD`: the calling worker or thread.
     pub const WORKER: i32 = 1;
-    /// The unit of `struct tms` (`_SC_CLK_TCK` a second).
+    /// Unit of `struct tms` (`_SC_CLK_TCK` a second).
     pub const NS_IN_A_TICK: u64 = 10_000_000;
 
-    /// A `struct rusage` with this processor time as the program's own, and nothing else.
+    /// Returns a `struct rusage` with this processor time as the program's own, and zeros.
     pub fn of_time(ns: u64) -> [u8; 144] {
         let mut bytes = [0; 144];
         bytes[..8].copy_from_slice(&(ns / 1_000_000_000).to_le_bytes());
@@ -99,7 +99,7 @@ pub mod usage {
         bytes
     }
 
-    /// A `struct tms`: the process's own time, its children's.
+    /// Returns a `struct tms`: the process's own time, its children's.
     pub fn times(own_ns: u64, children_ns: u64) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&(own_ns / NS_IN_A_TICK).to_le_bytes());
@@ -108,7 +108,7 @@ pub mod usage {
     }
 }
 
-/// What a file is (`struct stat` of the generic architectures, 128 bytes).
+/// Metadata of a file (`struct stat` of the generic architectures, 128 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -136,7 +136,7 @@ const _: () = assert!(core::mem::offset_of!(Status, size) == 48);
 const _: () = assert!(core::mem::offset_of!(Status, accessed) == 72);
 
 impl Status {
-    /// The bytes as they lie in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn to_bytes(self) -> [u8; 128] {
         let mut bytes = [0; 128];
         let mut at = 0;
@@ -188,7 +188,7 @@ impl SocketAddress {
     /// Length of the structure in bytes.
     pub const SIZE: usize = 16;
 
-    /// The bytes as they lie in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&AF_INET.to_le_bytes());
@@ -197,7 +197,7 @@ impl SocketAddress {
         bytes
     }
 
-    /// From the bytes as they lie in memory; `None` if the family is not `AF_INET`.
+    /// Reads the bytes as they lie in memory; `None` if the family is not `AF_INET`.
     pub fn from_bytes(bytes: [u8; 16]) -> Option<SocketAddress> {
         if u16::from_le_bytes([bytes[0], bytes[1]]) != AF_INET {
             return None;
@@ -353,9 +353,9 @@ pub mod clone {
     pub const CHILD_CLEARTID: u64 = 0x20_0000;
     pub const DETACHED: u64 = 0x40_0000;
     pub const CHILD_SETTID: u64 = 0x100_0000;
-    /// What threads share.
+    /// Things that threads share.
     pub const SHARED: u64 = VM | FS | FILES | SIGHAND | THREAD;
-    /// What a thread starts with.
+    /// Flags with which a thread may start.
     pub const OF_THREADS: u64 = SHARED | SYSVSEM | SETTLS | PARENT_SETTID | CHILD_CLEARTID | DETACHED | CHILD_SETTID;
 }
 
@@ -378,70 +378,70 @@ pub mod futex {
     pub const ROBUST_HEAD: usize = 24;
 }
 
-/// What `set_scheduling` can change of a process.
+/// Attributes of a process for `set_scheduling`.
 pub mod scheduling {
-    /// The most important priority that counts for it, 0 to 63. Children inherit it.
+    /// Most important priority that counts for it, 0 to 63. Children inherit it.
     pub const CEILING: u32 = 1;
     /// Nanoseconds of processor time in each period (the fourth argument, 1 ms to 10 s, over all harts together) that
-    /// it and the children it starts from then on have before they fall behind all others; all ones: no limit. What a
-    /// process sets itself is a second limit within the one that it was given. What was used stays used.
+    /// it and the children it starts from then on have before they fall behind all others; all ones: no limit. A budget
+    /// that a process sets itself is a second limit within its given one. Time used so far stays used.
     pub const BUDGET: u32 = 2;
-    /// The mode its executor follows, 0 relaxed or 1 strict. Children inherit it.
+    /// Mode of its executor, 0 relaxed or 1 strict. Children inherit it.
     pub const MODE: u32 = 3;
-    /// Whether it has all capabilities that the caller has, or none: 1 or 0. Children do not inherit them.
+    /// Whether it has all capabilities of the caller, or none: 1 or 0. Children do not inherit them.
     pub const PRIVILEGE: u32 = 4;
-    /// The shortest period of a budget.
+    /// Shortest period of a budget.
     pub const SHORTEST_PERIOD_NS: u64 = 1_000_000;
-    /// The longest period of a budget.
+    /// Longest period of a budget.
     pub const LONGEST_PERIOD_NS: u64 = 10_000_000_000;
     /// A budget without a limit.
     pub const NO_LIMIT: u64 = u64::MAX;
 }
 
-/// What `set_system_scheduling` can change.
+/// Attributes for `set_system_scheduling`.
 pub mod system_scheduling {
-    /// The mode that all executors follow: 0 each its own, 1 relaxed, 2 strict.
+    /// Mode of all executors: 0 each its own, 1 relaxed, 2 strict.
     pub const MODE: u32 = 1;
-    /// Nanoseconds after which whoever is ready runs, at least 1 ms; 0: never, for pure order by priority.
+    /// Nanoseconds after which a ready worker runs in any case, at least 1 ms; 0: never, for pure order by priority.
     pub const STARVATION_BOUND: u32 = 2;
     /// Only in a kernel that is built to test itself (feature `fail-allocations`), else `EINVAL`: of the allocations
     /// that the kernel makes in calls of the calling process from now on, the one with this number fails, once; 0:
-    /// none. The call returns how many were made since it was called before.
+    /// none. The call returns the number of allocations since the previous call.
     pub const FAIL_ALLOCATION: u32 = 0x100;
-    /// The shortest starvation bound.
+    /// Shortest starvation bound.
     pub const SHORTEST_BOUND_NS: u64 = 1_000_000;
 }
 
-/// How a process is scheduled, as `get_scheduling` writes it. New fields come at the end.
+/// Scheduling of a process, as `get_scheduling` writes it. New fields come at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scheduling {
-    /// The most important priority that counts for it.
+    /// Most important priority that counts for it.
     pub ceiling: u64,
-    /// How important it is now: what it claims, within its ceiling; 63 while its budget is used up.
+    /// Effective priority: its claim, within its ceiling; 63 while its budget is used up.
     pub priority: u64,
-    /// The mode that it asked for: 0 relaxed, 1 strict.
+    /// Mode that it chose: 0 relaxed, 1 strict.
     pub mode: u64,
-    /// 1 if it has the capability to make anything more important.
+    /// 1 if it has the capability to make processes more important.
     pub privilege: u64,
     /// Nanoseconds of processor time in each period; all ones for no limit.
     pub budget_ns: u64,
-    /// The period.
+    /// Length of the period.
     pub period_ns: u64,
-    /// What it has used of its budget in this period.
+    /// Share of its budget that it has used in this period.
     pub used_ns: u64,
     /// Processor time it has used since it began, system calls that it waited for excepted.
     pub cpu_ns: u64,
-    /// How often its budget was used up.
+    /// Number of times its budget was used up.
     pub exhausted: u64,
-    /// How often one of its workers ran because it had been ready for the starvation bound.
+    /// Number of times one of its workers ran because it had been ready for the starvation bound.
     pub boosts: u64,
 }
 
 const _: () = assert!(size_of::<Scheduling>() == 80);
 
 impl Scheduling {
-    /// Its words in their order.
+    /// Returns its words in order.
     pub const fn words(&self) -> [u64; 10] {
         [
             self.ceiling,
@@ -457,7 +457,7 @@ impl Scheduling {
         ]
     }
 
-    /// From words in that order.
+    /// Makes a value of words in that order.
     pub const fn from_words(words: [u64; 10]) -> Scheduling {
         let [ceiling, priority, mode, privilege, budget_ns, period_ns, used_ns, cpu_ns, exhausted, boosts] = words;
         Scheduling { ceiling, priority, mode, privilege, budget_ns, period_ns, used_ns, cpu_ns, exhausted, boosts }
@@ -487,7 +487,7 @@ pub mod epoll {
     pub const WAKEUP: u32 = 1 << 29;
     pub const ONESHOT: u32 = 1 << 30;
     pub const ET: u32 = 1 << 31;
-    /// What is not an event but says how events are told.
+    /// Bits that are not events but select their delivery.
     pub const MODES: u32 = EXCLUSIVE | WAKEUP | ONESHOT | ET;
 
     /// `struct epoll_event` (16 bytes; it is packed on x86 only).
@@ -496,17 +496,17 @@ pub mod epoll {
     pub struct Event {
         /// A set of the constants above.
         pub events: u32,
-        /// The program's own.
+        /// Word chosen by the program.
         pub data: u64,
     }
 
     const _: () = assert!(size_of::<Event>() == Event::SIZE && core::mem::offset_of!(Event, data) == 8);
 
     impl Event {
-        /// Bytes of the structure.
+        /// Size of the structure in bytes.
         pub const SIZE: usize = 16;
 
-        /// The bytes as they lie in memory.
+        /// Returns the bytes as they lie in memory.
         pub fn to_bytes(self) -> [u8; Self::SIZE] {
             let mut bytes = [0; Self::SIZE];
             bytes[..4].copy_from_slice(&self.events.to_le_bytes());
@@ -514,7 +514,7 @@ pub mod epoll {
             bytes
         }
 
-        /// From the bytes as they lie in memory.
+        /// Reads the bytes as they lie in memory.
         pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Event {
             Event {
                 events: u32::from_le_bytes(core::array::from_fn(|i| bytes[i])),
@@ -550,7 +550,7 @@ pub mod signal {
     pub const LIMIT: u32 = 65;
 }
 
-/// `struct termios` as `ioctl` has it: what a terminal does with keys and output.
+/// Terminal settings, `struct termios` as in `ioctl`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Termios {
@@ -559,15 +559,15 @@ pub struct Termios {
     pub control: u32,
     pub local: u32,
     pub line: u8,
-    /// The special characters, by their places in [`terminal::character`].
+    /// Special characters, by their places in [`terminal::character`].
     pub characters: [u8; 19],
 }
 
 impl Termios {
-    /// Its size in memory.
+    /// Size in memory.
     pub const SIZE: usize = 36;
 
-    /// As it lies in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn to_bytes(&self) -> [u8; Termios::SIZE] {
         let mut bytes = [0; Termios::SIZE];
         for (place, word) in bytes.chunks_exact_mut(4).zip([self.input, self.output, self.control, self.local]) {
@@ -578,7 +578,7 @@ impl Termios {
         bytes
     }
 
-    /// From memory.
+    /// Reads the bytes as they lie in memory.
     pub fn from_bytes(bytes: [u8; Termios::SIZE]) -> Termios {
         let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|i| bytes[4 * at + i]));
         Termios {
@@ -608,7 +608,7 @@ pub mod terminal {
     pub const SET_WINDOW_SIZE: u32 = 0x5414;
     pub const READABLE: u32 = 0x541b;
 
-    /// What `FLUSH` forgets.
+    /// Queues that `FLUSH` empties.
     pub mod queue {
         pub const INPUT: usize = 0;
         pub const OUTPUT: usize = 1;
@@ -689,7 +689,7 @@ pub mod entry {
     pub const SOCKET: u8 = 12;
 }
 
-/// Keys of the auxiliary vector that a program finds above its environment (getauxval(3)).
+/// Keys of the auxiliary vector above a program's environment (getauxval(3)).
 #[allow(missing_docs)]
 pub mod auxiliary {
     pub const NULL: u64 = 0;
@@ -718,14 +718,14 @@ pub mod auxiliary {
     pub const COPS_COMPLETION_RING: u64 = 0x434f_0003;
     /// Number of harts that run the system.
     pub const COPS_HARTS: u64 = 0x434f_0004;
-    /// How user interrupts reach this process: 0 through the kernel, 1 in hardware (the program runs virtualised and
-    /// has supervisor registers of its own).
+    /// Delivery of user interrupts to this process: 0 through the kernel, 1 in hardware (the program runs virtualised
+    /// and has supervisor registers of its own).
     pub const COPS_USER_INTERRUPTS: u64 = 0x434f_0005;
 }
 
 macro_rules! counters {
     ($($(#[doc = $text:literal])* $variant:ident, $name:literal;)*) => {
-        /// What the kernel counts; the position in the array that the `counters` call fills.
+        /// A counter of the kernel: the position in the array that the `counters` call fills.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter { $($(#[doc = $text])* $variant,)* }
@@ -734,12 +734,12 @@ macro_rules! counters {
             /// All counters in their order.
             pub const ALL: &'static [Counter] = &[$(Counter::$variant),*];
 
-            /// The name under which tools print it.
+            /// Returns the name under which tools print it.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
 
-            /// What it counts.
+            /// Returns its comment in the table.
             pub const fn description(self) -> &'static str {
                 // Each line of a comment begins with the space that parts it from the one before.
                 match self { $(Counter::$variant => concat!($($text),*).trim_ascii(),)* }
@@ -755,7 +755,7 @@ counters! {
     FramesFree, "frames_free";
     /// Bytes of the kernel heap in use.
     HeapBytes, "heap_bytes";
-    /// Processes that exist, those included that have ended and were not waited for.
+    /// Processes that exist, including zombies.
     Processes, "processes";
     /// Kernel coroutines that exist.
     KernelCoroutines, "kernel_coroutines";
@@ -787,9 +787,9 @@ counters! {
     InterruptSends, "interrupt_sends";
     /// Receivers of user interrupts that exist.
     InterruptReceivers, "interrupt_receivers";
-    /// How often a process had used up its budget.
+    /// Number of times a process had used up its budget.
     BudgetsExhausted, "budgets_exhausted";
-    /// How often somebody was let run because it had been ready for the starvation bound.
+    /// Number of times a worker ran because it had been ready for the starvation bound.
     StarvationBoosts, "starvation_boosts";
     /// User interrupts that reached programs without the kernel, as the programs count them: a claim, which the kernel
     /// reads when it takes the hart from them.
@@ -798,9 +798,9 @@ counters! {
     TimerTraps, "timer_traps";
     /// Guest interrupt files that belong to receivers now.
     GuestFiles, "guest_files";
-    /// Bytes of all frames that the kernel heap holds: what is in use, and what is between.
+    /// Bytes of all frames that the kernel heap holds: the objects in use, and the gaps between.
     HeapFootprint, "heap_footprint";
-    /// Looks for interrupts, and for something more important, between two steps of long work.
+    /// Looks for interrupts, and for more important work, between two steps of long work.
     Looks, "looks";
 }
 
