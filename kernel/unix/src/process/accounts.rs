@@ -1,4 +1,4 @@
-//! Kernel memory and other things of which there is little: who has how much of them.
+//! Accounts of kernel memory and other scarce things: the amounts and limits of each process.
 //!
 //! **EVERY-BYTE**: every byte of memory that the kernel keeps for a process is charged to an account, from before it is
 //! taken until after it is given back. An object holds its own [`Charge`], and an object that can only be made with a
@@ -6,9 +6,9 @@
 //!
 //! # The problem
 //!
-//! A process makes the kernel keep memory in many ways: pipes and what is in them, sockets, files, calls in flight,
-//! page tables, processes. One limit for the whole machine refuses everybody when one process has taken everything. So
-//! each process has an [`Account`], and a limit of its own for each [`Resource`].
+//! A process makes the kernel keep memory in many ways: pipes and their contents, sockets, files, calls in flight, page
+//! tables, processes. One limit for the whole machine refuses every process when one has taken everything. So each
+//! process has an [`Account`], and a limit of its own for each [`Resource`].
 //!
 //! # The choice
 //!
@@ -18,13 +18,12 @@
 //! machine and bounds its descendants; so there is no way to more memory through more processes. The first process has
 //! no limit.
 //!
-//! *The machine* is the last account above all others. What it has for objects and files is less than its memory, so
-//! that programs and their pages go on while it is exhausted. And nobody may take the last of it except those who have
-//! less: a process must leave as much as it has itself (up to [`HEADROOM`]). So processes that hoard refuse themselves,
-//! however many they are, while there is something left for those that are small. The first process may take what
-//! others must leave.
+//! *The machine* is the last account above all others. It has less for objects and files than its memory, so that
+//! programs and their pages go on while it is exhausted. And the last of it is for processes that have less: a process
+//! must leave as much as it has itself (up to [`HEADROOM`]). So processes that hoard refuse themselves, however many
+//! they are, while there is something left for small ones. The first process may take the part that others must leave.
 //!
-//! *Fresh memory* is asked for by [`Account::admit`] (ADMISSION): before a call starts to act there is so much free
+//! *Fresh memory* is ensured by [`Account::admit`] (ADMISSION): before a call starts to act there is so much free
 //! memory that none of its small allocations fails. A worker's wait needs none of that: its memory was [kept
 //! free](memory::heap::keep) when the worker was made.
 //!
@@ -32,22 +31,22 @@
 //! without those that are kept for workers, so that a process can be started while others have all calls that they may.
 //! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
 //!
-//! *Connections* are charged by the network stack, which keeps them when no process has them: before somebody has
-//! accepted them, and after they were closed ([`Shares`](crate::network::socket::Shares)). No process has more of them
-//! than there are left for others, nor more records of ended ones; one that may not have a record ends its connections
-//! without.
+//! *Connections* are charged by the network stack, which keeps them when no process has them: before they are accepted,
+//! and after they were closed ([`Shares`](crate::network::socket::Shares)). No process has more of them than there are
+//! left for others, nor more records of ended ones; a process that may not have a record ends its connections without.
 //!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.
-//! Names and inodes are charged alike to the process that makes them, until they are gone. All together have the file
-//! system's own limit too.
+//! Names and inodes are charged likewise to the process that makes them, until they are gone. All together have the
+//! file system's own limit too.
 //!
-//! If the machine has nothing left, although everybody is within limits, the [killer](crate::process::end_largest) is
-//! called, in a coroutine of its own, because whoever is refused may hold locks.
+//! If the machine has nothing left, although every process is within its limits, the [OOM
+//! killer](crate::process::end_largest) is called, in a coroutine of its own, because the refused caller may hold
+//! locks.
 //!
 //! # Rejected
 //!
 //! Finding the owner at every allocation (a header for each object, or a heap for each process): the cost of the hot
-//! path doubles, and shared slabs would be shared no more. Charging each call in flight: they are charged in
+//! path doubles, and shared slabs would no longer be shared. Charging each call in flight: they are charged in
 //! [batches](Batch), under the lock that each call takes anyway.
 
 use alloc::sync::Arc;
@@ -64,7 +63,7 @@ use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
 use crate::process;
 use crate::scheduling::executor::{self, Attendant};
 
-/// Of what a process has an amount and a limit.
+/// A resource of which a process has an amount and a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Resource {
@@ -74,19 +73,19 @@ pub(crate) enum Resource {
     Files,
     /// Asynchronous calls in flight.
     Calls,
-    /// Processes that it has started, living or not waited for.
+    /// Processes that it has started, alive or zombies.
     Processes,
 }
 
-/// How many resources there are.
+/// Number of resources.
 pub(crate) const RESOURCES: usize = 4;
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub(crate) const ALL: [Resource; RESOURCES] =
         [Resource::Memory, Resource::Files, Resource::Calls, Resource::Processes];
 
-    /// What a call answers that would take too much of it, as on Linux.
+    /// Returns the error of a call that would take too much of it, as on Linux.
     pub(crate) fn refusal(self) -> Errno {
         match self {
             Resource::Memory => Errno::ENOMEM,
@@ -100,22 +99,20 @@ impl Resource {
 /// No limit.
 pub(crate) const UNLIMITED: usize = usize::MAX;
 
-/// The part of what there is of a resource that a child of the first process may have, together with all that it
-/// starts.
+/// Divisor of a resource's total for a child of the first process, together with everything that it starts.
 pub(crate) const SHARE: usize = 8;
 
-/// Nobody need leave more than this part of a resource to those who have less.
+/// Divisor of a resource's total for the greatest part that a process must leave to those that have less.
 const HEADROOM: usize = 16;
 
-/// Accounts above an account, at most.
+/// Greatest number of accounts above an account.
 const DEEPEST: usize = 16;
 
-/// A process's calls and processes are counted out of these: the executor has this many slots, of which some are kept
-/// for the workers of processes.
+/// Slots of the executor, out of which calls and processes are counted; some are kept for the workers of processes.
 const SLOTS: usize = 1 << 18;
 const SLOTS_OF_WORKERS: usize = 1 << 15;
 
-/// What there is of each resource for all processes together, and what is used.
+/// The amount of a resource for all processes together, and the amount used.
 struct Total {
     used: AtomicUsize,
     limit: AtomicUsize,
@@ -154,18 +151,18 @@ const RESERVE_OF_A_HART: usize = 64 * 1024;
 /// Both together.
 static ADMISSION: AtomicUsize = AtomicUsize::new(RESERVE + RESERVE_OF_A_HART);
 
-/// Free memory without which no call that creates something is begun.
+/// Returns the free memory without which no call that creates something is begun.
 fn reserve() -> usize {
     ADMISSION.load(Ordering::Relaxed)
 }
 
-/// Bytes that a wait of one worker can take: what it waits with, and its places in lists of waiters.
+/// Bytes that a wait of one worker can take: the operation, and its places in lists of waiters.
 pub(crate) const MEMORY_OF_A_WAIT: usize = 1024;
 
-/// Says how much there is. Called once, when memory is there and before there are processes.
+/// Sets the machine's totals. Called once, when memory is there and before there are processes.
 pub(crate) fn start(harts: usize) {
     ADMISSION.store(RESERVE + RESERVE_OF_A_HART * harts, Ordering::Relaxed);
-    // Large allocations can fail, and leave that to the small ones.
+    // Large allocations can fail, and leave this reserve to small ones.
     memory::heap::set_reserve_of_small(RESERVE / 2 + RESERVE_OF_A_HART / 2 * harts);
     let bytes = memory::frames::total_frames() * PAGE_SIZE;
     limit_machine(bytes / 4 * 3, SLOTS - SLOTS_OF_WORKERS, process::MAXIMUM_PROCESSES);
@@ -178,11 +175,11 @@ fn limit_machine(bytes: usize, calls: usize, processes: usize) {
     }
 }
 
-/// The share of a resource that a child of the first process begins with.
+/// Returns the share of a resource with which a child of the first process begins.
 pub(crate) fn share_of(resource: Resource) -> usize {
     let all = MACHINE.total(resource).limit.load(Ordering::Relaxed);
     match resource {
-        // A share of the memory, not of what there is of it for objects.
+        // A share of the memory, not of the machine's total for objects.
         Resource::Memory | Resource::Files => all / 3 * 4 / SHARE,
         Resource::Calls => process::MAXIMUM_CALLS,
         Resource::Processes => all / 4,
@@ -192,14 +189,14 @@ pub(crate) fn share_of(resource: Resource) -> usize {
 /// A limit that is in force, and the largest that the process may choose itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
-    /// In force.
+    /// The limit in force.
     pub soft: usize,
-    /// Only a privileged process can go beyond.
+    /// The largest limit that a process may set without privilege.
     pub hard: usize,
 }
 
 impl Limit {
-    /// The same for both.
+    /// Creates a limit with one value for both.
     pub(crate) const fn both(limit: usize) -> Limit {
         Limit { soft: limit, hard: limit }
     }
@@ -207,7 +204,7 @@ impl Limit {
 
 const SETTINGS: usize = limit::COUNT as usize;
 
-/// The settings of the first process.
+/// Returns the settings of the first process.
 fn first_settings() -> [Limit; SETTINGS] {
     let mut settings = [Limit::both(UNLIMITED); SETTINGS];
     settings[limit::STACK as usize].soft = program::layout::STACK_SIZE as usize;
@@ -217,9 +214,9 @@ fn first_settings() -> [Limit; SETTINGS] {
 
 #[derive(Debug)]
 struct Line {
-    /// Of the process, and of those that it bounds.
+    /// Amount of the process and of those that it bounds.
     used: AtomicUsize,
-    /// Of the process alone.
+    /// Amount of the process alone.
     own: AtomicUsize,
     soft: AtomicUsize,
     hard: AtomicUsize,
@@ -240,30 +237,30 @@ impl Line {
     }
 }
 
-/// Adds to a count that may not exceed its limit; what it was before. (Relaxed, here and everywhere: the counts order
-/// nothing. Each is changed by single steps, so that none is ever beyond its limit, not even for a moment.)
+/// Adds to a count that may not exceed its limit; returns the count before. (Relaxed, here and everywhere: the counts
+/// order nothing. Each is changed by single steps, so that none is ever beyond its limit, not even for a moment.)
 fn add_within(count: &AtomicUsize, amount: usize, limit: usize) -> Option<usize> {
     let add = |count: usize| count.checked_add(amount).filter(|&sum| sum <= limit);
     count.try_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()
 }
 
-/// What a process has of each resource, and how much it may have.
+/// A process's amounts and limits of all resources.
 #[derive(Debug)]
 pub(crate) struct Account {
     lines: [Line; RESOURCES],
-    /// What the account itself is charged to the next ancestor that bounds its descendants: files and their names keep
-    /// accounts of processes that have gone.
+    /// The next ancestor that bounds its descendants, with the charge for this account itself: files and their names
+    /// keep accounts of processes that have gone.
     above: Option<Charge>,
     depth: usize,
     /// Limits that are no amounts, by Linux's numbers.
     settings: Mutex<[Limit; SETTINGS]>,
-    /// Its limits hold for all that it starts, together.
+    /// Set if its limits hold for everything that it starts, together.
     bounds: AtomicBool,
     is_first: bool,
 }
 
 impl Account {
-    /// The account of the first process.
+    /// Creates the account of the first process.
     pub(crate) fn of_the_first() -> Arc<Account> {
         Arc::new(Account {
             lines: Resource::ALL.map(|_| Line::new(Limit::both(UNLIMITED))),
@@ -275,7 +272,8 @@ impl Account {
         })
     }
 
-    /// The account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants, `ENOMEM`.
+    /// Creates the account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants;
+    /// `ENOMEM`.
     pub(crate) fn of_a_child(self: &Arc<Account>) -> Result<Arc<Account>, Errno> {
         let bounds = self.bounds.load(Ordering::Relaxed);
         let (above, depth) = match self.above() {
@@ -289,7 +287,7 @@ impl Account {
         let lines = Resource::ALL.map(|resource| {
             let mut limit = self.limit(resource);
             if self.is_first {
-                // What the first process has set for itself is handed down, and else a share.
+                // Limits that the first process has set for itself are handed down, up to a share.
                 let share = share_of(resource);
                 limit = Limit { soft: limit.soft.min(share), hard: limit.hard.min(share) };
             }
@@ -304,22 +302,23 @@ impl Account {
         &self.lines[resource as usize]
     }
 
-    /// How much the process alone has.
+    /// Returns the amount of the process alone.
     pub(crate) fn own(&self, resource: Resource) -> usize {
         self.line(resource).own.load(Ordering::Relaxed)
     }
 
-    /// How much the process and those that it bounds have.
+    /// Returns the amount of the process and those that it bounds.
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.line(resource).used.load(Ordering::Relaxed)
     }
 
-    /// Its limit.
+    /// Returns its limit.
     pub(crate) fn limit(&self, resource: Resource) -> Limit {
         self.line(resource).limit()
     }
 
-    /// Sets a limit, for the process and all that it starts from now on. What it has already it keeps.
+    /// Sets a limit, for the process and everything that it starts from now on. It keeps the amount that it has
+    /// already.
     pub(crate) fn set_limit(&self, resource: Resource, limit: Limit) {
         let line = self.line(resource);
         line.soft.store(limit.soft, Ordering::Relaxed);
@@ -327,34 +326,34 @@ impl Account {
         self.bounds.store(true, Ordering::Relaxed);
     }
 
-    /// A limit that is no amount.
+    /// Returns a limit that is no amount.
     pub(crate) fn setting(&self, number: usize) -> Limit {
         self.settings.lock().get(number).copied().unwrap_or(Limit::both(UNLIMITED))
     }
 
-    /// Sets such a limit, for the process, and for each that it starts from now on.
+    /// Sets a limit that is no amount, for the process, and for each that it starts from now on.
     pub(crate) fn set_setting(&self, number: usize, limit: Limit) {
         if let Some(setting) = self.settings.lock().get_mut(number) {
             *setting = limit;
         }
     }
 
-    /// One more than the largest descriptor that the process may have.
+    /// Returns one more than the largest descriptor that the process may have.
     pub(crate) fn descriptors(&self) -> usize {
         self.setting(limit::DESCRIPTORS as usize).soft
     }
 
-    /// Bytes that its address space may have in all.
+    /// Returns the greatest size of its address space in bytes.
     pub(crate) fn address_space(&self) -> usize {
         self.setting(limit::ADDRESS_SPACE as usize).soft
     }
 
-    /// The next ancestor that bounds its descendants.
+    /// Returns the next ancestor that bounds its descendants.
     fn above(&self) -> Option<&Arc<Account>> {
         self.above.as_ref().map(Charge::account)
     }
 
-    /// The account and those above it.
+    /// Returns the account and those above it.
     fn levels(&self) -> impl Iterator<Item = &Account> {
         core::iter::successors(Some(self), |account| account.above().map(|above| &**above))
     }
@@ -401,19 +400,19 @@ impl Account {
         MACHINE.total(resource).used.fetch_sub(amount, Ordering::Relaxed);
     }
 
-    /// Charges an amount; `ENOMEM`, or as [`Resource::refusal`] says, if that would be too much.
+    /// Charges an amount; fails with [`Resource::refusal`] if that would be too much.
     pub(crate) fn charge(self: &Arc<Account>, resource: Resource, amount: usize) -> Result<Charge, Errno> {
         self.take(resource, amount)?;
         Ok(Charge { account: self.clone(), resource, amount })
     }
 
-    /// A charge of nothing, to grow.
+    /// Creates a charge of nothing, to grow.
     pub(crate) fn nothing(self: &Arc<Account>, resource: Resource) -> Charge {
         Charge { account: self.clone(), resource, amount: 0 }
     }
 
-    /// ADMISSION: calls that make the kernel allocate start only while a reserve is free, so that the small allocations
-    /// inside the kernel do not fail. `ENOMEM` otherwise, also for a process that has all that it may have.
+    /// ADMISSION: lets a call that makes the kernel allocate start only while a reserve is free, so that the small
+    /// allocations inside the kernel do not fail. `ENOMEM` otherwise, also for a process that has used up its limit.
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), Errno> {
         if faults::fails() {
@@ -440,20 +439,20 @@ impl Account {
     }
 }
 
-/// For what is kept where charges have another form; each amount that is taken is given back.
+/// For memory whose charges have another form; each amount that is taken is given back.
 impl Account {
     /// Takes so many bytes of memory, as [`charge`](Self::charge) does.
     pub(crate) fn take_memory(&self, bytes: usize) -> Result<(), Errno> {
         self.take(Resource::Memory, bytes)
     }
 
-    /// Gives them back.
+    /// Gives so many bytes of memory back.
     pub(crate) fn give_memory(&self, bytes: usize) {
         self.give(Resource::Memory, bytes);
     }
 }
 
-/// Pages of files are charged to the process whose write makes them, and stay its own when it has ended.
+/// Pages of files are charged to the process whose write makes them, and stay charged to it when it has ended.
 impl filesystem::Owner for Account {
     fn charge(&self, bytes: u64) -> bool {
         self.take(Resource::Files, bytes as usize).is_ok()
@@ -464,8 +463,8 @@ impl filesystem::Owner for Account {
     }
 }
 
-/// Whether there is memory for something that no process has asked for, as when a packet arrives. Harts are asked for
-/// what they have put aside before the answer is no.
+/// Returns whether there is memory for something that no process has requested, as when a packet arrives. Memory that
+/// harts have put aside is collected before the answer is no.
 pub(crate) fn has_machine_memory() -> bool {
     if faults::fails() {
         return false;
@@ -478,7 +477,7 @@ pub(crate) fn has_machine_memory() -> bool {
     false
 }
 
-/// An amount of a resource that is charged to an account; dropping it gives it back.
+/// An amount of a resource that is charged to an account; given back on drop.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Charge {
@@ -488,17 +487,17 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// How much it is.
+    /// Returns the amount.
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Whose it is.
+    /// Returns the account.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Makes it this much: smaller always, larger if the owner may have it.
+    /// Changes the amount: to a smaller one always, to a larger one if the owner may have it.
     pub(crate) fn resize(&mut self, amount: usize) -> Result<(), Errno> {
         match amount.checked_sub(self.amount) {
             Some(0) => {}
@@ -515,7 +514,7 @@ impl Charge {
         self.amount += core::mem::take(&mut other.amount);
     }
 
-    /// Makes it smaller, if it is larger than this.
+    /// Shrinks the charge to this amount, if it is larger.
     pub(crate) fn shrink_to(&mut self, amount: usize) {
         if amount < self.amount {
             self.account.give(self.resource, self.amount - amount);
@@ -533,7 +532,7 @@ impl Drop for Charge {
 }
 
 /// Charges for things that come and go all the time, of which each has `bytes` of kernel memory: made for some of them
-/// at once, so that most of them cost a comparison. Its owner locks it.
+/// together, so that most of them cost a comparison. Its owner locks it.
 #[derive(Debug)]
 pub(crate) struct Batch {
     count: Charge,
@@ -541,18 +540,18 @@ pub(crate) struct Batch {
     bytes: usize,
 }
 
-/// Things that are charged at once.
+/// Number of things that are charged together.
 const BATCH: usize = 32;
-/// Things that are charged and not there, before they are given back.
+/// Number of things that may be charged without being there before they are given back.
 const SLACK: usize = 4 * BATCH;
 
 impl Batch {
-    /// Of nothing yet.
+    /// Creates a batch of nothing.
     pub(crate) fn new(account: &Arc<Account>, resource: Resource, bytes: usize) -> Batch {
         Batch { count: account.nothing(resource), memory: account.nothing(Resource::Memory), bytes }
     }
 
-    /// Makes sure that this many are charged.
+    /// Ensures that this many are charged.
     #[inline(always)]
     pub(crate) fn require(&mut self, count: usize) -> Result<(), Errno> {
         if count <= self.count.amount { Ok(()) } else { self.grow(count) }
@@ -561,7 +560,7 @@ impl Batch {
     #[cold]
     fn grow(&mut self, count: usize) -> Result<(), Errno> {
         let before = self.count.amount;
-        // One at a time when a whole batch is too much: a limit is a limit, and not a batch less.
+        // One at a time when a whole batch is too much: a limit is reached exactly, and not a batch less.
         for wanted in [count.next_multiple_of(BATCH), count] {
             let grown = self.count.resize(wanted).and_then(|()| self.memory.resize(wanted * self.bytes));
             match grown {
@@ -577,7 +576,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Gives back what is not needed if there are only this many.
+    /// Gives back the part that is not needed if there are only this many.
     #[inline(always)]
     pub(crate) fn settle(&mut self, count: usize) {
         if self.count.amount > count + SLACK {
@@ -593,13 +592,13 @@ impl Batch {
     }
 }
 
-// ---- the killer ----
+// ---- the OOM killer ----
 
 static KILLER: Attendant = Attendant::new();
-/// With so many bytes left nobody has to end.
+/// Number of free bytes from which on no process has to end.
 pub(crate) const SPARE: usize = 64 * PAGE_SIZE;
 
-/// Has somebody end, soon, whose end gives memory back.
+/// Makes the OOM killer look, if this resource is memory.
 fn tell_killer(resource: Resource) {
     if matches!(resource, Resource::Memory | Resource::Files) {
         KILLER.summon();
@@ -610,14 +609,14 @@ fn tell_killer(resource: Resource) {
 async fn kill_when_short() {
     loop {
         KILLER.summoned().await;
-        // Whoever was refused may have met the last moments of somebody who has gone since.
+        // The refused caller may have met the last moments of a process that has gone since.
         if is_still_short() {
             process::end_largest();
         }
     }
 }
 
-/// Whether the machine has nothing left.
+/// Returns whether the machine has nothing left.
 fn is_still_short() -> bool {
     let is_full = |resource| {
         let total = MACHINE.total(resource);
@@ -632,8 +631,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a test with a machine that has so much. The machine's account is one for all tests: what others have of it
-    /// is put aside.
+    /// Runs a test with a machine of so many bytes. The machine's account is one for all tests: the amounts of others
+    /// are put aside.
     fn with_machine<R>(bytes: usize, test: impl FnOnce() -> R) -> R {
         let _guard = crate::testing::alone();
         let totals = Resource::ALL.map(|resource| MACHINE.total(resource));
@@ -679,7 +678,7 @@ mod tests {
                 }
             }
             let left = 16_000 - MACHINE.memory.used.load(Ordering::Relaxed);
-            // Those who came last have nearly nothing themselves.
+            // The last ones have nearly nothing themselves.
             assert!((10..1000).contains(&left), "{left}");
             drop(first.charge(Resource::Memory, left).unwrap());
             assert_eq!(first.charge(Resource::Memory, left + 1).err(), Some(Errno::ENOMEM));
@@ -692,7 +691,7 @@ mod tests {
             let child = Account::of_the_first().of_a_child().unwrap();
             let mut held = vec![child.charge(Resource::Memory, 1000 * 1024).unwrap()];
             let mut descendant = child.clone();
-            // Accounts are charged themselves, as long as something of theirs is left.
+            // Accounts are charged themselves, as long as one of their charges is left.
             let rest = 10 * 1024 - size_of::<Account>();
             while let Ok(next) = descendant.of_a_child() {
                 descendant = next;
@@ -746,7 +745,7 @@ mod tests {
             batch.require(10 * SLACK).unwrap();
             batch.settle(3);
             assert_eq!((account.used(Resource::Calls), account.used(Resource::Memory)), (BATCH, 100 * BATCH));
-            // Without memory for it there is no call either.
+            // Without memory for a call there is no call either.
             account.set_limit(Resource::Memory, Limit::both(100 * BATCH + 50));
             assert_eq!(batch.require(BATCH + 1), Err(Errno::ENOMEM));
             assert_eq!(account.used(Resource::Calls), BATCH);
@@ -775,8 +774,8 @@ mod tests {
     proptest! {
         #![proptest_config(property::cases(256))]
 
-        /// Whatever happens, each account's use is the sum of the charges in it and below it, nothing grows beyond a
-        /// limit, and in the end all is given back.
+        /// After any steps, each account's use is the sum of the charges in it and below it, nothing has grown beyond a
+        /// limit, and in the end everything is given back.
         #[test]
         fn use_is_the_sum_of_the_charges(steps in prop::collection::vec(step(), 0..200)) {
             with_machine(400_000, || {

@@ -1,23 +1,24 @@
-//! Who may do what to others: the one check of the kernel, and the calls that hand authority out.
+//! Authority of processes towards others: the one check of the kernel, and the calls that hand authority out.
 //!
 //! # The model
-//! Processes form a tree: each is *below* the one that started it, and below all those that are above that one. When a
-//! process ends, what was below it is below its nearest living ancestor, so that nobody gets out of somebody's reach by
-//! letting its parent end. A process may do what it likes with itself and with what is below it. Anything else that
-//! concerns others is an [`Act`] of the table in `abi_unix::authority`, which names the capability it needs.
+//! Processes form a tree: each is *below* the process that started it, and below all processes above that. When a
+//! process ends, the processes below it are below its nearest living ancestor, so that no process gets out of another's
+//! reach by letting its parent end. A process may do anything with itself and with processes below it. Any other act
+//! that concerns others is an [`Act`] of the table in `abi_unix::authority`, which names the capability it needs.
 //!
-//! The first process holds every capability, and its children hold none unless it says so: a process has what the one
-//! that started it lets it inherit, and can be given what somebody above it has. `execve` changes nothing.
+//! The first process holds every capability, and its children hold none unless it hands them out: a process has the
+//! capabilities that its parent lets it inherit, and can be given those of a process above it. `execve` changes
+//! nothing.
 //!
-//! # What this is on Linux
-//! Everybody is user 0 here. On Linux that means every capability; here the first process alone begins with them, as if
-//! the others had given them up. Owners of processes, which Linux's rule for signals compares, would separate nobody as
-//! long as all are user 0. The tree does: a program that was started in a sandbox can end itself and what it started,
-//! and neither who started it nor its siblings. When there are users, [`Authority`] is where they belong, and "of the
-//! same user" becomes a third way for [`permit_towards`] to say yes.
+//! # Comparison with Linux
+//! All processes are user 0 here. On Linux that means every capability; here the first process alone begins with them,
+//! as if the others had given them up. Owners of processes, which Linux's rule for signals compares, would separate no
+//! two processes as long as all are user 0. The tree does: a program that was started in a sandbox can end itself and
+//! its descendants, and neither its parent nor its siblings. When there are users, [`Authority`] is where they belong,
+//! and "of the same user" becomes a third reason for [`permit_towards`] to succeed.
 //!
-//! Rejected: one flag for everything, which is what this began as. Who needs to see the counters would have had to be
-//! trusted with switching the machine off.
+//! Rejected: one flag for everything, which was the beginning of this. A program that needs to see the counters would
+//! have to be trusted with switching the machine off.
 
 use alloc::sync::Arc;
 
@@ -27,7 +28,7 @@ use spin::Mutex;
 
 use crate::process::{self, Process};
 
-/// What one process holds.
+/// Capabilities of one process.
 ///
 /// The lock is held for a few instructions, under which nothing is taken.
 #[derive(Debug)]
@@ -36,12 +37,12 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// That of the first process.
+    /// Creates the authority of the first process.
     pub(crate) fn of_the_first() -> Authority {
         Authority { held: Mutex::new(Held::FIRST) }
     }
 
-    /// That of a process that the holder starts.
+    /// Creates the authority of a process that the holder starts.
     pub(crate) fn inherited(&self) -> Authority {
         Authority { held: Mutex::new(self.held().inherited()) }
     }
@@ -50,12 +51,12 @@ impl Authority {
         *self.held.lock()
     }
 
-    /// Whether it suffices for an act towards anybody.
+    /// Returns whether it suffices for an act towards any process.
     pub(crate) fn permits(&self, act: Act) -> bool {
         self.held().effective.has(act.capability())
     }
 
-    /// Changes what is held, for somebody who has `giver` to give.
+    /// Changes the capabilities, on behalf of a caller that has `giver` to give.
     fn change(&self, wanted: Held, giver: CapabilitySet) -> Result<(), Errno> {
         let mut held = self.held.lock();
         *held = changed(*held, wanted, giver)?;
@@ -63,7 +64,7 @@ impl Authority {
     }
 }
 
-/// What is held after a change; `EPERM` if that is more than was held and can be given.
+/// Returns the capabilities after a change; `EPERM` if they are more than were held and can be given.
 fn changed(held: Held, wanted: Held, giver: CapabilitySet) -> Result<Held, Errno> {
     let most = held.permitted.or(giver);
     let is_allowed = wanted.permitted.is_within(most)
@@ -72,13 +73,13 @@ fn changed(held: Held, wanted: Held, giver: CapabilitySet) -> Result<Held, Errno
     if is_allowed { Ok(wanted) } else { Err(Errno::EPERM) }
 }
 
-/// The check: `EPERM` unless the process may do this, whomever it concerns.
+/// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
 pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_eq!(act.scope(), Scope::Always, "{act:?} depends on whom it concerns");
     if process.authority.permits(act) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// The check for an act towards another process: `EPERM` unless that is the caller, or below it, or the caller has the
+/// Checks an act towards another process: `EPERM` unless that is the caller, or below it, or the caller has the
 /// capability.
 pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_eq!(act.scope(), Scope::Others, "{act:?} does not depend on whom it concerns");
@@ -89,8 +90,8 @@ pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Res
     }
 }
 
-/// Reads a header: how many bytes of data go with it, and which process is meant. A version that does not exist is
-/// replaced by one that does, which is how programs ask for it.
+/// Reads a header: returns the number of bytes of data for it, and the process that it names. A version that does not
+/// exist is replaced by one that does, by which programs find out.
 fn read_header(caller: &Process, header: usize) -> Result<(Option<usize>, i32), Errno> {
     let mut bytes = [0; 8];
     caller.copy_in(header, &mut bytes)?;
@@ -102,7 +103,7 @@ fn read_header(caller: &Process, header: usize) -> Result<(Option<usize>, i32), 
     Ok((size, word(4) as i32))
 }
 
-/// The process that a header means: 0 is the caller.
+/// Returns the process that a header names: 0 is the caller.
 fn meant(caller: &Arc<Process>, id: i32) -> Result<Arc<Process>, Errno> {
     match u32::try_from(id) {
         Ok(0) => Ok(caller.clone()),
@@ -112,7 +113,7 @@ fn meant(caller: &Arc<Process>, id: i32) -> Result<Arc<Process>, Errno> {
     }
 }
 
-/// The `capget` call.
+/// Performs the `capget` call.
 pub(crate) fn get(caller: &Arc<Process>, header: usize, data: usize) -> Result<usize, Errno> {
     let (size, id) = read_header(caller, header)?;
     if data == 0 {
@@ -124,7 +125,7 @@ pub(crate) fn get(caller: &Arc<Process>, header: usize, data: usize) -> Result<u
     Ok(0)
 }
 
-/// The `capset` call.
+/// Performs the `capset` call.
 pub(crate) fn set(caller: &Arc<Process>, header: usize, data: usize) -> Result<usize, Errno> {
     let (size, id) = read_header(caller, header)?;
     let size = size.ok_or(Errno::EINVAL)?;
@@ -135,14 +136,15 @@ pub(crate) fn set(caller: &Arc<Process>, header: usize, data: usize) -> Result<u
     Ok(0)
 }
 
-/// Gives a process exactly this, taking away what else it has. `EPERM` if the caller may not, or has not got it.
+/// Gives a process exactly these capabilities, and takes its others away. `EPERM` if the caller may not, or does not
+/// have them.
 pub(crate) fn give(caller: &Process, process: &Process, wanted: Held) -> Result<(), Errno> {
     permit_towards(caller, process, Act::Empower)?;
     let giver = if caller.id == process.id { CapabilitySet::NONE } else { caller.authority.held().permitted };
     process.authority.change(wanted, giver)
 }
 
-/// Gives a process all that the caller is permitted, or takes all away: what `set_scheduling` calls the privilege.
+/// Gives a process all capabilities that the caller is permitted, or takes all away: the privilege of `set_scheduling`.
 pub(crate) fn give_all_or_nothing(caller: &Process, process: &Process, all: bool) -> Result<(), Errno> {
     let set = if all { caller.authority.held().permitted } else { CapabilitySet::NONE };
     if all && set == CapabilitySet::NONE {
@@ -180,7 +182,7 @@ mod tests {
             prop_assert!(after.effective.is_within(after.permitted));
             prop_assert!(after.permitted.is_within(held.permitted.or(all)));
             prop_assert!(after.inheritable.is_within(before.or(all)));
-            // What a child gets, its parent is permitted.
+            // A child gets only capabilities that its parent is permitted.
             prop_assert!(after.inherited().permitted.is_within(after.permitted));
         }
 
@@ -204,7 +206,7 @@ mod tests {
             let others = CapabilitySet::from_bits(!only.bits());
             let without = Authority { held: Mutex::new(Held::of(others)) };
             assert!(!without.permits(*act), "{act:?}");
-            // Permitted is not in force.
+            // A permitted capability is not effective.
             let asleep = Held { effective: CapabilitySet::NONE, ..Held::of(only) };
             assert!(!Authority { held: Mutex::new(asleep) }.permits(*act));
         }

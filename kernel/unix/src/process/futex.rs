@@ -1,17 +1,17 @@
 //! Futexes: threads of a process wait while a word of its memory has a value, and wake each other (futex(2)).
 //!
-//! A lock that is free costs its program no call; only who has to wait, and who has to wake, comes here. What makes it
-//! right is that *the word is compared under the lock of the table into which the waiter is entered*: whoever changes
-//! the word first and wakes then either is seen by the comparison or finds the waiter.
+//! A lock that is free costs its program no call; only threads that have to wait or to wake come here. The correctness
+//! rests on this: *the word is compared under the lock of the table into which the waiter is entered*. A thread that
+//! changes the word first and wakes then either is seen by the comparison or finds the waiter.
 //!
-//! A word is known by its address in its process, because there is no memory that two processes can both write; so the
+//! A word's key is its address in its process, because there is no memory that two processes can both write; so the
 //! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the
-//! order in which they came. Who was woken is not in the table any more; that is all that tells a wake-up from a
+//! order in which they came. A waiter that was woken is not in the table any more; only this tells a wake-up from a
 //! deadline or from a wake-up for another reason.
 //!
-//! A call that wakes or moves thousands goes on in steps ([`steps`]), and means those who wait when it begins. Between
-//! two steps others may come, who are not meant, and go, who are not counted; what Linux does at once then looks as if
-//! they had come after the call, and gone before it.
+//! A call that wakes or moves thousands goes on in steps ([`steps`]), and is for the waiters at its beginning. Between
+//! two steps others may come, which are not touched, and go, which are not counted. Linux does this work at once; the
+//! effect is as if they had come after the call, and gone before it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -32,7 +32,7 @@ use crate::scheduling::steps::{self, Long};
 use crate::time;
 use crate::time::limit::TimeLimit;
 
-/// Waiters that one step looks at: to move one takes some thousand instructions if there are thousands.
+/// Number of waiters that one step looks at: to move one takes some thousand instructions if there are thousands.
 const AT_A_TIME: usize = 12;
 
 struct Waiter {
@@ -40,11 +40,11 @@ struct Waiter {
     bits: u32,
 }
 
-/// Those who wait for a word when a call begins to wake or to move them, from the first with whom it has not dealt.
+/// The waiters of a word when a call begins to wake or to move them, from the first that it has not handled.
 struct Round {
     word: usize,
     tickets: RangeInclusive<u64>,
-    /// There may be more.
+    /// Set if there may be more.
     left: bool,
 }
 
@@ -56,20 +56,21 @@ impl Round {
 
 #[derive(Default)]
 struct Table {
-    /// Who waits, by word and then by ticket, which is the order of arrival.
+    /// Waiters by word and then by ticket, which is the order of arrival.
     queue: BTreeMap<(usize, u64), Waiter>,
-    /// Where those are who wait for another word than the one they came for.
+    /// Present words of waiters that wait for another word than the one for which they came.
     moved: BTreeMap<u64, usize>,
     last_ticket: u64,
 }
 
 impl Table {
-    /// A round over those who wait for a word now. Whoever comes later is not meant by a call that goes on in steps.
+    /// Creates a round over the present waiters of a word. A call that goes on in steps does not touch later ones.
     fn round(&self, word: usize) -> Round {
         Round { word, tickets: 0..=self.last_ticket, left: true }
     }
 
-    /// The next of a round who has one of these bits; `None` if there is none among as many as one step looks at.
+    /// Returns the next waiter of a round with one of these bits; `None` if there is none among as many as one step
+    /// looks at.
     fn next(&self, round: &mut Round, looks: &mut usize, bits: u32) -> Option<(usize, u64)> {
         if round.tickets.is_empty() {
             round.left = false;
@@ -91,7 +92,7 @@ impl Table {
         None
     }
 
-    /// A step of a round: wakes up to `count` who have one of these bits; says how many.
+    /// Does a step of a round: wakes up to `count` waiters with one of these bits; returns their number.
     fn wake(&mut self, round: &mut Round, count: usize, bits: u32) -> usize {
         let (mut woken, mut looks) = (0, AT_A_TIME);
         while woken < count {
@@ -105,7 +106,7 @@ impl Table {
         woken
     }
 
-    /// A step of a round: makes up to `count` wait for another word; says how many.
+    /// Does a step of a round: makes up to `count` waiters wait for another word; returns their number.
     fn move_waiters(&mut self, round: &mut Round, to: usize, count: usize) -> usize {
         let (mut done, mut looks) = (0, AT_A_TIME);
         while done < count {
@@ -123,7 +124,7 @@ impl Table {
         (self.moved.get(&ticket).copied().unwrap_or(word), ticket)
     }
 
-    /// Takes a waiter out; `false` if it was woken.
+    /// Takes a waiter out; returns `false` if it was woken.
     fn remove(&mut self, word: usize, ticket: u64) -> bool {
         let key = self.key(word, ticket);
         self.moved.remove(&ticket);
@@ -131,12 +132,12 @@ impl Table {
     }
 }
 
-/// Who waits for which words of a process.
+/// Waiters of a process, by word.
 #[derive(Default)]
 pub(crate) struct Futexes(Mutex<Table>);
 
 impl Futexes {
-    /// Wakes the first who waits for a word; says whether there was one.
+    /// Wakes the first waiter of a word; returns whether there was one.
     pub(crate) fn wake_one(&self, word: usize) -> bool {
         let mut table = self.0.lock();
         let mut round = table.round(word);
@@ -144,11 +145,11 @@ impl Futexes {
     }
 }
 
-/// What a call does with those who wait for a word.
+/// Work of a call on the waiters of a word.
 struct Work {
     round: Round,
     bits: u32,
-    /// How many are woken, then how many are moved, and to which word.
+    /// Number of waiters to wake, then number to move, and the word to which they move.
     wake: usize,
     moves: usize,
     to: usize,
@@ -156,7 +157,7 @@ struct Work {
 }
 
 impl Work {
-    /// Does a step; whether all is done.
+    /// Does a step; returns whether all is done.
     fn step(&mut self, table: &mut Table) -> bool {
         if self.wake > 0 {
             let woken = table.wake(&mut self.round, self.wake, self.bits);
@@ -170,7 +171,8 @@ impl Work {
         !self.round.left || self.wake == 0 && self.moves == 0
     }
 
-    /// Does the first step, and all if that is all. The rest of what Linux does at once goes on in steps.
+    /// Does the first step, and all of the work if that is enough. The rest of the work, which Linux does at once, goes
+    /// on in steps; without memory for that, all of it is done here.
     fn begin(mut self, process: &Arc<Process>, table: &mut Table) -> Result<Decoded, Errno> {
         loop {
             if self.step(table) {
@@ -199,13 +201,12 @@ pub(crate) struct Wait {
     expected: u32,
     bits: u32,
     limit: TimeLimit,
-    /// The number under which the table has it; 0 before it is entered.
+    /// The number by which the table has it; 0 before it is entered.
     ticket: u64,
 }
 
 impl Wait {
-    /// One step: compares and enters the table if there is a waker; after that, looks whether somebody has taken it
-    /// out.
+    /// Does one step: compares and enters the table if there is a waker; after that, looks whether it was taken out.
     pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let mut table = self.futexes.0.lock();
         if self.ticket != 0 {
@@ -230,20 +231,20 @@ impl Wait {
             table.last_ticket += 1;
             self.ticket = table.last_ticket;
             let waiter = Waiter { waker: waker.clone(), bits: self.bits };
-            // A worker has memory for that, which was kept free, and an asynchronous call was admitted before this
+            // A worker has memory for the entry, which was kept free, and an asynchronous call was admitted before this
             // poll.
             faults::from_what_is_kept(|| table.queue.insert((self.word, self.ticket), waiter));
         }
         Poll::Pending
     }
 
-    /// Whether somebody has woken it: then a wake-up would be lost if it ended in another way.
+    /// Returns whether it was woken: then a wake-up would be lost if it ended in another way.
     pub(crate) fn was_woken(&self) -> bool {
         let table = self.futexes.0.lock();
         self.ticket != 0 && !table.queue.contains_key(&table.key(self.word, self.ticket))
     }
 
-    /// Takes back what [`poll`](Self::poll) registered.
+    /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self) {
         if self.ticket != 0 {
             self.futexes.0.lock().remove(self.word, self.ticket);
@@ -252,17 +253,17 @@ impl Wait {
     }
 }
 
-/// What a `futex` call is.
+/// A decoded `futex` call.
 pub(crate) enum Decoded {
     /// It may have to wait.
     Wait(Wait),
     /// It is done; so many were woken or moved.
     Done(usize),
-    /// More are to be woken or moved than in one step.
+    /// More must be woken or moved than in one step.
     More(Long),
 }
 
-/// A word that can be a futex: aligned, and in the user half.
+/// Checks a word that can be a futex: aligned, and in the user half.
 fn word_at(address: usize) -> Result<usize, Errno> {
     if !address.is_multiple_of(4) {
         return Err(Errno::EINVAL);
@@ -274,12 +275,12 @@ fn load(process: &Process, word: usize) -> Result<u32, Errno> {
     process.space.lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
 }
 
-/// Number of waiters that a call means. Linux wakes one for every number below.
+/// Converts the number of waiters of a call. Linux wakes one for every number below.
 fn at_least_one(number: usize) -> usize {
     (number as i32).max(1) as usize
 }
 
-/// The `futex` call: what need not wait is done at once.
+/// Performs the `futex` call; work that need not wait is done immediately.
 pub(crate) fn call(
     process: &Arc<Process>,
     [address, flags, value, timeout, second, value3]: [usize; 6],
@@ -318,13 +319,13 @@ pub(crate) fn call(
             Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, &mut table)?
         }
         operation::REQUEUE | operation::CMP_REQUEUE => {
-            // In the place of the timeout stands how many are moved.
+            // The timeout's place holds the number to move.
             let (wake, moves) = (value as i32, timeout as i32);
             if wake < 0 || moves < 0 {
                 return Err(Errno::EINVAL);
             }
             let (word, to) = (word_at(address)?, word_at(second)?);
-            // Where somebody is moved to is remembered.
+            // The new word of a moved waiter is recorded.
             process.account.admit()?;
             let mut table = process.futexes.0.lock();
             if command == operation::CMP_REQUEUE && load(process, word)? != value3 {
@@ -399,8 +400,8 @@ mod tests {
         assert!(table.queue.is_empty() && table.moved.is_empty());
     }
 
-    /// However many wait, a step deals with a bounded number; all are woken in the end, also when most are not meant,
-    /// and nobody who came after the beginning.
+    /// A step handles a bounded number, however many wait; all are woken in the end, also when most have other bits,
+    /// and none that came after the beginning.
     #[test]
     fn thousands_are_woken_in_steps() {
         let mut table = Table::default();

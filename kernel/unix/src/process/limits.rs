@@ -1,7 +1,7 @@
-//! Limits as programs see them (`prlimit64`): numbers, pairs of words, and who may change whose.
+//! Limits as programs see them (`prlimit64`): numbers, pairs of words, and the authority to change them.
 //!
-//! A limit is one of an account's resources, or a setting that is looked at where it matters. Linux's other limits can
-//! be read and set and are inherited, so that programs which set them go on, and limit nothing.
+//! A limit is one of an account's resources, or a setting that takes effect elsewhere. Linux's other limits can be read
+//! and set and are inherited, so that programs that set them go on; they limit nothing.
 
 use alloc::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::process::accounts::{Limit, Resource};
 use crate::process::authority::{permit, permit_towards};
 use crate::process::{self, Process};
 
-/// What a number of a limit means.
+/// Meaning of a limit's number.
 enum Meaning {
     /// An account's resource.
     Resource(Resource),
@@ -33,7 +33,7 @@ fn meaning(which: u32) -> Result<Meaning, Errno> {
     })
 }
 
-/// The `prlimit64` call: 0 is the caller; addresses of 0 mean that nothing is set, or that nobody asks.
+/// Performs the `prlimit64` call: 0 is the caller; an address of 0 means that nothing is set, or that nothing is read.
 pub(crate) fn call(caller: &Arc<Process>, id: usize, which: u32, new: usize, old: usize) -> Result<usize, Errno> {
     let meaning = meaning(which)?;
     let id = u32::try_from(id as i32).map_err(|_| Errno::ESRCH)?;
@@ -55,7 +55,7 @@ pub(crate) fn call(caller: &Arc<Process>, id: usize, which: u32, new: usize, old
         if limit.hard > before.hard {
             permit(caller, Act::RaiseLimit)?;
         }
-        // As on Linux, where nobody may go beyond what the system is made for.
+        // As on Linux, where no process may go beyond the system's maximum.
         if which == number::DESCRIPTORS && limit.hard > MAXIMUM_DESCRIPTORS {
             return Err(Errno::EPERM);
         }

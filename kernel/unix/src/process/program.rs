@@ -1,8 +1,8 @@
 //! Programs: from a path and two lists of strings to a process that is ready to run.
 //!
-//! A [`Plan`] is everything that can fail for reasons of the caller: the file was found and is an executable of this
-//! machine, the strings were read and fit. Only then is memory changed, which for `execve` means that the old program
-//! is given up.
+//! A [`Plan`] covers everything that can fail for reasons of the caller: the file was found and is an executable of
+//! this machine, the strings were read and fit. Only then is memory changed, which for `execve` means that the old
+//! program is given up.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -40,15 +40,15 @@ use crate::process::worker::Worker;
 use crate::process::{self, Origin, Place, Process};
 use crate::scheduling::{Standing, steps};
 
-/// The name of the region below the first stack, which nobody may touch.
+/// Name of the guard region below the first stack.
 const GUARD_NAME: &str = "[guard]";
-/// Most bytes of arguments and environment (Linux: a quarter of the stack).
+/// Greatest number of bytes of arguments and environment (Linux: a quarter of the stack).
 const LARGEST_STRINGS: usize = 128 * 1024;
-/// Most strings in one list.
+/// Greatest number of strings in one list.
 const MOST_STRINGS: usize = 4096;
-/// Strings that are read in a step.
+/// Number of strings that are read in a step.
 const STRINGS_AT_A_TIME: usize = 16;
-/// Longest path.
+/// Length of the longest path.
 pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// A program that is ready to be loaded.
@@ -61,7 +61,7 @@ pub(crate) struct Plan {
     environment: Texts,
 }
 
-/// The error numbers of what can go wrong with mappings.
+/// Translates errors of mappings into error numbers.
 pub(crate) fn map_error(error: MapError) -> Errno {
     match error {
         MapError::InvalidRange => Errno::EINVAL,
@@ -132,8 +132,8 @@ async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -
     }
 }
 
-/// Whether programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that
-/// counts of instructions can be compared to the last one.
+/// Set if programs lie elsewhere each time. Not with `aslr=off` on the boot command line: for debuggers, and so that
+/// counts of instructions can be compared to the last ones.
 static IS_RANDOM: AtomicBool = AtomicBool::new(true);
 
 /// Reads the boot command line.
@@ -145,10 +145,10 @@ pub(crate) fn start(aslr: Option<&str>) {
     }
 }
 
-/// Decides where a program lies, and everything around it.
+/// Decides the place of a program, and of everything around it.
 fn place(parse: impl Fn(u64) -> Result<Image, ImageError>) -> Result<(Image, Layout), Errno> {
     let is_random = IS_RANDOM.load(Ordering::Relaxed);
-    // Only a program whose file says where it lies can be in the way.
+    // Only a program with a fixed place in its file can be in the way.
     for _ in 0..if is_random { 8 } else { 0 } {
         let layout = Layout::random(SIZES, crate::random::word);
         let image = parse(layout.program).map_err(image_error)?;
@@ -160,14 +160,14 @@ fn place(parse: impl Fn(u64) -> Result<Image, ImageError>) -> Result<(Image, Lay
     Ok((image, Layout::FIXED))
 }
 
-/// Whether an address lies in the guard below a stack: the first one's, or what a program has made of the same kind.
+/// Returns whether an address lies in the guard below a stack: the first stack's, or a program's own of this kind.
 pub(crate) fn is_in_guard(space: &Space, address: u64, stack: u64) -> bool {
     let region = space.lock().region_at(address);
     let is_near = address < stack + PAGE_SIZE as u64 && stack.saturating_sub(address) <= STACK_GUARD;
     region.is_some_and(|region| region.name == GUARD_NAME || region.protection == Protection::None && is_near)
 }
 
-/// Reads a string, in steps, and gives its length. `E2BIG` if it is longer than `limit`.
+/// Reads a string, in steps, and returns its length. `E2BIG` if it is longer than `limit`.
 async fn read_string(process: &Process, address: usize, limit: usize, strings: &mut Texts) -> Result<usize, Errno> {
     let mut length = 0;
     loop {
@@ -193,19 +193,19 @@ async fn read_string(process: &Process, address: usize, limit: usize, strings: &
     }
 }
 
-/// For whom a program is loaded.
+/// The process on whose behalf a program is loaded.
 #[derive(Clone, Copy)]
 enum For<'a> {
-    /// The first program: without pauses.
+    /// None, for the first program: without pauses.
     Nobody,
-    /// A process that starts another one, and is told if there is no memory.
+    /// A process that starts another one, and gets an error if there is no memory.
     Parent(&'a Process),
-    /// A process that has given its old program up. Only if the machine has no memory left does it end: that its
-    /// account is full it was told before, or its children have filled it since.
+    /// A process that has given its old program up. It ends only if the machine has no memory left. Its account is not
+    /// checked again: a full one has refused the call before, or has been filled by its children since.
     Itself(&'a Process),
 }
 
-/// Lets the work pause between two parts. Others may have used memory up meanwhile, so that is asked for again.
+/// Lets the work pause between two parts. Others may have used memory up meanwhile, so the process is admitted again.
 async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
     match whom {
         For::Nobody => Ok(()),
@@ -220,8 +220,8 @@ async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Copies some words to an address; gives the address behind them. (A function, because what lives while a future waits
-/// makes the future large.)
+/// Copies some words to an address; returns the address behind them. (A function, because variables that live while a
+/// future waits make the future large.)
 fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>) -> Result<u64, Errno> {
     let mut bytes = [0; 1024];
     let mut length = 0;
@@ -234,7 +234,7 @@ fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>
 }
 
 impl Plan {
-    /// Reads what a process asks for: path, arguments and environment from its memory.
+    /// Reads a process's arguments of the call: path, arguments and environment from its memory.
     ///
     /// # Cancellation
     /// Dropping it has no effect.
@@ -261,8 +261,8 @@ impl Plan {
         Ok(Plan { path, content, image, layout, arguments, environment })
     }
 
-    /// Copies the first bytes of a range of the file to an address, and says how many. (Here, and not where it is
-    /// called, because what lives while a future waits makes the future large.)
+    /// Copies the first bytes of a range of the file to an address, and returns their number. (A function, because
+    /// variables that live while a future waits make the future large.)
     fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
         let mut piece = [0; 1024];
         let wanted = piece.len().min((range.end - range.start) as usize);
@@ -274,7 +274,7 @@ impl Plan {
         Ok(count)
     }
 
-    /// Writes what lies on the first stack: arguments, environment, and what the kernel tells. Gives its lowest
+    /// Writes the contents of the first stack: arguments, environment, and the auxiliary vector. Returns its lowest
     /// address.
     ///
     /// # Cancellation
@@ -324,7 +324,7 @@ impl Plan {
         Ok(image.pointer())
     }
 
-    /// Fills an empty address space and gives the first registers, in steps on behalf of a process.
+    /// Fills an empty address space and returns the first registers, in steps on behalf of a process.
     ///
     /// # Cancellation
     /// The address space is left with a part of the program.
@@ -343,7 +343,7 @@ impl Plan {
                 let count = self.copy_piece(space, address, offset..segment.file.end)?;
                 offset += count as u64;
                 address += count;
-                // Each piece is copied twice, and each page made anew.
+                // Each piece is copied twice, and each page is new.
                 if address / PAGE_SIZE != (address - count) / PAGE_SIZE {
                     pause_for(whom).await?;
                 }
@@ -371,8 +371,8 @@ impl Plan {
             map_shared(space, address, frames, Sharing::ReadOnly, Protection::ReadExecute)?;
         }
         pause_for(whom).await?;
-        // In memory of its own, for which the pause has asked: it would make the future of every call that loads a
-        // program too large.
+        // In memory of its own, for which the pause has admitted the process: it would make the future of every call
+        // that loads a program too large.
         let stack = Box::pin(self.write_stack(space, shared, whom)).await?;
         Ok(UserContext::new(self.image.entry(), stack))
     }
@@ -384,7 +384,7 @@ impl Plan {
     pub(crate) async fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
         let mut at = 0;
         loop {
-            // Out of the lock before it is dropped.
+            // Dropped outside of the lock.
             let looked = process.descriptors.lock().take_closing(&mut at);
             let Some(closing) = looked else { break };
             drop(closing);
@@ -401,7 +401,7 @@ impl Plan {
     /// Loads the program into an address space of its own.
     ///
     /// # Cancellation
-    /// Nothing is left of it.
+    /// It is freed.
     async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
         pause_for(whom).await?;
         let space =
@@ -422,7 +422,7 @@ impl Plan {
         }
     }
 
-    /// Starts the program, which was loaded, in a new process.
+    /// Starts the loaded program in a new process.
     fn start(
         self,
         loaded: Loaded,
@@ -455,11 +455,11 @@ impl Plan {
 struct Loaded {
     space: Arc<Space>,
     shared: Shared,
-    /// The first registers.
+    /// The initial registers.
     context: Option<UserContext>,
 }
 
-/// The `spawn` call.
+/// Performs the `spawn` call.
 ///
 /// # Cancellation
 /// There is no new process.
@@ -494,13 +494,13 @@ pub(crate) async fn spawn(
             }
             match own.get(number as usize) {
                 Ok(file) => drop(inherited.replace(position, file.clone(), false)?),
-                // Without a list a child gets what there is of 0, 1 and 2.
+                // Without a list a child gets the caller's 0, 1 and 2 as far as they exist.
                 Err(error) if descriptors != 0 => return Err(error),
                 Err(_) => {}
             }
         }
     }
-    // All ones: as the caller. A child is never more important than its parent may be.
+    // All ones: the caller's priority. A child is never more important than its parent may be.
     let default_priority = match priority {
         usize::MAX => process.default_priority,
         number => Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?,
@@ -528,7 +528,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     }
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let origin = Origin { account, place, standing, authority };
-    // For nobody there are no pauses.
+    // Without a process there are no pauses.
     let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
         return Err(Errno::ENOMEM);
     };

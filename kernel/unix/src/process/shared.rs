@@ -15,7 +15,7 @@ use abi_unix::Errno;
 use memory::{Frame, SharedFrame};
 use spin::Once;
 
-/// Words from what one worker publishes to what the next one does.
+/// Number of words from one worker's ready word to the next worker's.
 const WORDS: usize = size_of::<ReadyWord>() / size_of::<u64>();
 
 /// A process's own pages: the process page and the completion ring.
@@ -24,24 +24,24 @@ pub(crate) struct Shared {
     ring: Vec<SharedFrame>,
     /// One more than the highest index that a worker ever had: only so many words are looked at.
     workers: AtomicUsize,
-    /// Where the pages lie in the process.
+    /// Address of the pages in the process.
     start: AtomicUsize,
-    /// Where the scheduler's image lies in the process.
+    /// Address of the scheduler's image in the process.
     image: AtomicUsize,
-    /// How far the program was moved from where its file says.
+    /// Distance by which the program was moved from its place in the file.
     bias: AtomicUsize,
 }
 
-/// How much room a layout has to have for what this module maps.
+/// Room that a layout must have for this module's mappings.
 pub(crate) const SIZES: Sizes = Sizes { shared: SHARED_SIZE as u64, image: LARGEST_IMAGE as u64 };
 
-/// A fresh frame of zeros that can be mapped.
+/// Allocates a frame of zeros that can be mapped.
 pub(crate) fn zeroed() -> Result<SharedFrame, Errno> {
     Ok(Frame::allocate_zeroed().map_err(|_| Errno::ENOMEM)?.share())
 }
 
 impl Shared {
-    /// Fresh pages, all zero.
+    /// Allocates fresh pages, all zero.
     pub(crate) fn new() -> Result<Shared, Errno> {
         let count = pages(INITIAL_CAPACITY);
         let mut ring = Vec::new();
@@ -53,7 +53,7 @@ impl Shared {
         Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias })
     }
 
-    /// Makes them all zero again, for another program.
+    /// Makes all pages zero again, for another program.
     pub(crate) fn clear(&self) {
         self.page.zero();
         for frame in &self.ring {
@@ -61,30 +61,30 @@ impl Shared {
         }
     }
 
-    /// Says that there is a worker with this index.
+    /// Records that there is a worker with this index.
     pub(crate) fn add_worker(&self, index: usize) {
-        // Relaxed: whoever misses it misses what the worker has not said yet.
+        // Relaxed: a reader that misses the worker misses nothing that it has published yet.
         self.workers.fetch_max(index + 1, Ordering::Relaxed);
     }
 
-    /// What the process says is ready or running in it, over all its workers. A claim.
+    /// Returns the priorities published as ready or running, over all workers of the process. A claim.
     #[inline(always)]
     pub(crate) fn ready(&self) -> u64 {
         let (ready, running) = self.all_words();
         ready | running
     }
 
-    /// What it says is ready, without what runs. A claim.
+    /// Returns the priorities published as ready, without the running ones. A claim.
     pub(crate) fn ready_only(&self) -> u64 {
         self.all_words().0
     }
 
-    /// What it says runs. A claim.
+    /// Returns the priorities published as running. A claim.
     pub(crate) fn running_only(&self) -> u64 {
         self.all_words().1
     }
 
-    /// What it says is ready, and what runs.
+    /// Returns the priorities published as ready, and as running.
     #[inline(always)]
     fn all_words(&self) -> (u64, u64) {
         let Some(words) = self.page.bytes().atomic_words::<{ MAXIMUM_WORKERS * WORDS }>(0) else { return (0, 0) };
@@ -93,33 +93,34 @@ impl Shared {
         workers.fold((0, 0), |all, words| (all.0 | load(&words[0]), all.1 | load(&words[1])))
     }
 
-    /// What the process says one of its workers runs: the bit of the coroutine's priority, or 0. A claim.
+    /// Returns the priority bit of the coroutine that one worker is published to run, or 0. A claim.
     pub(crate) fn running(&self, worker: usize) -> u64 {
         let offset = worker % MAXIMUM_WORKERS * size_of::<ReadyWord>() + 8;
         self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Whether something in the process is ready and more important than what one of its workers runs. A claim.
+    /// Returns whether something ready in the process is more important than the coroutine that one worker runs. A
+    /// claim.
     pub(crate) fn is_outranked_within(&self, worker: usize) -> bool {
         let running = self.running(worker);
         running != 0 && self.ready_only() & (running & running.wrapping_neg()).wrapping_sub(1) != 0
     }
 
-    /// Shows a worker user interrupts, for its handler.
+    /// Shows user interrupts to a worker, for its handler.
     pub(crate) fn add_interrupts(&self, worker: usize, bits: u64) {
         let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
         if let Some(word) = self.page.bytes().atomic_u64(offset) {
-            // Release: the handler sees what was done before the interrupt was sent.
+            // Release: the handler sees the sender's earlier writes.
             word.fetch_or(bits, Ordering::Release);
         }
     }
 
-    /// Tells the process's executor which mode to follow.
+    /// Publishes the mode to the process's executor.
     pub(crate) fn tell_mode(&self, mode: Mode) {
         self.tell(core::mem::offset_of!(ProcessPage, mode), mode as u64);
     }
 
-    /// Tells the process's executor what its claims are limited to.
+    /// Publishes the limit of claims to the process's executor.
     pub(crate) fn tell_ceiling(&self, ceiling: Priority) {
         self.tell(core::mem::offset_of!(ProcessPage, ceiling), ceiling.number().into());
     }
@@ -128,7 +129,7 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).expect("fields of the process page").store(value, Ordering::Relaxed);
     }
 
-    /// Whether there are user interrupts that a worker's handler has not taken. A claim.
+    /// Returns whether there are user interrupts that a worker's handler has not taken. A claim.
     pub(crate) fn has_interrupts(&self, worker: usize) -> bool {
         let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
         self.page.bytes().atomic_u64(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
@@ -141,68 +142,68 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).map_or(0, |word| word.swap(0, Ordering::Acquire))
     }
 
-    /// How many interrupts a worker's handler says that it has taken without the kernel. A claim.
+    /// Returns the number of interrupts that a worker's handler has taken without the kernel. A claim.
     pub(crate) fn hardware_interrupts(&self, worker: usize) -> u64 {
         let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>() + 8;
         self.page.bytes().atomic_u64(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// The frames of the completion ring as a process begins with it.
+    /// Returns the frames of the completion ring with which a process begins.
     pub(crate) fn ring(&self) -> &[SharedFrame] {
         &self.ring
     }
 
-    /// Says where everything lies, before it is mapped for a program.
+    /// Records the places of all parts, before they are mapped for a program.
     pub(crate) fn place(&self, layout: &Layout, program: Placement) {
         let bias = match program {
             Placement::Fixed => 0,
             Placement::Moved { bias } => bias as usize,
         };
         self.bias.store(bias, Ordering::Relaxed);
-        // Relaxed: nobody runs the program yet.
+        // Relaxed: the program does not run yet.
         self.start.store(layout.shared as usize, Ordering::Relaxed);
         self.image.store(layout.image as usize, Ordering::Relaxed);
     }
 
-    /// The address of one of the parts that lie at offsets in `abi_queue::pages`.
+    /// Returns the address of one of the parts that lie at offsets in `abi_queue::pages`.
     pub(crate) fn address(&self, offset: usize) -> usize {
         self.start.load(Ordering::Relaxed) + offset
     }
 
-    /// How far the program was moved from where its file says.
+    /// Returns the distance by which the program was moved from its place in the file.
     pub(crate) fn program_bias(&self) -> usize {
         self.bias.load(Ordering::Relaxed)
     }
 
-    /// The address of the scheduler's image.
+    /// Returns the address of the scheduler's image.
     pub(crate) fn image_address(&self) -> usize {
         self.image.load(Ordering::Relaxed)
     }
 
-    /// Whether a program counter lies in the scheduler's image.
+    /// Returns whether a program counter lies in the scheduler's image.
     pub(crate) fn is_in_image(&self, pc: usize) -> bool {
         let length = COMMON.get().map_or(0, |common| common.image.len() * PAGE_SIZE);
         pc.wrapping_sub(self.image_address()) < length
     }
 
-    /// Where its pages go in the process's address space: address, frames.
+    /// Returns the mappings of its own pages in the process's address space: address, frames.
     pub(crate) fn mappings(&self) -> [(usize, Vec<SharedFrame>); 2] {
         let at = |offset| self.address(offset);
         [(at(PROCESS_PAGE_OFFSET), alloc::vec![self.page.clone()]), (at(COMPLETION_RING_OFFSET), self.ring.clone())]
     }
 
-    /// Where the global page goes: address, frames.
+    /// Returns the mapping of the global page: address, frames.
     pub(crate) fn global_mapping(&self) -> Option<(usize, Vec<SharedFrame>)> {
         COMMON.get().map(|common| (self.address(GLOBAL_PAGE_OFFSET), alloc::vec![common.global.clone()]))
     }
 
-    /// Where the scheduler's image goes: address, frames.
+    /// Returns the mapping of the scheduler's image: address, frames.
     pub(crate) fn image_mapping(&self) -> Option<(usize, Vec<SharedFrame>)> {
         COMMON.get().map(|common| (self.image_address(), common.image.clone()))
     }
 }
 
-/// What every process sees: the global page, readable, and the scheduler's image, executable.
+/// Pages that every process sees: the global page, readable, and the scheduler's image, executable.
 struct Common {
     global: SharedFrame,
     image: Vec<SharedFrame>,
@@ -230,7 +231,7 @@ pub(crate) fn start(image: &[u8], ticks_per_second: u64, epoch_ns: u64, harts: u
     Ok(())
 }
 
-/// Publishes which mode all executors follow.
+/// Publishes the mode for all executors.
 pub(crate) fn publish_mode(mode: SystemMode) {
     if let Some(common) = COMMON.get() {
         let word = common.global.bytes().atomic_u64(core::mem::offset_of!(GlobalPage, mode));

@@ -1,15 +1,14 @@
-//! Threads: workers that run their own code in the place of the process's executor (clone(2)).
+//! Threads: workers that run their own code instead of the process's executor (clone(2)).
 //!
-//! To the kernel a thread is what a worker is: registers, a switching coroutine, a place to sleep. It differs in what
-//! the process shares with the kernel for it, which is nothing: a worker has a word in the process page in which it
-//! publishes what is ready, so there are few; a thread publishes nothing, is as important as its process was when it
-//! started, and there may be thousands. Workers have the slots below [`MAXIMUM_WORKERS`], threads those from there on;
-//! a slot is given to somebody else only when all others have had their turn, so that an old thread's number does not
-//! soon mean a new one.
+//! To the kernel a thread is the same as a worker: registers, a switching coroutine, a place to sleep. The difference
+//! lies in the memory that the process shares with the kernel for it, which is none: a worker has a word in the process
+//! page in which it publishes its ready bitmap, so there are few workers; a thread publishes nothing, is as important
+//! as its process was when it started, and there may be thousands. Workers have the slots below [`MAXIMUM_WORKERS`],
+//! threads those from there on; a slot is reused only when all others have had their turn, so that an old thread's
+//! number does not soon name a new one.
 //!
-//! What happens at a thread's end is for those who stay: its robust locks are marked as their owner's death, the word
-//! that it named becomes 0, and who waits there is woken. When the process ends nobody stays, and nothing of this is
-//! done.
+//! A thread's end is handled for those that stay: its robust locks are marked as their owner's death, the word that it
+//! named becomes 0, and waiters there are woken. When the process ends no thread stays, and nothing of this is done.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -22,11 +21,11 @@ use hal_api::UserContext;
 use crate::process::worker::Worker;
 use crate::process::{MAXIMUM_WORKERS, Process};
 
-/// Threads that one process can have at once, its workers not counted.
+/// Number of threads that one process can have, without its workers.
 pub(crate) const MAXIMUM_THREADS: usize = 4096;
-/// One more than the last slot: the numbers made of them fit into the bits that a lock word has for its owner.
+/// One more than the last slot: the thread numbers made of slots fit into the owner's bits of a lock word.
 const SLOTS: usize = 0x4000;
-/// Entries of a robust list that are looked at, as on Linux.
+/// Greatest number of entries of a robust list that are looked at, as on Linux.
 const LONGEST_ROBUST_LIST: usize = 2048;
 
 const _: () = assert!(SLOTS * 0x1_0000 - 1 <= futex::THREAD_MASK as usize);
@@ -40,27 +39,27 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// None.
+    /// Creates an empty table.
     pub(crate) const fn new() -> Threads {
         Threads { entries: BTreeMap::new(), last: 0 }
     }
 
-    /// All of them.
+    /// Returns all threads.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Worker>> {
         self.entries.values()
     }
 
-    /// Those with this slot and the ones above.
+    /// Returns the threads from this slot on.
     pub(crate) fn from(&self, slot: usize) -> impl Iterator<Item = &Arc<Worker>> {
         self.entries.range(slot..).map(|(_, thread)| thread)
     }
 
-    /// The one with this slot.
+    /// Returns the thread with this slot.
     pub(crate) fn get(&self, slot: usize) -> Option<&Arc<Worker>> {
         self.entries.get(&slot)
     }
 
-    /// A free slot; `None` if there are too many threads.
+    /// Returns a free slot; `None` if there are too many threads.
     pub(crate) fn free_slot(&mut self) -> Option<usize> {
         if self.entries.len() >= MAXIMUM_THREADS {
             return None;
@@ -78,18 +77,18 @@ impl Threads {
         self.entries.insert(slot, thread);
     }
 
-    /// Takes a thread out, which has ended.
+    /// Removes a thread that has ended.
     pub(crate) fn remove(&mut self, slot: usize) -> Option<Arc<Worker>> {
         self.entries.remove(&slot)
     }
 
-    /// Takes all out.
+    /// Removes all threads.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 }
 
-/// The `clone` call. Admitted by the caller.
+/// Performs the `clone` call. Admitted by the caller.
 pub(crate) fn clone(
     parent: &Worker,
     context: &UserContext,
@@ -133,7 +132,7 @@ pub(crate) fn clone(
     Ok(thread.thread_id() as usize)
 }
 
-/// The worker or thread of a process with this number; 0 means the caller.
+/// Returns the worker or thread of a process with this number; 0 means the caller.
 pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, Errno> {
     if number == 0 {
         return Ok(caller.clone());
@@ -143,7 +142,7 @@ pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, E
     above.and_then(|above| process.worker_or_thread(above / 0x1_0000)).ok_or(Errno::ESRCH)
 }
 
-/// What a worker or thread does last, while others of its process go on.
+/// Performs the last actions of a worker or thread, while others of its process go on.
 pub(crate) fn depart(thread: &Worker) {
     let process = &thread.process;
     let head = thread.robust_list();
@@ -173,7 +172,7 @@ fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<()
         if entry == head {
             break;
         }
-        // Read first: whoever gets the lock may change the list.
+        // Read first: the next owner of the lock may change the list.
         let next = word(process, entry)? & !1;
         if entry != pending {
             give_up_lock(process, entry.wrapping_add(offset), owner, false)?;
@@ -192,7 +191,7 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
     }
     loop {
         let value = process.space.lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
-        // It may have been released already, without those who wait having been woken.
+        // It may have been released already, without a wake-up of its waiters.
         if is_pending && value == 0 {
             process.futexes.wake_one(lock);
             return Ok(());

@@ -1,14 +1,14 @@
-//! Allegations: what a process says about its memory, before anybody has checked it.
+//! User addresses and lengths, unvalidated.
 //!
-//! An address that comes from a process is a number until the process's address space has been asked. These types carry
-//! such numbers, with overflow and range checked once at construction; only [`Process`](crate::process::Process) turns
-//! them into bytes.
+//! An address that comes from a process is a number until the process's address space has validated it. These types
+//! carry such numbers, with overflow and range checked once at construction; only [`Process`](crate::process::Process)
+//! turns them into bytes.
 
 use abi_unix::Errno;
 
 /// First address behind the user half.
 pub(crate) const USER_END: usize = 0x40_0000_0000;
-/// Largest transfer of one call (Linux: `MAX_RW_COUNT`); longer ones are shortened.
+/// Size of the largest transfer of one call (Linux: `MAX_RW_COUNT`); longer ones are shortened.
 pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
 
 /// A range of bytes that a process claims to own.
@@ -19,7 +19,7 @@ pub(crate) struct UserBuffer {
 }
 
 impl UserBuffer {
-    /// A range that lies in the user half; `EFAULT` otherwise.
+    /// Creates a range that lies in the user half; `EFAULT` otherwise.
     pub(crate) fn new(address: usize, length: usize) -> Result<UserBuffer, Errno> {
         let length = length.min(LARGEST_TRANSFER);
         match address.checked_add(length) {
@@ -28,17 +28,17 @@ impl UserBuffer {
         }
     }
 
-    /// First address.
+    /// Returns the first address.
     pub(crate) fn address(self) -> usize {
         self.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(self) -> usize {
         self.length
     }
 
-    /// Whether nothing is to be moved.
+    /// Returns whether the range is empty.
     pub(crate) fn is_empty(self) -> bool {
         self.length == 0
     }
