@@ -18,6 +18,7 @@
 
 use core::ffi::c_void;
 
+use crate::order::{Image, Order};
 use crate::shard::{Link, Shard, add, is_linked};
 use crate::state::{Initial, Reason, Value, Word};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
@@ -26,10 +27,10 @@ use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 /// Polls a coroutine; answers one of [`PENDING`], [`DONE`], [`YIELDED`].
 ///
 /// `frame` is what the caller gave to `run`: something of its own for each stack that polls.
-pub type Poll = unsafe extern "C" fn(header: *mut Header, frame: *mut c_void) -> u32;
+pub type Poll<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, frame: *mut c_void) -> u32;
 /// Takes a control block back: the executor will never touch it again. `outcome` is one of [`COMPLETED`],
 /// [`CANCELLED_OUTCOME`].
-pub type Finish = unsafe extern "C" fn(header: *mut Header, outcome: u32);
+pub type Finish<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, outcome: u32);
 
 /// Answer of a poll: wait until somebody wakes it.
 pub const PENDING: u32 = 0;
@@ -45,22 +46,24 @@ pub const CANCELLED_OUTCOME: u32 = 1;
 
 /// The control block of a coroutine, in memory of the caller, at a fixed address from `spawn` until `finish` is called.
 #[repr(C)]
-pub struct Header {
+pub struct Header<O: Order = Image> {
     pub(crate) link: Link,
     pub(crate) slot: Plain<*const Slot>,
     pub(crate) cid: Plain<u64>,
-    pub(crate) poll: Poll,
-    pub(crate) finish: Finish,
+    pub(crate) poll: Poll<O>,
+    pub(crate) finish: Finish<O>,
     /// Kind, priority and beginning, as the first word has them.
     pub(crate) initial: Initial,
+    /// Place among equals; protected like the links.
+    pub(crate) key: Plain<O::Key>,
 }
 
-impl Header {
+impl<O: Order> Header<O> {
     /// A control block for a coroutine that is not spawned yet.
     ///
     /// `kind` means nothing to the scheduler. A `priority` of 64 or more counts as 63.
     #[inline]
-    pub fn new(poll: Poll, finish: Finish, kind: u16, priority: u8) -> Header {
+    pub fn new(poll: Poll<O>, finish: Finish<O>, kind: u16, priority: u8) -> Header<O> {
         Header {
             link: Link::unlinked(),
             slot: Plain::new(core::ptr::null()),
@@ -68,13 +71,30 @@ impl Header {
             poll,
             finish,
             initial: Initial::ready(kind, (priority as usize).min(PRIORITIES - 1)),
+            key: Plain::new(O::Key::default()),
         }
     }
 
     /// The same for a coroutine that begins blocked: it is polled for the first time when somebody wakes it.
     #[inline]
-    pub fn blocked(self) -> Header {
+    pub fn blocked(self) -> Header<O> {
         Header { initial: self.initial.blocked(), ..self }
+    }
+
+    /// The same for a coroutine whose place among its equals is `key`.
+    #[inline]
+    pub fn with_key(self, key: O::Key) -> Header<O> {
+        Header { key: Plain::new(key), ..self }
+    }
+
+    /// Gives the coroutine another place among its equals, which counts when it becomes ready next.
+    ///
+    /// # Safety
+    /// The caller is the coroutine's own poll; or the coroutine is not spawned yet.
+    pub unsafe fn set_key(&self, key: O::Key) {
+        // SAFETY: a key is read only of a coroutine that is in a list or on the way into one, by the lock's holder, and
+        // the caller excludes both.
+        unsafe { self.key.set(key) };
     }
 
     /// Writes the fields that a scheduler could still read by mistake.
@@ -85,7 +105,7 @@ impl Header {
     }
 
     /// What is called when the scheduler gives the control block back.
-    pub fn finish(&self) -> Finish {
+    pub fn finish(&self) -> Finish<O> {
         self.finish
     }
 
@@ -109,8 +129,7 @@ pub struct Slot {
 
 /// Functions of the caller that the executor calls, never while it holds a lock.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Hooks {
+pub struct Hooks<O: Order = Image> {
     /// Given to each of them.
     pub context: *mut c_void,
     /// Make this worker, which had found nothing to do, call `run` again.
@@ -118,7 +137,7 @@ pub struct Hooks {
     /// The completion counters of this worker differ: take the completions and wake their coroutines.
     pub completions: Option<unsafe extern "C" fn(context: *mut c_void, worker: u32)>,
     /// Continue a coroutine that was suspended inside a poll, on its own stack. Returns when this stack is used again.
-    pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header)>,
+    pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header<O>)>,
     /// A lock has been busy for long, so its holder probably has no processor: give it yours.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// The worker that calls, and is awake; a number that no worker has if none does. Only asked where sharing is lazy.
@@ -142,9 +161,17 @@ pub enum Sharing {
     Lazy = 1,
 }
 
-impl Hooks {
+// Not derived, because a derive would ask for `O: Copy`, of which nothing is here.
+impl<O: Order> Clone for Hooks<O> {
+    fn clone(&self) -> Hooks<O> {
+        *self
+    }
+}
+impl<O: Order> Copy for Hooks<O> {}
+
+impl<O: Order> Hooks<O> {
     /// No hook at all: enough for one worker whose caller knows when to run.
-    pub const NONE: Hooks = Hooks {
+    pub const NONE: Hooks<O> = Hooks {
         context: core::ptr::null_mut(),
         notify: None,
         completions: None,
@@ -238,10 +265,10 @@ pub struct Counters {
 
 /// The executor, in memory of the caller. It must not move.
 #[repr(C, align(128))]
-pub struct Executor {
+pub struct Executor<O: Order = Image> {
     // First, so that a shard's address is cheap to compute.
     shards_memory: [Shard; SHARDS],
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: Hooks<O>,
     /// Workers that found nothing and returned.
     pub(crate) idle: AtomicU32,
     chunks: AtomicU32,
@@ -251,18 +278,18 @@ pub struct Executor {
 }
 
 // SAFETY: the table at the top of this file says what keeps the accesses to each field apart.
-unsafe impl Sync for Executor {}
+unsafe impl<O: Order> Sync for Executor<O> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for Executor {}
+unsafe impl<O: Order> Send for Executor<O> {}
 
-impl Executor {
+impl<O: Order> Executor<O> {
     /// Makes an executor in `memory`, with one shard and no worker.
     ///
     /// # Safety
     /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor
     /// is used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever
     /// thread calls the executor.
-    pub unsafe fn initialise(memory: *mut Executor, ready: *const [ReadyWord; SHARDS], hooks: Hooks) {
+    pub unsafe fn initialise(memory: *mut Executor<O>, ready: *const [ReadyWord; SHARDS], hooks: Hooks<O>) {
         // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
         unsafe {
             put(&raw mut (*memory).hooks, hooks);
@@ -384,7 +411,7 @@ impl Executor {
     /// # Safety
     /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its
     /// functions may be called on any worker.
-    pub unsafe fn spawn(&self, header: *mut Header, hint: usize) -> Result<u64, SpawnError> {
+    pub unsafe fn spawn(&self, header: *mut Header<O>, hint: usize) -> Result<u64, SpawnError> {
         // SAFETY: the caller's promise is the same.
         match unsafe { self.spawn_or_0(header, hint) } {
             0 => Err(SpawnError::NeedSlots),
@@ -400,7 +427,7 @@ impl Executor {
     /// # Safety
     /// As for [`spawn`](Self::spawn).
     #[inline(always)]
-    pub(crate) unsafe fn spawn_or_0(&self, header: *mut Header, hint: usize) -> u64 {
+    pub(crate) unsafe fn spawn_or_0(&self, header: *mut Header<O>, hint: usize) -> u64 {
         let shard = self.shard_for(hint);
         if shard.try_lock() {
             // SAFETY: we have the lock.
@@ -417,7 +444,7 @@ impl Executor {
 
     #[cold]
     #[inline(never)]
-    unsafe fn spawn_slowly(&self, shard: &Shard, header: *mut Header) -> u64 {
+    unsafe fn spawn_slowly(&self, shard: &Shard, header: *mut Header<O>) -> u64 {
         shard.lock(&self.hooks);
         // SAFETY: we have the lock.
         let mut slot = unsafe { shard.free.get() };
@@ -437,7 +464,7 @@ impl Executor {
     /// # Safety
     /// The caller has the lock; `header` as for [`spawn`](Self::spawn).
     #[inline(always)]
-    unsafe fn spawn_into(&self, shard: &Shard, slot: *const Slot, header: *mut Header) -> u64 {
+    unsafe fn spawn_into(&self, shard: &Shard, slot: *const Slot, header: *mut Header<O>) -> u64 {
         // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says
         // that the header is fresh.
         unsafe {
@@ -532,7 +559,7 @@ impl Executor {
         // The coroutine is blocked, and every other way to make it ready needs the lock that we have.
         slot.word.make_ready_elsewhere(home.index, here.index);
         // SAFETY: the addition made us its one holder, so that the header is there and stays.
-        let header: *const Header = unsafe { slot.header.get().cast() };
+        let header: *const Header<O> = unsafe { slot.header.get().cast() };
         if home.index != here.index {
             home.unlock();
             here.lock(&self.hooks);
@@ -657,14 +684,14 @@ impl Executor {
     }
 
     /// The coroutine's header, if it is linked in a list of this shard, whose lock the caller has; and its word.
-    fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header, Value)> {
+    fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header<O>, Value)> {
         let word = slot.word.read_for_links();
         if !word.belongs_to(cid) || !word.is_awake() || word.shard() != shard.index {
             return None;
         }
         // SAFETY: invariant Alive.
         let (header, linked) = unsafe {
-            let header = slot.header.get().cast::<Header>();
+            let header = slot.header.get().cast::<Header<O>>();
             (header, is_linked(header))
         };
         if linked { Some((header, word)) } else { None }
@@ -824,7 +851,7 @@ impl Executor {
     /// # Safety
     /// The caller has the lock.
     #[inline(always)]
-    unsafe fn unlock_and_notify<T>(&self, shard: &Shard, header: *const Header, result: T) -> T {
+    unsafe fn unlock_and_notify<T>(&self, shard: &Shard, header: *const Header<O>, result: T) -> T {
         // SAFETY: the lock protects it.
         if unsafe { shard.sleepers.get() } != 0 {
             // SAFETY: as above.
@@ -836,7 +863,7 @@ impl Executor {
 
     #[cold]
     #[inline(never)]
-    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, header: *const Header, result: T) -> T {
+    unsafe fn unlock_with_sleepers<T>(&self, shard: &Shard, header: *const Header<O>, result: T) -> T {
         // SAFETY: the caller has the lock.
         unsafe {
             match self.hooks.sharing {
@@ -875,7 +902,7 @@ impl Executor {
     ///
     /// # Safety
     /// The caller has the lock.
-    unsafe fn unlock_lazily(&self, shard: &Shard, header: *const Header) {
+    unsafe fn unlock_lazily(&self, shard: &Shard, header: *const Header<O>) {
         // SAFETY: the caller has the lock, and what is linked exists.
         let (sleepers, slot, cid) = unsafe { (self.sleepers_of(shard), (*header).slot.get(), (*header).cid.get()) };
         // The hook is not called under a lock, as all hooks.
@@ -1000,7 +1027,7 @@ impl Executor {
             // What only another worker can run is nothing for us; that worker runs or was notified.
             // SAFETY: we have the lock.
             let empty = shard.ready().load(Ordering::Relaxed) == 0
-                || index != worker && unsafe { shard.first_for_others().0.is_null() };
+                || index != worker && unsafe { shard.first_for_others::<O>().0.is_null() };
             if empty {
                 // SAFETY: as above.
                 unsafe { shard.sleepers.set(shard.sleepers.get() | bit) };
@@ -1016,13 +1043,13 @@ impl Executor {
     }
 }
 
-impl Header {
+impl<O: Order> Header<O> {
     /// Calls the caller's poll.
     ///
     /// # Safety
     /// The caller is the header's holder.
     #[inline(always)]
-    pub(crate) unsafe fn call_poll(header: *const Header, frame: *mut c_void) -> u32 {
+    pub(crate) unsafe fn call_poll(header: *const Header<O>, frame: *mut c_void) -> u32 {
         // SAFETY: whoever spawned it promised that it can be polled on any worker.
         unsafe { ((*header).poll)(header.cast_mut(), frame) }
     }
@@ -1032,7 +1059,7 @@ impl Header {
     /// # Safety
     /// Its slot was freed by the caller, who holds no lock.
     #[inline(always)]
-    pub(crate) unsafe fn call_finish(header: *const Header, outcome: u32) {
+    pub(crate) unsafe fn call_finish(header: *const Header<O>, outcome: u32) {
         // SAFETY: we are its last user.
         unsafe { ((*header).finish)(header.cast_mut(), outcome) }
     }

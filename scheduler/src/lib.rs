@@ -27,7 +27,7 @@
 //! # Guarantees
 //!
 //! * A worker takes the most important ready coroutine that it can see in any shard; among equals its own shard's, in
-//!   the order in which they became ready.
+//!   the order of [`order`]: first in, first out in the image.
 //! * A wake is never lost: a wake during the poll makes the coroutine ready again. The poll that follows sees
 //!   everything that the waking thread wrote before the wake.
 //! * [`Executor::set_priority`] works in every state.
@@ -49,6 +49,7 @@ pub mod entry;
 mod executor;
 #[cfg(all(test, loom))]
 mod loom_tests;
+pub mod order;
 mod run;
 mod shard;
 mod state;
@@ -60,6 +61,7 @@ pub use executor::{
     CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Outcome, PENDING, Poll,
     Sharing, Signals, Slot, SpawnError, Stale, State, YIELDED,
 };
+pub use order::{Fifo, Image, Order};
 pub use sync::ReadyWord;
 
 /// Number of priorities.

@@ -11,6 +11,7 @@
 use core::ffi::c_void;
 
 use crate::executor::{CANCELLED_OUTCOME, COMPLETED, DONE, Executor, Header, Outcome, PENDING};
+use crate::order::Order;
 use crate::shard::{Shard, add};
 use crate::state::{AfterPending, Taken, Value};
 use crate::sync::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use crate::{PRIORITIES, SHARDS};
 /// of a worker that was removed or does not get a processor.
 const FAIRNESS_TURN: u64 = 64;
 
-impl Executor {
+impl<O: Order> Executor<O> {
     /// Polls ready coroutines, most important first, until nothing is ready or the attention word is set.
     ///
     /// # Safety
@@ -204,7 +205,7 @@ impl Executor {
     /// The header is held by this worker, whose shard this is.
     #[cold]
     #[inline(never)]
-    unsafe fn requeue(&self, shard: &Shard, header: *const Header) {
+    unsafe fn requeue(&self, shard: &Shard, header: *const Header<O>) {
         shard.lock(&self.hooks);
         // SAFETY: the caller's promise, and we have the lock.
         unsafe { shard.link(header, Header::word(header)) };
@@ -216,7 +217,7 @@ impl Executor {
     /// # Safety
     /// The worker, whose shard this is, has just polled it, or taken it.
     #[inline(always)]
-    unsafe fn finish(&self, shard: &Shard, header: *const Header, outcome: u32) {
+    unsafe fn finish(&self, shard: &Shard, header: *const Header<O>, outcome: u32) {
         shard.lock(&self.hooks);
         // SAFETY: the caller's promise; then we have the lock; then not any more.
         unsafe {
@@ -233,7 +234,7 @@ impl Executor {
     /// The worker, whose shard this is, has just taken it.
     #[cold]
     #[inline(never)]
-    unsafe fn take_marked(&self, shard: &Shard, header: *const Header) -> bool {
+    unsafe fn take_marked(&self, shard: &Shard, header: *const Header<O>) -> bool {
         // SAFETY: we are its holder, so its slot is there.
         let slot = unsafe { &*(*header).slot.get() };
         let mut word = slot.word.read();
@@ -272,7 +273,7 @@ impl Executor {
     /// # Safety
     /// The worker has the lock of its shard, which is given up.
     #[inline(never)]
-    unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header {
+    unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header<O> {
         // Shards from which a steal has just failed.
         let mut avoid = 0;
         loop {
@@ -339,7 +340,7 @@ impl Executor {
     ///
     /// # Safety
     /// The worker, whose shard is `to`, holds no lock.
-    unsafe fn steal(&self, from: &Shard, to: &Shard, ours: u64) -> *const Header {
+    unsafe fn steal(&self, from: &Shard, to: &Shard, ours: u64) -> *const Header<O> {
         if !from.try_lock() {
             from.count_retry();
             return core::ptr::null();
@@ -385,13 +386,13 @@ impl Elsewhere {
 #[inline(always)]
 fn unlikely() {}
 
-impl Header {
+impl<O: Order> Header<O> {
     /// The state of a coroutine.
     ///
     /// # Safety
     /// It is held by the caller.
     #[inline(always)]
-    unsafe fn word(header: *const Header) -> Value {
+    unsafe fn word(header: *const Header<O>) -> Value {
         // SAFETY: whoever holds it may read its block, and slots stay for ever.
         unsafe { (*(*header).slot.get()).word.read() }
     }

@@ -14,6 +14,7 @@
 use core::ffi::c_void;
 
 use crate::executor::{Header, Hooks, Signals, Slot};
+use crate::order::Order;
 use crate::state::{Freed, Value};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, put, spin};
 use crate::{PRIORITIES, SHARDS};
@@ -127,7 +128,7 @@ impl Shard {
     }
 
     #[inline(always)]
-    pub(crate) fn lock(&self, hooks: &Hooks) {
+    pub(crate) fn lock<O: Order>(&self, hooks: &Hooks<O>) {
         if !self.try_lock() {
             self.lock_slowly(hooks);
         }
@@ -135,7 +136,7 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn lock_slowly(&self, hooks: &Hooks) {
+    fn lock_slowly<O: Order>(&self, hooks: &Hooks<O>) {
         let mut spins = 0;
         loop {
             // Look before trying, so that waiting does not take the line from the holder. (In the model a look may be
@@ -227,20 +228,26 @@ impl Shard {
     /// # Safety
     /// The caller has the lock and is the header's holder; the header is in no list, and its shard is this one.
     #[inline(always)]
-    pub(crate) unsafe fn link(&self, header: *const Header, word: Value) {
+    pub(crate) unsafe fn link<O: Order>(&self, header: *const Header<O>, word: Value) {
         let list = self.list(word.priority());
         // SAFETY: the caller's promise.
-        unsafe { self.insert(header, word, (*list).previous.get(), list) };
+        unsafe {
+            let next = place_from_end(list, header);
+            self.insert(header, word, (*next).previous.get(), next);
+        }
     }
 
     /// Puts a header at the beginning of its list: it had its turn, and somebody more important interrupted it.
     ///
     /// # Safety
     /// As for [`link`](Self::link).
-    pub(crate) unsafe fn link_first(&self, header: *const Header, word: Value) {
+    pub(crate) unsafe fn link_first<O: Order>(&self, header: *const Header<O>, word: Value) {
         let list = self.list(word.priority());
         // SAFETY: the caller's promise.
-        unsafe { self.insert(header, word, list, (*list).next.get()) };
+        unsafe {
+            let previous = place_from_front(list, header);
+            self.insert(header, word, previous, (*previous).next.get());
+        }
     }
 
     /// Puts a header between two links of its list.
@@ -248,7 +255,7 @@ impl Shard {
     /// # Safety
     /// As for [`link`](Self::link).
     #[inline(always)]
-    unsafe fn insert(&self, header: *const Header, word: Value, previous: *const Link, next: *const Link) {
+    unsafe fn insert<O: Order>(&self, header: *const Header<O>, word: Value, previous: *const Link, next: *const Link) {
         let priority = word.priority();
         // SAFETY: the lists' links are the lock's, and so are those of the headers in them.
         unsafe {
@@ -273,7 +280,12 @@ impl Shard {
     /// # Safety
     /// As for [`link`](Self::link); the caller is this shard's worker.
     #[inline(always)]
-    pub(crate) unsafe fn rotate(&self, published: &ReadyWord, header: *const Header, word: Value) -> *const Header {
+    pub(crate) unsafe fn rotate<O: Order>(
+        &self,
+        published: &ReadyWord,
+        header: *const Header<O>,
+        word: Value,
+    ) -> *const Header<O> {
         let priority = word.priority();
         let bit = 1u64 << priority;
         let bitmap = published.0.load(Ordering::Relaxed);
@@ -290,11 +302,12 @@ impl Shard {
         // SAFETY: as for `link` and `take`; the list is not empty, and is not afterwards.
         unsafe {
             let link = header.cast::<Link>();
-            let last = (*list).previous.get();
-            (*link).next.set(list);
+            let behind = place_from_end(list, header);
+            let last = (*behind).previous.get();
+            (*link).next.set(behind);
             (*link).previous.set(last);
             (*last).next.set(link);
-            (*list).previous.set(link);
+            (*behind).previous.set(link);
             let first = (*list).next.get();
             let next = (*first).next.get();
             (*list).next.set(next);
@@ -308,7 +321,7 @@ impl Shard {
     ///
     /// # Safety
     /// The caller has the lock; the header is in one of the lists.
-    pub(crate) unsafe fn unlink(&self, header: *const Header) {
+    pub(crate) unsafe fn unlink<O: Order>(&self, header: *const Header<O>) {
         // SAFETY: as for `link`.
         unsafe {
             let link = header.cast::<Link>();
@@ -330,7 +343,7 @@ impl Shard {
     /// # Safety
     /// The caller has the lock, and is this shard's worker.
     #[inline(always)]
-    pub(crate) unsafe fn take(&self, published: &ReadyWord, bitmap: u64) -> *const Header {
+    pub(crate) unsafe fn take<O: Order>(&self, published: &ReadyWord, bitmap: u64) -> *const Header<O> {
         let bit = bitmap & bitmap.wrapping_neg();
         published.1.store(bit, Ordering::Relaxed);
         // SAFETY: the caller has the lock.
@@ -356,7 +369,7 @@ impl Shard {
     ///
     /// # Safety
     /// The caller has the lock.
-    pub(crate) unsafe fn first_for_others(&self) -> (*const Header, u64) {
+    pub(crate) unsafe fn first_for_others<O: Order>(&self) -> (*const Header<O>, u64) {
         let mut bits = self.ready().load(Ordering::Relaxed);
         while bits != 0 {
             let list = self.list(bits.trailing_zeros() as usize);
@@ -364,7 +377,7 @@ impl Shard {
             unsafe {
                 let mut link = (*list).next.get();
                 while link != list {
-                    let header = link.cast::<Header>();
+                    let header = link.cast::<Header<O>>();
                     if !(*(*header).slot.get()).word.read().has_stack() {
                         return (header, bits & bits.wrapping_neg());
                     }
@@ -396,7 +409,7 @@ impl Shard {
     /// # Safety
     /// The caller is the worker that ran it, and has the lock of its own shard, which is this one and the coroutine's.
     #[inline(always)]
-    pub(crate) unsafe fn free_slot(&self, header: *const Header) {
+    pub(crate) unsafe fn free_slot<O: Order>(&self, header: *const Header<O>) {
         // SAFETY: the header is the worker's until `finish`, the free list is the lock's.
         unsafe {
             let slot = (*header).slot.get();
@@ -409,11 +422,49 @@ impl Shard {
     }
 }
 
+/// The link before which a header that becomes ready is put: the list's own unless the header precedes others.
+///
+/// # Safety
+/// The caller has the lock, and is the holder of the header, which is in no list.
+#[inline(always)]
+unsafe fn place_from_end<O: Order>(list: *const Link, header: *const Header<O>) -> *const Link {
+    // SAFETY: the lock protects the links, and the keys of what is linked; the header's own is its holder's.
+    unsafe {
+        let mut next = list;
+        loop {
+            let previous = (*next).previous.get();
+            if previous == list || !O::precedes((*header).key.get(), (*previous.cast::<Header<O>>()).key.get()) {
+                return next;
+            }
+            next = previous;
+        }
+    }
+}
+
+/// The link behind which a header is put whose turn is not over: the list's own unless others precede the header.
+///
+/// # Safety
+/// As for [`place_from_end`].
+#[inline(always)]
+unsafe fn place_from_front<O: Order>(list: *const Link, header: *const Header<O>) -> *const Link {
+    // SAFETY: as there.
+    unsafe {
+        let mut previous = list;
+        loop {
+            let next = (*previous).next.get();
+            if next == list || !O::precedes((*next.cast::<Header<O>>()).key.get(), (*header).key.get()) {
+                return previous;
+            }
+            previous = next;
+        }
+    }
+}
+
 /// Whether a header is in a list.
 ///
 /// # Safety
 /// The caller has the lock of its shard, or holds it.
-pub(crate) unsafe fn is_linked(header: *const Header) -> bool {
+pub(crate) unsafe fn is_linked<O: Order>(header: *const Header<O>) -> bool {
     // SAFETY: the caller's promise.
     unsafe { !(*header).link.next.get().is_null() }
 }
