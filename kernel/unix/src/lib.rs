@@ -1,13 +1,13 @@
 //! The Unix-like kernel: processes made of coroutines, on a kernel made of coroutines.
 //!
-//! Everything that can wait is a kernel coroutine, run by the same scheduler that runs in every process; there is one
+//! Everything that can wait is a kernel coroutine, run by the scheduler that runs in every process too; there is one
 //! kernel stack for each hart. A reader starts with [`process::worker`], where user mode is a call that returns a
-//! reason, then [`calls`], where registers become a decoded [`asynchronous::operation`], then what it acts on:
-//! [`files`], [`network`], [`process`]. Who runs next and who pays for it is in [`scheduling`], and what is told about
-//! all that in [`observing`].
+//! reason, then [`calls`], where registers become a decoded [`asynchronous::operation`], then the objects of these:
+//! [`files`], [`network`], [`process`]. The choice of the next coroutine and the charges for time are in
+//! [`scheduling`], and all reports in [`observing`].
 //!
-//! This crate is policy: it contains no unsafe code. What it needs from the machine comes through `platform`, physical
-//! memory through `memory`, user mode through `usermode`.
+//! This crate is policy: it contains no unsafe code. Its access to the machine is `platform`, to physical memory
+//! `memory`, to user mode `usermode`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -43,22 +43,22 @@ use crate::scheduling::{executor, rests, stretch};
 
 static HARTS: AtomicUsize = AtomicUsize::new(1);
 
-/// Number of harts that run the system.
+/// Returns the number of harts that run the system.
 pub fn harts() -> usize {
     HARTS.load(Ordering::Relaxed)
 }
 
-/// What a counter stands at, for tests of the kernel as a whole.
+/// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
     counters::read(counter)
 }
 
-/// How many completions the first process has been posted, for the same tests.
+/// Returns the number of completions that the first process has been posted, for such tests.
 pub fn posted_to_the_first() -> u64 {
     process::find(1).map_or(0, |first| first.posted())
 }
 
-/// What the image of the kernel brings along.
+/// Parts of the kernel's image that the kernel uses.
 pub struct Parts {
     /// The scheduler's functions, from its image.
     pub scheduler: Table,
@@ -70,8 +70,8 @@ pub struct Parts {
 
 /// Starts the kernel on the first hart, once memory and heap are there, and never returns.
 ///
-/// What the boot command line names as `init=PROGRAM -- ARGUMENTS` becomes the first
-/// process; its end ends the machine.
+/// The program of `init=PROGRAM -- ARGUMENTS` on the boot command line becomes the first process; its end ends the
+/// machine.
 pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     if let Err(reason) = prepare(platform, parts) {
         println!("the kernel cannot start: {reason}");
@@ -109,8 +109,8 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     Ok(())
 }
 
-/// What every hart does for ever: run the most important coroutine, look for interrupts, and when there is nothing,
-/// free what files that are gone have left, and sleep.
+/// Runs the loop of a hart, for ever: polls the most important coroutine and looks for interrupts; if nothing is ready,
+/// frees remains of files that have gone, or sleeps.
 pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {
@@ -118,7 +118,7 @@ pub fn run_hart() -> ! {
         stretch::looked_by_the_executor();
         usermode::release_retired();
         shared::publish(scheduling::claims_worth(executor::waiting()));
-        // Who leaves remains on this hart comes by here before it sleeps.
+        // A hart with remains comes by here before it sleeps.
         if worker.run_one() {
             continue;
         }
@@ -131,7 +131,7 @@ pub fn run_hart() -> ! {
     }
 }
 
-/// Deals with everything that is pending on this hart, and says what it was.
+/// Handles everything that is pending on this hart, and returns it.
 pub fn on_interrupt() -> platform::Pending {
     let pending = platform::poll_interrupts();
     if pending.timer {
@@ -144,17 +144,17 @@ pub fn on_interrupt() -> platform::Pending {
     pending
 }
 
-/// From `NAME=VALUE … -- ARGUMENT …` to the words before and behind the dashes.
+/// Splits `NAME=VALUE … -- ARGUMENT …` into the words before and behind the dashes.
 fn split_line(line: &str) -> (&str, &str) {
     line.split_once(" -- ").unwrap_or((line, ""))
 }
 
-/// The value of a word `NAME=VALUE` on the boot command line, the first if there are several.
+/// Returns the value of a word `NAME=VALUE` on the boot command line, the first if there are several.
 fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// From `init=PATH -- ARGUMENT …` to path and arguments, the path being the first.
+/// Parses `init=PATH -- ARGUMENT …` into path and arguments; the path is the first argument too.
 fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
     let rest = split_line(line).1;
     let path = boot_option(line, "init").unwrap_or("/bin/hello");
@@ -163,7 +163,7 @@ fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
     (path.into(), arguments)
 }
 
-/// The first process is gone: so is the machine.
+/// Ends the machine after the first process.
 pub fn first_process_has_ended(ending: Ending) -> ! {
     match ending {
         Ending::Exited(0) => println!("the first process has ended"),
@@ -173,7 +173,7 @@ pub fn first_process_has_ended(ending: Ending) -> ! {
     power_off(ending)
 }
 
-/// Ends the machine with a status that says how the first process ended.
+/// Ends the machine with a status that tells how the first process ended.
 pub fn power_off(ending: Ending) -> ! {
     shut_down(match ending {
         Ending::Exited(0) => Status::Success,
@@ -182,19 +182,19 @@ pub fn power_off(ending: Ending) -> ! {
     })
 }
 
-/// Ends the machine after everything that was printed has left it.
+/// Ends the machine after all output has left it.
 pub fn shut_down(status: Status) -> ! {
     platform::console_flush();
     Machine::shutdown(status)
 }
 
-/// Starts the machine anew after everything that was printed has left it.
+/// Restarts the machine after all output has left it.
 pub fn restart() -> ! {
     platform::console_flush();
     Machine::restart()
 }
 
-/// `struct utsname`.
+/// Returns the contents of `struct utsname`.
 pub fn system_name() -> [u8; 6 * SYSTEM_NAME_FIELD] {
     let fields =
         ["COPS", "cops", env!("CARGO_PKG_VERSION"), concat!("#1 SMP COPS ", env!("CARGO_PKG_VERSION")), "riscv64", ""];

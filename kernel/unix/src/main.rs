@@ -19,7 +19,7 @@ mod image {
 
     platform::machine::entry!(main, hart_main);
 
-    /// Hart numbers without a call through a pointer: the heap asks at every allocation.
+    /// Hart numbers without a call through a pointer: every allocation needs one.
     struct ThisHart;
 
     impl memory::hart::CurrentHart for ThisHart {
@@ -61,7 +61,7 @@ mod image {
         let initial_files = match platform.initial_files {
             None => &[],
             // SAFETY: the platform has checked that the range is memory, has kept it out of the free memory that the
-            // frame allocator was given, and the direct map covers it; nobody writes to it.
+            // frame allocator was given, and the direct map covers it; no code writes to it.
             Some((start, end)) => unsafe {
                 core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
             },

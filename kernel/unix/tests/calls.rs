@@ -1,9 +1,9 @@
 //! The whole kernel on the fake machine, with programs that make random calls: sequences that several processes and
 //! threads make beside each other, with the descriptors, mappings and processes that earlier calls have made.
 //!
-//! What `apps/fuzz` does on the machine is done here in a fraction of the time and with the checks of a debug build.
-//! User mode is a script: each visit changes the registers as a program would that makes one more call. Nobody executes
-//! the program's instructions, so that its memory may become what it likes.
+//! `apps/fuzz` does the same on the machine; the test takes a fraction of the time and has the checks of a debug build.
+//! User mode is a script: each visit changes the registers as a program would that makes one more call. The program's
+//! instructions are not executed, so that its memory may have any contents.
 
 mod common;
 
@@ -20,17 +20,17 @@ use kernel_unix::Parts;
 
 use crate::common::{BOOT, CODE, DATA};
 
-/// Where the program's memory for arguments lies.
+/// Address of the program's memory for arguments.
 const INPUT: usize = DATA;
 const OUTPUT: usize = 0x2_8000;
 const AREA: usize = 0x8000;
-/// Distance of the things in the input area.
+/// Distance of the items in the input area.
 const STEP: usize = 256;
-/// The first things there: the program's path, its arguments, and the descriptors of a child.
+/// First items there: the program's path, its arguments, and the descriptors of a child.
 const ARGUMENTS: usize = INPUT + 64;
 const DESCRIPTORS: usize = INPUT + 128;
 
-/// What random calls read.
+/// Returns the memory that random calls read.
 fn input() -> Vec<u8> {
     let paths = ["/tmp/a", "/tmp/b", "/tmp/d", "/tmp/d/x", "/dev/zero", "/dev/null", "/bin", "", "."];
     let mut area = vec![0; AREA];
@@ -112,17 +112,17 @@ impl Random {
     }
 }
 
-/// Whose registers these are: what a program keeps in `s1`, or gets in `tp` when it begins.
+/// Register in which a program keeps its identity: `s1`; it begins with it in `tp`.
 const MARK: usize = 9;
 const THREAD_POINTER: usize = 4;
-/// Whether the last call was `wait4`: what a program keeps in `s2`.
+/// Register in which a program keeps whether its last call was `wait4`: `s2`.
 const HAS_WAITED: usize = 18;
-/// The first process's.
+/// Identity of the first process.
 const FIRST: u64 = 1;
-/// Anybody else's.
+/// Identity of every other process.
 const OTHER: u64 = 2;
 
-/// What the first process does when everybody has made enough calls.
+/// Steps of the first process when all have made enough calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     EndOthers,
@@ -133,7 +133,7 @@ enum Closing {
     End,
 }
 
-/// Calls with which the first process begins: each starts another one.
+/// Number of calls with which the first process begins: each starts another process.
 const FIRST_SPAWNS: u64 = 4;
 
 struct World {
@@ -141,36 +141,36 @@ struct World {
     left: u32,
     is_begun: bool,
     closing: Closing,
-    /// How many calls were done at once, and how many of these were no error.
+    /// Number of calls that were done in place, and of those among them without an error.
     made: u64,
     succeeded: u64,
-    /// Processes beside the first, and workers of theirs.
+    /// Number of processes beside the first, and of their workers.
     others: u64,
-    /// Threads that were asked for.
+    /// Number of threads that were requested.
     threads: u32,
 }
 
-/// Threads that are asked for in one run.
+/// Greatest number of threads that are requested in one run.
 const MOST_THREADS: u32 = 200;
 
-/// Tokens that calls in flight have.
+/// Number of tokens of calls in flight.
 const TOKENS: u64 = 64;
-/// Descriptors that are closed in the end: more than there can be.
+/// Number of descriptors that are closed in the end: more than there can be.
 const MOST_DESCRIPTORS: usize = 1100;
-/// How long the first process sleeps, in nanoseconds: for longer than some dozens of its threads need for a call each,
-/// so that less important processes have their turn.
+/// Time that the first process sleeps, in nanoseconds: longer than some dozens of its threads need for a call each, so
+/// that less important processes have their turn.
 const NAP_NS: usize = 1_000_000_000;
-/// Looks at whether others are gone.
+/// Greatest number of looks at whether others are gone.
 const MOST_ROUNDS: usize = 10_000;
 
 impl World {
-    /// What the program whose registers these are does next.
+    /// Chooses the next trap of the program with these registers.
     fn go_on(&mut self, context: &mut UserContext) -> Trap {
         if context.register(MARK) == 0 {
             let is_first = !self.is_begun || context.register(THREAD_POINTER) == FIRST;
             let mark = if is_first { FIRST } else { OTHER };
             self.is_begun = true;
-            // Threads begin with the registers of who starts them, workers with a thread pointer.
+            // Threads begin with the registers of their creator, workers with a thread pointer.
             context.set_register(MARK, mark);
             self.others += u64::from(mark == OTHER);
         } else {
@@ -241,11 +241,11 @@ impl World {
                     arguments[0] = CODE as usize;
                 }
                 SystemCall::WorkerWait => arguments[1] = self.random.below(100_000),
-                // Nobody ends the first process or keeps it from starting others.
+                // The first process is not ended, nor kept from starting others.
                 SystemCall::Kill | SystemCall::ProcessLimit if is_first => arguments[0] = 2 + self.random.below(20),
                 SystemCall::Kill => arguments[0] = self.random.below(20),
                 SystemCall::Reboot => arguments[0] = 0,
-                // The machine's memory is the test's: files may not be as long as they like.
+                // The machine's memory is the test's: files must not become arbitrarily long.
                 SystemCall::Truncate | SystemCall::Seek => {
                     arguments[1] = self.random.of(&[0, 100, 65536, 1 << 62, usize::MAX]);
                 }
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// The first process ends all others, then everything that it has itself, and sleeps.
+    /// Chooses the last calls of the first process: it ends all others, gives up everything that it has, and sleeps.
     fn close(&mut self, context: &mut UserContext) -> (SystemCall, [usize; 6]) {
         let has_waited = context.register(HAS_WAITED) != 0;
         let answer = errno::decode(context.register(10) as usize);
@@ -302,7 +302,7 @@ impl World {
     }
 }
 
-/// A sleep of the first process, which has seen all that was posted.
+/// Returns a sleep of the first process, which has seen all posted completions.
 fn sleep(duration_ns: usize) -> (SystemCall, [usize; 6]) {
     let posted = kernel_unix::posted_to_the_first();
     (SystemCall::WorkerWait, [posted as usize, duration_ns, 0, 0, 0, 0])
@@ -332,7 +332,7 @@ fn continue_script(simulation: &Simulation, world: &Arc<Mutex<World>>) {
     });
 }
 
-/// Calls of a run, a hundred times as many in a long one.
+/// Number of calls of a run, a hundred times as many in a long one.
 const CALLS: u32 = 20_000;
 
 #[test]

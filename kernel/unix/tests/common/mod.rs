@@ -2,7 +2,7 @@
 
 use hal_api::BootInformation;
 
-/// The fake machine, as its firmware describes it.
+/// The fake machine's boot information.
 pub static BOOT: BootInformation = BootInformation {
     device_tree: include_bytes!("../../../platform/fixtures/virt-plic.dtb"),
     device_tree_address: 0x8700_0000,
@@ -15,7 +15,7 @@ pub const CODE: u64 = 0x1_0000;
 /// The address of a program's memory.
 pub const DATA: usize = 0x2_0000;
 
-/// An executable file for RISC-V: a page of code, and memory that begins with these bytes.
+/// Makes an executable file for RISC-V: a page of code, and memory that begins with these bytes.
 pub fn program(data: &[u8], length: usize) -> Vec<u8> {
     assert!(data.len() <= length);
     let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
