@@ -1,12 +1,12 @@
-//! The derivation tree: which capability came from which.
+//! The capability derivation tree (seL4's MDB): the parent of each capability.
 //!
-//! All capabilities of objects stand in lists in preorder of the tree. That a capability is another's child is not
-//! stored but compared ([`is_parent`]): it follows it, means (part of) the same object, and the other is marked as one
-//! whose followers count as children. So deleting a capability in the middle needs no repair of those below it; they
-//! become its parent's children by what they are.
+//! All capabilities of objects are in lists in preorder of the tree. The relation of child and parent is not stored but
+//! determined by comparison ([`is_parent`]): the child follows the parent, refers to the same object or a part of it,
+//! and the parent is marked as revocable. So deleting a capability in the middle needs no repair of its children; by
+//! the same comparison they become its parent's children.
 //!
-//! A depth in each slot was tried in thought and rejected: when a slot goes, those below it would keep a depth that
-//! makes them look like children of whatever sibling stands before.
+//! A depth in each slot was considered and rejected: when a capability is deleted, its children would keep a depth that
+//! makes them children of the sibling before it.
 
 use abi_sel4::InvocationError;
 use objects::{Capability, Lineage, Page, Ref, Slot, tag};
@@ -14,7 +14,7 @@ use objects::{Capability, Lineage, Page, Ref, Slot, tag};
 use crate::capability::{is_within, same_object, same_region};
 use crate::ring;
 
-/// Whether the second capability is a child of the first, given that it follows it in the list.
+/// Whether the second capability, which must follow the first in the list, is a child of the first.
 pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
     if !parent.is_revocable() {
         return false;
@@ -39,15 +39,16 @@ pub fn has_children(slot: Ref<Slot>) -> bool {
     slot.next.get().is_some_and(|next| is_parent(&slot, &next))
 }
 
-/// As [`is_parent`], for a page or a page table that is mapped nowhere, behind a slot that holds memory.
+/// As [`is_parent`], for a page or an unmapped page table behind an untyped capability.
 #[inline(always)]
 pub fn has_page(parent: &Slot, page: Page) -> bool {
     let Some((base, bits)) = parent.capability.untyped() else { return false };
-    // An object never begins in a memory and ends outside of it, unless the memory lies in the object.
+    // An object that begins in untyped memory never ends outside of it, unless the untyped memory lies in the object.
     parent.is_revocable() && page.base.wrapping_sub(base) >> bits == 0 && page.size.bits() <= u32::from(bits)
 }
 
-/// As [`has_children`], for a slot that holds this memory: the other kinds need not be told apart.
+/// As [`has_children`], for a slot with a capability to this untyped memory: the other kinds of capabilities need no
+/// distinction.
 #[inline(always)]
 pub fn has_objects(slot: Ref<Slot>, base: u64, bits: u8) -> bool {
     slot.is_revocable() && slot.next.get().is_some_and(|next| is_within(base, bits, &next.capability.get()))
@@ -60,13 +61,13 @@ pub fn is_final(slot: Ref<Slot>) -> bool {
     !same(slot.previous.get()) && !same(slot.next.get())
 }
 
-/// Puts a capability into an empty slot, as derived from what is in `source`.
+/// Inserts a capability into an empty slot, derived from the capability in `source`.
 #[inline]
 pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
     let lineage = lineage(&capability, &source.capability.get());
     link_behind(source, slot);
     slot.set_lineage(lineage);
-    // An untyped that is copied has no room for objects of its own any more: both would make them in the same memory.
+    // Untyped memory whose capability is copied counts as used: otherwise both capabilities could make objects in it.
     if let (Capability::Untyped { base, bits, device, .. }, Capability::Untyped { base: new_base, bits: new_bits, .. }) =
         (source.capability.get(), capability)
         && base == new_base
@@ -77,7 +78,7 @@ pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
     slot.capability.set(capability);
 }
 
-/// Puts a capability of a new object into an empty slot, as a child of what is in `parent`.
+/// Inserts a capability of a new object into an empty slot, as a child of the capability in `parent`.
 #[inline(always)]
 pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
     link_behind(parent, slot);
@@ -85,7 +86,7 @@ pub fn insert_new(parent: Ref<Slot>, slot: Ref<Slot>, capability: Capability) {
     slot.capability.set(capability);
 }
 
-/// As [`insert_new`] for each slot of a row, the last of which follows the parent then.
+/// As [`insert_new`] for each slot of a row; the last slot follows the parent in the list.
 #[inline(always)]
 pub fn insert_row(parent: Ref<Slot>, first: Ref<Slot>, count: u64, capability: impl Fn(u64) -> Capability) {
     let mut behind = parent.next.get();
@@ -121,7 +122,7 @@ fn link_behind(before: Ref<Slot>, slot: Ref<Slot>) {
     }
 }
 
-/// What a capability that is derived from `source` is to those that follow it.
+/// The relation of a capability derived from `source` to the capabilities that follow it.
 fn lineage(derived: &Capability, source: &Capability) -> Lineage {
     let is_original = match (derived, source) {
         (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: from, .. }) => badge != from,
@@ -133,7 +134,7 @@ fn lineage(derived: &Capability, source: &Capability) -> Lineage {
     if is_original { Lineage::Original } else { Lineage::Copy }
 }
 
-/// Moves what is in a slot to an empty one, perhaps changed.
+/// Moves a slot's capability, possibly changed, to an empty slot.
 #[inline]
 pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
     to.copy_place(&from);
@@ -156,14 +157,14 @@ fn relink(slot: Ref<Slot>) {
     }
 }
 
-/// Exchanges two slots, each perhaps changed.
+/// Exchanges the capabilities of two slots, possibly changed.
 pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: Capability, second: Ref<Slot>) {
     first.capability.set(second_capability);
     second.capability.set(first_capability);
     let (first_previous, first_next) = (first.previous.get(), first.next.get());
     let (second_previous, second_next) = (second.previous.get(), second.next.get());
     first.swap_flags(&second);
-    // Where the two are neighbours, each takes the other's place beside itself.
+    // If the two are neighbours, each links to the other.
     let other = |place: Option<Ref<Slot>>, own: Ref<Slot>, instead: Ref<Slot>| match place {
         Some(place) if place == own => Some(instead),
         place => place,
@@ -177,7 +178,7 @@ pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: C
     ring::exchanged(first, second);
 }
 
-/// Takes a slot out of the list and empties it.
+/// Removes a slot from the list and empties it.
 #[inline]
 pub fn remove(slot: Ref<Slot>) {
     let (previous, next) = (slot.previous.get(), slot.next.get());
@@ -186,7 +187,7 @@ pub fn remove(slot: Ref<Slot>) {
     }
     if let Some(next) = next {
         next.previous.set(previous);
-        // If this was the first with its badge, what follows it must not become a sibling's child.
+        // After the first capability with its badge, the next must not become a sibling's child.
         if slot.is_first_badged() {
             next.mark_first_badged();
         }
@@ -194,10 +195,10 @@ pub fn remove(slot: Ref<Slot>) {
     slot.reset();
 }
 
-/// What a copy of a capability would be.
+/// The capability that a copy would have.
 ///
 /// # Errors
-/// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be.
+/// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be copied.
 #[inline]
 pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, InvocationError> {
     Ok(match capability {

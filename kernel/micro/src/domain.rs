@@ -1,4 +1,4 @@
-//! Invocations of the right to choose domains.
+//! Invocations of the domain capability: threads' domains and the domain schedule.
 
 use abi_sel4::configuration::{DOMAIN_DURATION_BITS, DOMAIN_SCHEDULE_LENGTH};
 use abi_sel4::{Invocation, InvocationError};
@@ -8,10 +8,10 @@ use crate::invocation::{Arguments, Done};
 use crate::kernel::Kernel;
 use crate::state::Period;
 
-/// Entries of the schedule of domains, as the word of a message that indexes are compared with.
+/// Number of entries of the domain schedule, as a message word for comparison with indexes.
 const ENTRIES: u64 = DOMAIN_SCHEDULE_LENGTH as u64;
 
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
@@ -25,7 +25,7 @@ fn range(limit: u64) -> InvocationError {
 }
 
 impl Kernel {
-    /// Checks a call.
+    /// Decodes an invocation.
     pub(crate) fn decode_domain(
         &self,
         invocation: Option<Invocation>,
@@ -74,7 +74,7 @@ impl Kernel {
         }
     }
 
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     pub(crate) fn invoke_domain(&self, call: Call) -> Done {
         match call {
             Call::Set { tcb, domain } => self.set_domain(tcb, domain),

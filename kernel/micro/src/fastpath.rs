@@ -1,10 +1,19 @@
-//! The fastpath: a short message from a client to a server that waits for it, and the answer back.
+//! The fastpath: a short message from a client to a waiting server, the reply, and a fault whose handler waits.
 //!
-//! What most systems built on a microkernel do most of the time is calling a server and answering. When everything is
-//! as it usually is (no more words than registers, no capabilities, no faults, the other side waits, and nobody more
-//! important is ready), this is done here: each condition is checked first, then nothing can fail, and the hart goes
-//! straight on with the other thread. It does exactly what the long way does; whatever is not usual is left to that,
-//! with nothing changed. A fault whose handler waits is such a call, too: its message fits into registers.
+//! Most system calls of a system built on a microkernel call a server or reply to a client. The fastpath serves them
+//! under these conditions:
+//!
+//! * the message fits into registers and carries no capabilities;
+//! * the capability lookups succeed, and the capabilities have the necessary rights;
+//! * the other side waits: for a reply and receive, the caller waits for a reply to a call and not to a fault, no
+//!   thread waits to send at the endpoint, and the bound notification has no signals;
+//! * no ready thread of the domain is more important than the other thread, unless that is at least as important as the
+//!   current one;
+//! * the other thread is in the current domain and on this hart, and its address space is cached (SPACE-EPOCH).
+//!
+//! All conditions are checked first. Then no step can fail, and the hart continues directly with the other thread. The
+//! effect is exactly that of the slowpath; every other case is left to the slowpath, with no state changed. A fault
+//! whose message fits into registers is such a call, too.
 
 use abi_sel4::call::number;
 use abi_sel4::{MessageInfo, Rights};
@@ -15,7 +24,7 @@ use crate::node::Action;
 use crate::{cspace, fault, ipc};
 
 impl Kernel {
-    /// Serves a system call if everything about it is usual; the thread that runs next.
+    /// Serves a system call if the conditions of the fastpath hold; returns the thread that runs next.
     #[inline(always)]
     pub(crate) fn fastpath(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         match thread.register::<17>().get() {
@@ -44,7 +53,7 @@ impl Kernel {
         Some(receiver)
     }
 
-    /// Serves a fault if everything about it is usual; says whether the handler runs next.
+    /// Serves a fault if the conditions of the fastpath hold; returns whether the handler runs next.
     #[inline(always)]
     pub(crate) fn short_fault(&self, thread: Ref<Tcb>, fault: ThreadFault) -> bool {
         self.try_short_fault(thread, fault).is_some()
@@ -92,7 +101,7 @@ impl Kernel {
         }
         let space = self.can_hand_over(thread, caller)?;
 
-        // This thread waits for the next message.
+        // The current thread waits for the next message.
         thread.wait_previous.set(tail);
         thread.wait_next.set(None);
         match tail {
@@ -105,16 +114,16 @@ impl Kernel {
         thread.wait_rights.set(rights.0);
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
         thread.set_state_word(ThreadState::BlockedOnReceive);
-        // The right to answer is used up.
+        // The reply capability is consumed.
         forget(own);
         self.hand_over(thread, caller, 0, (information, length), space);
         Some(caller)
     }
 
-    /// Whether a thread could run at once if the current one stopped; its address space.
+    /// Checks whether a thread could run at once if the current one stopped; returns its address space.
     #[inline(always)]
     fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<Space> {
-        // A thread that runs has no fault, and nothing was decided yet in this kernel entry.
+        // A running thread has no fault, and this kernel entry has made no scheduling decision yet.
         debug_assert!(thread.has_no_fault() && self.node().action.get() == Action::Resume);
         let priority = other.priority.get();
         if priority < thread.priority.get() && !self.is_highest(priority) {
@@ -129,7 +138,7 @@ impl Kernel {
         other.space_in(self.space_epoch.get())
     }
 
-    /// Gives a short message, its description and its length, to a thread, which runs from now on.
+    /// Copies a short message, with its message information and length, to a thread, which becomes the current one.
     #[inline(always)]
     fn hand_over(&self, from: Ref<Tcb>, to: Ref<Tcb>, badge: u64, message: (MessageInfo, usize), space: Space) {
         let (information, length) = message;
@@ -153,7 +162,7 @@ impl Kernel {
     }
 }
 
-/// Makes a thread wait for the answer of a receiver, which leaves the queue of which it is the first.
+/// Makes a thread wait for a receiver's reply, and removes the receiver from the queue, whose first thread it is.
 #[inline(always)]
 fn begin_call(thread: Ref<Tcb>, endpoint: Ref<Endpoint>, receiver: Ref<Tcb>) {
     let next = receiver.wait_next.get();
@@ -167,8 +176,8 @@ fn begin_call(thread: Ref<Tcb>, endpoint: Ref<Endpoint>, receiver: Ref<Tcb>) {
     thread.set_state_word(ThreadState::BlockedOnReply);
 }
 
-/// Empties a slot with a right to answer: before it in the list is the caller's own reply capability, behind it
-/// nothing.
+/// Empties a slot with a reply capability: the capability before it in the list is the caller's master reply
+/// capability, and none follows.
 #[inline(always)]
 fn forget(slot: &Slot) {
     if let Some(previous) = slot.previous.get() {

@@ -1,4 +1,4 @@
-//! Faults: what a thread did wrong becomes a message to its fault handler, and the answer makes it go on.
+//! Faults: a fault becomes a message to the thread's fault handler, and the reply lets the thread continue.
 
 use abi_sel4::fault::{CapFault, UnknownSyscall, UserException, VMFault, status};
 use abi_sel4::{Fault, MessageInfo, Rights, message};
@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::message::{SendMode, message_register, send_buffer, set_message_register};
 
 impl Kernel {
-    /// A thread did something wrong: tells its handler, or stops it.
+    /// Sends a thread's fault to its fault handler, or stops the thread if it has none.
     #[inline(never)]
     pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let handler = cspace::lookup(thread, thread.fault_handler.get());
@@ -30,7 +30,7 @@ impl Kernel {
         self.deactivate(thread);
     }
 
-    /// Says on the console that a thread stopped for good.
+    /// Reports on the console that a thread has stopped for good.
     fn report_unhandled(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let pc = thread.fault_pc.get();
         crate::console::print(format_args!(
@@ -39,7 +39,7 @@ impl Kernel {
         ));
     }
 
-    /// Writes a fault as a message to the receiver; says its label and length.
+    /// Writes a fault message to the receiver; returns its label and length.
     pub(crate) fn transfer_fault(
         &self,
         sender: Ref<Tcb>,
@@ -79,7 +79,7 @@ impl Kernel {
         (fault.kind().label(), length)
     }
 
-    /// Takes the answer to a fault; says whether the thread goes on.
+    /// Processes the reply to a fault; returns whether the thread continues.
     pub(crate) fn answer_fault(&self, receiver: Ref<Tcb>, sender: Ref<Tcb>) -> bool {
         let information = MessageInfo(sender.register::<11>().get());
         match receiver.fault_kind() {
@@ -91,13 +91,13 @@ impl Kernel {
     }
 }
 
-/// Writes the words of an answer, the first of which is an address, to the registers of the thread that had the fault.
-/// Inline, so that the registers are constants.
+/// Writes the words of a reply, the first of which is an address, to the registers of the faulting thread. Inlined, so
+/// that the registers are constants.
 #[inline(always)]
 fn write_back(receiver: Ref<Tcb>, registers: &'static [usize], sender: Ref<Tcb>, information: MessageInfo) {
     let length = information.length();
     let words = send_buffer(sender);
-    // What the sender says beyond its buffer's existence is not copied.
+    // Without an IPC buffer only the words in registers are copied.
     let readable = if words.is_some() { length } else { length.min(message::REGISTERS) };
     let word = |index| message_register(sender, words, index);
     if readable > 0 {
@@ -108,7 +108,7 @@ fn write_back(receiver: Ref<Tcb>, registers: &'static [usize], sender: Ref<Tcb>,
     }
 }
 
-/// What a trap means for the thread that it came from; `None` if that has done nothing wrong.
+/// Converts a trap into the thread's fault; `None` for system calls and interrupts.
 #[inline(always)]
 pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
     let memory = |address, access| {
@@ -132,7 +132,7 @@ pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
     }
 }
 
-/// The message about a fault at this address, if it fits into registers.
+/// The fault message for a fault at this address, if it fits into registers.
 #[inline(always)]
 pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: ThreadFault) -> Option<[u64; 4]> {
     match fault {
@@ -146,7 +146,7 @@ pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: ThreadFault) -> Option<[u
     }
 }
 
-/// Writes a message that fits into registers.
+/// Writes a message of four words to the receiver's registers.
 #[inline(always)]
 pub fn put_four(receiver: Ref<Tcb>, words: [u64; 4]) {
     receiver.register::<12>().set(words[0]);

@@ -1,4 +1,4 @@
-//! The words about a hart that are touched without the kernel's lock; `smp` says what for.
+//! The words of each hart that are accessed without the kernel's lock; `smp` describes their purpose.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,32 +10,32 @@ use crate::node::MAXIMUM_NODES;
 
 /// A hart is in the kernel, or about to take the lock. The thread's registers are complete.
 pub(crate) const IN_KERNEL: u32 = 0;
-/// As above, and it came by a system call.
+/// As above, and the hart entered by a system call.
 pub(crate) const IN_SYSTEM_CALL: u32 = 1;
 /// A hart runs a thread.
 pub(crate) const IN_USER: u32 = 2;
 
-/// The words about each hart that harts touch without the lock.
+/// The words of one hart that harts access without the lock.
 pub(crate) struct Hart {
-    /// Where the hart is. Written by that hart alone. Release and acquire: whoever sees a hart in the kernel sees the
-    /// registers that it saved.
+    /// Place of the hart, in the kernel or in user mode. Written by that hart alone. Release and acquire: a hart that
+    /// sees another in the kernel sees the registers that it has saved.
     pub(crate) place: AtomicU32,
-    /// Whether the hart has to leave the address space that it came from. Set by the hart that holds the lock, cleared
-    /// by the hart that is meant, which waits for it. Release and acquire: whoever sees that a hart has left may give
-    /// the tables to somebody else.
+    /// Whether the hart must leave the address space from which it entered. Set by the hart that holds the lock,
+    /// cleared by the addressed hart, which waits for the lock. Release and acquire: a hart that sees that another has
+    /// left may reuse the tables' memory.
     pub(crate) must_leave: AtomicBool,
-    /// Which of its guest interrupt files the hart has to empty, because only it can; 0 for none. Set and cleared as
-    /// `must_leave`; release and acquire: what was found is there when it is cleared.
+    /// The guest interrupt file that the hart must empty, because only the hart itself can; 0 for none. Set and cleared
+    /// as `must_leave`. Release and acquire: `drained` is valid when this is cleared.
     pub(crate) must_drain: AtomicUsize,
-    /// The bits that the hart has found in such a file.
+    /// The bits that the hart found in that file.
     pub(crate) drained: AtomicU64,
 }
 
-/// The words of all harts of one kernel. They stand beside the kernel's lock, and the kernel refers to them.
+/// The words of all harts of one kernel. They are outside the kernel's lock, and the kernel refers to them.
 pub struct Harts {
     pub(crate) each: [Hart; MAXIMUM_NODES],
-    /// Which harts wait for the lock, a bit for each. A hint only, so relaxed: a hart that holds the lock and sees one
-    /// gives it back soon, and a hart that comes for it gives way for a moment.
+    /// The harts that wait for the lock, a bit for each. A hint only, so relaxed: a hart that holds the lock and sees a
+    /// waiting hart releases the lock soon, and a hart that is about to take the lock waits for a moment first.
     waiting: AtomicU32,
 }
 
@@ -48,7 +48,7 @@ impl Default for Harts {
 }
 
 impl Harts {
-    /// Harts that are in the kernel, and of which nothing is wanted.
+    /// Makes the words of harts that are in the kernel, without requests.
     pub const fn new() -> Harts {
         Harts {
             each: [const {
@@ -63,7 +63,7 @@ impl Harts {
         }
     }
 
-    /// Notes that a hart has come into the kernel: the registers of the thread that it ran are complete.
+    /// Records that a hart has entered the kernel: the registers of the thread that it ran are complete.
     #[inline(always)]
     pub fn note_trap(&self, trap: Trap, hart: usize) -> Trap {
         if cfg!(feature = "smp") {
@@ -73,24 +73,23 @@ impl Harts {
         trap
     }
 
-    /// Notes that a hart waits for the lock.
+    /// Records that a hart waits for the lock.
     pub(crate) fn begins_to_wait(&self, hart: usize) {
         self.waiting.fetch_or(1 << hart, Ordering::Relaxed);
     }
 
-    /// Notes that a hart does not wait for the lock any more.
+    /// Records that a hart does not wait for the lock any more.
     pub(crate) fn has_waited(&self, hart: usize) {
         self.waiting.fetch_and(!(1 << hart), Ordering::Relaxed);
     }
 
-    /// Whether a hart waits for the lock: it may be there for an interrupt that is more urgent than a long operation
-    /// here.
+    /// Whether a hart waits for the lock, perhaps with an interrupt that is more urgent than a long operation here.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
         cfg!(feature = "smp") && self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Does for the hart that holds the lock, while this one waits for it, what only this one can.
+    /// Serves the requests of the hart that holds the lock, while this hart waits for the lock.
     pub(crate) fn obey(&self, hart: usize) {
         let words = &self.each[hart];
         if words.must_leave.load(Ordering::Acquire) {

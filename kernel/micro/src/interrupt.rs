@@ -1,7 +1,7 @@
-//! Interrupts of devices, as users see them: each number has one handler capability and one notification.
+//! Interrupts of devices: each number has one IRQ handler object and one notification.
 //!
-//! When an interrupt comes its source is masked and the notification signalled; acknowledging it unmasks the source. So
-//! a device that keeps asking costs one entry for each time that its driver is ready for more.
+//! When an interrupt arrives, the kernel masks its source and signals the notification; acknowledging it unmasks the
+//! source. So a device that keeps interrupting costs one kernel entry for each acknowledgement of its driver.
 
 use abi_sel4::{Invocation, InvocationError, Rights, Trigger};
 use objects::{Capability, Ref, Slot};
@@ -13,7 +13,7 @@ use crate::{console, cspace, derivation, machine};
 
 /// The largest number of a device's interrupt.
 pub const MAXIMUM_IRQ: u64 = 95;
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
@@ -24,7 +24,7 @@ pub enum Call {
 }
 
 impl Kernel {
-    /// Checks a call of the right to make handlers.
+    /// Decodes an invocation of the IRQ control capability.
     pub(crate) fn decode_irq_control(
         &self,
         invocation: Option<Invocation>,
@@ -53,7 +53,7 @@ impl Kernel {
         Ok(Call::Issue { irq: irq as u16, control, slot, trigger })
     }
 
-    /// Checks a call of a handler.
+    /// Decodes an invocation of an IRQ handler.
     pub(crate) fn decode_irq_handler(
         &self,
         invocation: Option<Invocation>,
@@ -77,7 +77,7 @@ impl Kernel {
         }
     }
 
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     pub(crate) fn invoke_irq(&self, call: Call) -> Done {
         match call {
             Call::Issue { irq, control, slot, trigger } => {
@@ -101,21 +101,21 @@ impl Kernel {
         Done::Plain
     }
 
-    /// The last capability to a handler goes.
+    /// Deletes a handler's notification, when the last capability to the handler is deleted.
     pub(crate) fn stop_irq(&self, irq: u16) {
         if let Some(slot) = self.interrupts.slot(irq) {
             self.delete_one(slot);
         }
     }
 
-    /// Nobody has the handler any more.
+    /// Disables an interrupt without a handler.
     pub(crate) fn release_irq(&self, irq: u16) {
         if self.interrupts.set_state(irq, IrqState::Inactive) {
             machine::disable_irq(irq.into());
         }
     }
 
-    /// A device interrupts. Its source has been masked.
+    /// Signals the notification of a device's interrupt. The interrupt's source is masked already.
     pub(crate) fn device_interrupt(&self, irq: u32) {
         if self.interrupts.state(irq) != Some(IrqState::Signal) {
             return console::print(format_args!("interrupt {irq} has no handler\n"));

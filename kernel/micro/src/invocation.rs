@@ -1,4 +1,4 @@
-//! What an invocation is given, and how it ends: all that decoders and those that carry out have in common.
+//! Arguments and results of invocations, shared by all decoders and invocations.
 
 use abi_sel4::message::MAXIMUM_CAPABILITIES;
 use abi_sel4::{InvocationError, Numbering};
@@ -6,11 +6,11 @@ use objects::{Ref, Slot, Tcb, Words};
 
 use crate::message::{SendMode, message_register};
 
-/// How labels are numbered in programs that this kernel is for.
+/// Numbering of invocation labels in this kernel's programs.
 pub const NUMBERING: Numbering =
     if cfg!(feature = "smp") { Numbering::Multiprocessor } else { Numbering::Uniprocessor };
 
-/// What a thread passes to an invocation.
+/// The arguments that a thread passes to an invocation.
 #[derive(Clone, Copy)]
 pub struct Arguments {
     thread: Ref<Tcb>,
@@ -21,7 +21,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Those of a system call.
+    /// Makes the arguments of a system call.
     #[inline(always)]
     pub fn of_call(
         thread: Ref<Tcb>,
@@ -33,7 +33,7 @@ impl Arguments {
         Arguments { thread, buffer, length, capabilities, mode }
     }
 
-    /// Those of an asynchronous invocation, whose message is that of `proxy`.
+    /// Makes the arguments of an asynchronous invocation, whose message is in the thread `proxy`.
     #[inline(always)]
     pub fn of_request(
         proxy: Ref<Tcb>,
@@ -44,46 +44,46 @@ impl Arguments {
         Arguments { thread: proxy, buffer, length, capabilities, mode: SendMode::Call }
     }
 
-    /// Who is answered.
+    /// The thread that gets the answer.
     #[inline(always)]
     pub fn thread(&self) -> Ref<Tcb> {
         self.thread
     }
 
-    /// How many words there are.
+    /// Number of message words.
     #[inline(always)]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether the thread wants an answer.
+    /// Whether the thread waits for an answer.
     #[inline(always)]
     pub fn is_call(&self) -> bool {
         self.mode.is_call()
     }
 
-    /// What becomes of the thread that invokes.
+    /// The mode of the system call.
     #[inline(always)]
     pub fn mode(&self) -> SendMode {
         self.mode
     }
 
-    /// A word.
+    /// A message word.
     #[inline(always)]
     pub fn word(&self, index: usize) -> u64 {
         message_register(self.thread, self.buffer, index)
     }
 
-    /// The first words; whoever asks has compared the length.
+    /// The first message words; the caller has checked the length.
     #[inline(always)]
     pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
         core::array::from_fn(|index| self.word(index))
     }
 
-    /// The first words.
+    /// The first message words, with a check of the length.
     ///
     /// # Errors
-    /// If there are fewer.
+    /// If the message is shorter.
     #[inline(always)]
     pub fn at_least<const COUNT: usize>(&self) -> Result<[u64; COUNT], InvocationError> {
         if self.length < COUNT as u64 {
@@ -92,28 +92,28 @@ impl Arguments {
         Ok(self.words())
     }
 
-    /// The slot of a capability that was passed.
+    /// The slot of a capability argument.
     ///
     /// # Errors
-    /// If it was not.
+    /// If the message has no such capability.
     #[inline(always)]
     pub fn capability(&self, index: usize) -> Result<Ref<Slot>, InvocationError> {
         self.capabilities[index].ok_or(InvocationError::TruncatedMessage)
     }
 }
 
-/// How an invocation ended.
+/// Result of a completed invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// There is nothing to say.
+    /// Success without answer words.
     Plain,
     /// The answer's words are in the caller's message registers already.
     Answer {
-        /// How many there are.
+        /// Number of words.
         length: usize,
     },
 }
 
-/// An interrupt is pending; the system call is to be made again when it has been served.
+/// The invocation stopped at a preemption point; the system call is restarted later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preempted;

@@ -1,7 +1,8 @@
 //! Messages and signals: endpoints, notifications, replies.
 //!
-//! A thread that waits stands in the queue of one endpoint or one notification; its state says which, and what it wants
-//! there. Whoever completes the meeting does the whole transfer and makes the other runnable.
+//! A waiting thread is in the queue of one endpoint or one notification; its state tells which, and whether it sends or
+//! receives. The second thread that arrives at the endpoint performs the whole transfer and makes the first one
+//! runnable.
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{MessageInfo, Rights};
@@ -11,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, word};
 use crate::{cspace, derivation};
 
-/// The rights of which a sender needs one for an answer; without any, it stops for good once its message is delivered.
+/// The rights of which a caller needs one for a reply; without any, it becomes inactive once its message is delivered.
 pub const MAY_BE_ANSWERED: Rights = Rights::GRANT.union(Rights::GRANT_REPLY);
 
 #[inline]
@@ -39,7 +40,7 @@ fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
     }
 }
 
-/// Gives a thread the right to answer its caller. The caller's own reply capability has no other child.
+/// Gives a thread a reply capability for its caller. The caller's master reply capability has no other child.
 #[inline(always)]
 pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     let (master, place) = (&caller.slots[own::REPLY], &receiver.slots[own::CALLER]);
@@ -50,19 +51,19 @@ pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     master.next.set(Some(receiver.own_slot(own::CALLER)));
 }
 
-/// How a message is sent.
+/// Parameters of sending a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Sending {
-    /// What becomes of the sender.
+    /// The mode of the sender's system call.
     pub mode: SendMode,
-    /// What the receiver is told about the sender.
+    /// The badge of the sender's capability.
     pub badge: u64,
-    /// What the capability allows.
+    /// The rights of the sender's capability.
     pub rights: Rights,
 }
 
 impl Kernel {
-    /// Sends what stands in a thread's registers and buffer, or its fault.
+    /// Sends the message in a thread's registers and IPC buffer, or its fault.
     #[inline]
     pub(crate) fn send_message(&self, sender: Ref<Tcb>, endpoint: Ref<Endpoint>, how: Sending) {
         let waiting = endpoint.queue.head.get();
@@ -90,7 +91,8 @@ impl Kernel {
         }
     }
 
-    /// After a call was delivered: the receiver may answer, or the caller stops for good.
+    /// Makes a caller wait for the reply after its call was delivered; without the right to a reply it becomes
+    /// inactive.
     #[inline]
     fn await_reply(&self, caller: Ref<Tcb>, receiver: Ref<Tcb>, rights: Rights, grant: bool) {
         if rights.intersects(MAY_BE_ANSWERED) {
@@ -136,7 +138,7 @@ impl Kernel {
         }
     }
 
-    /// Answers a thread that waits for it; the right to do so is used up.
+    /// Replies to a waiting thread; the reply capability is consumed.
     pub(crate) fn reply(&self, sender: Ref<Tcb>, receiver: Ref<Tcb>, slot: Ref<Slot>, grant: bool) {
         debug_assert_eq!(receiver.state(), ThreadState::BlockedOnReply);
         if receiver.has_no_fault() {
@@ -157,7 +159,7 @@ impl Kernel {
         }
     }
 
-    /// Hands a message over, or a fault.
+    /// Transfers a message, or a fault.
     #[inline]
     fn transfer(&self, sender: Ref<Tcb>, endpoint: Option<Ref<Endpoint>>, badge: u64, grant: bool, receiver: Ref<Tcb>) {
         let words = receive_buffer(receiver);
@@ -182,7 +184,7 @@ impl Kernel {
     ) {
         let information = MessageInfo(sender.register::<11>().get());
         let mut length = information.length().min(MAXIMUM_LENGTH);
-        // Registers first; a short message with nothing else needs no buffer.
+        // Registers first; a message that fits into them and carries no capabilities needs no IPC buffer.
         for index in 0..length.min(REGISTERS) {
             receiver.register_at(12 + index).set(sender.register_at(12 + index).get());
         }
@@ -209,7 +211,7 @@ impl Kernel {
         receiver.register::<10>().set(badge);
     }
 
-    /// A word of signals arrives.
+    /// Signals a notification.
     #[inline]
     pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
         match notification.queue.head.get() {
@@ -218,7 +220,7 @@ impl Kernel {
         }
     }
 
-    /// A function of its own, which calls no other and so has no registers to keep.
+    /// Wakes the first thread that waits for a notification. Out of line, so that the caller has no registers to save.
     #[inline(never)]
     fn signal_waiter(&self, notification: Ref<Notification>, waiter: Ref<Tcb>, badge: u64) {
         dequeue_waiting(&notification.queue, waiter);
@@ -227,7 +229,7 @@ impl Kernel {
         self.possibly_switch_here(waiter);
     }
 
-    /// A word of signals arrives for which nobody waits at the notification itself.
+    /// Signals a notification without waiting threads.
     #[inline]
     fn signal_nobody(&self, notification: Ref<Notification>, badge: u64) {
         if notification.is_active.get() == 0 {
@@ -251,7 +253,7 @@ impl Kernel {
         }
     }
 
-    /// Waits for signals, or takes them.
+    /// Takes the signals of a notification, or waits for them.
     #[inline]
     pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, mode: ReceiveMode) {
         if notification.is_active.get() != 0 {
@@ -270,7 +272,7 @@ impl Kernel {
         thread.register::<10>().set(notification.take());
     }
 
-    /// Ends whatever a thread waits for; it is inactive then.
+    /// Cancels a thread's wait; the thread is inactive afterwards.
     pub(crate) fn cancel_waiting(&self, thread: Ref<Tcb>) {
         match thread.state() {
             ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
@@ -288,7 +290,7 @@ impl Kernel {
             }
             ThreadState::BlockedOnReply => {
                 thread.clear_fault();
-                // The right to answer is the only child that the thread's own reply capability can have.
+                // The reply capability is the only possible child of the thread's master reply capability.
                 if let Some(right) = thread.own_slot(own::REPLY).next.get() {
                     self.delete_one(right);
                 }
@@ -297,7 +299,7 @@ impl Kernel {
         }
     }
 
-    /// Makes some of the threads of a queue begin again; says whether the queue is empty then.
+    /// Restarts some of the threads of a queue; returns whether the queue is empty afterwards.
     pub(crate) fn release_waiting(&self, queue: &Queue, limit: usize) -> bool {
         for _ in 0..limit {
             let Some(thread) = queue.head.get() else { break };
@@ -307,7 +309,7 @@ impl Kernel {
         queue.head.get().is_none()
     }
 
-    /// Ends the sending of all who send with this badge.
+    /// Restarts all threads that wait to send with this badge.
     pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) {
         if endpoint.is_sending.get() == 0 {
             return;
@@ -323,7 +325,7 @@ impl Kernel {
         self.reschedule();
     }
 
-    /// A thread that waited makes its system call again, or the instruction whose fault was on its way.
+    /// Restarts the system call of a thread that waited, or the instruction whose fault was to be sent.
     fn begin_again(&self, thread: Ref<Tcb>) {
         thread.clear_fault();
         thread.waits_at.set(None);
@@ -355,7 +357,7 @@ impl Kernel {
     /// Undoes [`bind`](Kernel::bind), from the notification's side.
     pub(crate) fn unbind_notification(&self, notification: Ref<Notification>) {
         if let Some(thread) = notification.bound.get() {
-            // What was pending goes with the notification.
+            // Signals pending in the file are discarded with the notification.
             self.give_up_file(thread);
             notification.bound.set(None);
             thread.bound.set(None);
@@ -365,7 +367,8 @@ impl Kernel {
     }
 }
 
-/// Hands capabilities over; says how many the receiver is told of, and which of them only by their badge.
+/// Transfers capabilities; returns the number of transferred capabilities, and a bit for each that was unwrapped to its
+/// badge.
 fn transfer_capabilities(
     sender: Ref<Tcb>,
     from: Ref<Words>,
@@ -374,7 +377,7 @@ fn transfer_capabilities(
     receiver: Ref<Tcb>,
     to: Ref<Words>,
 ) -> (usize, usize) {
-    // All must be there, or none is sent.
+    // All lookups must succeed, or no capability is sent.
     let mut slots = [None; MAXIMUM_CAPABILITIES];
     for (index, place) in slots.iter_mut().enumerate().take(count) {
         match cspace::lookup(sender, sent_capability(from, index)) {
@@ -405,7 +408,7 @@ fn transfer_capabilities(
     (count, unwrapped)
 }
 
-/// The empty slot in which a thread wants capabilities to be put.
+/// The empty slot in which a thread receives a capability.
 fn receive_slot(receiver: Ref<Tcb>, buffer: Ref<Words>) -> Option<Ref<Slot>> {
     let root = cspace::lookup(receiver, buffer.get(word::RECEIVE_CNODE)).ok()?.capability.get();
     let (index, depth) = (buffer.get(word::RECEIVE_INDEX), buffer.get(word::RECEIVE_DEPTH));

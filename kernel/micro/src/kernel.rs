@@ -1,4 +1,4 @@
-//! The kernel's state: one value, of which each file beside this one has the operations on one part.
+//! The kernel's state: one value. Each other file contains the operations on one part of it.
 
 use core::cell::Cell;
 
@@ -9,20 +9,20 @@ use crate::hart::Harts;
 use crate::node::{Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, Node, Ready};
 use crate::state::{DeferredFlushes, Domains, Interrupts, Senders};
 
-/// Pools of identifiers of address spaces.
+/// Number of ASID pools.
 pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
-/// The state of the microkernel, apart from its objects. What every kernel entry looks at comes first, so that
-/// instructions reach it with their offsets.
+/// The state of the microkernel, apart from its objects. Fields that every kernel entry uses come first, so that the
+/// offsets of instructions reach them.
 #[repr(C)]
 pub struct Kernel {
-    /// The node of the hart that holds the lock.
+    /// Index of the hart that holds the lock.
     pub(crate) here: Cell<usize>,
     pub(crate) node_count: Cell<usize>,
-    /// Grows whenever an address space or a capability to one goes; see [`Kernel::space_of`].
+    /// Number that grows whenever an address space or a capability to one is deleted; see [`Kernel::space_of`].
     pub(crate) space_epoch: Cell<u64>,
-    /// How many handlers do not sleep.
+    /// Number of handlers that are not asleep.
     pub(crate) handlers_awake: Cell<u32>,
-    /// The words that harts touch without the lock.
+    /// The words that harts access without the lock.
     pub(crate) harts: &'static Harts,
     pub(crate) nodes: [Node; MAXIMUM_NODES],
     pub(crate) domains: Domains,
@@ -30,18 +30,18 @@ pub struct Kernel {
     pub(crate) interrupts: Interrupts,
     /// Time units between two ticks.
     pub(crate) tick_length: Cell<u64>,
-    /// Where the consistency checker begins: the first thread's capability space.
+    /// The slot at which the consistency checker begins: the root CNode's.
     pub(crate) root: Cell<Option<Ref<Slot>>>,
     /// Handlers of asynchronous invocations that wait for a hart, by domain.
     pub(crate) handlers: [Ready<Handlers>; MAXIMUM_DOMAINS],
     pub(crate) deferred_flushes: DeferredFlushes,
-    /// Kernel entries so far, in kernels that check themselves.
+    /// Number of kernel entries, in kernels with the feature `checks`.
     pub(crate) entries: Cell<u64>,
     pub(crate) senders: Senders,
 }
 
 impl Kernel {
-    /// A kernel without any thread, whose harts have these words.
+    /// Makes a kernel without threads, whose harts have these words.
     pub const fn new(harts: &'static Harts) -> Kernel {
         Kernel {
             harts,

@@ -1,27 +1,27 @@
 //! The microkernel: seL4's programming interface for riscv64, in safe Rust.
 //!
 //! Programs that were built for seL4 (without its MCS extension) run on it unmodified. The kernel has no heap: every
-//! object lives in memory that users gave by retyping, and `objects` is the one crate that turns such memory into
-//! objects. Everything here is safe code over cells.
+//! object lives in memory that users have retyped, and only the crate `objects` converts such memory into objects. This
+//! crate is safe code over cells.
 //!
-//! # The way through
+//! # Modules
 //!
-//! A hart runs [`run`]: it enters the current thread, gets back why it stopped, takes the kernel's lock, and lets
-//! [`Kernel`] (`kernel`, of the parts in `state`) handle it (`syscall`): look-ups in capability spaces (`cspace`),
-//! messages and signals (`ipc`), invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`,
-//! `domain`), faults (`fault`). What that means for who runs is decided once, at the end (`schedule`), from what stands
-//! in the hart's `node`. Decoders get their arguments as `invocation` says, out of a thread's `message`. Invocations
-//! can also be asked for in shared memory, and are carried out beside the program or all at once (`asynchronous`).
-//! Signals can interrupt a thread that runs (`user_interrupt`), without the kernel where the machine can do that
-//! (`interrupt_file`). Capabilities are values (`capability`), and the tree of which came from which is a list through
-//! their slots (`derivation`). `delete` takes objects apart, which `ring` keeps together. `boot` makes the first
-//! thread.
+//! A hart executes [`run`]: it enters the current thread, gets the reason of the trap, takes the kernel's lock, and
+//! calls [`Kernel`] (`kernel`, with the parts in `state`) to handle it. `fastpath` serves short calls, replies and
+//! faults; `syscall` is the slowpath: lookups in capability spaces (`cspace`), messages and signals (`ipc`),
+//! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). The next
+//! thread is chosen once, at the end (`schedule`), from the state of the hart's `node`. Decoders get their arguments
+//! (`invocation`) from a thread's `message`. Invocations can also be requested in shared memory, and are executed in
+//! parallel with the program or in batches (`asynchronous`). Signals can interrupt a running thread (`user_interrupt`),
+//! without the kernel if the machine supports that (`interrupt_file`). Capabilities are values (`capability`), and the
+//! capability derivation tree is a list through their slots (`derivation`). `delete` destroys objects, and `ring` links
+//! those that are destroyed together. `boot` creates the first thread.
 //!
 //! # One lock
 //!
-//! A kernel entry is a few hundred instructions and never waits, so one lock serves all harts; the few operations that
-//! take long look for interrupts in between and are made again. What belongs to a thread that runs on another hart is
-//! touched only after that hart has come into the kernel (`smp`, over the words of `hart`).
+//! A kernel entry is a few hundred instructions and never waits, so one lock serves all harts; the few long operations
+//! have preemption points and are restarted. The state of a thread that runs on another hart is accessed only after
+//! that hart has entered the kernel (`smp`, over the words of `hart`).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -73,14 +73,14 @@ impl Kernel {
         self.tick();
         let now = Machine::now();
         let next = self.node().next_tick.get().saturating_add(self.tick_length.get());
-        // A hart that was away for long does not make up for it.
+        // Ticks that a hart missed are not made up for.
         let next = if next <= now { now + self.tick_length.get() } else { next };
         self.node().next_tick.set(next);
         Machine::set_timer(next);
         self.interrupt_after_tick();
     }
 
-    /// Makes ticks come on this hart.
+    /// Starts the ticks of this hart.
     fn start_ticks(&self) {
         let next = Machine::now() + self.tick_length.get();
         self.node().next_tick.set(next);
@@ -92,7 +92,7 @@ impl Kernel {
         Machine::shutdown(Status::Success);
     }
 
-    /// Writes who runs and who could to the console.
+    /// Writes the current thread and the ready threads of each hart to the console.
     fn print_scheduler(&self) {
         for (index, node) in self.nodes.iter().enumerate().take(self.node_count.get()) {
             match node.current.get() {
@@ -121,16 +121,16 @@ impl Kernel {
     }
 }
 
-/// The words that harts of this machine touch without the lock.
+/// The words that harts of this machine access without the lock.
 static HARTS: Harts = Harts::new();
-/// The kernel of this machine, and its one lock.
+/// The kernel of this machine with its lock.
 static KERNEL: Shared = Shared::new(&HARTS);
 
-/// How often a hart pauses between two looks at a buffer in which there was nothing.
+/// Number of pauses of a hart between two polls of an empty buffer.
 const PAUSE: u32 = 32;
 
 impl Kernel {
-    /// Chooses what this hart does, and prepares it.
+    /// Chooses the hart's next action and prepares it, and notifies other harts.
     #[inline(always)]
     fn leave_and_poke(&self) -> Next {
         let next = self.leave();
@@ -139,7 +139,7 @@ impl Kernel {
         next
     }
 
-    /// Runs the consistency checker in kernels that are built for it.
+    /// Runs the consistency checker in kernels with the feature `checks`.
     #[inline(always)]
     fn check_after_entry(&self) {
         if cfg!(feature = "checks") {
@@ -148,11 +148,11 @@ impl Kernel {
         }
     }
 
-    /// Whether the thread that made this kernel entry simply goes on.
+    /// Whether the thread that made this kernel entry continues without a context switch.
     #[inline(always)]
     fn goes_on(&self, thread: Ref<Tcb>) -> bool {
         let node = self.node();
-        // A fault may have been handed over by the fastpath, to the one that was entered since.
+        // The fastpath may have passed a fault to its handler, which is the entered thread then.
         debug_assert!(
             node.action.get() != Action::Resume
                 || node
@@ -190,7 +190,7 @@ impl Kernel {
         Next::Run(thread)
     }
 
-    /// Makes this hart be in no program's address space.
+    /// Switches this hart to the kernel's address space.
     #[inline]
     fn leave_space(&self) {
         objects::activate::<Machine>(Space::kernel::<Machine>());
@@ -198,7 +198,7 @@ impl Kernel {
         self.node().asid.set(0);
     }
 
-    /// Makes a thread's address space the active one.
+    /// Activates a thread's address space.
     #[inline(always)]
     fn enter_space(&self, thread: Ref<Tcb>, space: Space) {
         objects::activate::<Machine>(space);
@@ -209,7 +209,7 @@ impl Kernel {
     }
 }
 
-/// Runs threads, for ever. Every hart ends here.
+/// Runs threads, for ever. Every hart calls this at the end of its start.
 pub fn run() -> ! {
     let hart = Machine::hart();
     let mut next = KERNEL.enter(hart).leave();
@@ -224,7 +224,7 @@ pub fn run() -> ! {
                     let pause = if kernel.lingers() { PAUSE } else { 0 };
                     (kernel.leave_and_poke(), pause)
                 };
-                // Others want the lock too.
+                // Leave the lock to other harts for a moment.
                 (0..pause).for_each(|_| core::hint::spin_loop());
                 next
             }
@@ -238,15 +238,15 @@ pub fn run() -> ! {
     }
 }
 
-/// Runs a thread, and those it hands over to by the fastpath, until something else is to be decided. Two loops: what
-/// is worked out about a thread is not worked out again while it goes on.
+/// Runs a thread, and the threads to which the fastpath switches, until a scheduling decision is needed. Two loops:
+/// values that the outer loop computes for a thread are kept while the thread continues.
 #[inline(always)]
 fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
     'threads: loop {
         loop {
             let trap = KERNEL.visit(thread, hart);
             let kernel = KERNEL.enter(hart);
-            // Another hart may have stopped the thread in the meantime; then it makes its call again, some time.
+            // Another hart may have stopped the thread in the meantime; then the thread restarts its call later.
             if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
                 kernel.serve_interrupts();
                 return kernel.leave_and_poke();

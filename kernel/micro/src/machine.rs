@@ -1,7 +1,7 @@
-//! The machine's interrupts for the microkernel: which one is pending, and masking single sources.
+//! The interrupt controller for the microkernel: claims interrupts, and masks single sources.
 //!
-//! The platform's own table of handlers is not used: there a handler serves a device, here a source is masked until a
-//! program has done so.
+//! The platform's own table of handlers is not used: its handlers serve a device, while here a source stays masked
+//! until a program has served the device.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -24,14 +24,14 @@ enum Kind {
 struct Interrupts {
     kind: Kind,
     sources: u32,
-    /// The boot hart's number at the controller; it takes all interrupts, as in seL4.
+    /// The boot hart's number at the controller. The boot hart takes all interrupts, as in seL4.
     position: u32,
 }
 
 /// The interrupt files of virtualised programs.
 struct GuestFiles {
     imsic: Imsic,
-    /// The number by which the IMSIC knows each hart.
+    /// Number of each hart in the IMSIC.
     positions: [Option<u32>; MAXIMUM_HARTS],
 }
 
@@ -45,7 +45,8 @@ pub fn prepare_guest_files() {
     }
 }
 
-/// The physical address of a guest interrupt file's page, to which a store of an identity makes it pending.
+/// The physical address of a guest interrupt file's page. A store of an identity to the page makes the identity
+/// pending.
 pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
     let files = GUEST_FILES.get()?;
     let position = (*files.positions.get(hart)?)?;
@@ -55,7 +56,7 @@ pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
 
 static INTERRUPTS: Once<Interrupts> = Once::new();
 
-/// Takes the interrupt controller over. On the hart that booted.
+/// Initialises the interrupt controller. Called on the hart that booted.
 pub fn start(description: &Description) {
     let found = match &description.controller {
         Controller::None => None,
@@ -104,10 +105,10 @@ fn with(source: u32, act: impl FnOnce(&Interrupts)) {
     }
 }
 
-/// Which sources interrupt when their wire rises, and not while it is high.
+/// Whether each source is edge-triggered (rising edge) and not level-triggered (high).
 static IS_EDGE: [AtomicBool; 256] = [const { AtomicBool::new(false) }; 256];
 
-/// Lets a source interrupt.
+/// Enables a source and unmasks it.
 pub fn enable_irq(source: u32, trigger: Trigger) {
     if let Some(place) = IS_EDGE.get(source as usize) {
         place.store(trigger == Trigger::Edge, Relaxed);
@@ -120,7 +121,7 @@ pub fn enable_irq(source: u32, trigger: Trigger) {
     unmask_irq(source);
 }
 
-/// Lets a source that was masked interrupt again.
+/// Unmasks a source.
 pub fn unmask_irq(source: u32) {
     let is_edge = IS_EDGE.get(source as usize).is_some_and(|edge| edge.load(Relaxed));
     let trigger = if is_edge { aplic::Trigger::RisingEdge } else { aplic::Trigger::HighLevel };
@@ -137,7 +138,7 @@ pub fn unmask_irq(source: u32) {
     });
 }
 
-/// Stops a source.
+/// Disables a source.
 pub fn disable_irq(source: u32) {
     with(source, |interrupts| match &interrupts.kind {
         Kind::Plic(plic) => {
@@ -148,14 +149,14 @@ pub fn disable_irq(source: u32) {
     });
 }
 
-/// Takes the most important external interrupt of this hart, and masks its source.
+/// Claims the most important external interrupt, and masks its source. Only hart 0 finds one.
 pub fn take_irq() -> Option<u32> {
     let interrupts = INTERRUPTS.get().filter(|_| Machine::hart() == 0)?;
     match &interrupts.kind {
         Kind::Plic(plic) => {
             let source = plic.claim(interrupts.position)?;
-            // QEMU's controller wants the completion at once; then the source is masked until its driver has done its
-            // work.
+            // QEMU's controller needs the completion at once; then the source is masked until its driver has
+            // acknowledged.
             plic.complete(interrupts.position, source);
             plic.set_priority(source, 0);
             Some(source)

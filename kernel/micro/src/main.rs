@@ -1,7 +1,7 @@
 //! The microkernel as an image.
 //!
 //! It starts in one of two ways. Firmware enters it with paging off, and the root task is an ELF file in the initial
-//! file system; or seL4's own loader enters it with the root task in memory, and says in registers where.
+//! file system; or seL4's own loader enters it with the root task in memory, and passes its location in registers.
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -35,13 +35,13 @@ mod image {
                 entry: loader.entry,
             },
             // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the
-            // direct map covers it, and nobody writes to it.
+            // direct map covers it, and it is never written.
             (None, Some((start, end))) => RootTask::File(unsafe {
                 core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
             }),
             (None, None) => RootTask::File(&[]),
         };
-        // seL4's loader starts as many harts as it was built for; what else the machine has is not its concern.
+        // seL4's loader starts as many harts as it was built for, and ignores other harts of the machine.
         let harts = platform.hart_ids.len();
         if harts > MAXIMUM_NODES && !matches!(root, RootTask::Loaded { .. }) {
             fail(format_args!("the machine has {harts} harts, more than this kernel is built for ({MAXIMUM_NODES})"));

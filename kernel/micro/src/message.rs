@@ -1,9 +1,9 @@
-//! A thread's message where it stands: in registers, and in the thread's buffer.
+//! Access to a thread's message in its registers and its IPC buffer.
 
 use abi_sel4::message::{MAXIMUM_LENGTH, REGISTERS};
 use objects::{Ref, Tcb, VirtualRights, Words, frame_words, own};
 
-/// Where the parts of an [`IpcBuffer`](abi_sel4::IpcBuffer) begin, in words.
+/// Offsets of the parts of an [`IpcBuffer`](abi_sel4::IpcBuffer), in words.
 pub(crate) mod word {
     use abi_sel4::IpcBuffer;
     use core::mem::offset_of;
@@ -15,41 +15,41 @@ pub(crate) mod word {
     pub const RECEIVE_DEPTH: usize = offset_of!(IpcBuffer, receive_depth) / 8;
 }
 
-/// What becomes of the thread that sends a message.
+/// The mode of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMode {
-    /// The thread waits until somebody receives, then for an answer (`seL4_Call`).
+    /// The thread waits for a receiver, then for the reply (`seL4_Call`).
     Call,
-    /// The thread waits until somebody receives (`seL4_Send`).
+    /// The thread waits for a receiver (`seL4_Send`).
     Blocking,
-    /// The thread goes on, and the message is lost if nobody waits for it (`seL4_NBSend`).
+    /// The thread continues, and the message is lost if no receiver waits (`seL4_NBSend`).
     NonBlocking,
 }
 
 impl SendMode {
-    /// Whether the thread waits until somebody receives.
+    /// Whether the thread waits for a receiver.
     #[inline(always)]
     pub const fn is_blocking(self) -> bool {
         !matches!(self, SendMode::NonBlocking)
     }
 
-    /// Whether the thread wants an answer.
+    /// Whether the thread waits for a reply.
     #[inline(always)]
     pub const fn is_call(self) -> bool {
         matches!(self, SendMode::Call)
     }
 }
 
-/// What becomes of a thread that receives while there is no message and no signal.
+/// The mode of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveMode {
-    /// The thread waits (`seL4_Recv`).
+    /// The thread waits for a message or a signal (`seL4_Recv`).
     Blocking,
-    /// The thread goes on without (`seL4_NBRecv`).
+    /// The thread continues without a message (`seL4_NBRecv`).
     NonBlocking,
 }
 
-/// A message register of a thread: a register, or a word of its buffer.
+/// Reads a message register of a thread: a register, or a word of its IPC buffer.
 #[inline(always)]
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
     match index {
@@ -58,7 +58,7 @@ pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usi
     }
 }
 
-/// Sets a message register; says whether there is such a one.
+/// Sets a message register; returns whether it exists.
 #[inline(always)]
 pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize, value: u64) -> bool {
     match (index, buffer) {
@@ -69,25 +69,25 @@ pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index:
     true
 }
 
-/// The address of a capability that a thread sends along.
+/// The address of a capability in a message.
 #[inline(always)]
 pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
     buffer.get(word::CAPABILITIES + index)
 }
 
-/// A thread's message buffer, if it has one that the thread may read: for messages that it sends.
+/// A thread's IPC buffer for sending, if it has one with at least read rights.
 #[inline(always)]
 pub fn send_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
     buffer(thread, VirtualRights::ReadOnly)
 }
 
-/// A thread's message buffer, if it has one that the thread may write: for messages and answers that it gets.
+/// A thread's IPC buffer for receiving, if it has one with write rights.
 #[inline(always)]
 pub fn receive_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
     buffer(thread, VirtualRights::ReadWrite)
 }
 
-/// A thread's message buffer, if its page is mapped with these rights at least.
+/// A thread's IPC buffer, if its frame capability has at least these rights.
 #[inline(always)]
 fn buffer(thread: Ref<Tcb>, needed: VirtualRights) -> Option<Ref<Words>> {
     let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;
