@@ -338,3 +338,297 @@ pub(crate) fn protect(process: &Arc<Process>, address: usize, length: usize, bit
     }
     Change::Protect(protection).carry_out(process, address, round_up(length)?, 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::vec::Vec;
+
+    use abi_unix::SystemCall;
+    use hal_api::{Access, Trap};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::process::Ending;
+    use crate::testing::{DATA, Program, run, run_to_its_end};
+
+    const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
+    const FIXED: usize = ANONYMOUS | mapping::FIXED as usize;
+    const READ_WRITE: usize = (protection::READ | protection::WRITE) as usize;
+    /// Where the model's pages lie.
+    const BASE: usize = 0x10_0000_0000;
+    const PAGES: usize = 24;
+
+    fn map(program: &mut Program, address: usize, length: usize, flags: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::Map, [address, length, READ_WRITE, flags, usize::MAX, 0])
+    }
+
+    fn can_read(program: &Program, address: usize) -> bool {
+        program.process().copy_in(address, &mut [0]).is_ok()
+    }
+
+    fn can_write(program: &Program, address: usize, value: u8) -> bool {
+        program.process().copy_out(address, &[value]).is_ok()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Map(usize, usize, bool),
+        Unmap(usize, usize),
+        Protect(usize, usize, u32),
+        Write(usize, u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let range = || (0..PAGES, 1..8usize);
+        prop_oneof![
+            (range(), any::<bool>()).prop_map(|((page, pages), free)| Step::Map(page, pages, free)),
+            range().prop_map(|(page, pages)| Step::Unmap(page, pages)),
+            (range(), prop::sample::select(vec![0, protection::READ, protection::READ | protection::WRITE]))
+                .prop_map(|((page, pages), bits)| Step::Protect(page, pages, bits)),
+            (0..PAGES, 1..255u8).prop_map(|(page, value)| Step::Write(page, value)),
+        ]
+    }
+
+    /// Does the steps in a process, and with a table of pages: each has its protection and its first byte.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let mut model: BTreeMap<usize, (u32, u8)> = BTreeMap::new();
+        let at = |page: usize| BASE + page * PAGE;
+        for step in steps {
+            match *step {
+                Step::Map(page, pages, only_if_free) => {
+                    let range = page..page + pages;
+                    let is_taken = model.range(range.clone()).next().is_some();
+                    let flags = if only_if_free { mapping::FIXED_NOREPLACE } else { mapping::FIXED };
+                    let result = map(program, at(page), pages * PAGE, ANONYMOUS | flags as usize);
+                    if only_if_free && is_taken {
+                        assert_eq!(result, Err(Errno::EEXIST));
+                    } else {
+                        assert_eq!(result, Ok(at(page)));
+                        model.extend(range.map(|page| (page, (protection::READ | protection::WRITE, 0))));
+                    }
+                }
+                Step::Unmap(page, pages) => {
+                    assert_eq!(program.call(SystemCall::Unmap, [at(page), pages * PAGE]), Ok(0));
+                    model.retain(|other, _| !(page..page + pages).contains(other));
+                }
+                Step::Protect(page, pages, bits) => {
+                    let range = page..page + pages;
+                    let is_whole = model.range(range.clone()).count() == pages;
+                    let result = program.call(SystemCall::Protect, [at(page), pages * PAGE, bits as usize]);
+                    assert_eq!(result, if is_whole { Ok(0) } else { Err(Errno::ENOMEM) });
+                    // As on Linux, what lies before a hole may have changed when the hole is met.
+                    let process = program.process();
+                    let space = process.space.lock();
+                    for (&page, (before, _)) in model.range_mut(range) {
+                        let now = space.region_at(at(page) as u64).map(|region| region.protection);
+                        let has = |bits: u32| now == Protection::from_bits(bits).ok();
+                        assert!(has(bits) || !is_whole && has(*before), "page {page}: {now:?}");
+                        *before = if has(bits) { bits } else { *before };
+                    }
+                }
+                Step::Write(page, value) => {
+                    let may = model.get(&page).is_some_and(|(bits, _)| bits & protection::WRITE != 0);
+                    assert_eq!(can_write(program, at(page), value), may, "page {page}");
+                    if may {
+                        model.entry(page).and_modify(|page| page.1 = value);
+                    }
+                }
+            }
+        }
+        for page in 0..PAGES + 8 {
+            let found = model.get(&page).filter(|(bits, _)| *bits != 0).map(|(_, value)| *value);
+            let mut byte = [0];
+            let read = program.process().copy_in(at(page), &mut byte).ok().map(|()| byte[0]);
+            assert_eq!(read, found, "page {page}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(64))]
+
+        #[test]
+        fn ranges_are_mapped_protected_and_unmapped_page_by_page(steps in prop::collection::vec(step(), 0..40)) {
+            run(move |program| compare(program, &steps));
+        }
+
+        /// However the pages of a range are divided into regions, each is met once, parts never leave the range, and
+        /// no region is cut but at its edges.
+        #[test]
+        fn a_range_is_done_in_parts_that_join(
+            regions in prop::collection::vec((0..400usize, 1..90usize), 0..6),
+            (start, length) in (0..450usize, 1..450usize),
+        ) {
+            run(move |program| {
+                for &(page, pages) in &regions {
+                    map(program, BASE + page * PAGE, pages * PAGE, FIXED).unwrap();
+                    can_write(program, BASE + page * PAGE, 1);
+                }
+                let process = program.process();
+                let space = process.space.lock();
+                let whole = (BASE + start * PAGE) as u64..(BASE + (start + length) * PAGE) as u64;
+                let mut rest = Rest::new(&space, whole.start as usize, length * PAGE);
+                let mut parts = Vec::new();
+                while let Some(part) = rest.next(&space) {
+                    assert!(!part.is_empty() && part.start >= whole.start && part.end <= whole.end);
+                    parts.push(part);
+                }
+                assert!(rest.is_done());
+                parts.sort_by_key(|part| part.start);
+                assert_eq!(parts.first().map(|part| part.start), Some(whole.start));
+                assert_eq!(parts.last().map(|part| part.end), Some(whole.end));
+                assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            });
+        }
+    }
+
+    #[test]
+    fn mmap_refuses_what_it_cannot_do() {
+        run(|program| {
+            let refused = [
+                ([0, 0, READ_WRITE, ANONYMOUS, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, ANONYMOUS, usize::MAX, 1], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, mapping::ANONYMOUS as usize, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, ANONYMOUS | 1 << 30, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, ANONYMOUS | mapping::SHARED as usize, usize::MAX, 0], Errno::EOPNOTSUPP),
+                ([0, PAGE, 8, ANONYMOUS, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE | 4, ANONYMOUS, usize::MAX, 0], Errno::EACCES),
+                ([0, usize::MAX, READ_WRITE, ANONYMOUS, usize::MAX, 0], Errno::ENOMEM),
+                ([0, USER_END + PAGE, READ_WRITE, ANONYMOUS, usize::MAX, 0], Errno::ENOMEM),
+                ([BASE + 1, PAGE, READ_WRITE, FIXED, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, FIXED, usize::MAX, 0], Errno::EINVAL),
+                ([USER_END - PAGE, 2 * PAGE, READ_WRITE, FIXED, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE, mapping::PRIVATE as usize, usize::MAX, 0], Errno::EBADF),
+                ([0, PAGE, READ_WRITE, mapping::PRIVATE as usize, 99, 0], Errno::EBADF),
+                // The console cannot be mapped.
+                ([0, PAGE, READ_WRITE, mapping::PRIVATE as usize, 0, 0], Errno::ENODEV),
+            ];
+            for (arguments, error) in refused {
+                assert_eq!(program.call(SystemCall::Map, arguments), Err(error), "{arguments:x?}");
+            }
+            for (address, length) in [(BASE + 1, PAGE), (BASE, 0), (USER_END - PAGE, 2 * PAGE), (BASE, usize::MAX)] {
+                assert_eq!(program.call(SystemCall::Unmap, [address, length]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::Protect, [BASE + 1, PAGE, 1]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Protect, [BASE, PAGE, 1]), Err(Errno::ENOMEM));
+            assert_eq!(program.call(SystemCall::Protect, [DATA, PAGE, 7]), Err(Errno::EACCES));
+            assert_eq!(program.call(SystemCall::Protect, [BASE, 0, 1]), Ok(0));
+        });
+    }
+
+    #[test]
+    fn an_address_that_is_only_wished_for_is_not_taken_from_others() {
+        run(|program| {
+            let first = map(program, BASE, PAGE, ANONYMOUS).unwrap();
+            assert_eq!(first, BASE);
+            let second = map(program, BASE + 5, PAGE, ANONYMOUS).unwrap();
+            assert_ne!(second, BASE);
+            assert!(can_write(program, first, 1) && can_write(program, second, 2));
+            assert_eq!((program.read(first, 1), program.read(second, 1)), (vec![1], vec![2]));
+        });
+    }
+
+    #[test]
+    fn a_file_is_copied_and_zeros_follow_its_end() {
+        run(|program| {
+            let path = program.store(b"/tmp/mapped\0");
+            let file = program.call(SystemCall::Open, [0, path, 0o102, 0o644]).unwrap();
+            let contents: Vec<u8> = (0..3 * PAGE + 100).map(|index| (index / 16) as u8).collect();
+            assert_eq!(program.write_to(file, &contents), Ok(contents.len()));
+            let private = mapping::PRIVATE as usize;
+            let read = protection::READ as usize;
+            let start = program.call(SystemCall::Map, [0, 4 * PAGE, read, private, file, PAGE]).unwrap();
+            let mut expected = contents[PAGE..].to_vec();
+            expected.resize(4 * PAGE, 0);
+            assert_eq!(program.read(start, 4 * PAGE), expected);
+            assert!(!can_write(program, start, 1));
+            assert_eq!(program.call(SystemCall::Protect, [start, PAGE, READ_WRITE]), Ok(0));
+            assert!(can_write(program, start, 1));
+            // A copy: the file has not changed, and changes of the file are not seen.
+            assert_eq!(program.call(SystemCall::WriteAt, [file, path, 4, 2 * PAGE]), Ok(4));
+            assert_eq!(program.read(start, 1), [1]);
+            assert_eq!(program.read(start + PAGE, 4), contents[2 * PAGE..][..4]);
+            assert_eq!(program.call(SystemCall::Unlink, [0, path, 0]), Ok(0));
+        });
+    }
+
+    #[test]
+    fn the_break_moves_both_ways_and_what_comes_back_is_zero() {
+        run(|program| {
+            let brk = |program: &mut Program, end: usize| program.call(SystemCall::Break, [end]).unwrap();
+            let begin = brk(program, 0);
+            assert_eq!(brk(program, begin + 3 * PAGE + 5), begin + 3 * PAGE + 5);
+            assert!(can_write(program, begin + 3 * PAGE + 4, 9));
+            assert_eq!(brk(program, begin + 10), begin + 10);
+            assert!(!can_read(program, begin + 3 * PAGE + 4));
+            assert_eq!(brk(program, begin + 4 * PAGE), begin + 4 * PAGE);
+            assert_eq!(program.read(begin + 3 * PAGE + 4, 1), [0]);
+            for impossible in [begin - PAGE, usize::MAX, USER_END] {
+                assert_eq!(brk(program, impossible), begin + 4 * PAGE, "{impossible:#x}");
+            }
+        });
+    }
+
+    /// More pages than one step changes: the call waits between the steps, and another worker has its turn.
+    #[test]
+    fn a_large_range_goes_in_steps_and_lets_others_run() {
+        run(|program| {
+            const MANY: usize = 2000;
+            let start = map(program, 0, MANY * PAGE, ANONYMOUS).unwrap();
+            for page in 0..MANY {
+                assert!(can_write(program, start + page * PAGE, 1));
+            }
+            let process = program.process();
+            let first = {
+                let space = process.space.lock();
+                Rest::new(&space, start, MANY * PAGE).next(&space).unwrap()
+            };
+            assert!(first.end - first.start < (MANY * PAGE) as u64, "a step does not do it all");
+            drop(process);
+            assert_eq!(program.call(SystemCall::Protect, [start, MANY * PAGE, 1]), Ok(0));
+            assert!((0..MANY).all(|page| !can_write(program, start + page * PAGE, 1)));
+            assert_eq!(program.submit(SystemCall::Unmap, [start, MANY * PAGE], 7), None);
+            assert_eq!(program.await_completions(), [(7, Ok(0))]);
+            assert!((0..MANY).all(|page| !can_read(program, start + page * PAGE)));
+        });
+    }
+
+    #[test]
+    fn a_limit_of_the_address_space_is_one_of_what_is_mapped() {
+        run(|program| {
+            let mapped: u64 = {
+                let process = program.process();
+                let space = process.space.lock();
+                space.regions().map(|region| region.range.end - region.range.start).sum()
+            };
+            let limit = mapped + 4 * PAGE as u64;
+            let bytes = program.store(&abi_unix::types::limit::to_bytes(limit, limit));
+            let which = abi_unix::types::limit::ADDRESS_SPACE as usize;
+            assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, bytes, 0]), Ok(0));
+            assert_eq!(map(program, 0, 5 * PAGE, ANONYMOUS), Err(Errno::ENOMEM));
+            let start = map(program, 0, 4 * PAGE, ANONYMOUS).unwrap();
+            let end = program.call(SystemCall::Break, [0]).unwrap();
+            assert_eq!(program.call(SystemCall::Break, [end + 2 * PAGE]), Ok(end));
+            program.call(SystemCall::Unmap, [start, 4 * PAGE]).unwrap();
+            assert_eq!(program.call(SystemCall::Break, [end + PAGE]), Ok(end + PAGE));
+        });
+    }
+
+    /// A touch brings the page; one that is not allowed ends the process.
+    #[test]
+    fn pages_come_when_they_are_touched_and_faults_end_the_process() {
+        let touch = |address: usize, access| Trap::PageFault { address: address as u64, access };
+        run(move |program| {
+            let start = map(program, 0, PAGE, ANONYMOUS).unwrap();
+            program.trap(touch(start + 8, Access::Write));
+            assert_eq!(program.read(start, 1), [0]);
+        });
+        let killed = Ending::Killed(abi_unix::types::signal::SEGV as u8);
+        assert_eq!(run_to_its_end(move |program| program.trap(touch(BASE, Access::Read))), killed);
+        let ending = run_to_its_end(move |program| {
+            let start = program.call(SystemCall::Map, [0, PAGE, 1, ANONYMOUS, usize::MAX, 0]).unwrap();
+            program.trap(touch(start, Access::Write));
+        });
+        assert_eq!(ending, killed);
+    }
+}
