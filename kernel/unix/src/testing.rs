@@ -2,10 +2,10 @@
 //!
 //! One thread of the test program is hart 0 of a fake machine and runs the whole kernel. A test gives it a closure,
 //! which becomes the first worker of a new process: the closure's thread and the hart take turns, so that exactly one
-//! of them runs at any time, and a test sees the same order of events each time. While nothing is ready, time passes
-//! at once to the next deadline. The machine is never switched off; tests have it one after the other.
+//! of them runs at any time, and a test sees the same order of events each time. While nothing is ready, time jumps to
+//! the next deadline. The machine is never switched off; tests have it one after the other.
 //!
-//! A test fails if a closure panics, if nothing can go on any more, or if something of the process's is left when it
+//! A test fails if a closure panics, if nothing can go on any more, or if the process has left something behind when it
 //! and its descendants have ended.
 
 use std::any::Any;
@@ -37,31 +37,31 @@ mod common;
 
 pub(crate) use common::{CODE, DATA};
 
-/// Bytes of a program's memory, at [`DATA`].
+/// Size of a program's memory in bytes, at [`DATA`].
 pub(crate) const LENGTH: usize = 0x4_0000;
-/// Where the memory of workers and threads beside the first begins, and how much each has.
+/// Start of the memory of workers and threads beside the first; and the size of each one's.
 const OF_WORKERS: usize = DATA + LENGTH / 2;
 const OF_A_WORKER: usize = LENGTH / 2 / 16;
-/// Where a program's handler of user interrupts begins.
+/// Address of a program's handler of user interrupts.
 pub(crate) const HANDLER: usize = CODE as usize + 0x800;
-/// The one program, which every process runs.
+/// Path of the one program, which every process runs.
 pub(crate) const PATH: &[u8] = b"/bin/test\0";
 
-/// The register that says which closure a worker runs: `tp`.
+/// The register that names the closure of a worker: `tp`.
 const IDENTITY: usize = 4;
-/// Ticks that a step of a program takes.
+/// Number of ticks that a step of a program takes.
 const STEP: u64 = 10;
-/// Ticks after which a test is taken to be stuck.
+/// Number of ticks after which a test counts as stuck.
 const PATIENCE: u64 = 100_000_000_000;
 
-/// What a worker does.
+/// Program of a worker.
 type Body = Box<dyn FnOnce(&mut Program) + Send>;
 
-/// How a program's turn ends.
+/// End of a program's turn.
 enum Turn {
-    /// It makes a call with this number, these arguments, this token and this cid.
+    /// A call with this number, these arguments, this token and this cid.
     Call { number: usize, arguments: [usize; 6], token: u64, cid: u64 },
-    /// It does something else that traps.
+    /// Another trap.
     Trap(Trap),
 }
 
@@ -76,11 +76,11 @@ struct Running {
 struct World {
     /// The closures of processes that have not begun, in the order in which they are started.
     fresh: VecDeque<Body>,
-    /// Those of workers and threads, by the identity that they will have.
+    /// The closures of workers and threads that have not begun, by their future identity.
     bodies: HashMap<u64, Body>,
     running: HashMap<u64, Running>,
     last_identity: u64,
-    /// The test that is to begin.
+    /// The next test.
     test: Option<Body>,
     is_over: bool,
     failures: Vec<String>,
@@ -102,7 +102,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a program has failed").into()
 }
 
-/// Keeps everything else that changes the state of the whole kernel from running meanwhile.
+/// Keeps all other tests that change the state of the whole kernel from running meanwhile.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -114,7 +114,7 @@ pub(crate) fn run(body: impl FnOnce(&mut Program) + Send + 'static) {
     assert_eq!(ending, Ending::Exited(0));
 }
 
-/// Runs a closure as the program of a process, and says how that has ended.
+/// Runs a closure as the program of a process, and returns how that has ended.
 pub(crate) fn run_to_its_end(body: impl FnOnce(&mut Program) + Send + 'static) -> Ending {
     type Request = (Body, Sender<Result<Ending, String>>);
     static MACHINE: OnceLock<Sender<Request>> = OnceLock::new();
@@ -146,7 +146,7 @@ struct RunningMachine {
 
 static SIMULATION: OnceLock<Simulation> = OnceLock::new();
 
-/// The fake machine.
+/// Returns the fake machine.
 pub(crate) fn simulation() -> &'static Simulation {
     SIMULATION.get_or_init(|| Simulation::with_memory(1))
 }
@@ -175,7 +175,7 @@ impl RunningMachine {
         machine
     }
 
-    /// One step of the kernel; `false` if there is nothing to do.
+    /// Does one step of the kernel; returns `false` if there is nothing to do.
     fn run_one(&mut self) -> bool {
         let _ = crate::on_interrupt();
         usermode::release_retired();
@@ -240,10 +240,10 @@ impl RunningMachine {
     }
 }
 
-/// How the last test's process has ended.
+/// End of the last test's process.
 static LAST_ENDING: Mutex<Option<Ending>> = Mutex::new(None);
 
-/// The first process: starts the process of each test, and waits for everybody.
+/// Runs the first process: starts the process of each test, and waits for all of its descendants.
 fn first(program: &mut Program) {
     loop {
         let test = loop {
@@ -284,7 +284,7 @@ fn continue_script(simulation: &Simulation, world: &SharedWorld) {
     });
 }
 
-/// One turn of the program whose registers these are.
+/// Runs one turn of the program with these registers.
 fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
     let id = executor::visited_process(Machine::hart());
     if context.pc == HANDLER as u64 {
@@ -327,7 +327,7 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
     }
 }
 
-/// A handler that takes note of its interrupts and returns.
+/// Runs a handler that records its interrupts and returns.
 fn handle_interrupt(shared: &SharedWorld, id: u32, context: &mut UserContext) -> Trap {
     let process = process::find(id).expect("a process that runs");
     lock(shared).handled.push((id, process.shared.take_interrupts(0)));
@@ -365,7 +365,7 @@ std::thread_local! {
     static PANICKED_AT: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
 }
 
-/// Keeps the place of a panic: the test's thread says it.
+/// Makes panics record their place, for the message of the test's thread.
 fn say_where_programs_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -385,9 +385,9 @@ pub(crate) struct Program {
     world: SharedWorld,
     turns: Sender<Turn>,
     go_on: Receiver<u64>,
-    /// What is free of its memory.
+    /// The free part of its memory.
     room: Range<usize>,
-    /// What stands in `a0` when it begins.
+    /// Value of `a0` when it begins.
     pub given: usize,
 }
 
@@ -402,7 +402,7 @@ impl Program {
         self.call_number(call as usize, given)
     }
 
-    /// Makes a call by its number, whatever that is.
+    /// Makes a call by any number.
     pub(crate) fn call_number<const N: usize>(&mut self, number: usize, given: [usize; N]) -> Result<usize, Errno> {
         let mut arguments = [0; 6];
         arguments[..N].copy_from_slice(&given);
@@ -441,12 +441,12 @@ impl Program {
         self.turn(Turn::Trap(trap));
     }
 
-    /// Its process.
+    /// Returns its process.
     pub(crate) fn process(&self) -> Arc<Process> {
         process::find(self.id).expect("it lives")
     }
 
-    /// Room in its memory, for this many bytes.
+    /// Takes a place for so many bytes in its memory.
     pub(crate) fn place(&mut self, length: usize) -> usize {
         let place = self.room.start;
         self.room.start = (place + length).next_multiple_of(8);
@@ -454,7 +454,7 @@ impl Program {
         place
     }
 
-    /// Puts bytes into its memory; gives their address.
+    /// Puts bytes into its memory; returns their address.
     pub(crate) fn store(&mut self, bytes: &[u8]) -> usize {
         let place = self.place(bytes.len());
         self.write(place, bytes);
@@ -483,7 +483,7 @@ impl Program {
         u64::from_le_bytes(self.read(address, 8).try_into().expect("8 bytes"))
     }
 
-    /// Makes a pipe: the descriptors of its reading and its writing end.
+    /// Makes a pipe; returns the descriptors of its reading and its writing end.
     pub(crate) fn pipe(&mut self, flags: u32) -> (usize, usize) {
         let ends = self.place(8);
         assert_eq!(self.call(SystemCall::Pipe, [ends, flags as usize]), Ok(0));
@@ -512,7 +512,7 @@ impl Program {
         self.call(SystemCall::Close, [descriptor])
     }
 
-    /// Starts a process that runs a closure and has its descriptors 0, 1 and 2; gives its number.
+    /// Starts a process that runs a closure and has its descriptors 0, 1 and 2; returns its number.
     pub(crate) fn spawn(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
         self.spawn_boxed(Box::new(body), &[])
     }
@@ -535,12 +535,12 @@ impl Program {
         result
     }
 
-    /// Says that the program that this process is about to execute is this closure.
+    /// Makes this closure the program that this process is about to execute.
     pub(crate) fn goes_on_as(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) {
         lock(&self.world).fresh.push_back(Box::new(body));
     }
 
-    /// An identity for a worker or thread that runs a closure.
+    /// Makes an identity for a worker or thread that runs a closure.
     pub(crate) fn identity_for(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> usize {
         let mut world = lock(&self.world);
         world.last_identity += 1;
@@ -549,13 +549,13 @@ impl Program {
         identity as usize
     }
 
-    /// Adds a worker that runs a closure; gives its index.
+    /// Adds a worker that runs a closure; returns its index.
     pub(crate) fn add_worker(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
         let identity = self.identity_for(body);
         self.call(SystemCall::WorkerCreate, [CODE as usize, DATA + LENGTH, 0, identity])
     }
 
-    /// Waits for a child; its number and status.
+    /// Waits for a child; returns its number and status.
     pub(crate) fn wait_for(&mut self, child: usize) -> Result<(usize, u32), Errno> {
         let status = self.place(8);
         let child = self.call(SystemCall::Wait, [child, status, 0, 0])?;
@@ -568,7 +568,7 @@ impl Program {
         let _ = self.call(SystemCall::WorkerWait, [seen, ns]);
     }
 
-    /// Takes the completions that are in its ring, in their order.
+    /// Takes the completions from its ring, in their order.
     pub(crate) fn completions(&mut self) -> Vec<Completion> {
         let ring = self.process().shared.address(COMPLETION_RING_OFFSET);
         let (tail, head) = (self.read_u64(ring + TAIL_OFFSET), self.read_u64(ring + HEAD_OFFSET));
@@ -585,7 +585,7 @@ impl Program {
         taken
     }
 
-    /// Waits until there is a completion, and takes all; gives tokens and results.
+    /// Waits until there is a completion, and takes all; returns tokens and results.
     pub(crate) fn await_completions(&mut self) -> Vec<(u64, Result<usize, Errno>)> {
         loop {
             let taken = self.completions();
@@ -597,7 +597,7 @@ impl Program {
         }
     }
 
-    /// The bits of the user interrupts that its process's handler has taken, in their order.
+    /// Returns the bits of the user interrupts that its process's handler has taken, in their order.
     pub(crate) fn handled(&self) -> Vec<u64> {
         lock(&self.world).handled.iter().filter(|(id, _)| *id == self.id).map(|&(_, bits)| bits).collect()
     }

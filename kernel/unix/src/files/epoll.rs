@@ -891,7 +891,7 @@ mod tests {
         program.call(SystemCall::EpollControl, [epoll, operation as usize, file, event])
     }
 
-    /// The events that come without waiting, by descriptor.
+    /// Returns the events that come without waiting, by descriptor.
     fn events(program: &mut Program, epoll: usize, most: usize) -> Vec<(usize, u32)> {
         events_within(program, epoll, most, 0)
     }
@@ -931,8 +931,8 @@ mod tests {
         ]
     }
 
-    /// Level-triggered watches report exactly what is so, whatever happened before; a one-shot watch is silent after
-    /// it was reported.
+    /// Compares with a model: level-triggered watches report exactly the present state, and a one-shot watch is silent
+    /// after it was reported.
     fn compare(program: &mut Program, steps: &[Step]) {
         let watching = epoll(program);
         let pipes: Vec<_> = (0..PAIRS).map(|_| program.pipe(open::NONBLOCK)).collect();
@@ -1018,7 +1018,7 @@ mod tests {
             }
             program.write_to(writer, b"two").unwrap();
             assert_eq!(events(program, edges, 4), [(reader, event::IN)], "more has come");
-            // What is there already is an edge for a watch that is new or changed.
+            // Bytes that are there already are an edge for a watch that is new or changed.
             change(program, edges, event::CTL_MOD, reader, event::IN | event::ET).unwrap();
             assert_eq!(events(program, edges, 4), [(reader, event::IN)]);
             program.read_from(reader, 100).unwrap();
@@ -1036,7 +1036,7 @@ mod tests {
             assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
             program.write_to(writer, b"two").unwrap();
             assert_eq!(events(program, watching, 4), []);
-            // Not even the end is told.
+            // Not even the end is reported.
             program.close(writer).unwrap();
             assert_eq!(events(program, watching, 4), []);
             change(program, watching, event::CTL_MOD, reader, event::IN | event::ONESHOT).unwrap();
@@ -1141,7 +1141,7 @@ mod tests {
         });
     }
 
-    /// Everybody has a turn although there is room for one event only.
+    /// Every watch has a turn although there is room for one event only.
     #[test]
     fn watches_that_are_ready_take_turns() {
         run(|program| {
@@ -1157,7 +1157,7 @@ mod tests {
         });
     }
 
-    /// More watches than one step asks, also when the epoll is closed: that is taken back in steps.
+    /// More watches than one step looks at, also when the epoll is closed: their registrations are taken back in steps.
     #[test]
     fn hundreds_of_watches_come_and_go() {
         run(|program| {
@@ -1231,7 +1231,7 @@ mod tests {
         });
     }
 
-    /// A list that one step does not get through: asked anew when something comes at its end.
+    /// A list that takes more than one step: looked at anew when something comes at its end.
     #[test]
     fn a_long_list_is_woken_by_its_last_entry() {
         run(|program| {
@@ -1285,7 +1285,7 @@ mod tests {
                 .add_worker(move |program| {
                     program.sleep_ns(1_000_000);
                     assert_eq!(program.write_to(shared, &(u64::MAX - 1).to_le_bytes()), Ok(8));
-                    // Waits until the first has read.
+                    // Waits until the first worker has read.
                     assert_eq!(program.write_to(shared, &5u64.to_le_bytes()), Ok(8));
                 })
                 .unwrap();

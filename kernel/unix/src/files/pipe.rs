@@ -251,7 +251,7 @@ mod tests {
         prop_oneof![length.clone().prop_map(Step::Write), length.prop_map(Step::Read)]
     }
 
-    /// The bytes that stand behind so many others.
+    /// Returns the bytes of a stream from this place on.
     fn pattern(begin: usize, length: usize) -> Vec<u8> {
         (begin..begin + length).map(|index| (index % 251) as u8).collect()
     }
@@ -403,7 +403,8 @@ mod tests {
         });
     }
 
-    /// Faults give what was moved before them, and take nothing out of the pipe that was not copied.
+    /// A call that meets a fault returns the bytes moved before it, and takes no bytes out of the pipe that were not
+    /// copied.
     #[test]
     fn a_bad_address_loses_no_bytes() {
         run(|program| {
