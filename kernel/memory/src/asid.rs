@@ -1,10 +1,10 @@
-//! Address-space identifiers: the short names under which the TLB knows address spaces.
+//! Address-space identifiers: the short tags by which the TLB tells address spaces apart.
 //!
 //! With identifiers the TLB keeps the entries of several processes, and a switch flushes nothing. There are fewer
-//! identifiers than processes that ever live, so they are given out in ascending order within a *generation*; when
-//! they are used up, a new generation begins, and every hart flushes its whole TLB before it runs anything under the
-//! new one. An address space whose context is of an old generation gets a new identifier when it is next entered.
-//! What is running on a hart at the moment of the change keeps its identifier, because it goes on using it.
+//! identifiers than processes that ever live, so they are given out in ascending order within a *generation*; when they
+//! are used up, a new generation begins, and every hart flushes its whole TLB before it runs anything under the new
+//! one. An address space whose context is of an old generation gets a new identifier when it is next entered. A space
+//! that runs on a hart at the moment of the change keeps its identifier, because the hart goes on using it.
 //!
 //! Entering an address space of the current generation takes no lock: one compare-and-swap of the hart's own
 //! word, which the beginning of a new generation clears.
@@ -53,13 +53,13 @@ impl Context {
         self.0 >> BITS
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub(crate) fn number(self) -> u16 {
         self.0 as u16
     }
 }
 
-/// What a hart must flush locally before it uses what it was given.
+/// Local flush that a hart must do before it uses its new identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "entries of another address space may be used instead"]
 pub enum LocalFlush {
@@ -74,11 +74,11 @@ pub enum LocalFlush {
 /// The identifiers of one machine.
 #[derive(Debug)]
 pub struct Identifiers {
-    /// The largest identifier; 0: none are used.
+    /// Largest identifier; 0: none are used.
     largest: u16,
     /// Changed under the lock only.
     generation: AtomicU64,
-    /// The context that each hart uses; zero after a new generation began and until the hart enters something.
+    /// Context that each hart uses; zero after a new generation began and until the hart enters a space.
     active: [AtomicU64; MAX_HARTS],
     slow: Mutex<Slow>,
 }
@@ -86,7 +86,7 @@ pub struct Identifiers {
 #[derive(Debug)]
 struct Slow {
     next: u32,
-    /// What each hart was using when the generation began.
+    /// Context that each hart was using when the generation began.
     reserved: [Context; MAX_HARTS],
     /// Harts that must flush everything before they use the new generation.
     unflushed: u64,
@@ -96,7 +96,7 @@ impl Slow {
     const NEW: Self = Self { next: 1, reserved: [Context(0); MAX_HARTS], unflushed: 0 };
 }
 
-/// The largest identifier of so many bits, or 0 if there are too few: every hart may hold one over from the last
+/// Returns the largest identifier of `bits` bits, or 0 if there are too few: every hart may hold one over from the last
 /// generation, and must find another.
 const fn largest(bits: u32) -> u16 {
     let bits = if bits > BITS { BITS } else { bits };
@@ -105,7 +105,7 @@ const fn largest(bits: u32) -> u16 {
 }
 
 impl Identifiers {
-    /// Identifiers of `bits` bits; 0 if the machine has none.
+    /// Makes identifiers of `bits` bits; 0 if the machine has none.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(bits: u32) -> Self {
@@ -191,7 +191,7 @@ impl Identifiers {
     fn begin_generation(&self, slow: &mut Slow) {
         self.generation.fetch_add(1, Relaxed);
         for (active, reserved) in self.active.iter().zip(&mut slow.reserved) {
-            // Zero: the hart has entered nothing since the last change and still uses what was reserved then.
+            // Zero: the hart has entered no space since the last change and still uses the reserved context.
             match active.swap(0, Relaxed) {
                 0 => {}
                 context => *reserved = Context(context),
@@ -236,7 +236,7 @@ mod loom_tests {
             let running = spaces[1];
             assert_ne!(first.number(), running.number());
             assert_ne!(first.number(), 0);
-            // What the generation reserved, or what hart 0 was given anew, is what hart 0 uses.
+            // Hart 0 uses the context that the generation reserved, or the one that hart 0 was given anew.
             let mut again = first;
             let _ = identifiers.enter(&mut again, 0);
             assert_ne!(again.number(), running.number());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     /// Nothing is flushed and no identifier changes within a generation; once a new one begins each hart flushes once,
-    /// and what runs keeps its identifier.
+    /// and running spaces keep their identifiers.
     #[test]
     fn a_generation_gives_each_identifier_once_and_costs_each_hart_one_flush() {
         use LocalFlush::{Everything, Nothing};
@@ -320,7 +320,7 @@ mod tests {
     }
 
     /// Every history of five entries of four spaces on two harts, while the identifiers run out: no hart ever runs a
-    /// space under an identifier of which it may still know another's pages.
+    /// space under an identifier for which its TLB may still have another's pages.
     #[test]
     fn every_short_history_at_the_end_of_a_generation() {
         const STEPS: u32 = if cfg!(miri) { 2 } else { 5 };

@@ -1,4 +1,4 @@
-//! The buddy system: which frames are free, in blocks of powers of two.
+//! The buddy system: free frames in blocks of powers of two.
 //!
 //! A free block of order `k` is `1 << k` frames, aligned to its size. Its buddy is the block that differs in bit `k` of
 //! the frame number; two free buddies become one block of order `k + 1`. All lists are threaded through a record
@@ -6,28 +6,28 @@
 //! a free frame.
 //!
 //! This is pure data: numbers in, numbers out. The records are atomics only so that they can be shared safely: the list
-//! fields and the state belong to whoever holds the buddy's lock (relaxed order suffices, the lock orders), and while a
-//! frame is allocated its record belongs to its owner (ONE-OWNER), who may use it for lists and counts of its own.
+//! fields and the state belong to the holder of the buddy's lock (relaxed order suffices, the lock orders), and while a
+//! frame is allocated its record belongs to its owner (ONE-OWNER), which may use it for lists and counts of its own.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The largest block is `1 << MAX_ORDER` frames: 32 MiB.
+/// Order of the largest block, which has `1 << MAX_ORDER` frames: 32 MiB.
 pub(crate) const MAX_ORDER: usize = 13;
 const ORDERS: usize = MAX_ORDER + 1;
 
-/// No frame: the end of a list.
+/// End of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What is known of one frame. See the module for who may use which field when.
+/// Record of one frame. See the module for the owners of the fields.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// The next frame of whatever list the frame is in.
+    /// Next frame of the list that the frame is in.
     pub(crate) next: AtomicU32,
-    /// The frame before.
+    /// Previous frame of the list.
     pub(crate) previous: AtomicU32,
     /// [`RESERVED`], [`ALLOCATED`], [`FREE`]` + order` at the head of a free block, or the owner's own mark.
     pub(crate) state: AtomicU32,
-    /// The owner's: counts of a shared frame, of a page table, of a slab.
+    /// Use of the owner: counts of a shared frame, of a page table, of a slab.
     pub(crate) count: AtomicU32,
 }
 
@@ -37,7 +37,7 @@ pub(crate) const RESERVED: u32 = 0;
 pub(crate) const ALLOCATED: u32 = 1;
 /// Plus the order: the first frame of a free block.
 pub(crate) const FREE: u32 = 0x100;
-/// Plus what the heap wants to know: a frame of a slab.
+/// Plus the heap's number: a frame of a slab.
 pub(crate) const SLAB: u32 = 0x200;
 
 impl Record {
@@ -64,27 +64,27 @@ pub(crate) struct Buddy {
 }
 
 impl Buddy {
-    /// All frames are reserved at first; [`Self::add`] gives some.
+    /// Makes a buddy system of reserved frames; [`Self::add`] gives it some.
     pub(crate) const fn new(records: &'static [Record], base: u32) -> Self {
         Self { records, base, heads: [NONE; ORDERS], nonempty: 0, free: 0 }
     }
 
-    /// Number of free frames.
+    /// Returns the number of free frames.
     pub(crate) fn free_frames(&self) -> usize {
         self.free
     }
 
-    /// The record of a frame; `None` if the frame is not one of ours.
+    /// Returns the record of a frame; `None` if the frame is not one of ours.
     fn record(&self, number: u32) -> Option<&'static Record> {
         self.records.get(number.wrapping_sub(self.base) as usize)
     }
 
-    /// The record of a frame that is known to be ours.
+    /// Returns the record of a frame that is certainly ours.
     fn known(&self, number: u32) -> &'static Record {
         &self.records[(number - self.base) as usize]
     }
 
-    /// Gives frames that were reserved.
+    /// Frees frames that were reserved.
     pub(crate) fn add(&mut self, first: u32, frames: u32) {
         for number in first..first + frames {
             debug_assert_eq!(self.known(number).state.load(Relaxed), RESERVED);
@@ -105,7 +105,7 @@ impl Buddy {
         let mut found = large_enough.trailing_zeros() as usize;
         let number = self.heads[found];
         self.unlink(number, found);
-        // Give back the upper halves until the block has the size asked for.
+        // Free the upper halves until the block has the requested size.
         while found > order {
             found -= 1;
             self.link(number + (1 << found), found);
@@ -114,8 +114,8 @@ impl Buddy {
         Some(number)
     }
 
-    /// Takes `frames` contiguous frames, aligned as a block that holds them all and `1 << order` frames would be.
-    /// What the block has more is given back at once.
+    /// Takes `frames` contiguous frames, aligned as a block that holds them all and `1 << order` frames would be. The
+    /// rest of the block is freed at once.
     pub(crate) fn allocate_run(&mut self, frames: u32, order: usize) -> Option<u32> {
         let order = order.max(order_for(frames));
         let number = self.allocate(order)?;
@@ -126,7 +126,7 @@ impl Buddy {
         Some(number)
     }
 
-    /// Takes up to `numbers.len()` single frames, neighbours where possible, and says how many.
+    /// Takes up to `numbers.len()` single frames, neighbours where possible; returns their number.
     pub(crate) fn allocate_many(&mut self, numbers: &mut [u32]) -> usize {
         let mut filled = 0;
         while filled < numbers.len() {
@@ -151,7 +151,7 @@ impl Buddy {
         filled
     }
 
-    /// Gives back a block, and joins it with its buddy as long as that is free too.
+    /// Frees a block, and joins it with its buddy as long as that is free too.
     pub(crate) fn free(&mut self, mut number: u32, mut order: usize) {
         self.free += 1 << order;
         while order < MAX_ORDER {
@@ -168,7 +168,7 @@ impl Buddy {
         self.link(number, order);
     }
 
-    /// Gives back contiguous frames, whatever their alignment.
+    /// Frees contiguous frames of any alignment.
     pub(crate) fn free_run(&mut self, mut first: u32, mut frames: u32) {
         while frames > 0 {
             let aligned = first.trailing_zeros() as usize;
@@ -211,7 +211,7 @@ impl Buddy {
     }
 }
 
-/// The order of the smallest block that holds so many frames.
+/// Returns the order of the smallest block that holds `frames` frames.
 pub(crate) fn order_for(frames: u32) -> usize {
     frames.max(1).next_power_of_two().ilog2() as usize
 }
@@ -248,7 +248,7 @@ mod tests {
         ]
     }
 
-    /// The free blocks as (order, number), to compare two states of the allocator.
+    /// Returns the free blocks as (order, number), to compare two states of the allocator.
     fn blocks(buddy: &Buddy) -> BTreeSet<(usize, u32)> {
         let mut blocks = BTreeSet::new();
         for order in 0..ORDERS {
@@ -276,7 +276,7 @@ mod tests {
             Free(usize),
         }
         fn play(records: &'static [Record], base: u32, history: &[Move]) -> usize {
-            // As the allocator finds them at boot: nothing is known of any frame.
+            // As the allocator finds them at boot: all reserved.
             records.iter().for_each(|record| record.state.store(RESERVED, Relaxed));
             let mut buddy = Buddy::new(records, base);
             buddy.add(base, FRAMES);

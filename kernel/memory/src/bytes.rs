@@ -1,12 +1,12 @@
-//! The direct map: how the kernel touches a byte of physical memory.
+//! The direct map: the kernel's access to the bytes of physical memory.
 //!
 //! A frame may be mapped into a program, and the program may write to it on another hart while the kernel reads. For
-//! Rust that rules out references: behind a `&[u8]` the compiler may load twice and assume the same value, and behind
-//! a `&mut [u8]` it may keep values in registers. So the kernel sees frames as memory outside of every Rust
-//! allocation, shared with a foreign agent, and uses only
+//! Rust that rules out references: behind a `&[u8]` the compiler may load twice and assume the same value, and behind a
+//! `&mut [u8]` it may keep values in registers. So the kernel sees frames as memory outside of every Rust allocation,
+//! shared with a foreign agent, and uses only
 //!
-//! * **volatile copies** between a frame and a private buffer: each byte is read or written exactly once, in any
-//!   order, and what was copied is checked afterwards in the private buffer, never in place;
+//! * **volatile copies** between a frame and a private buffer: each byte is read or written exactly once, in any order,
+//!   and the copy is checked afterwards in the private buffer, never in place;
 //! * **atomics** on aligned words, for everything that both sides change by agreement: rings, bitmaps, futex words.
 //!
 //! Byte copies of words of different size that race would be a problem for atomics (Rust has no mixed-size races),
@@ -25,13 +25,13 @@ pub(crate) fn set_offset(offset: usize) {
     OFFSET.store(offset, Ordering::Release);
 }
 
-/// Where `address` is in the direct map. Making the pointer is harmless; using it needs BOOT-MEMORY and ONE-OWNER.
+/// Returns the pointer to `address` in the direct map. Making it is harmless; using it needs BOOT-MEMORY and ONE-OWNER.
 #[inline(always)]
 pub(crate) fn pointer(address: u64) -> *mut u8 {
     core::ptr::with_exposed_provenance_mut((address as usize).wrapping_add(OFFSET.load(Ordering::Relaxed)))
 }
 
-/// The physical address behind a pointer into the direct map.
+/// Returns the physical address behind a pointer into the direct map.
 #[inline(always)]
 pub(crate) fn address(pointer: *const u8) -> u64 {
     (pointer.addr().wrapping_sub(OFFSET.load(Ordering::Relaxed))) as u64
@@ -55,7 +55,7 @@ unsafe impl Send for SharedBytes<'_> {}
 unsafe impl Sync for SharedBytes<'_> {}
 
 impl<'a> SharedBytes<'a> {
-    /// The `length` bytes at the physical address.
+    /// Makes a run of the `length` bytes at the physical address.
     ///
     /// # Safety
     /// The bytes must lie in frames of one owner (or of a chain of owners) that keeps them for `'a`, and no Rust
@@ -65,7 +65,7 @@ impl<'a> SharedBytes<'a> {
         Self { start: pointer(address), length, owner: PhantomData }
     }
 
-    /// As [`Self::new`], from a pointer into the direct map.
+    /// Makes a run as [`Self::new`] does, from a pointer into the direct map.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -74,21 +74,21 @@ impl<'a> SharedBytes<'a> {
         Self { start, length, owner: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are no bytes at all.
+    /// Whether the run is empty.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// A part of the run; `None` if it is not inside.
+    /// Returns a part of the run; `None` if it is not inside.
     #[must_use]
     #[inline]
     pub fn slice(&self, part: Range<usize>) -> Option<SharedBytes<'a>> {
@@ -102,7 +102,7 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// Copies to a private buffer, as much as both hold, and says how much that was.
+    /// Copies to a private buffer, as much as both hold, and returns the number of bytes.
     #[inline]
     pub fn copy_to(&self, destination: &mut [u8]) -> usize {
         let length = self.length.min(destination.len());
@@ -112,7 +112,7 @@ impl<'a> SharedBytes<'a> {
         length
     }
 
-    /// Copies from a private buffer, as much as both hold, and says how much that was.
+    /// Copies from a private buffer, as much as both hold, and returns the number of bytes.
     #[inline]
     pub fn copy_from(&self, source: &[u8]) -> usize {
         let length = self.length.min(source.len());
@@ -121,7 +121,7 @@ impl<'a> SharedBytes<'a> {
         length
     }
 
-    /// Copies from other shared bytes, as much as both hold, and says how much that was. If the two overlap, the
+    /// Copies from other shared bytes, as much as both hold, and returns the number of bytes. If the two overlap, the
     /// result is some mixture of the old bytes.
     #[inline]
     pub fn copy_from_shared(&self, source: &SharedBytes<'_>) -> usize {
@@ -138,7 +138,7 @@ impl<'a> SharedBytes<'a> {
         unsafe { zero_volatile(self.start, self.length) };
     }
 
-    /// The byte at `offset`; `None` if it is outside.
+    /// Returns the byte at `offset`; `None` if it is outside.
     #[must_use]
     #[inline]
     pub fn byte(&self, offset: usize) -> Option<u8> {
@@ -149,8 +149,8 @@ impl<'a> SharedBytes<'a> {
         Some(unsafe { self.start.wrapping_add(offset).read_volatile() })
     }
 
-    /// The 64-bit word at `offset`, to be shared with whoever else sees the memory; `None` if it is outside or not
-    /// aligned to 8 bytes.
+    /// Returns the 64-bit word at `offset`, to be shared with all other users of the memory; `None` if it is outside or
+    /// not aligned to 8 bytes.
     #[must_use]
     #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Option<&'a AtomicU64> {
@@ -163,8 +163,8 @@ impl<'a> SharedBytes<'a> {
         Some(unsafe { AtomicU64::from_ptr(start.cast()) })
     }
 
-    /// The `N` 64-bit words at `offset`, to be shared with whoever else sees the memory; `None` if they are not all
-    /// inside or not aligned to 8 bytes.
+    /// Returns the `N` 64-bit words at `offset`, to be shared with all other users of the memory; `None` if they are
+    /// not all inside or not aligned to 8 bytes.
     #[must_use]
     #[inline]
     pub fn atomic_words<const N: usize>(&self, offset: usize) -> Option<&'a [AtomicU64; N]> {
@@ -176,7 +176,7 @@ impl<'a> SharedBytes<'a> {
         Some(unsafe { &*start.cast::<[AtomicU64; N]>() })
     }
 
-    /// The 32-bit word at `offset`; `None` if it is outside or not aligned to 4 bytes.
+    /// Returns the 32-bit word at `offset`; `None` if it is outside or not aligned to 4 bytes.
     #[must_use]
     #[inline]
     pub fn atomic_u32(&self, offset: usize) -> Option<&'a AtomicU32> {
@@ -189,19 +189,19 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
-/// The 512 entries of the page table in the frame at `address`.
+/// Returns the 512 entries of the page table in the frame at `address`.
 ///
 /// # Safety
 /// The frame must be kept as a page table for `'a` (ONE-OWNER).
 #[inline(always)]
 pub(crate) unsafe fn table<'a>(address: u64) -> &'a [AtomicU64; 512] {
     // SAFETY: the frame is 4096 aligned bytes of memory (BOOT-MEMORY) that the caller keeps for `'a`; the hardware
-    // reads it as single words, which is what atomics are for.
+    // reads it as single words, as atomics do.
     unsafe { &*pointer(address).cast() }
 }
 
 const WORD: usize = size_of::<u64>();
-/// Below this length a loop over bytes is shorter than finding out what else to do.
+/// Length below which a loop over bytes is faster than choosing another way.
 const SHORT: usize = 2 * WORD;
 
 /// Copies `length` bytes; each is read once and written once.
@@ -222,7 +222,7 @@ unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) 
     }
 }
 
-/// Copies so many words.
+/// Copies `words` words.
 ///
 /// # Safety
 /// As for [`copy_volatile`], and both sides must be aligned.
@@ -347,7 +347,7 @@ unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length
             length -= WORD;
         }
     }
-    // SAFETY: what is left is within both sides.
+    // SAFETY: the rest is within both sides.
     unsafe { copy_bytes(source, destination, length) };
 }
 

@@ -1,14 +1,14 @@
 //! A fake machine's memory, so that everything here, and kernels above it, run in tests on the host.
 //!
-//! One allocation of the host plays physical memory from [`BASE`] on; the direct map is wherever the host put it.
-//! Harts are threads: each test thread says which hart it plays.
+//! One allocation of the host plays physical memory from [`BASE`] on; the direct map is wherever the host put it. Harts
+//! are threads: each test thread chooses the hart that it plays.
 
 use crate::frames::{self, InitError};
 use core::cell::Cell;
 use std::alloc::Layout;
 use std::sync::Once;
 
-/// Where the fake memory starts, as on QEMU's `virt` machine.
+/// Start of the fake memory, as on QEMU's `virt` machine.
 pub const BASE: u64 = 0x8000_0000;
 
 std::thread_local! {
@@ -20,7 +20,7 @@ pub fn set_hart(hart: usize) {
     HART.set(hart);
 }
 
-/// The hart that the calling thread plays: 0 unless it said otherwise.
+/// Returns the hart that the calling thread plays, by default 0.
 #[must_use]
 pub fn current_hart() -> usize {
     HART.get()
@@ -29,7 +29,7 @@ pub fn current_hart() -> usize {
 /// Gives the frame allocator `bytes` of fake memory, once for each test program; later calls do nothing.
 ///
 /// # Panics
-/// If the host has not that much memory, or the frame allocator was given other memory before.
+/// If the host does not have that much memory, or the frame allocator was given other memory before.
 pub fn init(bytes: usize) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,29 +1,29 @@
 //! Allocations that fail on purpose, in a kernel that is built to test itself (feature `fail-allocations`).
 //!
 //! A kernel meets a failed allocation only when memory is nearly gone, which a test reaches slowly and in one of many
-//! places. Here a test says which allocation fails: the n-th of those that are made for one process from now on, once.
-//! It repeats a call with n = 1, 2, 3, ... until the call comes to its end without meeting the n-th, and so has seen
-//! every allocation of the call fail.
+//! places. Here a test chooses the allocation that fails: the n-th of those made for one process from now on, once. It
+//! repeats a call with n = 1, 2, 3, ... until the call comes to its end without meeting the n-th, and so has seen every
+//! allocation of the call fail.
 //!
-//! # Which allocations may fail
+//! # Allocations that may fail
 //! Frames, runs of frames, pages of programs, memory that is [kept](crate::heap::Kept), charges and admission may fail
-//! whenever they are asked for, and so may allocations of more than a frame. A smaller allocation may not after the
-//! call was admitted ([`admitted`]): admission has seen a reserve for it. The reserve lasts until whoever was admitted
-//! gives the hart away, since others may use memory up meanwhile, and for as much as it is meant for. Code that
-//! allocates from memory which was kept free for it says so ([`from_what_is_kept`]).
+//! at any time, and so may allocations of more than a frame. A smaller allocation may not after the call was admitted
+//! ([`admitted`]): admission has seen a reserve for it. The reserve lasts until the admitted call gives the hart away,
+//! since others may use memory up meanwhile, and for a limited number of bytes. Code that allocates from memory which
+//! was kept free for it declares that ([`from_what_is_kept`]).
 //!
-//! So a small allocation without admission fails too, and where the caller cannot bear that, the kernel panics: it has
-//! relied on memory that nobody has promised.
+//! So a small allocation without admission fails too, and a caller that cannot bear that makes the kernel panic: it has
+//! relied on memory that was never promised.
 //!
 //! Without the feature all functions here are empty, and the compiler removes them.
 
 #[cfg(not(feature = "fail-allocations"))]
 mod chosen {
-    /// See the other one.
+    /// See the version with the feature.
     #[inline(always)]
     pub fn works_for(_process: u32) {}
 
-    /// See the other one.
+    /// See the version with the feature.
     #[inline(always)]
     pub fn admitted() {}
 
@@ -33,7 +33,7 @@ mod chosen {
         allocate()
     }
 
-    /// Whether what is asked for now is to fail.
+    /// Whether the present allocation is to fail.
     #[inline(always)]
     #[must_use]
     pub fn fails() -> bool {
@@ -53,21 +53,21 @@ mod chosen {
     use crate::MAX_HARTS;
     use crate::hart::{CurrentHart as _, Registered};
 
-    /// Bytes of small allocations that one hart makes after an admission, at most: its part of what large allocations
-    /// leave to small ones.
+    /// Maximum bytes of small allocations that one hart makes after an admission: its share of the memory that large
+    /// allocations leave to small ones.
     const GOOD_FOR: usize = 32 * 1024;
 
-    /// Whose allocations fail; 0: nobody's.
+    /// Process whose allocations fail; 0: none.
     static PROCESS: AtomicU32 = AtomicU32::new(0);
     /// Allocations until the one that fails, that one included; 0 when it has failed.
     static LEFT: AtomicUsize = AtomicUsize::new(0);
     /// Allocations that could have failed since the last [`arm`].
     static MET: AtomicUsize = AtomicUsize::new(0);
 
-    /// What a hart does.
+    /// State of a hart.
     struct Hart {
         process: AtomicU32,
-        /// Bytes that are left of an admission.
+        /// Bytes left of an admission.
         promised: AtomicUsize,
     }
 
@@ -78,7 +78,7 @@ mod chosen {
         &HARTS[Registered::current() % MAX_HARTS]
     }
 
-    /// Says for which process this hart works from now on (0: none). What was admitted before is worth nothing more.
+    /// Sets the process for which this hart works from now on (0: none). An earlier admission ends.
     #[inline]
     pub fn works_for(process: u32) {
         let hart = here();
@@ -86,7 +86,7 @@ mod chosen {
         hart.promised.store(0, Relaxed);
     }
 
-    /// Says that small allocations cannot fail for now: there is a reserve for them.
+    /// Promises that small allocations cannot fail for now: there is a reserve for them.
     #[inline]
     pub fn admitted() {
         here().promised.store(GOOD_FOR, Relaxed);
@@ -101,15 +101,15 @@ mod chosen {
         result
     }
 
-    /// Makes the `nth` allocation for `process` from now on fail, once; 0 stands for none of them. Returns how many
-    /// have met their chance to fail since the last call.
+    /// Makes the `nth` allocation for `process` from now on fail, once; 0 stands for none of them. Returns the number
+    /// of allocations that could have failed since the last call.
     pub fn arm(process: u32, nth: usize) -> usize {
         PROCESS.store(process, Relaxed);
         LEFT.store(nth, Relaxed);
         MET.swap(0, Relaxed)
     }
 
-    /// Whether what is asked for now is to fail.
+    /// Whether the present allocation is to fail.
     #[inline]
     #[must_use]
     pub fn fails() -> bool {

@@ -1,14 +1,14 @@
 //! Physical memory as owning handles.
 //!
 //! [`Frame`] is one page of memory, [`Block`] a contiguous run (for devices, for large roots), [`SharedFrame`] a
-//! counted share in one page. Dropping the last handle gives the memory back. Handles read and write through
+//! counted share in one page. Dropping the last handle frees the memory. Handles read and write through
 //! [`SharedBytes`], never through references, because a frame may be mapped into a program.
 //!
-//! # How it scales
-//! One buddy system behind one lock knows all free memory. Single frames, which are nearly all of the traffic
+//! # Scaling
+//! One buddy system behind one lock holds all free memory. Single frames, which are nearly all of the traffic
 //! (demand-zero pages, page tables, slabs), go through a cache for each hart that is refilled and emptied in batches,
 //! so that the lock is taken once for a few dozen allocations. When memory runs out, the caches of all harts are
-//! collected before anybody is refused: "out of memory" means that the last frame is taken, wherever it was.
+//! collected before an allocation is refused: "out of memory" means that every last frame is in use.
 //!
 //! # Counting
 //! [`free_frames`] counts the caches too, so it is exact whenever no allocation is under way on another hart.
@@ -29,12 +29,12 @@ use core::sync::atomic::{
 };
 use spin::{Mutex, Once};
 
-/// The largest [`Block`] that is aligned to its size has `1 << LARGEST_ORDER` frames.
+/// Order of the largest [`Block`] that is aligned to its size, which has `1 << LARGEST_ORDER` frames.
 pub const LARGEST_ORDER: usize = MAX_ORDER;
 
-/// Frames that one hart keeps for itself.
+/// Number of frames that one hart keeps for itself.
 const CACHE: usize = 64;
-/// Frames that move between a cache and the buddy system at once.
+/// Number of frames that move between a cache and the buddy system at once.
 const BATCH: usize = 32;
 
 /// There is no memory left, or not that much in one piece. Free some, or fail the call that wanted it.
@@ -49,13 +49,13 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// Why [`init`] refused.
+/// Reason for the failure of [`init`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitError {
     /// It was called before; the first call stands.
     AlreadyDone,
-    /// The ranges contain no memory that could be managed: pass the ranges that the device tree names, without what
-    /// the kernel image and the firmware occupy.
+    /// The ranges contain no memory that could be managed: pass the ranges that the device tree names, without those of
+    /// the kernel image and the firmware.
     NoMemory,
     /// Two ranges overlap: each frame must be given once.
     Overlap,
@@ -73,7 +73,7 @@ impl fmt::Display for InitError {
 
 impl core::error::Error for InitError {}
 
-/// Most frames that are kept from programs.
+/// Maximum number of frames that are kept from programs.
 const LARGEST_RESERVE: usize = 1024;
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that are [kept free](crate::heap::Kept) for allocations which must not fail.
@@ -83,10 +83,10 @@ struct State {
     records: &'static [Record],
     base: u32,
     buddy: Mutex<Buddy>,
-    /// What the buddy system has free, to be read without its lock; a moment old at most.
+    /// Free frames of the buddy system, to be read without its lock; a moment old at most.
     uncached: AtomicUsize,
     caches: HartLocal<Cache>,
-    /// Frames that can be allocated, the records' own not counted.
+    /// Frames that can be allocated, without those of the records.
     total: usize,
 }
 
@@ -132,9 +132,9 @@ struct Full;
 /// Gives the allocator its memory. May be called once.
 ///
 /// `ranges` are physical addresses; each is shrunk to whole frames. All of it must be ordinary memory that is mapped
-/// readable and writable at `address + direct_map_offset` (wrapping) and that nobody else uses: see BOOT-MEMORY in the
-/// crate's documentation. A part of it is taken for one 16-byte record for each frame. `current_hart` says on
-/// which hart it is called.
+/// readable and writable at `address + direct_map_offset` (wrapping) and that has no other user: see BOOT-MEMORY in the
+/// crate's documentation. A part of it is taken for one 16-byte record for each frame. `current_hart` returns the hart
+/// on which it is called.
 ///
 /// # Errors
 /// See [`InitError`]. After an error other than [`InitError::AlreadyDone`] a second attempt is allowed.
@@ -167,7 +167,7 @@ pub fn init(ranges: &[Range<u64>], direct_map_offset: u64, current_hart: fn() ->
     bytes::set_offset(direct_map_offset as usize);
     hart::register(current_hart);
     let start = bytes::pointer(u64::from(home.start) * PAGE_SIZE).cast::<Record>();
-    // SAFETY: the first `taken` frames of `home` hold `span` records, are memory that nobody else uses (BOOT-MEMORY),
+    // SAFETY: the first `taken` frames of `home` hold `span` records, are memory without another user (BOOT-MEMORY),
     // aligned to a page, and are never given to the buddy system. Each record is written before the slice is made.
     let records = unsafe {
         for index in 0..span {
@@ -194,7 +194,7 @@ pub fn init(ranges: &[Range<u64>], direct_map_offset: u64, current_hart: fn() ->
 }
 
 impl State {
-    /// Works on the buddy system, under its lock.
+    /// Runs `work` on the buddy system, under its lock.
     fn with_buddy<R>(&self, work: impl FnOnce(&mut Buddy) -> R) -> R {
         let mut buddy = self.buddy.lock();
         let result = work(&mut buddy);
@@ -255,7 +255,7 @@ impl State {
     }
 }
 
-/// Takes single frames, which are neither zeroed nor owned by anything but the number.
+/// Takes a single frame, which is neither zeroed nor owned by anything but the number.
 #[inline]
 pub(crate) fn take() -> Result<u32, OutOfMemory> {
     if faults::fails() {
@@ -273,7 +273,7 @@ pub(crate) fn take_run(frames: u32, order: usize) -> Result<u32, OutOfMemory> {
     if frames == 1 && order == 0 { state.allocate() } else { state.allocate_run(frames, order) }
 }
 
-/// Gives back what [`take`] or [`take_run`] took. Crate-private, since ONE-OWNER rests on it being called by the owner.
+/// Frees frames of [`take`] or [`take_run`]. Crate-private, since ONE-OWNER rests on it being called by the owner.
 #[inline]
 pub(crate) fn give_run(first: u32, frames: u32) {
     // Without state nothing was taken.
@@ -293,21 +293,21 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// The record of a frame that some handle owns.
+    /// Returns the record of a frame that some handle owns.
     #[inline(always)]
     pub(crate) fn get(self, number: u32) -> &'static Record {
         &self.records[(number - self.base) as usize]
     }
 }
 
-/// For whoever owns a frame: so the allocator exists.
+/// Returns the records, for the owner of a frame: so the allocator exists.
 #[inline]
 pub(crate) fn records() -> Records {
     let state = STATE.get().expect("a frame exists, so the allocator does");
     Records { records: state.records, base: state.base }
 }
 
-/// The record of a frame that some handle owns.
+/// Returns the record of a frame that some handle owns.
 #[inline]
 pub(crate) fn record(number: u32) -> &'static Record {
     records().get(number)
@@ -322,14 +322,14 @@ pub(crate) fn manages(range: &Range<u64>) -> bool {
     })
 }
 
-/// What there is of physical memory, in frames.
+/// State of physical memory, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// All that can ever be allocated.
+    /// Frames that can ever be allocated.
     pub total: usize,
-    /// Free, those in the harts' caches included.
+    /// Free frames, including those in the harts' caches.
     pub free: usize,
-    /// Free and in the harts' caches.
+    /// Free frames in the harts' caches.
     pub cached: usize,
 }
 
@@ -344,48 +344,49 @@ pub fn statistics() -> Statistics {
     Statistics { total: state.total, free: state.buddy.lock().free_frames() + cached, cached }
 }
 
-/// How many frames are free, those in the harts' caches included.
+/// Returns the number of free frames, including those in the harts' caches.
 #[must_use]
 pub fn free_frames() -> usize {
     statistics().free
 }
 
-/// All frames that can ever be allocated.
+/// Returns the number of frames that can ever be allocated.
 #[must_use]
 pub fn total_frames() -> usize {
     STATE.get().map_or(0, |state| state.total)
 }
 
 /// Whether programs may have `frames` more: they may not have the last ones. The kernel keeps a sixty-fourth of the
-/// memory, up to 4 MiB, for itself, so that a program that takes all it can get meets its own end, and no allocation
-/// of the kernel fails because of it.
+/// memory, up to 4 MiB, for itself, so that a program that takes all available memory meets its own end, and no
+/// allocation of the kernel fails because of it.
 ///
-/// Costs one load, and does not count what harts have in their caches.
+/// Costs one load, and does not count the frames in the harts' caches.
 #[must_use]
 pub fn available_to_programs(frames: usize) -> bool {
     !faults::fails() && uncached_frames() >= RESERVE.load(Relaxed).saturating_add(frames)
 }
 
-/// Changes how much is kept free, by `more` bytes, which may be a negative number that wraps.
+/// Changes the amount that is kept free, by `more` bytes, which may be a negative number that wraps.
 pub(crate) fn keep(more: usize) {
     KEPT.fetch_add(more, Relaxed);
 }
 
-/// Free frames, without those in caches and those that are kept free: what any hart can have at once.
+/// Returns the number of free frames without those in caches and those that are kept free: the share that any hart can
+/// have at once.
 pub(crate) fn uncached_frames() -> usize {
     let kept = KEPT.load(Relaxed).div_ceil(PAGE_SIZE as usize);
     STATE.get().map_or(0, |state| state.uncached.load(Relaxed).saturating_sub(kept))
 }
 
-/// Gives what harts have in their caches back, so that it counts as free for everybody.
+/// Empties the harts' caches, so that their frames count as free for all.
 pub(crate) fn collect() {
     if let Some(state) = STATE.get() {
         state.collect();
     }
 }
 
-/// The physical address behind a pointer that was made by [`Block::pointer`] or by the kernel heap; `None` if it points
-/// elsewhere (the kernel image, a stack). Device drivers need it for buffers on the heap.
+/// Returns the physical address behind a pointer that was made by [`Block::pointer`] or by the kernel heap; `None` if
+/// it points elsewhere (the kernel image, a stack). Device drivers need it for buffers on the heap.
 #[must_use]
 pub fn physical_address(pointer: *const u8) -> Option<u64> {
     let address = bytes::address(pointer);
@@ -394,20 +395,20 @@ pub fn physical_address(pointer: *const u8) -> Option<u64> {
 
 macro_rules! accessors {
     () => {
-        /// The physical address of the first byte.
+        /// Returns the physical address of the first byte.
         #[must_use]
         #[inline]
         pub fn physical_address(&self) -> u64 {
             u64::from(self.number.get()) * PAGE_SIZE
         }
 
-        /// Copies bytes from `offset` on, as many as `destination` holds or there are, and says how many.
+        /// Copies bytes from `offset` on, as many as `destination` holds or there are, and returns their number.
         pub fn read(&self, offset: usize, destination: &mut [u8]) -> usize {
             let bytes = self.bytes();
             bytes.slice(offset..bytes.len()).map_or(0, |part| part.copy_to(destination))
         }
 
-        /// Copies bytes to `offset` on, as many as `source` holds or there is space for, and says how many.
+        /// Copies bytes to `offset` on, as many as `source` holds or there is space for, and returns their number.
         ///
         /// It takes `&self` because others (a program, a device) may write to the memory anyway.
         pub fn write(&self, offset: usize, source: &[u8]) -> usize {
@@ -429,7 +430,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A frame with whatever its last owner left in it. Not for anything that a program will see.
+    /// Allocates a frame with the data of its last owner. Not for memory that a program will see.
     ///
     /// # Errors
     /// [`OutOfMemory`] if every frame is taken.
@@ -438,7 +439,7 @@ impl Frame {
         Ok(Self { number: NonZeroU32::new(take()?).ok_or(OutOfMemory)? })
     }
 
-    /// A frame of zeros.
+    /// Allocates a frame of zeros.
     ///
     /// # Errors
     /// [`OutOfMemory`] if every frame is taken.
@@ -450,7 +451,7 @@ impl Frame {
 
     accessors!();
 
-    /// All bytes of the frame.
+    /// Returns all bytes of the frame.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> SharedBytes<'_> {
@@ -465,13 +466,13 @@ impl Frame {
         SharedFrame { number: self.into_number() }
     }
 
-    /// Gives the frame to somebody who keeps its number: a page table, a list.
+    /// Turns the handle into a number, for an owner that keeps it: a page table, a list.
     #[inline]
     pub(crate) fn into_number(self) -> NonZeroU32 {
         ManuallyDrop::new(self).number
     }
 
-    /// Takes a frame back from whoever kept its number.
+    /// Turns the number of a frame back into a handle.
     ///
     /// # Safety
     /// `number` must come from [`Self::into_number`], and be used once (ONE-OWNER).
@@ -497,7 +498,7 @@ pub struct SharedFrame {
 impl SharedFrame {
     accessors!();
 
-    /// All bytes of the frame.
+    /// Returns all bytes of the frame.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> SharedBytes<'_> {
@@ -505,18 +506,18 @@ impl SharedFrame {
         unsafe { SharedBytes::new(self.physical_address(), PAGE_SIZE as usize) }
     }
 
-    /// How many handles share the frame; others may change that at any time.
+    /// Returns the number of handles that share the frame; others may change it at any time.
     #[must_use]
     pub fn shares(&self) -> u32 {
         record(self.number.get()).count.load(Relaxed)
     }
 
-    /// The frame itself, if this is its only handle.
+    /// Returns the frame itself, if this is its only handle.
     ///
     /// # Errors
-    /// Gives the handle back if there are others.
+    /// Returns the handle if there are others.
     pub fn into_exclusive(self) -> Result<Frame, Self> {
-        // Acquire pairs with the release in `drop`: what the other owners did has happened. Nobody can add a share
+        // Acquire pairs with the release in `drop`: the other owners' accesses have happened. No share can be added
         // after this, since this handle is the only one left to clone.
         if record(self.number.get()).count.load(Acquire) == 1 {
             Ok(Frame { number: ManuallyDrop::new(self).number })
@@ -538,7 +539,8 @@ impl Clone for SharedFrame {
 
 impl Drop for SharedFrame {
     fn drop(&mut self) {
-        // Release: what this owner did happens before the frame is used again; acquire, by the last: what all did.
+        // Release: this owner's accesses happen before the frame is used again; acquire, by the last: those of all
+        // owners.
         if record(self.number.get()).count.fetch_sub(1, Release) == 1 {
             fence(Acquire);
             give_run(self.number.get(), 1);
@@ -554,7 +556,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// `1 << order` frames, aligned to their size, with whatever their last owners left in them.
+    /// Allocates `1 << order` frames, aligned to their size, with the data of their last owners.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no free block of that size, or `order` is above [`LARGEST_ORDER`].
@@ -565,7 +567,7 @@ impl Block {
         Self::new(1 << order, order)
     }
 
-    /// `1 << order` frames of zeros, aligned to their size.
+    /// Allocates `1 << order` frames of zeros, aligned to their size.
     ///
     /// # Errors
     /// As for [`Self::allocate`].
@@ -575,7 +577,7 @@ impl Block {
         Ok(block)
     }
 
-    /// At least `bytes` bytes of zeros (whole frames), contiguous: memory for a device.
+    /// Allocates at least `bytes` bytes of zeros (whole frames), contiguous: memory for a device.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no such piece of memory.
@@ -595,7 +597,7 @@ impl Block {
 
     accessors!();
 
-    /// All bytes of the block.
+    /// Returns all bytes of the block.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> SharedBytes<'_> {
@@ -603,7 +605,7 @@ impl Block {
         unsafe { SharedBytes::new(self.physical_address(), self.len()) }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
@@ -611,8 +613,8 @@ impl Block {
         self.frames as usize * PAGE_SIZE as usize
     }
 
-    /// Where the block is in the kernel's address space, for drivers that are written with pointers. Using it is up to
-    /// their own unsafe code; it is valid for as long as the block lives.
+    /// Returns the block's address in the kernel's address space, for drivers that are written with pointers. Using it
+    /// is up to their own unsafe code; it is valid for as long as the block lives.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {
         NonNull::new(bytes::pointer(self.physical_address())).expect("the direct map does not contain the null page")
@@ -636,7 +638,7 @@ impl Drop for Block {
     }
 }
 
-/// Frames on their way to be freed, as a list through their records: needs no memory, whatever its length.
+/// Frames on their way to be freed, as a list through their records: needs no memory for any length.
 #[derive(Debug, Default)]
 pub(crate) struct FrameList {
     first: Option<NonZeroU32>,

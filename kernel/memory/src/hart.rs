@@ -2,11 +2,11 @@
 //!
 //! The allocators keep a small cache for each hart, so that harts do not meet on one lock. By the invariant HART-LOCAL
 //! a plain cell would do: kernel code on a hart is neither interrupted nor moved. But "a plain cell" makes memory
-//! safety depend on everybody who writes a scheduler, a trap handler or a test that passes the wrong index. So each
-//! value has a *claim*: one atomic swap takes it, one store gives it back. When HART-LOCAL holds, the claim always
-//! succeeds and costs a handful of instructions on a cache line that the hart owns anyway; when it is broken the
-//! claim fails and the caller takes the shared, locked path. A wrong index costs time, never memory. As a gift, any
-//! hart can claim the caches of the others to collect their contents when memory runs out.
+//! safety depend on every scheduler, trap handler and test that might pass the wrong index. So each value has a
+//! *claim*: one atomic swap takes it, one store gives it back. When HART-LOCAL holds, the claim always succeeds and
+//! costs a handful of instructions on a cache line that the hart owns anyway; when it is broken the claim fails and the
+//! caller takes the shared, locked path. A wrong index costs time, never memory. As a bonus, any hart can claim the
+//! caches of the others to collect their contents when memory runs out.
 //!
 //! Rejected: `UnsafeCell` with an unsafe contract (saves four instructions, and puts the proof into other crates),
 //! and a spin lock (a nested call would hang instead of taking the slow path).
@@ -16,17 +16,17 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Where the code runs: the index of the current hart, `0..`[`MAX_HARTS`].
+/// Source of the index of the current hart, `0..`[`MAX_HARTS`].
 ///
 /// A wrong answer makes the allocators slower and does nothing else.
 pub trait CurrentHart: 'static {
-    /// The index of the hart that executes this call.
+    /// Returns the index of the hart that executes this call.
     fn current() -> usize;
 }
 
 /// The hart index from the function given to [`frames::init`](crate::frames::init).
 ///
-/// A kernel that cares for the last few instructions implements [`CurrentHart`] itself, so that the call is inlined.
+/// A kernel for which the last few instructions count implements [`CurrentHart`] itself, so that the call is inlined.
 #[derive(Debug)]
 pub struct Registered;
 
@@ -54,8 +54,8 @@ pub(crate) struct HartLocal<T> {
     slots: [Slot<T>; MAX_HARTS],
 }
 
-/// On cache lines of its own, so that one hart's claims do not slow another's. The claim comes first, where no offset
-/// needs to be added.
+/// A value on cache lines of its own, so that one hart's claims do not slow another's. The claim comes first, where no
+/// offset needs to be added.
 #[repr(C, align(64))]
 pub(crate) struct Slot<T> {
     /// 1 while a [`Claim`] exists.
@@ -80,17 +80,17 @@ impl<T> HartLocal<T> {
         Self { slots }
     }
 
-    /// Exclusive access to the value of `hart`; `None` if it is claimed already. A hart that cannot exist shares the
+    /// Claims the value of `hart` exclusively; `None` if it is claimed already. A hart that cannot exist shares the
     /// value of another.
     #[inline(always)]
     pub(crate) fn claim(&self, hart: usize) -> Option<Claim<'_, T>> {
         let slot = &self.slots[hart % MAX_HARTS];
-        // Acquire pairs with the release in `Claim::drop`: what the last holder did is visible to this one.
+        // Acquire pairs with the release in `Claim::drop`: the last holder's accesses are visible to this one.
         if slot.claimed.swap(1, Ordering::Acquire) == 0 { Some(Claim { slot }) } else { None }
     }
 
-    /// Exclusive access to each value in turn, waiting for those that are claimed. For collecting and counting; the
-    /// caller must hold no claim of this `HartLocal`.
+    /// Visits each value in turn with exclusive access, waiting for those that are claimed. For collecting and
+    /// counting; the caller must hold no claim of this `HartLocal`.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&mut T)) {
         for hart in 0..MAX_HARTS {
             let mut claim = loop {
@@ -104,7 +104,7 @@ impl<T> HartLocal<T> {
     }
 }
 
-/// Proof of being the only one at a hart's value.
+/// Exclusive access to a hart's value.
 pub(crate) struct Claim<'a, T> {
     slot: &'a Slot<T>,
 }

@@ -6,11 +6,10 @@
 //! spends hundreds of instructions on a pair of calls.
 //!
 //! # The choice
-//! Three levels, each asked only when the one above has run dry:
+//! Three levels, each used only when the one above has run dry:
 //!
-//! 1. **A cache for each hart**: for each size class a short stack of addresses. Allocating pops, freeing
-//!    pushes, whichever hart the memory came from; so there is no remote-free queue. By HART-LOCAL nobody waits for
-//!    anybody.
+//! 1. **A cache for each hart**: for each size class a short stack of addresses. Allocating pops, freeing pushes,
+//!    whichever hart the memory came from; so there is no remote-free queue. By HART-LOCAL no hart waits for another.
 //! 2. **A depot for each size class**, behind a lock of its own: slabs of one to four frames, each with a list of its
 //!    free objects, which exchanges batches with the caches. A slab that is wholly free goes back to the frame
 //!    allocator.
@@ -25,7 +24,8 @@
 //! that divides its class size. For an alignment above 16 the size is rounded up to a power of two, which is a class
 //! of its own.
 //!
-//! Before the heap gives up it collects the caches of all harts, so that what one hart keeps is not missing elsewhere.
+//! Before the heap gives up it collects the caches of all harts, so that memory kept by one hart is not missing
+//! elsewhere.
 //!
 //! Rejected: linked free lists through the objects in the caches (a freed object that is written to would corrupt
 //! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
@@ -47,13 +47,13 @@ const SIZES: [u16; CLASSES] = [
     2048,
 ];
 
-/// How many size classes there are.
+/// Number of size classes.
 pub const CLASSES: usize = 24;
 
-/// The largest size, in bytes, that is served from a size class; above it, memory is taken in whole frames.
+/// Largest size, in bytes, that is served from a size class; above it, memory is taken in whole frames.
 pub const LARGEST_CLASS: usize = 2048;
 
-/// The class for a size, by the size in units of 16 bytes, rounded up.
+/// Class of a size, by the size in units of 16 bytes, rounded up.
 static CLASS_OF: [u8; LARGEST_CLASS / 16 + 1] = {
     let mut table = [0; LARGEST_CLASS / 16 + 1];
     let mut class = 0;
@@ -68,16 +68,17 @@ static CLASS_OF: [u8; LARGEST_CLASS / 16 + 1] = {
     table
 };
 
-/// Most objects that a hart caches of any class.
+/// Maximum number of objects of one class that a hart caches.
 const DEPTH: usize = 32;
 
-/// How many objects of a class a hart caches: about 8 KiB worth.
+/// Returns the number of objects of a class that a hart caches: about 8 KiB worth.
 const fn depth(class: usize) -> usize {
     let fitting = 8192 / SIZES[class] as usize;
     if fitting > DEPTH { DEPTH } else { fitting }
 }
 
-/// Frames in a slab of a class, as an order: large objects get larger slabs, so that the remainder is small.
+/// Returns the frames in a slab of a class, as an order: large objects get larger slabs, so that the remainder is
+/// small.
 const fn slab_order(class: usize) -> usize {
     if SIZES[class] <= 512 { 0 } else { 2 }
 }
@@ -99,7 +100,7 @@ static DEPTHS: [u8; CLASSES] = {
 /// One hart's free objects, as addresses.
 #[repr(C)]
 struct Cache {
-    /// How many there are of each class.
+    /// Number of objects of each class.
     filled: [u32; CLASSES],
     objects: [[usize; DEPTH]; CLASSES],
     /// Makes a [`Slot`] a power of two long, which saves a multiplication.
@@ -153,7 +154,7 @@ static DEPOTS: [Mutex<Depot>; CLASSES] = {
     depots
 };
 
-/// Bytes of frames that the heap holds, and the most it may hold.
+/// Bytes of frames that the heap holds, and the upper limit on them.
 static FOOTPRINT: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// See [`set_reserve_of_small`].
@@ -161,13 +162,13 @@ static RESERVE_OF_SMALL: AtomicUsize = AtomicUsize::new(0);
 /// Bytes in allocations above [`LARGEST_CLASS`].
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
-/// The most memory, in bytes of whole frames, that the heap may take from now on; more makes allocations fail. What
-/// it has already it keeps.
+/// Limits the memory, in bytes of whole frames, that the heap may take from now on; beyond it allocations fail. The
+/// heap keeps the memory that it has.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
 
-/// Whether the heap could take `bytes` more from the frame allocator, by its limit and by what is free. Costs a few
+/// Whether the heap could take `bytes` more from the frame allocator, by its limit and by the free memory. Costs a few
 /// loads. Between this and an allocation others may allocate too, so ask for more than will be needed.
 #[must_use]
 #[inline]
@@ -177,8 +178,8 @@ pub fn is_available(bytes: usize) -> bool {
         && frames::uncached_frames() >= bytes.div_ceil(PAGE_SIZE as usize)
 }
 
-/// Whether the heap could take `bytes` more after harts have given back what they and the heap have put aside. Looks
-/// whether that can help before it takes anything from anybody, because it makes others slower for a moment.
+/// Whether the heap could take `bytes` more after harts have given back the memory that they and the heap have put
+/// aside. Checks first whether that can help, because it makes other harts slower for a moment.
 #[cold]
 #[must_use]
 pub fn collect(bytes: usize) -> bool {
@@ -191,16 +192,16 @@ pub fn collect(bytes: usize) -> bool {
     is_available(bytes)
 }
 
-/// Memory that stays free for allocations which must not fail, whenever they come: [`is_available`] and [programs'
+/// Memory that stays free for allocations which must not fail, at any time: [`is_available`] and [programs'
 /// pages](frames::available_to_programs) leave it alone. Dropping it ends that.
 #[derive(Debug)]
 pub struct Kept(usize);
 
 impl Kept {
-    /// So many bytes.
+    /// Keeps `bytes` bytes free.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if there are not so many.
+    /// [`OutOfMemory`] if not enough are free.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
         if !faults::fails() && (is_available(bytes) || collect(bytes)) {
             frames::keep(bytes);
@@ -217,13 +218,13 @@ impl Drop for Kept {
     }
 }
 
-/// Makes allocations of more than a frame fail that would leave less than this free, from now on: what is left is for
+/// Makes allocations of more than a frame fail that would leave less than `bytes` free, from now on: the rest is for
 /// small ones, which many callers cannot do without.
 pub fn set_reserve_of_small(bytes: usize) {
     RESERVE_OF_SMALL.store(bytes, Relaxed);
 }
 
-/// Bytes in use: see [`Statistics::used`].
+/// Returns the bytes in use: see [`Statistics::used`].
 #[must_use]
 pub fn bytes_in_use() -> usize {
     statistics().used()
@@ -254,27 +255,27 @@ fn give_frames(first: u32, frames: u32) {
     release(frames);
 }
 
-/// Places of objects in a slab are counted in these.
+/// Unit in which places of objects in a slab are counted, in bytes.
 const UNIT: usize = 16;
 
-/// The place of the next free object, which a free object holds.
+/// Returns the place of the next free object, which a free object holds.
 #[inline(always)]
 fn next_free(object: usize) -> u32 {
-    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: nobody else refers to it, and
-    // it was written to by `set_next_free` when it became free.
+    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: it has no other users, and it
+    // was written to by `set_next_free` when it became free.
     unsafe { core::ptr::with_exposed_provenance::<u32>(object).read_volatile() }
 }
 
 #[inline(always)]
 fn set_next_free(object: usize, place: u32) {
-    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: nobody else refers to it.
+    // SAFETY: the object is at least 16 aligned bytes of a slab of the heap, and free: it has no other users.
     unsafe { core::ptr::with_exposed_provenance_mut::<u32>(object).write_volatile(place) }
 }
 
 /// The slabs of one class.
 ///
-/// A slab's records (see [`crate::buddy`]) say, for each of its frames, `state`: [`SLAB`] + which frame of the slab
-/// it is; and for the first, `count`: free objects << 16 | place of the first free one; `next` and `previous`: the
+/// A slab's records (see [`crate::buddy`]) contain, for each of its frames, `state`: [`SLAB`] + index of the frame in
+/// the slab; and for the first, `count`: free objects << 16 | place of the first free one; `next` and `previous`: the
 /// list of slabs that have free objects. A free object holds, in its first four bytes, the place of the next free one.
 /// A place is an offset from the slab's start in units of 16 bytes, so that neither division nor multiplication is
 /// needed. All of it belongs to the holder of the depot's lock.
@@ -294,7 +295,7 @@ impl Depot {
         Self { class, slab_objects: slab_objects(class), head: NONE, slabs: 0, free: 0 }
     }
 
-    /// Takes up to `objects.len()` objects and says how many.
+    /// Takes up to `objects.len()` objects and returns their number.
     fn take(&mut self, objects: &mut [usize]) -> usize {
         let mut filled = 0;
         while filled < objects.len() {
@@ -325,7 +326,7 @@ impl Depot {
         filled
     }
 
-    /// Takes objects back.
+    /// Takes freed objects back.
     fn give(&mut self, objects: &[usize]) {
         let records = frames::records();
         for &object in objects {
@@ -382,7 +383,7 @@ impl Depot {
         give_frames(slab, 1 << order);
     }
 
-    /// Returns every slab that is wholly free.
+    /// Frees every slab that is wholly free.
     fn trim(&mut self) {
         let mut slab = self.head;
         while slab != NONE {
@@ -420,7 +421,7 @@ impl Depot {
     }
 }
 
-/// The class of a layout, or `None` if it needs whole frames.
+/// Returns the class of a layout, or `None` if it needs whole frames.
 #[inline(always)]
 fn class_of(layout: &Layout) -> Option<usize> {
     let mut size = layout.size();
@@ -438,7 +439,7 @@ fn refill(class: usize, hart: usize) -> *mut u8 {
     let wanted = (depth(class) / 2).max(1);
     let mut got = DEPOTS[class].lock().take(&mut objects[..wanted]);
     if got == 0 {
-        // What other harts and other classes have to spare may be enough.
+        // Spare memory of other harts and other classes may be enough.
         trim();
         got = DEPOTS[class].lock().take(&mut objects[..1]);
     }
@@ -476,7 +477,7 @@ fn spill(class: usize, hart: usize, object: usize) {
     DEPOTS[class].lock().give(&objects[..=count]);
 }
 
-/// Frames and alignment order for a large layout.
+/// Returns frames and alignment order for a large layout.
 fn large(layout: &Layout) -> Option<(u32, usize)> {
     let frames = u32::try_from(layout.size().div_ceil(PAGE_SIZE as usize)).ok()?;
     let order = (layout.align() / PAGE_SIZE as usize).max(1).ilog2() as usize;
@@ -530,15 +531,15 @@ fn free_large(object: *mut u8, layout: &Layout) {
 /// static HEAP: memory::heap::Heap = memory::heap::Heap::new();
 /// ```
 ///
-/// All values share the one heap. `H` says how to find the current hart; a kernel whose hart index is one load away
-/// implements [`CurrentHart`] on a type of its own, so that the load is inlined here.
+/// All values share the one heap. `H` finds the current hart; a kernel whose hart index is one load away implements
+/// [`CurrentHart`] on a type of its own, so that the load is inlined here.
 #[derive(Debug)]
 pub struct Heap<H: CurrentHart = Registered> {
     hart: PhantomData<fn() -> H>,
 }
 
 impl<H: CurrentHart> Heap<H> {
-    /// The heap. Before [`frames::init`] every allocation fails.
+    /// Makes a value for the heap. Before [`frames::init`] every allocation fails.
     #[must_use]
     pub const fn new() -> Self {
         Self { hart: PhantomData }
@@ -613,7 +614,7 @@ unsafe impl<H: CurrentHart> GlobalAlloc for Heap<H> {
     }
 }
 
-/// What one size class holds.
+/// Objects of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStatistics {
     /// Bytes in an object.
@@ -626,7 +627,7 @@ pub struct ClassStatistics {
     pub free: usize,
 }
 
-/// What the heap holds.
+/// State of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Each size class.
@@ -638,13 +639,13 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Bytes in use: objects rounded up to their classes, and large allocations.
+    /// Returns the bytes in use: objects rounded up to their classes, and large allocations.
     #[must_use]
     pub fn used(&self) -> usize {
         self.large + self.classes.iter().map(|class| class.size * class.used).sum::<usize>()
     }
 
-    /// Bytes of free objects: what could be given back at most, if it lay together.
+    /// Returns the bytes of free objects: an upper bound on the memory that could be given back.
     #[must_use]
     pub fn idle(&self) -> usize {
         self.classes.iter().map(|class| class.size * (class.cached + class.free)).sum()
@@ -670,8 +671,8 @@ pub fn statistics() -> Statistics {
     Statistics { classes, large: LARGE.load(Relaxed), footprint: FOOTPRINT.load(Relaxed) }
 }
 
-/// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out
-/// of frames, and for tests that count them.
+/// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out of
+/// frames, and for tests that count them.
 pub fn trim() {
     CACHES.for_each(|cache| {
         for (class, depot) in DEPOTS.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! A process's address space: what it may use, what it has, and every access of the kernel to it.
+//! A process's address space: its regions, its pages, and every access of the kernel to them.
 //!
 //! # Regions and pages
 //! A *region* is a promise: this range of addresses has this protection and this backing. A page is made when it is
-//! first touched, by the program ([`AddressSpace::fault`]) or by the kernel on its behalf. So mapping is cheap
-//! whatever the length, and an operation on regions either is done completely or, on an error, has changed nothing
-//! that a program could see.
+//! first touched, by the program ([`AddressSpace::fault`]) or by the kernel on its behalf. So mapping is cheap for any
+//! length, and an operation on regions either is done completely or, on an error, has made no change visible to
+//! programs.
 //!
 //! # The kernel and user memory
 //! The kernel never dereferences a user address, and never sets the bit that would let it (`sstatus.SUM`). It walks
@@ -13,18 +13,18 @@
 //! the same few pages; any change of mappings forgets them.
 //!
 //! # Locking and flushing
-//! Locking is the caller's: everything takes `&mut self`. What the TLBs must forget is returned as a [`Flush`], to be
-//! carried out after the lock is released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts
-//! on which the space is entered ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
+//! Locking is the caller's: everything takes `&mut self`. The flush that TLBs need is returned as a [`Flush`], to be
+//! carried out after the lock is released; the frames in it are freed after that (FLUSH-BEFORE-FREE). Only the harts on
+//! which the space is entered ([`AddressSpace::enter`]) are named; the others flush when they next enter it.
 //!
 //! # Instructions
-//! A hart may fetch instructions that it fetched from the same frame long ago, whatever was written there since, until
-//! it is told to look again (FETCH-AFTER-WRITE). Nothing is writable and executable, so that is necessary when pages
-//! become executable and at no other time: when their protection changes, when shared frames are mapped, and when a
-//! page of an executable region is executed for the first time. Until then such a page is readable at most, so that the
-//! kernel, which reads pages and never runs them, makes none executable without a word. The harts that are in the space
-//! are named in the [`Flush`] or by [`AddressSpace::harts_to_synchronise`]; the others learn of it from the [`Entry`]
-//! when they next come.
+//! A hart may fetch instructions that it fetched from the same frame long ago, regardless of later stores, until it
+//! synchronises its instruction fetch (FETCH-AFTER-WRITE). No page is writable and executable, so that is necessary
+//! when pages become executable and at no other time: when their protection changes, when shared frames are mapped, and
+//! when a page of an executable region is executed for the first time. Until then such a page is readable at most, so
+//! that the kernel, which reads pages and never runs them, makes none executable unnoticed. The harts that are in the
+//! space are named in the [`Flush`] or by [`AddressSpace::harts_to_synchronise`]; the others are told by the [`Entry`]
+//! when they next enter.
 //!
 //! # Limits
 //! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an
@@ -50,16 +50,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// User memory as the kernel sees it: bytes to copy, never a reference.
 pub type UserBytes<'a> = SharedBytes<'a>;
 
-/// Where mappings without an address go, from the top down, unless [`AddressSpace::set_mapping_top`] says that they
-/// begin further down.
+/// Range for mappings without an address, from the top down, unless [`AddressSpace::set_mapping_top`] has chosen a
+/// lower start.
 pub const MAPPING_AREA: Range<u64> = 0x1_0000..0x3f_0000_0000;
 
 const BREAK_NAME: &str = "[heap]";
 
-/// Regions in one part of a range, at most.
+/// Maximum number of regions in one part of a range.
 const MOST_REGIONS: usize = 64;
 
-/// What one address space may have.
+/// Limits of one address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Frames of its own: anonymous pages and page tables. Shared frames are not counted.
@@ -73,42 +73,42 @@ impl Limits {
     pub const DEFAULT: Self = Self { frames: usize::MAX, regions: 16384 };
 }
 
-/// Where a mapping is to be.
+/// Placement of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Wherever there is space.
+    /// At any free range.
     Anywhere,
-    /// Here if there is space, else anywhere.
+    /// At this address if it is free, else at any free range.
     Near(u64),
-    /// Exactly here, in place of what is there.
+    /// Exactly at this address, replacing existing mappings.
     Fixed(u64),
-    /// Exactly here, or not at all.
+    /// Exactly at this address, or not at all.
     FixedIfFree(u64),
 }
 
-/// What programs may ever do with shared frames.
+/// Access that programs may ever have to shared frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Never write, whatever protection they ask for later.
+    /// Never write, even after a change of protection.
     ReadOnly,
     /// Read and write.
     ReadWrite,
 }
 
-/// Why the regions stay as they are.
+/// Reason why regions were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// Not page-aligned, empty, or outside of the user half: the caller's mistake (EINVAL).
     InvalidRange,
     /// No free range of that length (ENOMEM).
     NoSpace,
-    /// Something is mapped there (EEXIST).
+    /// The range is mapped already (EEXIST).
     Occupied,
     /// A part of the range is not mapped (ENOMEM).
     NotMapped,
     /// The region never permits that access (EACCES).
     Forbidden,
-    /// The space has as many regions as it may have (ENOMEM).
+    /// The space has the maximum number of regions (ENOMEM).
     TooManyRegions,
     /// The kernel has no memory for its records (ENOMEM).
     OutOfMemory,
@@ -130,17 +130,16 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// Why an access to user memory fails.
+/// Reason why an access to user memory fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing is mapped there (SIGSEGV, EFAULT).
+    /// The address is not mapped (SIGSEGV, EFAULT).
     NotMapped,
-    /// What is mapped there does not permit the access (SIGSEGV, EFAULT).
+    /// The mapping does not permit the access (SIGSEGV, EFAULT).
     Protection,
     /// The word is not aligned to its size (SIGBUS, EINVAL).
     Misaligned,
-    /// There is no frame for the page, or the process has as many as it may have: the process cannot go on (SIGBUS,
-    /// ENOMEM).
+    /// There is no frame for the page, or the process is at its limit: the process cannot go on (SIGBUS, ENOMEM).
     OutOfMemory,
 }
 
@@ -168,11 +167,11 @@ impl core::error::Error for Fault {}
 pub struct Interrupted {
     /// Bytes transferred before the fault.
     pub done: usize,
-    /// What happened at the first byte that was not.
+    /// Fault at the first byte that was not transferred.
     pub fault: Fault,
 }
 
-/// Why there is no string.
+/// Reason why a string could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringError {
     /// It is not readable, or there is no memory for the copy.
@@ -187,26 +186,26 @@ impl From<Fault> for StringError {
     }
 }
 
-/// What the harts must forget; see [`Flush::after`].
+/// Flush that harts must do; see [`Flush::after`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct FlushRequest<'a> {
-    /// Which pages.
+    /// Pages to flush.
     pub scope: &'a Scope,
-    /// The address space's identifier; 0 if the machine has none.
+    /// Identifier of the address space; 0 if the machine has none.
     pub identifier: u16,
     /// Bit `h`: hart `h` must do it. The calling hart may be among them.
     pub harts: u64,
     /// Bit `h`: hart `h` must synchronise its instruction fetch.
     pub fetching_harts: u64,
-    /// Which kind of root the space has, and with it which kind of translation the harts know.
+    /// Kind of root of the space, which decides the kind of translations that the harts hold.
     pub root: RootSize,
 }
 
-/// What was taken out of an address space and the TLBs still know.
+/// Pages and frames taken out of an address space that TLBs still hold.
 ///
 /// Dropping it without [`Flush::after`] leaks the frames, since using them again would let the program write to them.
 #[derive(Debug, Default)]
-#[must_use = "harts may still use the old pages: call `after` with what flushes them"]
+#[must_use = "harts may still use the old pages: call `after` with the function that flushes them"]
 pub struct Flush {
     scope: Scope,
     identifier: u16,
@@ -218,7 +217,7 @@ pub struct Flush {
     removed: Removed,
 }
 
-/// Regions that were removed. Nearly always there is one at most, and then no memory is needed to keep it.
+/// Removed regions. Nearly always there is one at most, and then no memory is needed to keep it.
 #[derive(Debug, Default)]
 struct Removed {
     first: Option<Region>,
@@ -226,7 +225,7 @@ struct Removed {
 }
 
 impl Removed {
-    /// Makes room for so many.
+    /// Makes room for `regions` regions.
     fn reserve(&mut self, regions: usize) -> Result<(), MapError> {
         self.more.try_reserve_exact(regions.saturating_sub(1)).map_err(|_| MapError::OutOfMemory)
     }
@@ -242,13 +241,13 @@ impl Removed {
 }
 
 impl Flush {
-    /// Whether no hart has anything to forget.
+    /// Whether no hart has anything to flush or synchronise.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fetching_harts == 0 && (self.harts == 0 || self.scope == Scope::Nothing)
     }
 
-    /// Has the harts forget the pages, then frees the frames. `flush` must return when all harts named in the request
+    /// Makes the harts flush the pages, then frees the frames. `flush` must return when all harts named in the request
     /// have flushed; it is not called if none has to.
     pub fn after(mut self, flush: impl FnOnce(&FlushRequest<'_>)) {
         if !self.is_empty() {
@@ -272,45 +271,45 @@ impl Drop for Flush {
     }
 }
 
-/// How a hart comes into an address space: write [`Entry::satp`], then flush.
+/// Steps with which a hart enters an address space: write [`Entry::satp`], then flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the hart must write `satp` and flush"]
 pub struct Entry {
     /// Physical address of the root.
     pub root: u64,
-    /// The identifier; 0 if the machine has none.
+    /// Identifier; 0 if the machine has none.
     pub identifier: u16,
-    /// What the hart must flush after it wrote `satp`.
+    /// Flush that the hart must do after it wrote `satp`.
     pub flush: LocalFlush,
-    /// What it knows of the program's instructions.
+    /// State of the hart's instruction fetch for this space.
     pub instructions: Instructions,
 }
 
-/// What a hart knows of the instructions in an address space.
+/// State of a hart's instruction fetch for an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
-    /// All that there is.
+    /// Up to date.
     Known,
-    /// Pages have become executable since it last looked: it must synchronise its instruction fetch.
+    /// Out of date: pages have become executable, and the hart must synchronise its instruction fetch.
     Changed,
 }
 
 impl Entry {
-    /// The value of `satp`: mode Sv39, identifier, root.
+    /// Returns the value of `satp`: mode Sv39, identifier, root.
     #[must_use]
     pub const fn satp(&self) -> u64 {
         (8 << 60) | ((self.identifier as u64) << 44) | (self.root / PAGE_SIZE)
     }
 }
 
-/// A range of addresses as users see it.
+/// A region as reported to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionView {
-    /// The addresses.
+    /// Addresses.
     pub range: Range<u64>,
-    /// What the program may do there.
+    /// Access that the program has.
     pub protection: Protection,
-    /// What it is for.
+    /// Purpose.
     pub name: &'static str,
 }
 
@@ -327,7 +326,7 @@ struct Region {
 enum Backing {
     /// Pages of zeros, made when touched. The page table owns them.
     Anonymous,
-    /// One frame for each page. The region keeps them.
+    /// One frame for each page, kept by the region.
     Shared { frames: Vec<SharedFrame>, sharing: Sharing },
     /// Contiguous pages of a device from this address on.
     Device(u64),
@@ -355,9 +354,9 @@ impl Region {
     }
 }
 
-/// How the regions lie to a range of addresses.
+/// Overlap of regions with a range of addresses.
 struct Cut {
-    /// Indices of those that overlap it.
+    /// Indices of the overlapping regions.
     overlapping: Range<usize>,
     /// The first of them begins before the range.
     crosses_start: bool,
@@ -366,13 +365,13 @@ struct Cut {
 }
 
 impl Cut {
-    /// How many pieces would lie outside if the regions were split at the ends of the range.
+    /// Returns the number of pieces outside if the regions were split at the ends of the range.
     fn pieces_outside(&self) -> usize {
         usize::from(self.crosses_start) + usize::from(self.crosses_end)
     }
 }
 
-/// A page whose place in the direct map is known.
+/// A page whose pointer into the direct map is cached.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Recent {
@@ -390,8 +389,8 @@ impl Recent {
     const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
 }
 
-/// What the last search for a free range has found out: from `start` to the end of the mapping area there is none of
-/// `length` bytes or more. So a program that maps one stack after the other does not have all of them looked at each
+/// Result of the last search for a free range: from `start` to the end of the mapping area there is none of `length`
+/// bytes or more. So a program that maps one stack after the other does not cause a search through all of them each
 /// time.
 #[derive(Clone, Copy, Debug)]
 struct Searched {
@@ -410,15 +409,15 @@ impl Searched {
 pub struct AddressSpace {
     table: PageTable,
     root: RootSize,
-    /// Sorted by address; never overlapping. A program maps downwards: what is new lies below thousands of stacks and
-    /// above a few segments, so it is put in near the front.
+    /// Sorted by address; never overlapping. A program maps downwards: a new region lies below thousands of stacks and
+    /// above a few segments, so it is inserted near the front.
     regions: VecDeque<Region>,
-    /// The end of the mapping area.
+    /// End of the mapping area.
     mapping_top: u64,
-    /// Where the next search begins.
+    /// Start of the next search.
     searched: Searched,
     limits: Limits,
-    /// Anonymous pages that exist.
+    /// Number of anonymous pages that exist.
     resident: usize,
     break_start: u64,
     break_end: u64,
@@ -438,7 +437,7 @@ pub struct AddressSpace {
 // the page table owns; they are used under `&mut self` only.
 unsafe impl Send for AddressSpace {}
 
-/// Access to numbers of one width: short when the page is known, whatever is needed otherwise.
+/// Access to numbers of one width: fast when the page is cached, with a walk otherwise.
 macro_rules! numbers {
     ($number:ty, $atomic:ty, $word:ident, $read:ident, $write:ident, $read_slowly:ident, $write_slowly:ident) => {
         /// Reads a number, in a single access if it is aligned.
@@ -489,8 +488,8 @@ macro_rules! numbers {
             self.copy_out_pages(address, &value.to_le_bytes())
         }
 
-        /// The word at the address, which the program may change at the same time; `None` if it is not aligned. With
-        /// [`Access::Read`] it must only be loaded: the page may be shared read-only.
+        /// Returns the word at the address, which the program may change at the same time; `None` if it is not aligned.
+        /// With [`Access::Read`] it must only be loaded: the page may be shared read-only.
         fn $word(&mut self, address: u64, access: Access) -> Result<Option<&$atomic>, Fault> {
             let length = size_of::<$number>();
             if !address.is_multiple_of(length as u64) {
@@ -507,7 +506,7 @@ macro_rules! numbers {
 }
 
 impl AddressSpace {
-    /// An address space with nothing in its user half.
+    /// Makes an address space with an empty user half.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no frame for the root.
@@ -533,8 +532,8 @@ impl AddressSpace {
 
     // ---- harts ----
 
-    /// Makes the space ready for a hart that is about to run a program in it. The hart must then write `satp` and
-    /// flush as the entry says.
+    /// Prepares the space for a hart that is about to run a program in it. The hart must then write `satp` and flush as
+    /// the entry says.
     pub fn enter(&mut self, identifiers: &Identifiers, hart: usize) -> Entry {
         debug_assert!(hart < MAX_HARTS);
         let mut flush = identifiers.enter(&mut self.context, hart);
@@ -553,8 +552,8 @@ impl AddressSpace {
         Entry { root: self.table.root_address(), identifier, flush, instructions }
     }
 
-    /// Bit `h`: hart `h` is in the space, and must synchronise its instruction fetch now, because
-    /// [`fault`](Self::fault) has made a page executable. Each change is told once.
+    /// Returns the harts, as a bit set, that are in the space and must synchronise their instruction fetch now, because
+    /// [`fault`](Self::fault) has made a page executable. Each change is reported once.
     #[must_use]
     pub fn harts_to_synchronise(&mut self) -> u64 {
         let harts = self.unsynchronised & self.active;
@@ -562,13 +561,13 @@ impl AddressSpace {
         harts
     }
 
-    /// The hart's `satp` names another space now. Before this has been called for every hart that entered, the space
-    /// must not be dropped (it would leak, since harts walk its tables).
+    /// Records that the hart's `satp` names another space now. Before this has been called for every hart that entered,
+    /// the space must not be dropped (it would leak, since harts walk its tables).
     pub fn leave(&mut self, hart: usize) {
         self.active &= !(1u64 << (hart % 64));
     }
 
-    /// Bit `h`: hart `h` has entered and not left.
+    /// Returns the harts, as a bit set, that have entered and not left.
     #[must_use]
     pub fn active_harts(&self) -> u64 {
         self.active
@@ -576,42 +575,42 @@ impl AddressSpace {
 
     // ---- looking ----
 
-    /// Anonymous pages that exist.
+    /// Returns the number of anonymous pages that exist.
     #[must_use]
     pub fn resident_frames(&self) -> usize {
         self.resident
     }
 
-    /// Frames that exist only for this space: its pages and its page tables.
+    /// Returns the number of frames that exist only for this space: its pages and its page tables.
     #[must_use]
     pub fn owned_frames(&self) -> usize {
         self.resident + self.table.table_frames()
     }
 
-    /// Frames of its page tables.
+    /// Returns the number of frames of its page tables.
     #[must_use]
     pub fn table_frames(&self) -> usize {
         self.table.table_frames()
     }
 
-    /// The identifier under which the TLBs know the space now; 0 if it has none.
+    /// Returns the identifier under which TLBs hold the space now; 0 if it has none.
     #[must_use]
     pub fn identifier(&self) -> u16 {
         self.context.number()
     }
 
-    /// The physical address of the root.
+    /// Returns the physical address of the root.
     #[must_use]
     pub fn root_address(&self) -> u64 {
         self.table.root_address()
     }
 
-    /// All regions in ascending order.
+    /// Returns all regions in ascending order.
     pub fn regions(&self) -> impl Iterator<Item = RegionView> + '_ {
         self.regions.iter().map(Self::view)
     }
 
-    /// The region that contains the address.
+    /// Returns the region that contains the address.
     #[must_use]
     pub fn region_at(&self, address: u64) -> Option<RegionView> {
         self.find(address).map(|index| Self::view(&self.regions[index]))
@@ -621,7 +620,7 @@ impl AddressSpace {
         RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
     }
 
-    /// Index of the first region that ends above the address.
+    /// Returns the index of the first region that ends above the address.
     fn first_above(&self, address: u64) -> usize {
         self.regions.partition_point(|region| region.end <= address)
     }
@@ -641,6 +640,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`MapError`].
+    #[doc(alias = "mmap")]
+    #[doc(alias = "MAP_ANONYMOUS")]
     pub fn map_anonymous(
         &mut self,
         placement: Placement,
@@ -651,11 +652,12 @@ impl AddressSpace {
         self.insert(placement, length, protection, Backing::Anonymous, name)
     }
 
-    /// Maps frames that others have too: the vDSO, files, pages shared with the kernel. The pages are entered in the
-    /// page table at once, as far as there is memory for tables; the rest when touched.
+    /// Maps frames that have other users too: the vDSO, files, pages shared with the kernel. The pages are entered in
+    /// the page table at once, as far as there is memory for tables; the rest when touched.
     ///
     /// # Errors
     /// See [`MapError`].
+    #[doc(alias = "MAP_SHARED")]
     pub fn map_shared(
         &mut self,
         placement: Placement,
@@ -693,17 +695,18 @@ impl AddressSpace {
         self.insert(placement, length, protection, Backing::Device(device.start), name)
     }
 
-    /// Unmaps whatever is mapped in a range of whole pages.
+    /// Unmaps a range of whole pages.
     ///
     /// # Errors
-    /// See [`MapError`]. A range with nothing in it is no error.
+    /// See [`MapError`]. An empty range is no error.
+    #[doc(alias = "munmap")]
     pub fn unmap(&mut self, range: Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
         self.unmap_part(range.clone(), &range)
     }
 
-    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part, as [`part`](Self::part) says:
-    /// its page tables go when nothing is left in them.
+    /// Unmaps a part of a range as [`unmap`](Self::unmap) does, for a range that is unmapped part by part, in the parts
+    /// that [`part`](Self::part) returns: page tables are removed when they are empty.
     ///
     /// # Errors
     /// See [`MapError`]. The first part may need memory as the whole range would; no later one does.
@@ -711,14 +714,14 @@ impl AddressSpace {
         check(&range)?;
         let cut = self.cut(&range);
         if cut.pieces_outside() == 0 && cut.overlapping.len() == self.regions.len() {
-            // All of them: no memory is needed to remember some.
+            // All regions: no memory is needed to record some of them.
             let more = core::mem::take(&mut self.regions).into();
             return Ok(self.remove_pages(range, whole, Removed { first: None, more }));
         }
         if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
             let region = &mut self.regions[cut.overlapping.start];
             if matches!(region.backing, Backing::Anonymous) {
-                // One end of a region, as allocators and the break do it.
+                // One end of a region, as freed by allocators and the break.
                 if cut.crosses_start {
                     region.end = range.start;
                 } else {
@@ -733,8 +736,8 @@ impl AddressSpace {
         Ok(self.remove(inside, range, whole, removed))
     }
 
-    /// A part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a bounded
-    /// amount of work. It ends inside a region only if it begins inside that region too, or where the region does, so
+    /// Returns a part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a
+    /// bounded amount of work. It ends inside a region only if it begins inside that region too, or at its start, so
     /// that unmapping one part after the other splits no region that unmapping all at once would not. Never empty if
     /// the range is not.
     #[must_use]
@@ -744,7 +747,7 @@ impl AddressSpace {
         let overlapping = overlapping.take_while(|region| region.start < range.end);
         match edge {
             Edge::End => match overlapping.last() {
-                // Frames that are shared, and devices, are not many.
+                // Shared frames, and devices, are not many.
                 Some(last) if !matches!(last.backing, Backing::Anonymous) => range.start.max(last.start)..range.end,
                 _ => reach,
             },
@@ -773,6 +776,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`MapError`].
+    #[doc(alias = "mprotect")]
     pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Result<Flush, MapError> {
         check(&range)?;
         let mut next = range.start;
@@ -800,21 +804,21 @@ impl AddressSpace {
         Ok(self.flush(unmapped, Removed::default()))
     }
 
-    /// Unmaps everything and forgets the break: before another program is loaded, or when the last one has ended.
-    /// Needs no memory.
+    /// Unmaps everything and resets the break: before another program is loaded, or when the last one has ended. Needs
+    /// no memory.
     pub fn clear(&mut self) -> Flush {
         self.set_break_start(0);
         let more = core::mem::take(&mut self.regions).into();
         self.remove_pages(USER, &USER, Removed { first: None, more })
     }
 
-    /// As [`clear`](Self::clear), but only a part of it, with a bounded amount of work; `None` if there was nothing
-    /// left.
+    /// Clears a part of the space as [`clear`](Self::clear) does, with a bounded amount of work; `None` if the space is
+    /// empty.
     pub fn clear_part(&mut self) -> Option<Flush> {
         let start = match self.regions.front() {
             Some(first) => first.start,
             None if self.table.is_bare() => return None,
-            // Tables are left in which there is nothing.
+            // Only empty tables are left.
             None => USER.start,
         };
         self.set_break_start(0);
@@ -872,7 +876,7 @@ impl AddressSpace {
         }
     }
 
-    /// The highest free range in the mapping area.
+    /// Finds the highest free range in the mapping area.
     fn search(&mut self, length: u64) -> Result<u64, MapError> {
         let mut end = if length >= self.searched.length { self.searched.start } else { self.mapping_top };
         let fits = |start: u64, end: u64| end >= start && end - start >= length;
@@ -887,7 +891,7 @@ impl AddressSpace {
         if fits(MAPPING_AREA.start, end) { Ok(end - length) } else { Err(MapError::NoSpace) }
     }
 
-    /// Inserts a region, for which there is room, or lengthens a neighbour that is like it.
+    /// Inserts a region, for which there is room, or extends an adjacent one with equal properties.
     fn put(&mut self, index: usize, region: Region) {
         let joins_next = self.regions.get(index).is_some_and(|next| region.joins(next));
         let previous = index.checked_sub(1).map(|index| &mut self.regions[index]);
@@ -903,7 +907,7 @@ impl AddressSpace {
         }
     }
 
-    /// How the regions lie to the range.
+    /// Returns the overlap of the regions with the range.
     fn cut(&self, range: &Range<u64>) -> Cut {
         let first = self.first_above(range.start);
         // Mostly there are none or one, so look at them one by one.
@@ -913,8 +917,8 @@ impl AddressSpace {
         Cut { overlapping: first..first + count, crosses_start, crosses_end }
     }
 
-    /// Splits the regions that cross the ends of the range, and says which regions are inside then. Changes nothing
-    /// that anybody could see.
+    /// Splits the regions that cross the ends of the range; returns the regions that are inside then. Makes no visible
+    /// change.
     fn split(&mut self, range: &Range<u64>, cut: Cut) -> Result<Range<usize>, MapError> {
         let mut inside = cut.overlapping;
         if cut.crosses_start {
@@ -948,12 +952,12 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// How many regions there would be if the range were unmapped: each that overlaps it loses one piece.
+    /// Returns the number of regions if the range were unmapped: each that overlaps it loses one piece.
     fn regions_without(&self, cut: &Cut) -> usize {
         self.regions.len() + cut.pieces_outside() - cut.overlapping.len()
     }
 
-    /// Refuses what would leave more regions than the limit.
+    /// Refuses a number of regions above the limit.
     fn check_limit(&self, regions: usize) -> Result<(), MapError> {
         if regions > self.limits.regions && regions > self.regions.len() {
             return Err(MapError::TooManyRegions);
@@ -961,8 +965,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Splits at the ends of a range, reserves memory for the regions that must outlive the flush, and says which
-    /// regions are inside.
+    /// Splits at the ends of a range, and reserves memory for the regions that must outlive the flush; returns the
+    /// regions inside.
     fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Removed) -> Result<Range<usize>, MapError> {
         let inside = self.split(range, cut)?;
         removed.reserve(self.regions.range(inside.clone()).filter(|region| region.is_shared()).count())?;
@@ -980,7 +984,7 @@ impl AddressSpace {
     }
 
     fn remove_pages(&mut self, range: Range<u64>, whole: &Range<u64>, removed: Removed) -> Flush {
-        // What is free now may be more than the range: it ends where the next region begins.
+        // The free range may be larger than the removed one: it ends at the start of the next region.
         let next = self.regions.get(self.first_above(range.start));
         let end = next.map_or(self.mapping_top, |region| region.start.min(self.mapping_top));
         self.searched.start = self.searched.start.max(end);
@@ -989,7 +993,7 @@ impl AddressSpace {
         self.flush(unmapped, removed)
     }
 
-    /// Joins neighbours among the regions with these indices where they are alike.
+    /// Joins adjacent regions with equal properties among those with these indices.
     fn join(&mut self, indices: Range<usize>) {
         let mut index = indices.end.min(self.regions.len());
         while index > indices.start + 1 {
@@ -1013,14 +1017,14 @@ impl AddressSpace {
         Flush { scope, identifier: self.context.number(), harts, fetching_harts, root: self.root, frames, removed }
     }
 
-    /// Notes that pages have got this protection.
+    /// Records that pages have got this protection.
     fn instructions_changed(&mut self, protection: Protection) {
         if protection.allows(Access::Execute) {
             self.unsynchronised = u64::MAX;
         }
     }
 
-    /// Has mappings without an address begin below `top` from now on (rounded down to a page; at most the end of the
+    /// Sets the start of mappings without an address to below `top` (rounded down to a page; at most the end of the
     /// mapping area).
     pub fn set_mapping_top(&mut self, top: u64) {
         self.mapping_top = (top / PAGE_SIZE * PAGE_SIZE).clamp(MAPPING_AREA.start, MAPPING_AREA.end);
@@ -1029,14 +1033,14 @@ impl AddressSpace {
 
     // ---- the break ----
 
-    /// Sets where the area that `brk` grows begins (rounded up to a page): after the program's data. Once for each
+    /// Sets the start of the area that `brk` grows (rounded up to a page): after the program's data. Once for each
     /// program.
     pub fn set_break_start(&mut self, start: u64) {
         self.break_start = start.min(self.mapping_top).next_multiple_of(PAGE_SIZE);
         self.break_end = self.break_start;
     }
 
-    /// The end of the break area.
+    /// Returns the end of the break area.
     #[must_use]
     pub fn break_end(&self) -> u64 {
         self.break_end
@@ -1046,6 +1050,8 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`MapError`]; the break stays where it is.
+    #[doc(alias = "brk")]
+    #[doc(alias = "sbrk")]
     pub fn set_break(&mut self, end: u64) -> Result<Flush, MapError> {
         if end < self.break_start || end > self.mapping_top {
             return Err(MapError::InvalidRange);
@@ -1067,11 +1073,13 @@ impl AddressSpace {
 
     /// Makes the page at the address accessible, if its region permits the access: called on a page fault.
     ///
-    /// After success the hart that faulted must flush the page locally, since it may remember that it was not there;
-    /// and the harts that [`harts_to_synchronise`](Self::harts_to_synchronise) names must do that.
+    /// After success the hart that faulted must flush the page locally, since its TLB may hold its absence; and the
+    /// harts that [`harts_to_synchronise`](Self::harts_to_synchronise) returns must do so.
     ///
     /// # Errors
     /// See [`Fault`].
+    #[doc(alias = "page fault")]
+    #[doc(alias = "handle_mm_fault")]
     pub fn fault(&mut self, address: u64, access: Access) -> Result<(), Fault> {
         let region = &self.regions[self.find(address).ok_or(Fault::NotMapped)?];
         if !region.protection.allows(access) {
@@ -1089,7 +1097,7 @@ impl AddressSpace {
         self.unsynchronised |= if protection.allows(Access::Execute) { u64::MAX } else { 0 };
         let mapped = match &region.backing {
             _ if access == Access::Execute && self.table.resolve(page, Access::Read).is_some() => {
-                // It was read before. Nobody need flush: who remembers that it is not executable faults, and looks
+                // It was read before. No flush is needed: a hart whose TLB holds it as not executable faults, and looks
                 // again.
                 self.table.protect(page..page + PAGE_SIZE, protection).after(|_| ());
                 Ok(())
@@ -1123,7 +1131,8 @@ impl AddressSpace {
     /// Makes all pages of the range now, instead of when they are touched.
     ///
     /// # Errors
-    /// The first page's that cannot be made; those before it stay.
+    /// That of the first page that cannot be made; those before it stay.
+    #[doc(alias = "MAP_POPULATE")]
     pub fn populate(&mut self, range: Range<u64>) -> Result<(), Fault> {
         let mut page = range.start / PAGE_SIZE * PAGE_SIZE;
         while page < range.end {
@@ -1148,7 +1157,7 @@ impl AddressSpace {
 
     // ---- the kernel's accesses ----
 
-    /// Where the page is in the direct map, if it was found lately and the program may access it so.
+    /// Returns the page's address in the direct map, if it is cached and the program has this access.
     #[inline(always)]
     fn recent(&self, page: u64, access: Access) -> Option<*mut u8> {
         let recent = &self.recent[(page / PAGE_SIZE) as usize % RECENT];
@@ -1160,7 +1169,7 @@ impl AddressSpace {
         known.then_some(recent.pointer)
     }
 
-    /// Where the page is in the direct map, if the program may access it so.
+    /// Returns the page's address in the direct map, if the program has this access.
     #[inline(always)]
     fn page(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
         match self.recent(page, access) {
@@ -1192,10 +1201,10 @@ impl AddressSpace {
     }
 
     /// Visits the bytes of a user range in order, in pieces that do not cross a page, for a copy between user memory
-    /// and something else (a device's buffer, a pipe). `visit` says how many bytes of the piece it used; fewer than
+    /// and another place (a device's buffer, a pipe). `visit` returns how many bytes of the piece it used; fewer than
     /// there are end the transfer.
     ///
-    /// Returns how many bytes were used.
+    /// Returns the number of bytes used.
     ///
     /// # Errors
     /// [`Interrupted`] at the first page that does not permit `access`; all pieces before it have been visited.
@@ -1228,8 +1237,7 @@ impl AddressSpace {
         Ok(done)
     }
 
-    /// The bytes, if they lie in one page whose place is known: what makes the usual access short. Says nothing about
-    /// others.
+    /// Returns the bytes, if they lie in one page whose address is cached: the fast path. `None` proves nothing.
     #[inline(always)]
     fn known(&self, address: u64, length: usize, access: Access) -> Option<UserBytes<'_>> {
         let within = (address % PAGE_SIZE) as usize;
@@ -1244,6 +1252,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`Fault`]; the buffer may have been filled up to the page that faulted.
     #[inline]
+    #[doc(alias = "copy_from_user")]
     pub fn copy_in(&mut self, address: u64, destination: &mut [u8]) -> Result<(), Fault> {
         if let Some(bytes) = self.known(address, destination.len(), Access::Read) {
             bytes.copy_to(destination);
@@ -1271,6 +1280,7 @@ impl AddressSpace {
     /// # Errors
     /// See [`Fault`]; the pages before the one that faulted may have been written.
     #[inline]
+    #[doc(alias = "copy_to_user")]
     pub fn copy_out(&mut self, address: u64, source: &[u8]) -> Result<(), Fault> {
         if let Some(bytes) = self.known(address, source.len(), Access::Write) {
             bytes.copy_from(source);
@@ -1296,6 +1306,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`Fault`]; the pages before the one that faulted may have been written.
+    #[doc(alias = "clear_user")]
     pub fn zero(&mut self, address: u64, length: usize) -> Result<(), Fault> {
         self.for_each_slice(address, length, Access::Write, |bytes| {
             bytes.zero();
@@ -1308,8 +1319,8 @@ impl AddressSpace {
     numbers!(u32, AtomicU32, atomic_u32, read_u32, write_u32, read_u32_slowly, write_u32_slowly);
     numbers!(u64, AtomicU64, atomic_u64, read_u64, write_u64, read_u64_slowly, write_u64_slowly);
 
-    /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one operation that programs on other
-    /// harts see as such. `Ok(Err(found))` if it is something else.
+    /// Changes the aligned 32-bit word from `old` to `new` if it is `old`, as one atomic operation for programs on
+    /// other harts. `Ok(Err(found))` if it has another value.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -1318,7 +1329,7 @@ impl AddressSpace {
         Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
     }
 
-    /// Loads the aligned 32-bit word with acquire order: what a futex compares.
+    /// Loads the aligned 32-bit word with acquire order, for the comparison of a futex.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -1339,6 +1350,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`StringError`].
+    #[doc(alias = "strncpy_from_user")]
     pub fn copy_in_string(&mut self, address: u64, limit: usize) -> Result<Vec<u8>, StringError> {
         let mut string = Vec::new();
         let mut piece = [0; 64];
@@ -1374,7 +1386,7 @@ impl Drop for AddressSpace {
     }
 }
 
-/// Whether a range is of whole pages, not empty, and in the user half.
+/// Checks that a range is of whole pages, not empty, and in the user half.
 fn check(range: &Range<u64>) -> Result<(), MapError> {
     let aligned = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
     if aligned && range.start < range.end && USER.start <= range.start && range.end <= USER.end {
@@ -1384,7 +1396,7 @@ fn check(range: &Range<u64>) -> Result<(), MapError> {
     }
 }
 
-/// Whether bytes are in the user half.
+/// Checks that bytes are in the user half.
 fn check_bytes(address: u64, length: usize) -> Result<(), Fault> {
     match address.checked_add(length as u64) {
         Some(end) if address >= USER.start && end <= USER.end => Ok(()),

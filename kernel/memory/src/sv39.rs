@@ -1,32 +1,32 @@
 //! Sv39 page tables as data (RISC-V privileged specification, "Sv39: Page-Based 39-bit Virtual-Memory System").
 //!
 //! A [`PageTable`] owns the frames of its tables and of the pages mapped with [`Leaf::Owned`]. Changing it changes
-//! memory only; what the TLBs of the harts still remember is returned as an [`Unmapped`], which also holds the frames
+//! memory only; the flush that the TLBs of the harts need is returned as an [`Unmapped`], which also holds the frames
 //! that were mapped, so that they cannot be freed before the flush (FLUSH-BEFORE-FREE).
 //!
 //! # Entries
-//! Accessed and dirty bits are set from the start: nobody here looks at them, and harts differ in whether they set
-//! them or fault. The two bits that the hardware leaves to software say whose the page is:
+//! Accessed and dirty bits are set from the start: they are not used here, and harts differ in whether they set them or
+//! fault. The two bits that the hardware leaves to software encode the owner of the page:
 //!
 //! | valid | bit 8 | meaning |
 //! |---|---|---|
 //! | 1 | 1 | mapped; the entry owns the frame |
-//! | 1 | 0 | mapped; somebody else keeps the frame, or it is a device |
+//! | 1 | 0 | mapped; another owner keeps the frame, or it is a device |
 //! | 0 | 1 or 0 | not accessible ([`Protection::None`]), but the page is kept for later |
 //!
 //! An empty entry is zero as a whole; page 0 of physical memory is never mapped.
 //!
-//! The second kind is not available outside of this crate except for devices, since the compiler could not check who
-//! keeps the frame; [`crate::space`] keeps it in its list of regions.
+//! The second kind is not available outside of this crate except for devices, since the compiler could not check the
+//! frame's owner; [`crate::space`] keeps it in its list of regions.
 //!
-//! A table's record counts its entries that are not empty (in the root: of the user half), so that nobody searches an
-//! empty table.
+//! A table's record counts its entries that are not empty (in the root: of the user half), so that an empty table is
+//! never searched.
 //!
 //! # The kernel's half
 //! Root entries 256 to 511 are copies of the kernel's (KERNEL-HALF), so that a trap needs no switch of tables.
 //!
 //! # Large roots
-//! `hgatp` in mode Sv39x4 wants a root of 16 KiB whose first 512 entries have the format of a Sv39 root. A root of
+//! `hgatp` in mode Sv39x4 requires a root of 16 KiB whose first 512 entries have the format of a Sv39 root. A root of
 //! that size serves `satp` and `hgatp` at the same time: kernel entries lack the user bit, which the second stage
 //! refuses.
 
@@ -64,11 +64,11 @@ const LEAF: u64 = READ | WRITE | EXECUTE;
 const NUMBER_SHIFT: u32 = 10;
 const NUMBER_MASK: u64 = (1 << 44) - 1;
 
-/// What a program may do with a page. Writable and executable at once does not exist (W^X), nor does writable without
+/// Access that a program has to a page. Writable and executable at once does not exist (W^X), nor does writable without
 /// readable, which the hardware reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Nothing; the contents are kept.
+    /// No access; the contents are kept.
     None,
     /// Read.
     Read,
@@ -80,7 +80,8 @@ pub enum Protection {
     ReadExecute,
 }
 
-/// Writable and executable memory was asked for. Map it writable, fill it, then change the protection to executable.
+/// Error for a request for writable and executable memory. Map it writable, fill it, then change the protection to
+/// executable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritableAndExecutable;
 
@@ -94,11 +95,11 @@ impl fmt::Display for WritableAndExecutable {
 impl core::error::Error for WritableAndExecutable {}
 
 impl Protection {
-    /// From the bits of `mmap` and of ELF segments as Linux numbers them for `mmap`: 1 read, 2 write, 4 execute.
+    /// Converts the bits of `mmap` and of ELF segments as Linux numbers them for `mmap`: 1 read, 2 write, 4 execute.
     /// Write implies read.
     ///
     /// # Errors
-    /// [`WritableAndExecutable`] if both are asked for. Other bits are ignored.
+    /// [`WritableAndExecutable`] if both bits are set. Other bits are ignored.
     pub fn from_bits(bits: u32) -> Result<Self, WritableAndExecutable> {
         Ok(match (bits & 4 != 0, bits & 2 != 0, bits & 1 != 0) {
             (true, true, _) => return Err(WritableAndExecutable),
@@ -142,7 +143,7 @@ impl Protection {
         }
     }
 
-    /// The bits of a user leaf.
+    /// Returns the bits of a user leaf.
     const fn user_leaf(self) -> u64 {
         match self {
             Self::None => 0,
@@ -162,7 +163,7 @@ pub enum Access {
     Execute,
 }
 
-/// Why nothing was mapped.
+/// Reason why a page was not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// The address is not the start of a page of the user half. Do not repeat.
@@ -191,7 +192,7 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// What a page consists of.
+/// Backing of a page.
 #[derive(Debug)]
 pub enum Leaf {
     /// A frame that belongs to the table from now on.
@@ -200,10 +201,10 @@ pub enum Leaf {
     Device(DevicePage),
 }
 
-/// Where programs may be given devices: see [`permit_devices`].
+/// Ranges of devices for programs: see [`permit_devices`].
 static DEVICES: Once<([(u64, u64); DEVICE_RANGES], usize)> = Once::new();
 
-/// How many ranges [`permit_devices`] takes.
+/// Maximum number of ranges of [`permit_devices`].
 pub const DEVICE_RANGES: usize = 16;
 
 /// There are more ranges than [`DEVICE_RANGES`], there is memory among them, or ranges were given before.
@@ -229,12 +230,12 @@ pub fn permit_devices(ranges: &[Range<u64>]) -> Result<(), InvalidDevices> {
     Ok(())
 }
 
-/// The physical address of a page of device registers: proof that mapping it cannot touch anybody's memory.
+/// The physical address of a page of device registers: proof that mapping it cannot touch ordinary memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevicePage(u64);
 
 impl DevicePage {
-    /// `None` if the address is not that of a page, is zero, or is not wholly inside of the ranges given to
+    /// Checks an address: `None` if it is not that of a page, is zero, or is not wholly inside of the ranges given to
     /// [`permit_devices`].
     #[must_use]
     pub fn new(address: u64) -> Option<Self> {
@@ -246,24 +247,24 @@ impl DevicePage {
     }
 }
 
-/// What [`PageTable::translate`] found.
+/// Result of [`PageTable::translate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The physical address.
     pub address: u64,
-    /// What the program may do there.
+    /// Access that the program has.
     pub protection: Protection,
 }
 
-/// Which part of the address space the TLBs must forget.
+/// Part of the address space that TLBs must flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Nothing that a TLB could know was changed.
+    /// Nothing: no change that a TLB could hold.
     #[default]
     Nothing,
     /// The pages of this range of virtual addresses.
     Pages(Range<u64>),
-    /// The whole address space, because tables were removed, and harts may remember those too.
+    /// The whole address space, because tables were removed, and harts may hold those too.
     All,
 }
 
@@ -278,7 +279,7 @@ impl Scope {
     }
 }
 
-/// What was taken from a page table: the TLBs must forget `scope`, and then the frames may be freed.
+/// Pages and tables taken out of a page table: the TLBs must flush `scope`, and then the frames may be freed.
 ///
 /// Dropping it without the flush leaks the frames, since using them again would let a program write to them.
 #[derive(Debug, Default)]
@@ -291,20 +292,20 @@ pub struct Unmapped {
 }
 
 impl Unmapped {
-    /// What must be flushed.
+    /// Returns the scope of the flush.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// Pages, not tables, in this value: what the address space no longer has.
+    /// Returns the number of pages, without tables: those that the address space no longer has.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Frees the frames after `flush` has made all harts that may know the pages forget them. `flush` is not called
-    /// if there is nothing to forget.
+    /// Frees the frames after `flush` has made all harts that may hold the pages flush them. `flush` is not called if
+    /// there is nothing to flush.
     pub fn after(self, flush: impl FnOnce(&Scope)) {
         if self.scope != Scope::Nothing {
             flush(&self.scope);
@@ -325,7 +326,7 @@ pub struct KernelHalf {
 }
 
 impl KernelHalf {
-    /// The upper half of the kernel's root. The kernel must not change its root entries afterwards.
+    /// Takes the upper half of the kernel's root. The kernel must not change its root entries afterwards.
     #[must_use]
     pub fn new(entries: [u64; USER_ENTRIES]) -> Self {
         let mut bytes = [0; USER_ENTRIES * 8];
@@ -335,14 +336,14 @@ impl KernelHalf {
         Self { bytes }
     }
 
-    /// No kernel: for tests.
+    /// Makes an empty kernel half, for tests.
     #[must_use]
     pub const fn empty() -> Self {
         Self { bytes: [0; USER_ENTRIES * 8] }
     }
 }
 
-/// How large the root is.
+/// Size of the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RootSize {
     /// One page: for `satp`.
@@ -360,7 +361,7 @@ pub struct PageTable {
     tables: usize,
 }
 
-/// The index of an address in the table of a level; level 0 has the pages.
+/// Returns the index of an address in the table of a level; level 0 has the pages.
 #[inline(always)]
 const fn index(address: u64, level: u32) -> usize {
     (address >> (12 + 9 * level)) as usize % ENTRIES
@@ -385,7 +386,7 @@ fn is_user_page(address: u64) -> bool {
 }
 
 impl PageTable {
-    /// An empty user half below the kernel's half.
+    /// Makes a table with an empty user half below the kernel's half.
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no block for the root.
@@ -408,14 +409,14 @@ impl PageTable {
         Ok(Self { root, tables: 0 })
     }
 
-    /// The physical address of the root, for `satp` and `hgatp`.
+    /// Returns the physical address of the root, for `satp` and `hgatp`.
     #[must_use]
     #[inline]
     pub fn root_address(&self) -> u64 {
         self.root.physical_address()
     }
 
-    /// How many frames the tables occupy, the root included.
+    /// Returns the number of frames of the tables, the root included.
     #[must_use]
     pub fn table_frames(&self) -> usize {
         self.root.len() / PAGE_SIZE as usize + self.tables
@@ -427,7 +428,7 @@ impl PageTable {
         unsafe { bytes::table(self.root.physical_address()) }
     }
 
-    /// The table that an entry of the user half points to.
+    /// Returns the table that an entry of the user half points to.
     #[inline(always)]
     fn below(&self, entry: u64) -> Option<&[AtomicU64; ENTRIES]> {
         if entry & (VALID | LEAF) != VALID {
@@ -439,7 +440,7 @@ impl PageTable {
         Some(unsafe { bytes::table(target(entry)) })
     }
 
-    /// The entry for a user page, if it has a table.
+    /// Returns the entry for a user page, if it has a table.
     #[inline(always)]
     fn entry(&self, address: u64) -> Option<&AtomicU64> {
         let middle = self.below(self.root_entries()[index(address, 2)].load(Relaxed))?;
@@ -447,7 +448,7 @@ impl PageTable {
         Some(&bottom[index(address, 0)])
     }
 
-    /// The table below the entry, made if there is none. `parent` is the table that contains the entry.
+    /// Returns the table below the entry, made if there is none. `parent` is the table that contains the entry.
     fn table_for<'a>(
         entry: &AtomicU64,
         parent: u64,
@@ -469,9 +470,9 @@ impl PageTable {
         Ok((unsafe { bytes::table(address) }, address))
     }
 
-    /// Maps one page. On failure the leaf comes back.
+    /// Maps one page. On failure the leaf is returned.
     ///
-    /// The hart may remember that the page was not there; after a page fault, flush the page on the hart that faulted.
+    /// The hart's TLB may hold the page's absence; after a page fault, flush the page on the hart that faulted.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -530,15 +531,15 @@ impl PageTable {
         self.tables == 0
     }
 
-    /// Where an address leads, and what the program may do there; `None` if no page is there. Pages without access
-    /// are found too.
+    /// Returns the physical address behind an address, and the program's access; `None` if no page is there. Pages
+    /// without access are found too.
     #[must_use]
     pub fn translate(&self, address: u64) -> Option<Translation> {
         let entry = self.find(address)?;
         Some(Translation { address: target(entry) + address % PAGE_SIZE, protection: Protection::of(entry) })
     }
 
-    /// The physical address behind a user address, if the program may access it so.
+    /// Returns the physical address behind a user address, if the program has this access.
     #[inline]
     pub(crate) fn resolve(&self, address: u64, access: Access) -> Option<u64> {
         let entry = self.find(address)?;
@@ -551,7 +552,7 @@ impl PageTable {
         (entry & needed == needed).then(|| target(entry) + address % PAGE_SIZE)
     }
 
-    /// The entry of a user address that is not empty.
+    /// Returns the entry of a user address, if it is not empty.
     #[inline(always)]
     fn find(&self, address: u64) -> Option<u64> {
         if !USER.contains(&address) {
@@ -563,8 +564,8 @@ impl PageTable {
         }
     }
 
-    /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it,
-    /// skipping what has no tables.
+    /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it. Skips
+    /// addresses without tables.
     fn for_each(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64)) {
         let mut address = range.start;
         while address < range.end {
@@ -587,16 +588,16 @@ impl PageTable {
         }
     }
 
-    /// Unmaps all pages of a range of whole pages; what is not mapped, or not in the user half, is skipped.
+    /// Unmaps all pages of a range of whole pages; addresses that are not mapped, or not in the user half, are skipped.
     ///
-    /// Tables are removed if the range covers all that they could map. Others stay, even if they are empty: whoever
-    /// unmaps a page often maps one nearby soon.
+    /// Tables are removed if the range covers all that they could map. Others stay, even if they are empty: a program
+    /// that unmaps a page often maps one nearby soon.
     pub fn unmap(&mut self, range: Range<u64>) -> Unmapped {
         self.unmap_part(range.clone(), &range)
     }
 
-    /// As [`unmap`](Self::unmap), for a part of a range that is unmapped part by part: tables go when nothing is left
-    /// in them and the `whole` range covers all that they could map.
+    /// Unmaps a part of a range as [`unmap`](Self::unmap) does, for a range that is unmapped part by part: tables are
+    /// removed when they are empty and the `whole` range covers all that they could map.
     pub fn unmap_part(&mut self, part: Range<u64>, whole: &Range<u64>) -> Unmapped {
         let mut unmapped = Unmapped::default();
         let range = clip(part);
@@ -614,7 +615,7 @@ impl PageTable {
                     uncount(self.root_address(), 1);
                 }
                 if removed > 0 {
-                    // Harts remember tables too, and forget them only together with everything else.
+                    // TLBs hold tables too, and flush them only together with everything else.
                     unmapped.scope = Scope::All;
                     self.tables -= removed;
                 }
@@ -624,7 +625,7 @@ impl PageTable {
         unmapped
     }
 
-    /// Unmaps a range that lies under one middle table, and says how many tables were removed below it.
+    /// Unmaps a range that lies under one middle table, and returns the number of tables removed below it.
     fn unmap_middle(
         &self,
         middle: &[AtomicU64; ENTRIES],
@@ -654,8 +655,8 @@ impl PageTable {
         tables_removed
     }
 
-    /// The part of a range, at its start or at its end, that can be unmapped or protected with a bounded amount of
-    /// work, whatever is mapped there. Never empty if the range is not.
+    /// Returns the part of a range, at its start or at its end, that can be unmapped or protected with a bounded amount
+    /// of work, for any mappings. Never empty if the range is not.
     #[must_use]
     pub fn reach(&self, range: Range<u64>, edge: Edge) -> Range<u64> {
         let range = clip(range);
@@ -669,12 +670,12 @@ impl PageTable {
                 Edge::Start => part.end,
                 Edge::End => part.start - PAGE_SIZE,
             };
-            // As far as one look says something.
+            // As far as this entry determines.
             let (span, cost) = match self.below(self.root_entries()[index(address, 2)].load(Relaxed)) {
                 None => (TOP, 1),
                 Some(middle) => match middle[index(address, 1)].load(Relaxed) {
                     value if value & VALID == 0 => (MIDDLE, 1),
-                    // It may be removed.
+                    // The table may be removed.
                     value if entries(target(value)) == 0 => (MIDDLE, WORK_OF_A_PAGE),
                     value => (PIECE, self.work_in_piece(value, address)),
                 },
@@ -689,7 +690,7 @@ impl PageTable {
         part
     }
 
-    /// The work of a piece of a bottom table.
+    /// Returns the work of a piece of a bottom table.
     fn work_in_piece(&self, bottom: u64, address: u64) -> usize {
         let first = index(address / PIECE * PIECE, 0);
         let entries = self.below(bottom).map_or(&[][..], |table| &table[first..first + PIECE_PAGES]);
@@ -697,7 +698,7 @@ impl PageTable {
         PIECE_PAGES + present * WORK_OF_A_PAGE
     }
 
-    /// Changes the protection of all pages of a range of whole pages; what is not mapped is skipped.
+    /// Changes the protection of all pages of a range of whole pages; unmapped addresses are skipped.
     pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Unmapped {
         let mut scope = Scope::default();
         self.for_each(clip(range), |address, entry| {
@@ -715,25 +716,25 @@ impl PageTable {
     }
 }
 
-/// At which end of a range a part is taken.
+/// End of a range at which a part is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// Where it starts.
+    /// Its start.
     Start,
-    /// Where it ends.
+    /// Its end.
     End,
 }
 
 /// Pages of a table that [`PageTable::reach`] looks at together.
 const PIECE_PAGES: usize = 64;
 const PIECE: u64 = PIECE_PAGES as u64 * PAGE_SIZE;
-/// Work is counted in entries that are looked at. To unmap a page and to free its frame is as much work as so many.
+/// Work of unmapping a page and freeing its frame, in visited entries, the unit of work.
 const WORK_OF_A_PAGE: usize = 32;
-/// Work of one part, about: 64 pages that are there, or a thousand entries that are empty. A part that begins with
-/// empty entries has to come through a root and a table below it, or it would be no progress to begin there again.
+/// Approximate work of one part: 64 present pages, or a thousand empty entries. A part that begins with empty entries
+/// has to come through a root and a table below it, or it would be no progress to begin there again.
 const MOST_WORK: usize = 2 * ENTRIES + 1;
 
-/// Empties the entries of a range that lies under one bottom table, and says how many entries that has left.
+/// Empties the entries of a range that lies under one bottom table, and returns the number of entries left.
 fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<u64>, unmapped: &mut Unmapped) -> u32 {
     let present = entries(bottom_address);
     let mut removed = 0;
@@ -760,7 +761,7 @@ fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<
     if removed == 0 { present } else { uncount(bottom_address, removed) }
 }
 
-/// Whether a range covers all that programs may use of the table of `span` bytes in which the address lies.
+/// Whether a range covers all addresses for programs in the table of `span` bytes that contains the address.
 fn covers(range: &Range<u64>, address: u64, span: u64) -> bool {
     let start = address / span * span;
     range.start <= start.max(USER.start) && range.end >= start + span
@@ -774,8 +775,8 @@ impl PageTable {
 }
 
 impl Drop for PageTable {
-    /// Frees the user half: pages, tables and root. No hart may use the table any more, and no TLB may know pages of
-    /// it under an identifier that is used again ([`crate::space`] sees to both).
+    /// Frees the user half: pages, tables and root. No hart may use the table any more, and no TLB may hold pages of it
+    /// under an identifier that is used again ([`crate::space`] ensures both).
     fn drop(&mut self) {
         if self.root.is_leaked() {
             return;
@@ -785,7 +786,7 @@ impl Drop for PageTable {
     }
 }
 
-/// The pages of the range that programs may use.
+/// Returns the pages of the range that programs may use.
 fn clip(range: Range<u64>) -> Range<u64> {
     debug_assert!(range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE));
     let start = range.start.max(USER.start) / PAGE_SIZE * PAGE_SIZE;
@@ -793,7 +794,8 @@ fn clip(range: Range<u64>) -> Range<u64> {
     start..end.max(start)
 }
 
-/// The frame that an entry with [`OWNED`], or an entry that points to a table, keeps. The entry must have been cleared.
+/// Returns the frame that an entry with [`OWNED`], or an entry that points to a table, keeps. The entry must have been
+/// cleared.
 fn owned(entry: u64) -> Frame {
     let number = number(target(entry)).expect("frame 0 is never given out");
     // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the
@@ -801,7 +803,7 @@ fn owned(entry: u64) -> Frame {
     unsafe { Frame::from_number(number) }
 }
 
-/// The number of entries of a table that are not empty.
+/// Returns the number of entries of a table that are not empty.
 fn entries(table: u64) -> u32 {
     number(table).map_or(0, |number| frames::record(number.get()).count.load(Relaxed))
 }
@@ -814,7 +816,7 @@ fn count(table: u64, entries: u32) {
     }
 }
 
-/// Subtracts from the number of entries of a table, and says how many are left.
+/// Subtracts from the number of entries of a table, and returns the rest.
 fn uncount(table: u64, entries: u32) -> u32 {
     let Some(number) = number(table) else { return 1 };
     let count = &frames::record(number.get()).count;

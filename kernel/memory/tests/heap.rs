@@ -43,7 +43,7 @@ impl Object {
     }
 
     fn check(&self) {
-        // SAFETY: the object is allocated, initialised, and nobody else writes to it.
+        // SAFETY: the object is allocated, initialised, and not written to meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(self.start, self.layout.size()) };
         assert!(bytes.iter().all(|&byte| byte == self.mark), "overwritten: {:?}", self.layout);
     }
@@ -218,7 +218,7 @@ fn the_limit_and_exhaustion_give_null() {
     }
     assert!(frames::free_frames() < 4);
     assert!(!heap::is_available(1 << 20));
-    // What fits in slabs that exist still works.
+    // Objects that fit into existing slabs still work.
     objects.pop();
     assert!(Object::new(2000, 8, 3).is_some());
     assert!(Object::new(64 << 20, 8, 3).is_none());
@@ -238,7 +238,7 @@ fn what_is_kept_is_there_for_small_allocations_only() {
     while let Some(object) = Object::new(64 << 10, 8, 1) {
         objects.push(object);
     }
-    // What is kept, and the reserve beside it.
+    // The kept memory, and the reserve beside it.
     assert!(frames::free_frames() * 4096 >= 2 << 20);
     assert!(!heap::is_available(1 << 20) || !heap::is_available((1 << 20) + (64 << 10)));
     assert!(heap::Kept::new(4 << 20).is_err());

@@ -1,4 +1,4 @@
-//! Address spaces against a model that knows each page on its own.
+//! Address spaces against a model that tracks each page on its own.
 
 use memory::asid::{Identifiers, LocalFlush};
 use memory::space::{
@@ -245,7 +245,7 @@ fn the_break_grows_and_shrinks() {
     space.copy_out(start + 2 * PAGE_SIZE, &[2; 100]).expect("mapped");
     space.set_break(start + PAGE_SIZE - 1).expect("mapped").after(|_| ());
     assert_eq!(space.copy_in(start + PAGE_SIZE, &mut [0]), Err(Fault::NotMapped));
-    // What comes back is zero.
+    // A page that comes back is zero.
     space.set_break(start + 3 * PAGE_SIZE).expect("free").after(|_| ());
     assert_eq!(space.read_u64(start + 2 * PAGE_SIZE), Ok(0));
     assert_eq!(space.read_u32(start), Ok(0x0101_0101));
@@ -260,7 +260,7 @@ fn the_break_grows_and_shrinks() {
     assert_eq!(space.owned_frames(), 1);
 }
 
-/// Everything that is there goes, also when nothing is left to remember it with, and each part is a bounded amount of
+/// All regions and pages are removed, also without memory for a record of them, and each part is a bounded amount of
 /// work.
 #[test]
 fn a_large_space_is_cleared_part_by_part() {
@@ -270,7 +270,7 @@ fn a_large_space_is_cleared_part_by_part() {
         let mut space = space(Limits::DEFAULT);
         anonymous(&mut space, 0x10_0000, 1500, Protection::ReadWrite);
         space.populate(0x10_0000..0x10_0000 + 1500 * PAGE_SIZE).unwrap();
-        // One page under each of many tables, and tables in which nothing is left.
+        // One page under each of many tables, and empty tables.
         for table in 0..80u64 {
             let start = 0x4000_0000 + table * 0x20_0000;
             anonymous(&mut space, start, 2, Protection::Read);
@@ -329,13 +329,13 @@ fn mappings_begin_below_the_top_that_was_set() {
         })
     };
     let top = 0x24_1234_5000;
-    // Something lies across the top, and something above it, as stacks and shared pages do.
+    // One region lies across the top, and one above it, as stacks and shared pages do.
     anonymous(&mut space, top - PAGE_SIZE, 3, Protection::Read);
     anonymous(&mut space, top + 9 * PAGE_SIZE, 1, Protection::Read);
     space.set_mapping_top(top + 5);
     assert_eq!(anywhere(&mut space, 2), Ok(top - 3 * PAGE_SIZE));
     assert_eq!(anywhere(&mut space, 1), Ok(top - 4 * PAGE_SIZE));
-    // What becomes free is used again, up to the top and no further.
+    // Freed addresses are used again, up to the top and no further.
     space.unmap(top - PAGE_SIZE..top + 10 * PAGE_SIZE).expect("mapped").after(|_| ());
     assert_eq!(anywhere(&mut space, 2), Ok(top - 6 * PAGE_SIZE));
     assert_eq!(anywhere(&mut space, 1), Ok(top - PAGE_SIZE));
@@ -411,14 +411,14 @@ fn harts_look_at_instructions_anew_when_there_are_some() {
     assert_eq!(space.enter(&identifiers, 1).instructions, Instructions::Known);
     space.leave(1);
     assert_eq!(told(space.protect(page(0), Protection::Read).expect("mapped")), 0);
-    // Who is there is told at once, who comes later when it comes, and each once.
+    // Harts in the space are told at once, others when they enter, and each once.
     assert_eq!(told(space.protect(page(0), Protection::ReadExecute).expect("mapped")), 0b1);
     assert_eq!(space.enter(&identifiers, 0).instructions, Instructions::Known);
     for hart in [1, 2] {
         assert_eq!(space.enter(&identifiers, hart).instructions, Instructions::Changed);
         assert_eq!(space.enter(&identifiers, hart).instructions, Instructions::Known);
     }
-    // A page that was only read is not executable before somebody executes it.
+    // A page that was only read is not executable before a program executes it.
     assert_eq!(told(space.protect(page(1), Protection::ReadExecute).expect("mapped")), 0b111);
     space.copy_in(page(1).start, &mut [1; 8]).expect("mapped");
     assert_eq!(space.harts_to_synchronise(), 0);
@@ -431,7 +431,7 @@ fn harts_look_at_instructions_anew_when_there_are_some() {
     assert_eq!(space.harts_to_synchronise(), 0);
     assert_eq!(space.enter(&identifiers, 2).instructions, Instructions::Changed);
     assert_eq!(space.resident_frames(), 2);
-    // So is one that comes into being by being executed.
+    // So is one that is made by its first execution.
     assert_eq!(told(space.protect(page(2), Protection::Execute).expect("mapped")), 0b111);
     assert_eq!(space.fault(page(2).start, Access::Execute), Ok(()));
     assert_eq!(space.harts_to_synchronise(), 0b111);
@@ -470,13 +470,13 @@ enum Kind {
     Shared(Sharing),
 }
 
-/// What the model knows of a page.
+/// A page of the model.
 #[derive(Clone, Debug)]
 struct Page {
     kind: Kind,
     protection: Protection,
     mark: u8,
-    /// Of a shared page.
+    /// Frame of a shared page.
     frame: Option<SharedFrame>,
 }
 
@@ -499,7 +499,7 @@ const PROTECTIONS: [Protection; 5] =
     [Protection::ReadWrite, Protection::Read, Protection::None, Protection::Execute, Protection::ReadExecute];
 
 fn step() -> impl Strategy<Value = Step> {
-    // The middle of the window is a border of tables, and so is what a run crosses.
+    // The middle of the window is a border of tables, and so are the ends of some runs.
     let page = || property::edges(0..WINDOW, &[WINDOW / 2]);
     let run = move || (page(), property::edges(1..12u64, &[]));
     prop_oneof![
@@ -695,7 +695,7 @@ proptest! {
                     // At the limit, or just below it with two splits to make.
                     prop_assert!(space.regions().count() + 2 >= 24);
                 }
-                // Sorted, not empty, not overlapping, and page for page what the model says.
+                // Sorted, not empty, not overlapping, and page for page as in the model.
                 let regions = space.regions().collect::<Vec<_>>();
                 prop_assert!(regions.len() <= 24);
                 let mut end = 0;
@@ -713,7 +713,7 @@ proptest! {
                 prop_assert_eq!(pages, model.len());
                 let own = model.values().filter(|page| page.kind == Kind::Anonymous).count();
                 prop_assert!(space.resident_frames() <= own);
-                // Shared frames have seen what was written through the mapping, each by its own page.
+                // Shared frames contain the bytes written through the mapping, each by its own page.
                 for page in model.values() {
                     if let Some(frame) = &page.frame {
                         prop_assert_eq!(frame.bytes().byte(10), Some(page.mark));
@@ -726,7 +726,7 @@ proptest! {
         prop_assert_eq!(frames::free_frames(), before);
     }
 
-    /// Whatever a program passes, the answer is an error or a copy.
+    /// For any arguments of a program, the answer is an error or a copy.
     #[test]
     fn no_address_is_too_wild(
         calls in prop::collection::vec((wild(), 0u32..64, wild(), 0u32..64, 0..8usize), 1..60),
@@ -777,7 +777,7 @@ proptest! {
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Whatever was found, taken and freed before: what is found is the highest range that is long enough.
+    /// After any history, the search finds the highest range that is long enough.
     #[test]
     fn the_highest_free_range_is_found(
         steps in prop::collection::vec((any::<bool>(), 1u64..6, any::<prop::sample::Index>(), 1u64..4), 1..120),

@@ -1,4 +1,4 @@
-//! Page tables against a map from page to frame, and against a fake TLB that remembers everything it could.
+//! Page tables against a map from page to frame, and against a fake TLB that holds every entry that it could.
 
 use memory::sv39::{
     Access, DEVICE_RANGES, DevicePage, Edge, InvalidDevices, KernelHalf, Leaf, MapError, PageTable, Protection,
@@ -28,7 +28,7 @@ fn walk(table: &PageTable, address: u64) -> Option<(u64, u64)> {
     for level in [2, 1, 0] {
         let index = address >> (12 + 9 * level) & 511;
         let pointer = std::ptr::with_exposed_provenance::<u64>((at + index * 8).wrapping_add(offset) as usize);
-        // SAFETY: the tables are fake memory, and nobody changes them during the test.
+        // SAFETY: the tables are fake memory, and do not change during the test.
         let entry = unsafe { pointer.read_volatile() };
         if entry & 1 == 0 {
             return None;
@@ -136,7 +136,7 @@ proptest! {
                         unmapped.after(|_| ());
                     }
                 }
-                // What a TLB could remember of a page that changed must be named.
+                // Every changed page that a TLB could hold must be named.
                 for (page, was) in &old {
                     if was.1 != Protection::None && model.get(page) != Some(was) {
                         let named = match &scope {
@@ -186,7 +186,7 @@ const RANGES: [(u64, u64); 9] = [
     (0x1000, USER.end),
 ];
 
-/// How a range is unmapped.
+/// Way in which a range is unmapped.
 #[derive(Clone, Copy, Debug)]
 enum Portion {
     AtOnce,
@@ -219,7 +219,7 @@ struct Naive {
 const SPANS: [u64; 2] = [0x20_0000, 0x4000_0000];
 
 impl Naive {
-    /// Carries out a move; what must be forgotten, and how many owned pages are gone.
+    /// Carries out a move; returns the required flush, and the number of owned pages that are gone.
     fn change(&mut self, step: Move) -> (Scope, usize) {
         match step {
             Move::Map { page, is_device, protection } => {
@@ -233,7 +233,7 @@ impl Naive {
             Move::Unmap((start, end), _) => {
                 let gone: Vec<_> = self.pages.extract_if(start..end, |_, _| true).collect();
                 let tables = self.bottom.len() + self.middle.len();
-                // The first page of all is nobody's.
+                // The very first page belongs to no table.
                 let is_covered = |table: u64, span| start <= table.max(USER.start) && end >= table + span;
                 self.bottom.retain(|&table| !is_covered(table, SPANS[0]));
                 self.middle.retain(|&table| !is_covered(table, SPANS[1]));
@@ -280,7 +280,7 @@ impl Both {
         Both { table, naive: Naive::default(), addresses: BTreeMap::new() }
     }
 
-    /// Carries out a move on both; what it says has to be the same.
+    /// Carries out a move on both and compares the results.
     fn change(&mut self, step: Move) {
         let before = self.naive.clone();
         let (scope, gone) = self.naive.change(step);
@@ -324,7 +324,7 @@ impl Both {
                     }
                 }
                 assert_eq!(pages, gone, "{before:?} {step:?}");
-                // Each part names its own; together that is at least what was to be named.
+                // Each part names its own pages; together they must cover the required ones.
                 let is_named = |page: u64| {
                     flushed.iter().any(|scope| match scope {
                         Scope::Nothing => false,
@@ -349,7 +349,7 @@ impl Both {
         self.addresses.retain(|address, _| self.naive.pages.contains_key(address));
     }
 
-    /// What can be seen of the table is what the naive map has.
+    /// Compares the visible state of the table with the naive map.
     fn check(&self, step: Move) {
         let tables = 1 + self.naive.bottom.len() + self.naive.middle.len();
         assert_eq!(self.table.table_frames(), tables, "{:?} after {step:?}", self.naive);
@@ -491,7 +491,7 @@ fn frames_are_kept_until_the_flush() {
     assert_eq!(before - frames::free_frames(), 4);
     unmapped.after(|_| assert_eq!(before - frames::free_frames(), 4));
     assert_eq!(before - frames::free_frames(), 3);
-    // The tables go with all that they cover, and then harts must forget those too.
+    // The tables are removed with all that they cover, and then harts must flush those too.
     let unmapped = table.unmap(USER.start..0x20_0000);
     assert_eq!(*unmapped.scope(), Scope::All);
     unmapped.after(|_| assert_eq!(before - frames::free_frames(), 3));
