@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Then the machine ends. The goals stand here, once: a figure with a goal that the machine does not report is an
-//! error, and some figures follow from others (`derive`).
+//! error, and some figures are derived from others (`derive`).
 //!
 //! The comparison of the scheduler with other executors runs on the host instead and prints the same lines.
 
@@ -88,28 +88,28 @@ pub enum BenchName {
     PriorityLatency,
     /// Every experiment of the papers, one after the other.
     Paper,
-    /// Processor time, kernel memory and the network while somebody does their worst.
+    /// Processor time, kernel memory and the network under attack: the shares of everybody else.
     Fairness,
 }
 
 /// The program in the machine that has the scenarios.
 pub const PROGRAM: &str = "bench";
 
-/// The package that compares the scheduler with other executors on the host, and what it is asked for.
+/// The package that compares the scheduler with other executors on the host, and its parts.
 const COMPARISON: &str = "scheduler-bench";
 const COMPARISON_PARTS: [(&str, &str); 2] =
     [("count", "Counting instructions under valgrind"), ("time", "Taking time with 1 to 8 workers")];
 
-/// What every line of results begins with.
+/// Prefix of every line of results.
 pub const MARK: &str = "bench: ";
 
-/// How long a scenario may take: counting instructions is slow.
+/// Longest time of a scenario: counting instructions is slow.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// How much a cost that should be constant may differ from its middle, in percent.
+/// Largest deviation of a constant cost from its middle, in percent.
 const CONSTANT_PERCENT: f64 = 10.0;
 
-/// At most this much is good.
+/// A figure's name, and the largest good value.
 pub type Goal = (&'static str, f64);
 
 impl BenchName {
@@ -141,12 +141,12 @@ impl BenchName {
             BenchName::Micro => microkernel::GOALS,
             BenchName::MicroLatency => micro_latency::GOALS,
             BenchName::MicroAsync => micro_async::GOALS,
-            // Experiments give their figures their goals themselves.
+            // Experiments set the goals of their figures themselves.
             _ => &[],
         }
     }
 
-    /// The goals that are the least that is good.
+    /// Returns the goals that are the least good value.
     fn least_goals(self) -> &'static [Goal] {
         match self {
             BenchName::AsyncCalls => &[
@@ -163,7 +163,7 @@ impl BenchName {
     }
 }
 
-/// The most connections of the papers' system in its memory were 385; ours should be this many at least.
+/// The papers' system held 385 connections in its memory; ours should hold this many at least.
 const CONNECTIONS: f64 = 2000.0;
 
 /// One figure as a scenario reports it.
@@ -172,11 +172,11 @@ const CONNECTIONS: f64 = 2000.0;
 pub enum Line {
     /// One value.
     Figure {
-        /// Its name.
+        /// Name of the figure.
         id: String,
-        /// What it is.
+        /// Its value.
         value: f64,
-        /// In what.
+        /// Its unit.
         unit: String,
     },
     /// Many.
@@ -187,19 +187,19 @@ pub enum Line {
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// Its name.
+    /// Name of the series.
     #[serde(rename = "series")]
     pub id: String,
-    /// What the values are in.
+    /// Unit of the values.
     pub unit: String,
-    /// What the axis is in.
+    /// Unit of the axis.
     pub x_unit: String,
     /// Place on the axis, and value.
     pub points: Vec<(f64, f64)>,
-    /// The plot it belongs to, where an experiment has several.
+    /// Plot of the series, where an experiment has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plot: Option<String>,
-    /// Where it comes from, if not from this run: the papers.
+    /// Whether the values are cited from the papers and not measured in this run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cited: bool,
 }
@@ -207,17 +207,17 @@ pub struct Series {
 /// One figure with its goal.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 pub struct Figure {
-    /// Its name.
+    /// Name of the figure.
     pub id: String,
-    /// What it is.
+    /// Its value.
     pub value: f64,
-    /// In what.
+    /// Its unit.
     pub unit: String,
-    /// What it should be at most, or at least.
+    /// Its goal: the largest good value, or the least.
     pub goal: Option<f64>,
-    /// Whether it is.
+    /// Whether the goal is met.
     pub met: Option<bool>,
-    /// Whether the goal is the least that is good.
+    /// Whether the goal is the least good value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
 }
@@ -229,13 +229,13 @@ pub struct Results {
     pub bench: String,
     /// The commit of the source.
     pub commit: String,
-    /// On what it was measured.
+    /// The machine on which it was measured.
     pub machine: String,
     /// Single values.
     pub figures: Vec<Figure>,
     /// Values along an axis.
     pub series: Vec<Series>,
-    /// What a reader has to know: what is missing and why.
+    /// Notes for the reader: missing parts, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -244,7 +244,7 @@ pub struct Results {
 ///
 /// # Errors
 ///
-/// It cannot be run to its end, or does not report what it should. A goal that is missed is a result, not an error.
+/// It cannot be run to its end, or does not report a figure with a goal. A missed goal is a result, not an error.
 pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     let name = match arguments.name {
         Some(name) if !arguments.list => name,
@@ -276,7 +276,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     keep_and_show(context, &results, arguments)
 }
 
-/// Keeps results, shows them, and writes them to the file that was asked for.
+/// Keeps results, shows them, and writes them to the requested file.
 ///
 /// # Errors
 ///
@@ -291,7 +291,7 @@ pub fn keep_and_show(context: &Context, results: &Results, arguments: &cli::Benc
     Ok(())
 }
 
-/// One boot of a scenario: what it is asked for, on how many harts, and what its clock counts.
+/// One boot of a scenario: its arguments, the number of harts, and the machine's clock.
 type Boot = (&'static [&'static str], u8, Clock);
 
 /// The boots of a benchmark, whose lines come one after the other.
@@ -339,7 +339,7 @@ pub fn in_the_machine(
     Ok((lines, machines.join("; ")))
 }
 
-/// The lines that a machine prints until it ends by itself.
+/// Collects the lines that a machine prints until it ends by itself.
 pub fn collect(guest: &mut Guest, activity: &Activity) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
@@ -383,12 +383,12 @@ pub fn on_the_host(context: &Context) -> Result<(Vec<String>, String)> {
     Ok((lines, machine))
 }
 
-/// What stands after the mark in the lines that have it.
+/// Returns the text behind the mark in the marked lines.
 fn marked(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix(MARK)).map(str::to_string).collect()
 }
 
-/// From lines to results.
+/// Converts lines to results.
 pub fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
     let (figures, mut series) = figures(lines, name.goals(), name.least_goals())?;
     if name == BenchName::AsyncCalls {
@@ -397,7 +397,7 @@ pub fn results(name: BenchName, lines: &[String], machine: String, commit: Strin
     Ok(Results { bench: name.name(), commit, machine, figures, series, notes: Vec::new() })
 }
 
-/// From lines to figures beside their goals, all of which have to be reported, and series.
+/// Converts lines to figures with their goals, all of which have to be reported, and series.
 ///
 /// # Errors
 ///
@@ -427,8 +427,7 @@ pub fn figures(lines: &[String], goals: &[Goal], least_goals: &[Goal]) -> Result
     Ok((figures.collect(), series))
 }
 
-/// Puts a way of calling into the plot of its call: `CALL-WAY` and `CALL-WAY-entries` are what `bench async-calls`
-/// reports.
+/// Puts a way of calling into the plot of its call: `bench async-calls` reports `CALL-WAY` and `CALL-WAY-entries`.
 fn put_beside_its_rivals(series: &mut Series) {
     if let Some((call, _)) = series.id.split_once('-') {
         let what = if series.id.ends_with("-entries") { "kernel entries" } else { "instructions" };
@@ -436,8 +435,8 @@ fn put_beside_its_rivals(series: &mut Series) {
     }
 }
 
-/// Adds the figures that follow from others: `async-ratio` from `read-async` and `read`, and for each series that is to
-/// be constant `ID-variation`, how far its points are from the middle between lowest and highest, in percent.
+/// Adds the derived figures: `async-ratio` from `read-async` and `read`, and for each series that is to be constant
+/// `ID-variation`, the deviation of its points from the middle between lowest and highest, in percent.
 fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series], goals: &BTreeMap<&str, f64>) {
     let value = |id: &str| figures.iter().find(|figure| figure.0 == id).map(|figure| figure.1);
     let mut more = Vec::new();
@@ -456,7 +455,7 @@ fn derive(figures: &mut Vec<(String, f64, String)>, series: &[Series], goals: &B
     figures.extend(more);
 }
 
-/// The results for a terminal.
+/// Formats the results for a terminal.
 pub fn summary(results: &Results) -> String {
     let rows: Vec<_> = results
         .figures

@@ -1,4 +1,4 @@
-//! Boards as data: `boards/*.toml` says which machines there are and how QEMU is called for them.
+//! Boards as data: `boards/*.toml` lists the machines and QEMU's arguments for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,15 +36,15 @@ pub struct Board {
     /// One line for people.
     #[serde(rename = "description")]
     _description: String,
-    /// How QEMU is called.
+    /// QEMU's program and arguments.
     pub qemu: Qemu,
-    /// What a command line that says nothing means.
+    /// Values for an empty command line.
     pub defaults: Defaults,
     machines: BTreeMap<Variant, Machine>,
     devices: Vec<Device>,
 }
 
-/// How QEMU is called.
+/// QEMU's program and arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Qemu {
@@ -56,15 +56,15 @@ pub struct Qemu {
     waiting_for_gdb: Vec<String>,
 }
 
-/// What a command line that says nothing means.
+/// Values for an empty command line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Defaults {
     /// The interrupt controller.
     pub machine: Variant,
-    /// How many harts.
+    /// Number of harts.
     pub harts: u8,
-    /// How much memory, with QEMU's suffixes.
+    /// Size of memory, with QEMU's suffixes.
     pub memory: String,
 }
 
@@ -82,24 +82,25 @@ struct Device {
     arguments: Vec<String>,
 }
 
-/// How virtual time passes in the machine.
+/// The course of virtual time in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// With the host's time, one host thread a hart.
+    /// With the host's time, one host thread for each hart.
     Host,
     /// With each instruction, a nanosecond for one: slow, one host thread, repeatable.
     Instructions,
-    /// The same with eight nanoseconds for one, as on a small processor: for what takes seconds of the machine's time.
+    /// With each instruction, eight nanoseconds for one, as on a small processor: for runs that take seconds of the
+    /// machine's time.
     SlowInstructions,
 }
 
-/// Where the network card's cable ends.
+/// The other end of the network card's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// In QEMU's user network, with forwarded ports.
+    /// QEMU's user network, with forwarded ports.
     #[default]
     User,
-    /// In a UDP socket of QEMU on this host; each datagram is a frame.
+    /// A UDP socket of QEMU on this host; each datagram is a frame.
     Frames {
         /// QEMU's port.
         card: u16,
@@ -113,29 +114,28 @@ pub enum Network {
 pub struct Configuration {
     /// The interrupt controller.
     pub machine: Variant,
-    /// How many harts.
+    /// Number of harts.
     pub harts: u8,
-    /// How much memory, with QEMU's suffixes.
+    /// Size of memory, with QEMU's suffixes.
     pub memory: String,
     /// The kernel's ELF file.
     pub kernel: PathBuf,
     /// The archive of files.
     pub initramfs: PathBuf,
-    /// What the kernel is told.
+    /// The kernel's command line.
     pub command_line: String,
     /// The network card's cable.
     pub network: Network,
-    /// Ports of the host and of the machine.
+    /// Forwarded ports.
     pub forwards: Vec<crate::guest::Forward>,
-    /// How virtual time passes.
+    /// The course of virtual time.
     pub clock: Clock,
-    /// The port gdb is waited for on.
+    /// Port on which QEMU waits for gdb.
     pub gdb_port: Option<u16>,
 }
 
 impl Configuration {
-    /// Chooses how virtual time passes. Where instructions are counted, programs lie at the same addresses each time,
-    /// so that counts are the same each time, too.
+    /// Sets the clock. Where instructions are counted, programs are loaded at fixed addresses, so that counts repeat.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
         if clock != Clock::Host {
@@ -143,7 +143,7 @@ impl Configuration {
         }
     }
 
-    /// Has programs lie at the same addresses each time.
+    /// Makes the kernel load programs at fixed addresses.
     pub fn fix_addresses(&mut self) {
         self.command_line.insert_str(0, "aslr=off ");
     }
@@ -170,7 +170,7 @@ impl Board {
         Ok(board)
     }
 
-    /// QEMU's arguments for one boot.
+    /// Returns QEMU's arguments for one boot.
     pub fn arguments(&self, configuration: &Configuration) -> Vec<String> {
         let machine = &self.machines[&configuration.machine].arguments;
         let devices = self.devices.iter().flat_map(|device| &device.arguments);
@@ -192,8 +192,7 @@ impl Board {
             }
         };
         // QEMU separates the parts of an option by commas; a comma in a value is written twice, but -kernel, -initrd
-        // and
-        // -append take their argument as it is.
+        // and -append take their argument literally.
         let values = [
             ("{kernel}", configuration.kernel.to_string_lossy().into_owned()),
             ("{initramfs}", configuration.initramfs.to_string_lossy().into_owned()),
@@ -207,7 +206,7 @@ impl Board {
     }
 }
 
-/// Replaces the placeholders of a template. What a value contains is not looked at again.
+/// Replaces the placeholders of a template. Values are not searched for placeholders.
 fn substitute(template: &str, values: &[(&str, String)]) -> String {
     let mut result = String::new();
     let mut rest = template;
@@ -232,7 +231,7 @@ fn substitute(template: &str, values: &[(&str, String)]) -> String {
 ///
 /// # Errors
 ///
-/// It is something else.
+/// It has another form.
 pub fn memory_size(text: &str) -> Result<String, String> {
     let number = text.strip_suffix(['M', 'G']).and_then(|number| number.parse::<u32>().ok());
     match number {

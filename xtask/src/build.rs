@@ -1,13 +1,12 @@
-//! From sources to a machine that can boot, in the order in which one thing needs the other:
+//! From sources to a machine that can boot, in the order of dependencies:
 //!
 //! 1. the vDSO image, the scheduler that the kernel and every process run;
 //! 2. the programs and the C example;
 //! 3. the initramfs that holds them;
 //! 4. the kernel, which contains the vDSO image.
 //!
-//! Cargo decides what is to be compiled again. What this program makes itself is written only if it differs from what
-//! is there ([`write_if_changed`]), so that a build without a change touches no file and takes the time that cargo
-//! needs to find that out.
+//! Cargo decides which crates are compiled again. This program writes its own products only if they differ from the
+//! present files ([`write_if_changed`]), so that a build without a change touches no file and takes only cargo's time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -26,10 +25,10 @@ use crate::workspace::{Kernel, Package, TARGET, Workspace, write_if_changed};
 /// The package whose image is the vDSO.
 const VDSO: &str = "vdso";
 
-/// How it lies in memory.
+/// Linker script of the vDSO image.
 const VDSO_SCRIPT: &str = "scheduler/vdso/vdso.ld";
 
-/// How the vDSO image is linked; the documentation of the `vdso` crate says why.
+/// Linker options of the vDSO image; the documentation of the `vdso` crate gives the reasons.
 const VDSO_LINK_FLAGS: [&str; 14] = [
     "-m",
     "elf64lriscv",
@@ -50,7 +49,7 @@ const VDSO_LINK_FLAGS: [&str; 14] = [
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
-/// The feature of a kernel whose allocations fail when a program says so.
+/// Feature of a kernel whose allocations fail when a program requests it.
 const FAIL_ALLOCATIONS: &str = "fail-allocations";
 
 /// The package of the microkernel, and its program.
@@ -66,16 +65,16 @@ const CHECKS: &str = "checks";
 /// The package of the microkernel's first program.
 const ROOT_TASK: &str = "root-task";
 
-/// How the kernel's build learns where the vDSO image is.
+/// Environment variable with the vDSO image's path, for the kernel's build.
 const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
 
-/// How the build of root tasks learns where the archive of the programs is that they contain.
+/// Environment variable with the path of the contained programs' archive, for the build of root tasks.
 const CONTAINED_VARIABLE: &str = "COPS_CONTAINED_PROGRAMS";
 
-/// How long one call of the linker or of clang may take.
+/// Longest time of one call of the linker or of clang.
 const TOOL_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a boot needs.
+/// The files that a boot needs.
 #[derive(Clone, Debug)]
 pub struct Products {
     /// The kernel's ELF file, with symbols.
@@ -90,7 +89,7 @@ pub struct Products {
 ///
 /// # Errors
 ///
-/// Something does not compile or link; the message has what the compiler said.
+/// A part does not compile or link; the message has the compiler's output.
 pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let vdso = builder.vdso()?;
@@ -103,8 +102,8 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
 }
 
-/// Builds the kernel whose allocations fail when a program says so. The programs are those of [`build`], which comes
-/// first.
+/// Builds the kernel whose allocations fail when a program requests it. The programs are those of [`build`], which
+/// comes first.
 ///
 /// # Errors
 ///
@@ -114,8 +113,8 @@ pub fn failing_kernel(workspace: &Workspace, toolchain: &Toolchain, progress: &P
     builder.kernel(&builder.vdso()?, Some(FAIL_ALLOCATIONS))
 }
 
-/// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The one that is booted
-/// unless another is named is its suite.
+/// Builds the microkernel, for one hart or for several, and the root tasks of this workspace. The default root task of
+/// a boot is its suite.
 ///
 /// # Errors
 ///
@@ -141,21 +140,21 @@ pub fn microkernel(
     Ok(Products { kernel: builder.microkernel(variation)?, initramfs, programs: names })
 }
 
-/// How a microkernel is configured. Programs see the differences.
+/// The configuration of a microkernel. Programs see the differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variation {
-    /// For how many harts.
+    /// Number of harts.
     pub harts: Harts,
-    /// How many scheduling domains it has.
+    /// Number of scheduling domains.
     pub domains: Domains,
-    /// Whether it looks for mistakes of its own.
+    /// Whether it checks its own consistency.
     pub checks: Checks,
     /// Whether it has the debug calls.
     pub debug_calls: DebugCalls,
 }
 
 impl Variation {
-    /// The usual microkernel for so many harts.
+    /// Returns the usual microkernel for this number of harts.
     pub const fn new(harts: Harts) -> Variation {
         Variation { harts, domains: Domains::One, checks: Checks::None, debug_calls: DebugCalls::All }
     }
@@ -170,7 +169,7 @@ pub enum DebugCalls {
     None,
 }
 
-/// Whether a microkernel walks all of its objects after kernel entries, and panics if something does not agree.
+/// Whether a microkernel walks all of its objects after kernel entries, and panics if it finds an inconsistency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// It does not.
@@ -179,7 +178,7 @@ pub enum Checks {
     Entries,
 }
 
-/// How many scheduling domains a microkernel has.
+/// The number of scheduling domains of a microkernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domains {
     /// One, as seL4 is configured by default.
@@ -238,12 +237,12 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Where cargo puts what is compiled for the target.
+    /// Returns cargo's output directory for the target.
     fn output(&self, part: Part) -> PathBuf {
         self.target(part).join(TARGET).join("release")
     }
 
-    /// The two parts are compiled with different flags: in one directory each would throw the other's work away.
+    /// The two parts are compiled with different flags: in one directory each would invalidate the other.
     fn target(&self, part: Part) -> PathBuf {
         self.workspace.products().join(self.toolchain.directory()).join(part.directory())
     }
@@ -285,7 +284,7 @@ impl Builder<'_> {
         self.workspace.products().join("vdso.so")
     }
 
-    /// Builds the programs that are `chosen`; those that contain others find their archive in a file.
+    /// Builds the `chosen` programs; those that contain others find their archive in a file.
     fn programs(&self, chosen: impl Fn(&Package) -> bool, contained: Option<&Path>) -> Result<Vec<Program>> {
         let packages: Vec<_> = self.workspace.packages.iter().filter(|package| chosen(package)).collect();
         if packages.is_empty() {
@@ -385,7 +384,7 @@ impl Builder<'_> {
         self.product(MICROKERNEL, &name)
     }
 
-    /// Copies what cargo has linked to where users find it.
+    /// Copies cargo's output to the place where users find it.
     fn product(&self, program: &str, name: &str) -> Result<PathBuf> {
         let product = self.workspace.products().join(name);
         let built = self.output(Part::Kernel).join(program);
@@ -395,7 +394,7 @@ impl Builder<'_> {
     }
 }
 
-/// What is compiled for the target in one way.
+/// The parts that are compiled for the target with different flags.
 #[derive(Clone, Copy)]
 enum Part {
     /// The kernel, kernels that are suites, and the scheduler's image, through which a kernel's backtrace goes.
@@ -421,7 +420,7 @@ impl Part {
     }
 }
 
-/// What C programs are compiled with: no library and no host, warnings are errors.
+/// Flags for C programs: no library and no host, warnings are errors.
 const C_FLAGS: [&str; 11] = [
     "--target=riscv64-unknown-elf",
     "-march=rv64gc",
@@ -450,7 +449,7 @@ impl Program {
     }
 }
 
-/// The initramfs: the programs in /bin. The same programs make the same bytes.
+/// Builds the initramfs: the programs in /bin. Equal programs give equal bytes.
 fn archive(programs: &[Program]) -> Result<Vec<u8>> {
     let mut writer = cpio::Writer::new(0);
     writer.directory(b"bin", 0o755)?;
@@ -460,7 +459,7 @@ fn archive(programs: &[Program]) -> Result<Vec<u8>> {
     Ok(writer.finish())
 }
 
-/// What is in a directory, in order of names; nothing if it does not exist.
+/// Lists a directory, in order of names; empty if it does not exist.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     if !directory.exists() {
         return Ok(Vec::new());
@@ -485,7 +484,7 @@ fn c_sources(directory: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 ///
-/// It fails; the message has what it printed.
+/// It fails; the message has its output.
 pub fn run_cargo(mut command: Command, title: &str, progress: &Progress) -> Result<()> {
     let activity = progress.start(title);
     if progress.verbose {
@@ -505,7 +504,7 @@ pub fn run_cargo(mut command: Command, title: &str, progress: &Progress) -> Resu
         return Ok(());
     }
     drop(activity);
-    // Lines that only say what is going on help nobody find out what is wrong.
+    // Lines about progress do not help to find an error.
     let noise = ["Compiling ", "Downloading ", "Downloaded ", "Updating ", "Locking ", "Checking ", "Blocking "];
     let report: Vec<_> =
         printed.iter().filter(|line| !noise.iter().any(|word| line.trim_start().starts_with(word))).cloned().collect();

@@ -1,4 +1,4 @@
-//! Line charts as SVG, for reports that need nothing but themselves.
+//! Line charts as SVG, for reports in one file.
 //!
 //! Both axes can be logarithmic, since connections double from one row to the next and latencies span decades. Colours
 //! are the page's: series `N` has the class `sN`, which the page's style sheet fills in for light and dark.
@@ -10,24 +10,24 @@ use crate::figures::{figure, short};
 /// A series of points, joined by lines.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What the legend says.
+    /// Name in the legend.
     pub name: String,
     /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
+    /// Style of the line.
     pub style: Style,
 }
 
-/// How a series is drawn.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A line with a dot at each point: something measured.
+    /// A line with a dot at each point: measured values.
     Measured,
-    /// A dashed line: something to compare with.
+    /// A dashed line: values to compare with.
     Reference,
 }
 
-/// How values become positions.
+/// The mapping from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// From zero, in equal steps.
@@ -39,24 +39,24 @@ pub enum Scale {
 /// One axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Quantity of the axis, with the unit.
     pub label: String,
-    /// How values become positions.
+    /// Mapping from values to positions.
     pub scale: Scale,
-    /// Where to draw ticks, and what they say; nothing means that the chart chooses.
+    /// Positions and labels of the ticks; empty means that the chart chooses.
     pub ticks: Vec<(f64, String)>,
 }
 
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows, for those who cannot see it as well.
+    /// Title, also read to readers who cannot see the chart.
     pub title: String,
     /// From left to right.
     pub x: Axis,
     /// From bottom to top.
     pub y: Axis,
-    /// What is drawn.
+    /// The drawn lines.
     pub series: Vec<Series>,
 }
 
@@ -70,7 +70,7 @@ const BOTTOM: f64 = 52.0;
 /// Distinct colours that the style sheet defines.
 pub const COLOURS: usize = 12;
 
-/// Their values where there is no style sheet, and the rest of the style.
+/// Values of these colours where there is no style sheet, and the rest of the style.
 const PALETTE: [&str; COLOURS] = [
     "#1f6feb", "#b25e09", "#8250df", "#c3314b", "#11777c", "#57606a", "#1a7f37", "#9a6700", "#bf3989", "#0550ae",
     "#6e4a1f", "#3d4a8a",

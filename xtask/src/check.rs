@@ -1,6 +1,6 @@
-//! `check`: exactly what continuous integration does, one step after the other.
+//! `check`: the steps of continuous integration, one after the other.
 //!
-//! A step that fails does not keep the others from running: one run says everything that is wrong.
+//! A step that fails does not prevent the others: one run reports all failures.
 
 use std::process::Command;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub enum Step {
 ///
 /// # Errors
 ///
-/// A step fails; which ones is said at the end.
+/// A step fails; the end of the output lists the failed ones.
 pub fn check(context: &Context, arguments: &cli::Check) -> Result<()> {
     let all = Step::value_variants();
     let steps = all.iter().copied().filter(|step| arguments.steps.is_empty() || arguments.steps.contains(step));
@@ -122,7 +122,7 @@ fn clippy(context: &Context) -> Result<()> {
     exclude_target_only(context, &mut host);
     host.args(["--", "-D", "warnings"]);
     show(host, "clippy, on the host")?;
-    // What programs and kernels depend on is looked at with them.
+    // Dependencies of programs and kernels are checked with them.
     let mut target = for_target(context, "clippy", Package::is_linked)?;
     target.args(["--", "-D", "warnings"]);
     show(target, "clippy, for the target")
@@ -143,10 +143,10 @@ fn deny_warnings(mut command: Command) -> Command {
     command
 }
 
-/// Cargo for the target, for all packages that `wanted` says.
+/// Returns cargo for the target, for all packages that `wanted` selects.
 fn for_target(context: &Context, subcommand: &str, wanted: impl Fn(&Package) -> bool) -> Result<Command> {
     let toolchain = context.toolchain(Need::Everything)?;
-    // The kernel contains the vDSO image, so it has to be there for whatever looks at the kernel.
+    // The kernel contains the vDSO image, so the image has to exist before any look at the kernel.
     let mut command = build::cargo_for_target(&context.workspace, &toolchain, subcommand);
     for package in context.workspace.packages.iter().filter(|package| wanted(package)) {
         command.args(["--package", &package.name]);

@@ -2,15 +2,14 @@
 //!
 //! An emulator that is left behind burns a core for ever and holds its port. So each program is started
 //!
-//! * in a process group of its own, and the group is ended when the [`Child`] is dropped: the program and whatever it
-//!   has started;
-//! * entered in a list that [`end_all`] works off when a signal arrives ([`crate::interrupt`]), whatever the rest of
-//!   this program is doing at that moment;
-//! * through a guard, this same executable, that asks the kernel of the host to kill it when its parent dies and then
-//!   becomes the program: that covers the case in which this program itself is killed and can do nothing.
+//! * in a process group of its own; dropping the [`Child`] ends the group: the program and all its descendants;
+//! * entered in a list that [`end_all`] works off when a signal arrives ([`crate::interrupt`]), wherever the rest of
+//!   this program is at that moment;
+//! * through a guard, this same executable, that requests the kernel of the host to kill it when its parent dies and
+//!   then becomes the program: that covers the case in which this program itself is killed.
 //!
 //! The guard exists because the request must be made by the child between `fork` and `exec`, where Rust code is unsafe
-//! to run; after `exec` it is not, and this crate forbids unsafe code.
+//! to run; after `exec` it is safe, and this crate forbids unsafe code.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,19 +24,19 @@ use rustix::process::{Pid, Signal, WaitIdOptions};
 /// The hidden subcommand that is the guard.
 pub const GUARD: &str = "guard";
 
-/// How a program takes it to be ended.
+/// The way in which a program is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It can be killed at any moment.
+    /// Killed at any moment.
     Kill,
-    /// It holds something that must be put back, such as the package database: it is asked, and waited for.
+    /// Asked to end, and waited for: it holds state that must be put back, such as the package database.
     Ask,
 }
 
 /// The process groups that are alive.
 static GROUPS: Mutex<Vec<(Pid, Ending)>> = Mutex::new(Vec::new());
 
-/// How long to wait for a program that is asked to end.
+/// Longest wait for a program that is asked to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A command that will run behind the guard.
@@ -52,7 +51,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// What the guard does. Returns only if it failed.
+/// Runs the guard. Returns only if it failed.
 pub fn guard(parent: i32, command: &[std::ffi::OsString]) -> io::Error {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
@@ -64,7 +63,7 @@ pub fn guard(parent: i32, command: &[std::ffi::OsString]) -> io::Error {
     Command::new(&command[0]).args(&command[1..]).exec()
 }
 
-/// Ends every program that is running: the signal handler's part.
+/// Ends every running program. For the signal handler.
 pub fn end_all() {
     let groups = GROUPS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
     for &(group, ending) in &groups {
@@ -88,7 +87,7 @@ fn signal(ending: Ending) -> Signal {
     }
 }
 
-/// A program that runs. Dropping it ends it.
+/// A running program. Dropping it ends it.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -122,7 +121,7 @@ impl Child {
         &mut self.process
     }
 
-    /// Stops the program, with all that it has started, until [`go_on`](Self::go_on).
+    /// Stops the program and its descendants, until [`go_on`](Self::go_on).
     ///
     /// # Errors
     ///
@@ -209,7 +208,7 @@ impl Drop for Child {
     }
 }
 
-/// Runs a command to its end, within `limit`, and collects what it prints.
+/// Runs a command to its end, within `limit`, and collects its output.
 ///
 /// # Errors
 ///
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     fn is_alive(pid: &str) -> bool {
-        // A process that nobody has reaped yet is a zombie, state Z.
+        // A process that was not reaped yet is a zombie, state Z.
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
     }
 

@@ -1,4 +1,4 @@
-//! What every command starts from: the workspace, the board, the way to show progress.
+//! The context of every command: the workspace, the board, the way to show progress.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// The board that commands are for.
 const BOARD: &str = "qemu-virt";
 
-/// What every command starts from.
+/// The context of every command.
 pub struct Context {
     /// The workspace.
     pub workspace: Workspace,
@@ -24,12 +24,12 @@ pub struct Context {
     pub progress: Progress,
 }
 
-/// What a build is for.
+/// The purpose of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A machine that boots. What can be left out is left out, and said.
+    /// A machine that boots. Optional parts may be left out, with a message.
     Boot,
-    /// Everything there is.
+    /// Every part.
     Everything,
 }
 
@@ -38,7 +38,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// One of them is not as it should be.
+    /// One of them is invalid.
     pub fn load(verbose: bool) -> Result<Context> {
         let workspace = Workspace::load()?;
         let board = Board::load(&workspace.root.join("boards").join(format!("{BOARD}.toml")))?;
@@ -49,7 +49,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Something is missing that only the user can provide.
+    /// A tool is missing that only the user can provide.
     pub fn toolchain(&self, need: Need) -> Result<Toolchain> {
         let c_example = match need {
             Need::Boot => CExample::WhereClangIs,
@@ -80,7 +80,7 @@ impl Context {
         Ok((toolchain, products))
     }
 
-    /// The same, to boot a root task of the workspace.
+    /// Finds the tools and builds the microkernel, to boot a root task of the workspace.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Context {
         Ok((toolchain, products))
     }
 
-    /// Which microkernel a machine needs.
+    /// Returns the variation of the microkernel that a machine needs.
     pub fn variation(&self, machine: &Machine) -> Variation {
         let harts = match machine.harts.unwrap_or(self.board.defaults.harts) {
             1 => Harts::One,
@@ -103,7 +103,7 @@ impl Context {
         Variation::new(harts)
     }
 
-    /// A boot's choices, with the board's defaults for what the user did not choose.
+    /// Returns a boot's choices, with the board's defaults for the user's omissions.
     pub fn configuration(&self, products: &Products, machine: &Machine, command_line: String) -> Configuration {
         let defaults = &self.board.defaults;
         Configuration {
@@ -120,7 +120,7 @@ impl Context {
         }
     }
 
-    /// Where the serial log of a boot goes.
+    /// Returns the path of a boot's serial log.
     pub fn log(&self, name: &str) -> PathBuf {
         self.workspace.logs().join(format!("{name}.log"))
     }

@@ -16,43 +16,43 @@ use crate::report::{self, Conditions, Report, Row};
 use crate::toolchain::Toolchain;
 use crate::workspace::{Kernel, write_if_changed};
 
-/// The program that serves, and the port it listens on.
+/// The serving program, and the port on which it listens.
 const SERVER: &str = "matrix-server";
 const SERVER_PORT: u16 = 7000;
 
 /// The root task of the microkernel that starts its counterpart.
 const ROOT_TASK: &str = "network-system";
 
-/// The line by which the server says that it listens, up to the address.
+/// The line in which the server announces that it listens, up to the address.
 const LISTENING: &str = "matrix-server: listening on";
 
-/// Rows and columns of the matrices: those of the measurements that ours are compared with.
+/// Rows and columns of the matrices: those of the papers' measurements.
 const ORDER: u32 = 15;
 
 /// The time between two requests of a connection.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the machine may take until the server listens, and then until it answers.
+/// Longest time until the server listens, and then until it answers.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long an answer may take.
+/// Longest time of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often another port is tried when somebody else was quicker.
+/// Number of further tries when another process was quicker to take the port.
 const PORT_ATTEMPTS: usize = 3;
 
 /// Connections of the closed loop.
 const PEAK_CONNECTIONS: usize = 64;
 
-/// What is measured.
+/// The measurements of the demonstration.
 struct Programme {
     rows: Vec<(usize, Pace)>,
     duration: Duration,
 }
 
 impl Programme {
-    /// The short or the long programme, or one of `connections` if there are any.
+    /// Creates the short or the long programme, or one of `connections` if there are any.
     fn new(quick: bool, connections: &[u16]) -> Programme {
         let every = |connections| (connections, Pace::Every(INTERVAL));
         let usual: Vec<usize> = if quick { vec![1, 16, 64] } else { (0..=8).map(|power| 1 << power).collect() };
@@ -65,7 +65,7 @@ impl Programme {
         Programme { rows, duration: Duration::from_secs(5) }
     }
 
-    /// What the programme takes if nothing is slow, in milliseconds.
+    /// Returns the length of the programme in milliseconds, without delays.
     fn length_ms(&self) -> u64 {
         self.rows.len() as u64 * self.duration.as_millis() as u64
     }
@@ -75,7 +75,7 @@ impl Programme {
 ///
 /// # Errors
 ///
-/// Something kept it from its end, or a request was not answered rightly.
+/// The machine or a part of the demonstration failed, or a request got a wrong answer.
 pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
     let (toolchain, products, command_line) = match arguments.kernel {
         Kernel::Unix => unix(tools, arguments)?,
@@ -100,7 +100,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;
         match boot(tools, &mut guest, port, configuration.harts) {
             Ok(()) => break (guest, port, configuration, started.elapsed()),
-            // Between our look for a free port and QEMU's use of it somebody else took it.
+            // Another process took the port between our look for a free one and QEMU's use of it.
             Err(error) if arguments.port.is_none() && attempts > 0 && is_port_in_use(&error) => {}
             Err(error) => return Err(error),
         }
@@ -152,7 +152,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         }
     }
     activity.clear();
-    // What went wrong in the machine explains what went wrong with the answers.
+    // A failure of the machine explains failures of the answers.
     let after = guest.check();
     guest.end();
 
@@ -169,7 +169,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
     Ok(())
 }
 
-/// What a boot of the Unix kernel with its server needs.
+/// Builds the Unix kernel with its server.
 fn unix(tools: &Tools, arguments: &cli::Demo) -> Result<(Toolchain, Products, String)> {
     let (toolchain, products) = tools.build(Need::Boot)?;
     if !products.programs.iter().any(|program| program == SERVER) {
@@ -182,7 +182,7 @@ fn unix(tools: &Tools, arguments: &cli::Demo) -> Result<(Toolchain, Products, St
     Ok((toolchain, products, command_line))
 }
 
-/// What a boot of the microkernel with its network server and services needs.
+/// Builds the microkernel with its network server and services.
 fn micro(tools: &Tools, arguments: &cli::Demo) -> Result<(Toolchain, Products, String)> {
     if arguments.model.is_some() {
         bail!("models are the Unix kernel's: the microkernel has one");
@@ -215,7 +215,7 @@ fn boot(tools: &Tools, guest: &mut Guest, port: u16, harts: u8) -> Result<()> {
                 guest.log().display()
             );
         }
-        // It may listen a moment later than it says.
+        // The server may listen a moment after its announcement.
         thread::sleep(Duration::from_millis(100));
     }
     activity.clear();

@@ -1,15 +1,15 @@
-//! `doctor`: what the host has, what it lacks, and what to do about it.
+//! `doctor`: the tools of the host, the missing ones, and advice.
 
 use anyhow::{Result, bail};
 
 use crate::toolchain::{Decision, Item, Seen, Way, decide, forced_way, install_command, look, missing};
 use crate::workspace::TARGET;
 
-/// Looks and prints.
+/// Looks at the host and prints a diagnosis.
 ///
 /// # Errors
 ///
-/// Something is missing that `demo` needs and this program cannot install by itself.
+/// A tool is missing that `demo` needs and this program cannot install by itself.
 pub fn doctor() -> Result<()> {
     let seen = look();
     let (text, verdict) = diagnosis(&seen, forced_way()?);

@@ -2,9 +2,9 @@
 //!
 //! An experiment is a function that measures and writes into a [`Notebook`]. It measures in two [ways](Way): by the
 //! wall clock, with a client outside the machine where there is one, because that is what users see; and in
-//! instructions, with the client inside, because that repeats. What it needs for that, booted machines and their lines,
-//! it gets from the [`Lab`]. Everything of one experiment is measured on the same machine type with the same QEMU, one
-//! after the other in the same run, and the figures of the papers stand beside ours.
+//! instructions, with the client inside, because that repeats. The [`Lab`] provides booted machines and their lines.
+//! Everything of one experiment is measured on the same machine type with the same QEMU, one after the other in the
+//! same run, and the figures of the papers stand beside ours.
 //!
 //! A part that fails is a note in the results, and the rest goes on; the notebook is saved after each part, so that an
 //! interrupted run loses only the part that was under way.
@@ -41,7 +41,7 @@ use crate::report;
 use crate::results;
 use crate::toolchain::Toolchain;
 
-/// How something is measured.
+/// The way in which an experiment is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Way {
     /// Time on the host's clock, with the client outside the machine.
@@ -50,7 +50,7 @@ pub enum Way {
     Instructions,
 }
 
-/// Both, in the order of measuring.
+/// Both ways, in the order of measuring.
 const WAYS: [Way; 2] = [Way::Instructions, Way::Wall];
 
 impl Way {
@@ -75,7 +75,7 @@ pub struct Experiment {
     measure: fn(&Lab<'_>, &mut Notebook<'_>) -> Result<()>,
 }
 
-/// All of them, in the order of `paper`.
+/// All experiments, in the order of `paper`.
 const EXPERIMENTS: [Experiment; 10] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
@@ -89,7 +89,7 @@ const EXPERIMENTS: [Experiment; 10] = [
     Experiment { name: BenchName::Peers, measure: peers::measure },
 ];
 
-/// Benchmarks that are no experiments of this module and belong to the papers all the same.
+/// Benchmarks that are no experiments of this module and belong to the papers too.
 const OTHERS: [BenchName; 7] = [
     BenchName::Memory,
     BenchName::AsyncCalls,
@@ -100,7 +100,7 @@ const OTHERS: [BenchName; 7] = [
     BenchName::MicroAsync,
 ];
 
-/// The experiment of a name, if it is one.
+/// Finds the experiment of a name, if it is one.
 pub fn find(name: BenchName) -> Option<&'static Experiment> {
     EXPERIMENTS.iter().find(|experiment| experiment.name == name)
 }
@@ -109,7 +109,7 @@ pub fn find(name: BenchName) -> Option<&'static Experiment> {
 ///
 /// # Errors
 ///
-/// Nothing could be built, or not a single part of it could be measured.
+/// The build failed, or not a single part of the experiment could be measured.
 pub fn run(context: &Context, experiment: &Experiment, arguments: &cli::Bench) -> Result<()> {
     let lab = Lab::open(context, arguments)?;
     let results = lab.run(experiment)?;
@@ -126,7 +126,7 @@ pub fn run(context: &Context, experiment: &Experiment, arguments: &cli::Bench) -
 ///
 /// # Errors
 ///
-/// One of them could not be measured; the others are all the same.
+/// One of the experiments could not be measured; the others were.
 pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
     let lab = Lab::open(context, arguments)?;
     let (mut all, mut failed) = (Vec::new(), Vec::new());
@@ -183,11 +183,11 @@ pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("could not be measured: {}", failed.join(", ")) }
 }
 
-/// Where experiments are made: what is built, and how to boot it.
+/// The built products, and the means to boot them.
 pub struct Lab<'a> {
     /// Workspace, board, progress.
     pub context: &'a Context,
-    /// Whether to measure less.
+    /// Whether to measure fewer and shorter runs.
     pub quick: bool,
     way: Option<Way>,
     toolchain: Toolchain,
@@ -195,16 +195,16 @@ pub struct Lab<'a> {
     linux: OnceCell<Option<Linux>>,
     /// Linux's basic costs, which several experiments show.
     basics: RefCell<BTreeMap<Way, Vec<Line>>>,
-    /// What machines said of parts that they could not measure.
+    /// Messages of machines about parts that they could not measure.
     complaints: RefCell<Vec<String>>,
 }
 
-/// How many times as long the most important of 64 busy connections wait in the machine as one alone, on machines of so
-/// many harts.
+/// Measures, on machines of these numbers of harts, how many times as long as one lone connection the most important of
+/// 64 busy connections wait in the machine.
 ///
 /// # Errors
 ///
-/// Nothing could be built, or one of the machines could not be measured.
+/// The build failed, or one of the machines could not be measured.
 pub fn level0_of_alone(context: &Context, harts: &[u8]) -> Result<Vec<(u8, priorities::OfAlone)>> {
     let lab = Lab::of(context, true, None)?;
     harts.iter().map(|&harts| Ok((harts, priorities::level0_of_alone(&lab, harts)?))).collect()
@@ -258,22 +258,22 @@ impl<'a> Lab<'a> {
         Ok(notebook.results)
     }
 
-    /// The ways that were asked for.
+    /// Returns the requested ways.
     pub fn ways(&self) -> impl Iterator<Item = Way> {
         WAYS.into_iter().filter(|way| self.way.is_none_or(|wanted| wanted == *way))
     }
 
-    /// In how many rounds servers are measured beside each other.
+    /// Returns the number of rounds in which servers are measured beside each other.
     pub fn rounds(&self) -> usize {
         if self.quick { 3 } else { 5 }
     }
 
-    /// How long each is measured in a round.
+    /// Returns the duration of each measurement in a round.
     pub fn duration_of_round(&self) -> Duration {
         Duration::from_millis(if self.quick { 350 } else { 1000 })
     }
 
-    /// Linux, if it is to be had; if not, that is said once.
+    /// Returns Linux, if it is available; if not, one message says so.
     pub fn linux(&self) -> Option<&Linux> {
         self.linux
             .get_or_init(|| match Linux::prepare(self.context) {
@@ -291,7 +291,7 @@ impl<'a> Lab<'a> {
         self.on_cops_with(title, words, &machine(harts), clock)
     }
 
-    /// The same on a machine of the experiment's choice.
+    /// Boots COPS's program `bench` on a machine of the experiment's choice and returns its results.
     pub fn on_cops_with(
         &self,
         title: &str,
@@ -313,7 +313,7 @@ impl<'a> Lab<'a> {
         self.measure(&format!("{title}: Linux"), &configuration, Some(linux::DONE))
     }
 
-    /// What basic operations cost on Linux, on one hart; measured once.
+    /// Returns the costs of basic operations on Linux, on one hart; measured once.
     pub fn linux_basics(&self, way: Way) -> Result<Vec<Line>> {
         if let Some(lines) = self.basics.borrow().get(&way) {
             return Ok(lines.clone());
@@ -328,7 +328,7 @@ impl<'a> Lab<'a> {
         self.context.configuration(&self.products, &machine(harts), command_line)
     }
 
-    /// Boots a machine that measures and ends. Success is its status, and the last line if it has to print one.
+    /// Boots a machine that measures and ends. It succeeds by its status, and by its last line if it has to print one.
     fn measure(&self, title: &str, configuration: &Configuration, last: Option<&str>) -> Result<Vec<Line>> {
         let log = self.context.log("experiment");
         let activity = self.context.progress.start(title);
@@ -354,7 +354,7 @@ impl<'a> Lab<'a> {
         match end {
             Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) =>
                 {}
-            // What it has measured until then is measured.
+            // Results until the failure are kept.
             Err(failure) if !lines.is_empty() => {
                 self.complaints
                     .borrow_mut()
@@ -398,7 +398,7 @@ impl<'a> Lab<'a> {
         Ok(server)
     }
 
-    /// Boots a server of COPS that says that it listens on a port.
+    /// Boots a server of COPS that announces that it listens on a port.
     pub fn serve_program(&self, title: &str, name: &str, words: &[String], port: u16, harts: u8) -> Result<Server> {
         let mut configuration = self.cops(command_line(name, words)?, harts);
         configuration.forwards = vec![Forward { host: guest::free_port()?, guest: port }];
@@ -433,7 +433,7 @@ impl<'a> Lab<'a> {
     }
 
     fn serve(&self, title: &str, configuration: &Configuration, listening: &str) -> Result<Server> {
-        // Several serve at the same time, each with a log of its own.
+        // Several servers run at the same time, each with a log of its own.
         let words: Vec<_> =
             title.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
         let log = self.context.log(&format!("experiment-{}", words.join("-")));
@@ -448,8 +448,8 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Harts of measurements by the wall clock: four, as the papers have, or as many as the host has cores. A machine of
-/// more would wait for the host to run the hart that the others wait for, and measure that.
+/// Harts of measurements by the wall clock: four, as the papers have, or as many as the host has cores. On a machine of
+/// more the host would not run the hart that the others wait for, and the wait would be measured.
 fn harts() -> u8 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4) as u8)
 }
@@ -459,23 +459,23 @@ fn machine(harts: u8) -> cli::Machine {
     cli::Machine { harts: Some(harts), memory: None, machine: Some(linux::MACHINE), user_interrupts: None }
 }
 
-/// What a line begins with that says why a part was not measured.
+/// Prefix of a line that gives the reason why a part was not measured.
 const FAILED: &str = "bench failed: ";
 
-/// How long a machine may take until its servers listen, and a server until it answers.
+/// Longest time until a machine's servers listen, and until a server answers.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long an answer may take.
+/// Longest time of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A machine that serves.
+/// A serving machine.
 pub struct Server {
     guest: Guest,
     forwards: Vec<Forward>,
 }
 
 impl Server {
-    /// The address on this host of a port of the machine.
+    /// Returns the address on this host of a port of the machine.
     pub fn address(&self, port: u16) -> Result<std::net::SocketAddr> {
         let forward = self.forwards.iter().find(|forward| forward.guest == port).context("no such port")?;
         Ok(guest::address(forward.host))
@@ -492,12 +492,12 @@ impl Server {
         }
     }
 
-    /// How long requests have taken in the machine up to now, for each priority, if the kernel measures it.
+    /// Returns the latencies of requests in the machine up to now, for each priority, if the kernel measures them.
     pub fn latencies(&self) -> Result<Vec<latencies::Latencies>> {
         latencies::ask(self.address(latencies::PORT)?)
     }
 
-    /// Stops the machine until [`go_on`](Self::go_on), when it has seen the end of the connections that were just
+    /// Stops the machine until [`go_on`](Self::go_on), after a moment for the end of the connections that were just
     /// closed.
     pub fn stand_still(&self) {
         std::thread::sleep(Duration::from_millis(20));
@@ -513,7 +513,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The machine failed, or not a single answer came. Wrong and lost answers are the caller's to look at.
+    /// The machine failed, or not a single answer came. The caller checks for wrong and lost answers.
     pub fn load(&mut self, plan: &Plan) -> Result<Measurement> {
         let measurement = self.guest.ask(plan, &mut |_| {})?;
         if measurement.answered == 0 {
@@ -523,25 +523,25 @@ impl Server {
     }
 }
 
-/// The results of an experiment while it is made. They are saved whenever something is added.
+/// The results of an experiment in the making. They are saved with each addition.
 pub struct Notebook<'a> {
     context: &'a Context,
     results: Results,
 }
 
 impl Notebook<'_> {
-    /// A value without a goal.
+    /// Adds a value without a goal.
     pub fn figure(&mut self, id: &str, value: f64, unit: &str) {
         self.add(Figure { id: id.into(), value, unit: unit.into(), goal: None, met: None, at_least: false });
     }
 
-    /// A value that should be at most `goal`.
+    /// Adds a value that should be at most `goal`.
     pub fn at_most(&mut self, id: &str, value: f64, unit: &str, goal: f64) {
         let met = Some(value <= goal);
         self.add(Figure { id: id.into(), value, unit: unit.into(), goal: Some(goal), met, at_least: false });
     }
 
-    /// A value that should be at least `goal`.
+    /// Adds a value that should be at least `goal`.
     pub fn at_least(&mut self, id: &str, value: f64, unit: &str, goal: f64) {
         let met = Some(value >= goal);
         self.add(Figure { id: id.into(), value, unit: unit.into(), goal: Some(goal), met, at_least: true });
@@ -554,7 +554,7 @@ impl Notebook<'_> {
         }
     }
 
-    /// Values along an axis, as a line of the plot.
+    /// Adds values along an axis, as a line of the plot.
     pub fn series(&mut self, plot: &str, id: &str, unit: &str, x_unit: &str, points: Vec<(f64, f64)>) {
         self.results.series.push(Series {
             id: id.into(),
@@ -567,7 +567,7 @@ impl Notebook<'_> {
         self.save();
     }
 
-    /// Values of the papers, as a line of the plot.
+    /// Adds values of the papers, as a line of the plot.
     pub fn cite(&mut self, plot: &str, id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
         self.series(plot, id, unit, x_unit, points.to_vec());
         if let Some(series) = self.results.series.last_mut() {
@@ -575,14 +575,14 @@ impl Notebook<'_> {
         }
     }
 
-    /// Something that the reader has to know.
+    /// Adds a note for the reader.
     pub fn note(&mut self, note: String) {
         eprintln!("{note}");
         self.results.notes.push(note);
         self.save();
     }
 
-    /// Hands over what a part measured; if it failed, that is a note.
+    /// Returns the results of a part; a failure becomes a note.
     pub fn part<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
         crate::interrupt::stand_still_if_requested();
         match result {
@@ -595,14 +595,14 @@ impl Notebook<'_> {
         }
     }
 
-    /// The value of a series at a place.
+    /// Returns the value of a series at a place.
     pub fn value(&self, plot: &str, id: &str, x: f64) -> Option<f64> {
         let series = self.results.series.iter().find(|one| one.plot.as_deref() == Some(plot) && one.id == id)?;
         series.points.iter().find(|point| point.0 == x).map(|point| point.1)
     }
 
     fn save(&self) {
-        // A full disk must not end a measurement that a terminal can still show.
+        // A full disk must not end a measurement whose result a terminal can still show.
         let _ = results::save(self.context, &self.results);
     }
 }
@@ -610,7 +610,7 @@ impl Notebook<'_> {
 /// A name, and places with their values.
 pub type Curve = (String, Vec<(f64, f64)>);
 
-/// The series among lines, with their names.
+/// Returns the series among lines, with their names.
 pub fn series_of(lines: Vec<Line>) -> Vec<Curve> {
     lines
         .into_iter()
@@ -621,7 +621,7 @@ pub fn series_of(lines: Vec<Line>) -> Vec<Curve> {
         .collect()
 }
 
-/// A figure among lines.
+/// Finds a figure among lines.
 pub fn figure_of(lines: &[Line], wanted: &str) -> Option<f64> {
     lines.iter().find_map(|line| match line {
         Line::Figure { id, value, .. } if id == wanted => Some(*value),
@@ -629,12 +629,12 @@ pub fn figure_of(lines: &[Line], wanted: &str) -> Option<f64> {
     })
 }
 
-/// Words for a program.
+/// Splits a text into words for a program.
 pub fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
-/// Numbers as words.
+/// Formats numbers as words.
 pub fn numbers(numbers: &[usize]) -> String {
     numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -1,13 +1,12 @@
-//! `bench fairness`: whether processor time, kernel memory and the network are shared out as promised while somebody
-//! does their worst.
+//! `bench fairness`: whether processor time, kernel memory and the network are shared out as promised under attack.
 //!
 //! A scenario is a file of its own in `fairness/`: it names its goals and measures, mostly by booting the program
 //! `bench` with `fairness NAME ARGUMENT...` ([`Lab::boot`]), whose part of it is a file of that name in
-//! `apps/bench/src/fairness`. What drives the machine from outside, or boots the microkernel, does that in its own
-//! `measure` and gives the same lines. Where a figure is measured on several machines, its goal is for the worst of
-//! them ([`worst`]).
+//! `apps/bench/src/fairness`. A scenario that drives the machine from outside, or boots the microkernel, does that in
+//! its own `measure` and returns lines of the same form. Where a figure is measured on several machines, its goal is
+//! for the worst of them ([`worst`]).
 //!
-//! A scenario that fails is a note in the results, and an error at the end; the others are measured all the same.
+//! A scenario that fails is a note in the results, and an error at the end; the others are measured.
 
 mod budget_worst;
 mod hoards;
@@ -27,17 +26,17 @@ use crate::guest::{Echo, Guest};
 use crate::report;
 use crate::toolchain::Toolchain;
 
-/// One attack, and what it is to leave everybody else.
+/// One attack, and the share that it must leave to everybody else.
 pub struct Scenario {
-    /// Its name, as `--scenario` takes it.
+    /// Name of the scenario, as `--scenario` takes it.
     pub name: &'static str,
-    /// Its goals, by the id of the figure; each has to be reported.
+    /// Goals by the id of the figure; each figure has to be reported.
     pub goals: &'static [Goal],
-    /// Measures, and gives the lines of results.
+    /// Measures, and returns the lines of results.
     pub measure: fn(&Lab<'_>) -> Result<Vec<String>>,
 }
 
-/// All of them.
+/// All scenarios.
 const SCENARIOS: &[Scenario] = &[
     budget_worst::SCENARIO,
     hoards::SCENARIO,
@@ -47,7 +46,7 @@ const SCENARIOS: &[Scenario] = &[
     strangers::SCENARIO,
 ];
 
-/// What scenarios boot machines with.
+/// The means of scenarios to boot machines.
 pub struct Lab<'a> {
     /// The workspace, the board, the way to show progress.
     pub context: &'a Context,
@@ -59,11 +58,11 @@ pub struct Lab<'a> {
 pub struct Boot<'a> {
     /// The program's arguments after `fairness`: the scenario's name first.
     pub words: &'a [&'a str],
-    /// How many harts.
+    /// Number of harts.
     pub harts: u8,
-    /// How much memory, with QEMU's suffixes; the board's default if `None`.
+    /// Size of memory, with QEMU's suffixes; the board's default if `None`.
     pub memory: Option<&'a str>,
-    /// What the machine's clock counts. Instructions are the right choice unless a scenario needs the host.
+    /// The machine's clock. Instructions are the right choice unless a scenario needs the host.
     pub clock: Clock,
 }
 
@@ -72,7 +71,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     ///
-    /// The machine does not end by itself, or says that it failed.
+    /// The machine does not end by itself, or reports a failure.
     pub fn boot(&self, boot: &Boot<'_>) -> Result<Vec<String>> {
         let plural = if boot.harts == 1 { "" } else { "s" };
         let title = format!("Measuring {} on {} hart{plural}", boot.words.join(" "), boot.harts);
@@ -105,12 +104,12 @@ impl Lab<'_> {
     }
 }
 
-/// A line of results.
+/// Formats a line of results.
 pub fn line(id: &str, value: f64, unit: &str) -> String {
     serde_json::json!({ "id": id, "value": value, "unit": unit }).to_string()
 }
 
-/// The line of a figure that is the largest of those that other lines report under `id` and a suffix.
+/// Returns the line of a figure that is the largest of those that other lines report under `id` and a suffix.
 ///
 /// # Errors
 ///
@@ -129,11 +128,11 @@ pub fn worst(id: &str, lines: &[String]) -> Result<String> {
     Ok(line(id, value, &unit))
 }
 
-/// Measures all scenarios, or the one that was asked for.
+/// Measures all scenarios, or the requested one.
 ///
 /// # Errors
 ///
-/// One of them could not be measured; the figures of the others are kept and shown all the same.
+/// One of them could not be measured; the figures of the others are kept and shown.
 pub fn run(context: &Context, arguments: &cli::Bench) -> Result<()> {
     let wanted = |scenario: &&Scenario| arguments.scenario.as_ref().is_none_or(|name| name == scenario.name);
     let scenarios: Vec<&Scenario> = SCENARIOS.iter().filter(wanted).collect();

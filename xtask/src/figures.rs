@@ -1,6 +1,6 @@
-//! Numbers as people read them, and tables of them.
+//! Numbers in a form for people, and tables of them.
 
-/// A count with a comma for each thousand.
+/// Formats a count with a comma for each thousand.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -13,7 +13,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A rate or another figure: three digits that count, thousands in full.
+/// Formats a rate or another figure: three significant digits, thousands in full.
 pub fn figure(value: f64) -> String {
     let magnitude = value.abs();
     if !value.is_finite() {
@@ -32,7 +32,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// A figure where there is little room: millions and more with a letter.
+/// Formats a figure where there is little room: millions and more with a letter.
 pub fn short(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude >= 1e9 => format!("{} G", figure(value / 1e9)),
@@ -41,7 +41,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A time given in microseconds.
+/// Formats a time in microseconds.
 pub fn duration_us(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.0} µs"),
@@ -50,7 +50,7 @@ pub fn duration_us(us: f64) -> String {
     }
 }
 
-/// Rows of equal length under headings, in columns: the first to the left, the others to the right.
+/// Formats rows of equal length under headings, in columns: the first to the left, the others to the right.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -16,7 +16,7 @@ use crate::cli;
 use crate::context::Context;
 use crate::workspace;
 
-/// A property of bytes, and the test program that knows it.
+/// A property of bytes, and its test program.
 struct Target {
     name: &'static str,
     package: &'static str,
@@ -34,25 +34,25 @@ const TARGETS: [Target; 7] = [
     Target { name: "messages", package: "kernel-micro", program: None },
 ];
 
-/// The counters of libFuzzer: of every branch, and of what is compared with what.
+/// The counters of libFuzzer: of every branch, and of comparisons with their operands.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// The longest input in bytes. What needs a longer one to break is found by the seeds, which may be longer.
+/// Largest input in bytes. Failures that need a larger one are left to the seeds, which may be larger.
 const LONGEST: u32 = 8192;
 
-/// Bytes of one target that are kept in the tree, about.
+/// Approximate number of bytes of one target that are kept in the tree.
 const MOST_KEPT: u64 = 128 << 10;
 
-/// Seconds that one input may take, on a host that does something else too.
+/// Seconds that one input may take, on a host with other load.
 const PATIENCE: u32 = 60;
 
 /// Fuzzes one target, or each for its share of the time.
 ///
 /// # Errors
 ///
-/// An input breaks the property; the message says where it is. Or the target cannot be built.
+/// An input breaks the property; the message has its path. Or the target cannot be built.
 pub fn fuzz(context: &Context, arguments: &cli::Fuzz) -> Result<()> {
     let wanted: Vec<&Target> = match &arguments.target {
         None => TARGETS.iter().collect(),
@@ -121,7 +121,7 @@ fn run(context: &Context, target: &Target, seconds: u64, keep: bool) -> Result<(
     Ok(())
 }
 
-/// An input that libFuzzer found, or one that it began with.
+/// An input that libFuzzer found, or a seed.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Input {
     // In the order in which inputs are preferred.
@@ -130,7 +130,7 @@ struct Input {
     path: PathBuf,
 }
 
-/// The inputs in some folders: the test's own seeds, then the others, the shortest first.
+/// Lists the inputs in some folders: the test's own seeds, then the others, the shortest first.
 fn sorted(folders: &[&Path]) -> Result<Vec<Input>> {
     let mut inputs = Vec::new();
     for folder in folders.iter().filter(|folder| folder.is_dir()) {
@@ -144,10 +144,10 @@ fn sorted(folders: &[&Path]) -> Result<Vec<Input>> {
     Ok(inputs)
 }
 
-/// Which branches each input takes.
+/// Determines the branches that each input takes.
 ///
-/// libFuzzer's own merge would start the program anew with its own arguments, which the harness of tests does not
-/// understand. Its inner step alone reads a list of inputs and writes what each one covers behind it.
+/// libFuzzer's own merge would restart the program with its own arguments, which the harness of tests does not
+/// understand. Its inner step alone reads a list of inputs and writes the coverage of each behind it.
 fn compare(context: &Context, target: &Target, control: &Path, inputs: &[Input]) -> Result<Vec<Vec<u64>>> {
     let mut list = format!("{}\n0\n", inputs.len());
     for input in inputs {
@@ -163,7 +163,8 @@ fn compare(context: &Context, target: &Target, control: &Path, inputs: &[Input])
     Ok(covered)
 }
 
-/// The branches of each input, from lines `COV input branch branch ...`: those that an earlier input took are left out.
+/// Returns the branches of each input, from lines `COV input branch branch ...`: those that an earlier input took are
+/// left out.
 fn coverage(control: &str, count: usize) -> Vec<Vec<u64>> {
     let mut covered = vec![Vec::new(); count];
     for line in control.lines() {
@@ -177,7 +178,7 @@ fn coverage(control: &str, count: usize) -> Vec<Vec<u64>> {
     covered
 }
 
-/// Inputs that together take every branch, the first ones preferred.
+/// Chooses inputs that together take every branch, the first ones preferred.
 fn smallest(covered: &[Vec<u64>]) -> Vec<usize> {
     let mut taken = BTreeSet::new();
     let adds = |branches: &Vec<u64>| branches.iter().filter(|branch| taken.insert(**branch)).count() > 0;
@@ -198,19 +199,19 @@ fn replace(kept: &Path, inputs: &[&Input]) -> Result<()> {
     Ok(())
 }
 
-/// A name for an input (FNV-1a).
+/// Returns a name for an input (FNV-1a).
 fn name(bytes: &[u8]) -> String {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Builds the target's test program with counters, and gives it to libFuzzer.
+/// Builds the target's test program with counters, and runs it with libFuzzer.
 fn libfuzzer(context: &Context, target: &Target, arguments: &[String]) -> Result<()> {
     let host = host()?;
     let mut command: Command = workspace::cargo();
     command.current_dir(&context.workspace.root);
     command.args(["test", "--quiet", "--profile", "long", "--package", target.package]);
-    // With a target, what runs in the compiler has no counters: nobody would read them there.
+    // With a target, code that runs in the compiler has no counters: they would not be read there.
     command.args(["--features", "property/libfuzzer", "--target", &host]);
     command.arg("--target-dir").arg(context.workspace.products().join("fuzz/build"));
     match target.program {
@@ -228,7 +229,7 @@ fn libfuzzer(context: &Context, target: &Target, arguments: &[String]) -> Result
     Ok(())
 }
 
-/// The name of the host's own target.
+/// Returns the name of the host's own target.
 fn host() -> Result<String> {
     let output = children::command("rustc").arg("-vV").output().context("rustc could not be started")?;
     let text = String::from_utf8_lossy(&output.stdout);

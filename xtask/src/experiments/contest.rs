@@ -1,7 +1,7 @@
 //! Servers that are measured in turns, each for a short time, round after round.
 //!
-//! What the host does besides then falls on all of them alike, and not on the one that happens to be measured at that
-//! moment. Machines that are not measured stand still, so that a server which polls takes nothing from the others.
+//! Other load on the host then falls on all of them alike, and not on the one that is measured at that moment. Machines
+//! that are not measured are stopped, so that a polling server takes no time from the others.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use anyhow::Result;
 
 use super::{Lab, Notebook, Server};
 
-/// How long a machine that has stood still gets to come back.
+/// Time for a stopped machine to come back.
 const SETTLING: Duration = Duration::from_millis(30);
 
 /// A server that is measured beside others.
 pub struct Contestant {
-    /// Its machine, in which others may serve too.
+    /// Index of its machine, in which other servers may run too.
     machine: usize,
-    /// Its port there.
+    /// Port of the server in the machine.
     pub port: u16,
-    /// Its name in the results.
+    /// Name of the server in the results.
     pub id: String,
-    /// It has failed, and takes no part any more.
+    /// Whether it has failed, and is excluded.
     is_out: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// A machine, which stands still from now on, and its servers: their ports and names.
+    /// Adds a machine, which is stopped from now on, and its servers: their ports and names.
     pub fn add(&mut self, machine: Server, servers: &[(u16, String)]) {
         machine.stand_still();
         for (port, id) in servers {
@@ -42,15 +42,16 @@ impl Contest {
         self.machines.push(machine);
     }
 
-    /// Lets those take part again that have failed under another load.
+    /// Readmits servers that have failed under another load.
     pub fn begin(&mut self) {
         for contestant in &mut self.contestants {
             contestant.is_out = false;
         }
     }
 
-    /// Measures each of them in turn, round after round, and gives what was found of each, with its name. Of one that
-    /// failed this is nothing, now and until [`begin`](Self::begin); why is in the notebook, with the words of `what`.
+    /// Measures each server in turn, round after round, and returns the results of each, with its name. The results of
+    /// a server that failed are empty, until [`begin`](Self::begin); the notebook has the reason, under the title
+    /// `what`.
     pub fn in_turns<T>(
         &mut self,
         lab: &Lab<'_>,
@@ -69,7 +70,7 @@ impl Contest {
                 activity.detail(&format!("round {round} of {rounds}, {id}"));
                 let machine = &mut self.machines[contestant.machine];
                 machine.go_on();
-                // Its clock has jumped: what was to be done meanwhile is done before it is measured.
+                // Its clock has jumped: overdue work is done before the measurement.
                 std::thread::sleep(SETTLING);
                 let measured = measure(machine, contestant.port);
                 machine.stand_still();
@@ -87,7 +88,7 @@ impl Contest {
     }
 }
 
-/// The middle one of some values, the greater of two in the middle.
+/// Returns the median of some values, the greater of two in the middle.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
-//! What the kernel itself has measured: how long requests took from the card to the answer, for each priority.
+//! Latencies measured by the kernel itself: the time of requests from the card to the answer, for each priority.
 //!
-//! The program `monitor` in the machine tells it to everybody who connects. Ranges are a sixteenth of an octave wide;
-//! sums are exact.
+//! The program `monitor` in the machine sends them over each connection. Ranges are a sixteenth of an octave wide; sums
+//! are exact.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -10,17 +10,17 @@ use std::time::Duration;
 use abi_unix::trace::{LATENCY_BUCKETS, LATENCY_MAGIC, LATENCY_WORDS, latency_of_bucket};
 use anyhow::{Context as _, Result, bail};
 
-/// Where `monitor` listens in the machine.
+/// Port of `monitor` in the machine.
 pub const PORT: u16 = 7777;
 
-/// How long an answer of `monitor` may take.
+/// Longest time of an answer of `monitor`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The latencies of one priority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies {
     ticks_per_second: u64,
-    /// How many requests.
+    /// Number of requests.
     pub count: u64,
     sum: u64,
     ranges: Vec<u64>,
@@ -31,12 +31,12 @@ impl Latencies {
         ticks * 1e6 / self.ticks_per_second as f64
     }
 
-    /// Their mean in microseconds of the machine.
+    /// Returns the mean in microseconds of the machine.
     pub fn mean_us(&self) -> f64 {
         self.us(self.sum as f64 / self.count.max(1) as f64)
     }
 
-    /// The latency that this share of them does not exceed: the middle of its range.
+    /// Returns the latency that this share of the requests does not exceed: the middle of its range.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         let wanted = (self.count as f64 * quantile).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -49,7 +49,7 @@ impl Latencies {
         self.us((begin + end) as f64 / 2.0)
     }
 
-    /// What has come since an earlier look.
+    /// Returns the requests since an earlier look.
     fn since(&self, before: &Latencies) -> Latencies {
         Latencies {
             ticks_per_second: self.ticks_per_second,
@@ -60,12 +60,12 @@ impl Latencies {
     }
 }
 
-/// What has come since an earlier look, for each priority.
+/// Returns the requests since an earlier look, for each priority.
 pub fn since(now: &[Latencies], before: &[Latencies]) -> Vec<Latencies> {
     now.iter().zip(before).map(|(now, before)| now.since(before)).collect()
 }
 
-/// Asks the monitor at this address.
+/// Requests the latencies from the monitor at this address.
 pub fn ask(monitor: SocketAddr) -> Result<Vec<Latencies>> {
     let mut stream = TcpStream::connect(monitor).context("the monitor in the machine does not answer")?;
     stream.set_read_timeout(Some(PATIENCE))?;

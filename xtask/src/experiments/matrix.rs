@@ -20,11 +20,11 @@ pub const MODELS: [&str; 6] = ["kcuc", "kcut", "ktut", "ktut-wait", "ktuc", "ktu
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What our latency and our instructions should be at most, as a share of Linux's best.
+/// Goals of our latency and our instructions, as a share of Linux's best.
 const LINUX_LATENCY_GOAL: f64 = 0.8;
 const EPOLL_INSTRUCTIONS_GOAL: f64 = 0.5;
 
-/// The words that start COPS's server in a model; ours is what it does if nothing is said.
+/// Returns the words that start COPS's server in a model; ours is the default.
 pub fn server_words(model: &str, harts: u8) -> Vec<String> {
     let mut command = format!("--backlog 1024 --workers {harts}");
     if model != MODELS[0] {
@@ -37,7 +37,7 @@ fn connections(lab: &Lab<'_>) -> Vec<usize> {
     if lab.quick { vec![1, 16, 64] } else { (0..=8).map(|power| 1 << power).collect() }
 }
 
-/// Throughput and latency by connections.
+/// Measures throughput and latency by connections.
 pub fn models(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         match way {
@@ -48,7 +48,7 @@ pub fn models(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Short connections: what one costs, with its request.
+/// Measures short connections, each with its request.
 pub fn creation(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         match way {
@@ -59,7 +59,7 @@ pub fn creation(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The servers of Linux that are compared: none that is only a variation in a hurry.
+/// Returns the servers of Linux that are compared: in a hurry without mere variations.
 fn linux_servers(lab: &Lab<'_>, quick: &[&str]) -> Vec<&'static str> {
     let servers = lab.linux().map_or(&[][..], |linux| &linux.servers);
     servers.iter().copied().filter(|name| !lab.quick || quick.contains(name)).collect()
@@ -84,7 +84,7 @@ fn instructions(lab: &Lab<'_>, notebook: &mut Notebook<'_>, fresh: bool) {
         let command = words(&format!("{scenario} {} {order} {requests} {}", MODELS.join(","), numbers(counts)));
         let measured = lab.on_cops(&plot, &command, 1, Way::Instructions.clock());
         add(notebook, &plot, x_unit, "COPS", measured);
-        // `-each` are the same as one loop on one hart.
+        // On one hart `-each` are the same as one loop.
         let mut servers = linux_servers(lab, &["epoll", "io_uring", "thread", "thread3", "tokio", "go"]);
         servers.retain(|name| !name.ends_with("-each"));
         if !servers.is_empty() {
@@ -123,7 +123,7 @@ fn add(notebook: &mut Notebook<'_>, plot: &str, x_unit: &str, system: &str, meas
     }
 }
 
-/// What a load found for one server, by connections.
+/// The results of one server under a load, by connections.
 #[derive(Default)]
 struct Curves {
     throughput: Vec<(f64, f64)>,
@@ -191,7 +191,7 @@ pub(super) fn plot_name(order: u32, pace: Pace, kind: usize) -> String {
     format!("{}, {order}x{order} {pace} (wall)", KINDS[kind])
 }
 
-/// Measures all servers of a contest under each load, and writes down what was found.
+/// Measures all servers of a contest under each load, and records the results.
 pub(super) fn measure(
     lab: &Lab<'_>,
     notebook: &mut Notebook<'_>,
@@ -239,12 +239,12 @@ pub(super) fn measure(
 }
 
 impl Curves {
-    /// Puts the rounds together: the latencies of all, and the median of the throughputs.
+    /// Combines the rounds: the latencies of all, and the median of the throughputs.
     fn add(&mut self, x: f64, rounds: &[Measurement]) {
         let Some((first, others)) = rounds.split_first() else { return };
         let mut latencies = first.latency_us.clone();
         for other in others {
-            // They have the same bounds.
+            // Both have the same bounds.
             let _ = latencies.add(&other.latency_us);
         }
         self.throughput.push((x, median(rounds.iter().map(Measurement::messages_per_second).collect())));
@@ -254,7 +254,7 @@ impl Curves {
     }
 }
 
-/// Ours beside each other one, at each number of connections.
+/// Compares ours with each other server, at each number of connections.
 fn compare(lab: &Lab<'_>, notebook: &mut Notebook<'_>, order: u32, loads: &[(Pace, Vec<usize>)]) {
     let mut rivals: Vec<(String, String)> =
         MODELS[1..].iter().map(|model| (model.to_string(), format!("COPS {model}"))).collect();
@@ -289,7 +289,7 @@ fn compare(lab: &Lab<'_>, notebook: &mut Notebook<'_>, order: u32, loads: &[(Pac
     }
 }
 
-/// Short connections by the wall clock.
+/// Measures short connections by the wall clock.
 fn visits(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let plots = ["short connections in each second (wall)", "p50 of a short connection (wall)"];
     let visitors: &[usize] = if lab.quick { &[1, 4] } else { &[1, 4, 16] };

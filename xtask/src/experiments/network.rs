@@ -1,7 +1,7 @@
 //! The network as a program: echo and matrix server on the microkernel, through its network server, beside the Unix
 //! kernel and Linux.
 //!
-//! The servers do the same and are asked by the same clients on the host. What differs is where the network is: on the
+//! The servers are equivalent and have the same clients on the host. They differ in the place of the network: on the
 //! microkernel every byte goes through another program, by asynchronous IPC, which is what this measures.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::linux;
 pub(super) const ECHO_PORT: u16 = 7001;
 const MESSAGE: usize = 64;
 
-/// The server of Linux that stands beside ours.
+/// The server of Linux for the comparison.
 const LINUX: &str = "epoll-each";
 
 const MICRO: &str = "COPS microkernel";
@@ -108,10 +108,11 @@ fn echo(lab: &Lab<'_>, notebook: &mut Notebook<'_>, contest: &mut Contest) {
     }
 }
 
-/// Sends messages over so many connections, each the next when the last has come back; gives how many have.
+/// Sends messages over several connections, each the next when the last has come back; returns the number that came
+/// back.
 fn ask(address: SocketAddr, connections: usize, duration: Duration) -> Result<u64> {
     let stop = AtomicBool::new(false);
-    // All are there, and have come to the server, before the time begins.
+    // All connections have reached the server before the measurement begins.
     let streams: Vec<_> = (0..connections).map(|_| connect(address)).collect::<Result<_>>()?;
     let answered = thread::scope(|scope| {
         let threads: Vec<_> = streams
@@ -138,7 +139,7 @@ fn ask(address: SocketAddr, connections: usize, duration: Duration) -> Result<u6
     Ok(answered)
 }
 
-/// A connection over which one message has come back.
+/// Opens a connection over which one message has come back.
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_nodelay(true)?;
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server for one connection that changes the bytes of the message with this number.
+    /// Runs a server for one connection that changes the bytes of the message with this number.
     fn serve(wrong: u64) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,11 +1,11 @@
-//! Linux beside COPS: what the basic operations cost.
+//! Linux beside COPS: the costs of the basic operations.
 
 use anyhow::{Result, bail};
 
 use super::{Lab, Notebook, Way, words};
 use crate::bench::Line;
 
-/// Ours and theirs that mean the same, as ids of `bench syscall` and of Linux's program.
+/// Equivalent operations, as ids of `bench syscall` and of Linux's program.
 const PAIRS: [(&str, &str); 2] = [("null", "null"), ("pipe", "pipe-1")];
 
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
@@ -36,7 +36,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Each server of Linux with one and with 64 connections.
+/// Measures each server of Linux with one and with 64 connections.
 fn servers(lab: &Lab<'_>, notebook: &mut Notebook<'_>) {
     let Some(linux) = lab.linux() else { return };
     let plot = "Linux's servers, instructions of each request, 15x15";

@@ -1,18 +1,18 @@
-//! Connections of several levels of priority: what each level gets when there is more to do than can be done.
+//! Connections of several levels of priority: the share of each level under overload.
 //!
 //! Connection `n` has level `n` modulo the number of levels, on both sides: the server gives its coroutines that
 //! priority, the client measures each level apart.
 //!
 //! # Three clocks
 //!
-//! The client's clock shows what a user sees. It also shows whether the host had a processor for a hart, for the
+//! The client's clock shows the user's view. It also shows whether the host had a processor for a hart, for the
 //! emulator's network and for the client, which share the host's cores. So the kernel measures too, from the card's
-//! interrupt to the answer in the card's queue ([`latencies`]): in the same run by the host's time (*machine*), which
-//! leaves out client and network, but not that the host does not run a hart; and on one hart by a clock that counts
-//! instructions (*instructions*), where the host has no part but the moments at which requests come. Of several harts
-//! there is no such clock: QEMU runs them in turn then, and a hart that is busy may not come to its turn at all.
+//! interrupt to the answer in the card's queue ([`latencies`]). In the same run it uses the host's time (*machine*),
+//! which leaves out client and network, but not the times in which the host does not run a hart. On one hart it uses a
+//! clock that counts instructions (*instructions*), where the host affects only the moments at which requests come.
+//! With several harts there is no such clock: QEMU runs them in turn then, and a busy hart may get no turn.
 //!
-//! Counting instructions the emulator is slow and the client is not, so that of eight connections at level 0 several
+//! While it counts instructions the emulator is slow and the client is not, so several of eight connections at level 0
 //! would always be at the server at once, and wait for each other. There each connection has a priority of its own.
 
 use std::collections::BTreeMap;
@@ -32,10 +32,10 @@ const ORDER: u32 = 15;
 /// Quantiles of the distribution plot.
 const QUANTILES: [f64; 9] = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
 
-/// How much level 0 may lose beside an idle system.
+/// Largest loss of level 0 beside an idle system.
 const LEVEL_0_GOAL: f64 = 1.2;
 
-/// What one load has found, for each level.
+/// The results of one load, for each level.
 struct Measured {
     /// By the client's clock.
     client: Vec<Level>,
@@ -44,7 +44,7 @@ struct Measured {
 }
 
 impl Way {
-    /// What the machine's own clock is called.
+    /// Returns the name of the machine's own clock.
     fn machine_clock(self) -> &'static str {
         match self {
             Way::Wall => "machine",
@@ -60,7 +60,7 @@ fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8,
     let mut server = lab.serve_measured(&title, &command, harts, way.clock())?;
     let activity = lab.context.progress.start(&title);
     let before = server.latencies()?;
-    // The connection that looked whether the server answers was number 0; so ours begin at level 1, and go round.
+    // The connection that tested the server was number 0; so ours begin at level 1, and go round.
     let measured = server.load(&Plan {
         server: server.address(linux::FIRST_PORT)?,
         connections,
@@ -89,16 +89,16 @@ fn duration(lab: &Lab<'_>) -> Duration {
     Duration::from_secs(if lab.quick { 2 } else { 5 })
 }
 
-/// How many times as long the most important of 64 busy connections takes in the machine as one connection alone.
+/// The latency of the most important of 64 busy connections in the machine, in multiples of one lone connection's.
 pub struct OfAlone {
     /// The mean.
     pub mean: f64,
-    /// The median, in which there is little of the moments at which the host did not run a hart.
+    /// The median, which is hardly affected by the times in which the host did not run a hart.
     pub median: f64,
 }
 
-/// [`OfAlone`] on a machine of so many harts: counted in instructions on one hart, in the machine's time, which is the
-/// host's, on more. Each connection has a priority of its own.
+/// Measures [`OfAlone`] on a machine of this number of harts: counted in instructions on one hart, in the machine's
+/// time, which is the host's, on more. Each connection has a priority of its own.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ pub fn level0_of_alone(lab: &Lab<'_>, harts: u8) -> Result<OfAlone> {
     Ok(OfAlone { mean: busy.mean_us() / alone.mean_us(), median: busy.quantile_us(0.5) / alone.quantile_us(0.5) })
 }
 
-/// 64 and 128 connections in 8 levels on 1 to 4 harts.
+/// Measures 64 and 128 connections in 8 levels on 1 to 4 harts.
 pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         levels_by(lab, notebook, way);
@@ -140,7 +140,7 @@ fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
         notebook.note(format!("more than {cores} harts share the host's cores: each hart waits for its turn there"));
     }
     let clock = way.machine_clock();
-    // Level 0 alone: one connection of its own, nobody else, on a machine of as many harts.
+    // Level 0 alone: one connection and no others, on a machine of as many harts.
     let mut alone = BTreeMap::new();
     for &harts in &counts {
         let measured = run(lab, &format!("levels: one connection alone, {harts} harts"), 1, 1, harts, way);
@@ -183,7 +183,7 @@ fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
                 let figure = format!("level0_mean_of_alone_{connections}_{harts}_{clock}");
                 notebook.at_most(&figure, latency[0] / alone, "times", LEVEL_0_GOAL);
             }
-            // The plot has as few points as with eight levels.
+            // As many points in the plot as with eight levels.
             let latency =
                 latency.chunks(latency.len().div_ceil(8)).map(|some| some.iter().sum::<f64>() / some.len() as f64);
             notebook.series(&plot("mean latency", clock), &id, "us", "level", numbered(latency.collect()));
@@ -195,7 +195,7 @@ fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
     }
 }
 
-/// The distribution of latencies of 4 levels on 2 and 4 harts, and in instructions on one.
+/// Measures the distribution of latencies of 4 levels on 2 and 4 harts, and in instructions on one.
 pub fn distribution(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         let counts: &[u8] = if way == Way::Wall { &[2, 4] } else { &[1] };

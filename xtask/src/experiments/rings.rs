@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::{Lab, Notebook, Way, numbers, seeds, series_of, words};
 
-/// What the ratio of coroutines to threads that try again, and to threads that block, should be at most at the end.
+/// Goals of the ratio of coroutines to threads that try again, and to threads that block, at the largest ring.
 const YIELDING_GOAL: f64 = 0.1;
 const WAITING_GOAL: f64 = 0.6;
 
@@ -21,19 +21,19 @@ fn tasks(lab: &Lab<'_>) -> Vec<usize> {
     }
 }
 
-/// Milliseconds of the machine's time that one point may take; larger rings are left out. The papers' threads, which
-/// try again, cost the square of their number.
+/// Returns the milliseconds of the machine's time that one point may take; larger rings are left out. The papers'
+/// threads, which try again, cost the square of their number.
 fn limit_ms(lab: &Lab<'_>) -> u32 {
     if lab.quick { 500 } else { 60_000 }
 }
 
-/// The variants that COPS's program and Linux's have.
+/// The variants of COPS's program and of Linux's.
 struct Variants {
     cops: &'static [&'static str],
     linux: &'static [&'static str],
 }
 
-/// Experiment A.
+/// Measures experiment A.
 pub fn counter(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let variants = Variants {
         cops: &["coroutine-yield", "coroutine-wake", "thread-wait", "thread-yield"],
@@ -53,7 +53,7 @@ pub fn counter(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Experiment B.
+/// Measures experiment B.
 pub fn pipes(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let variants = Variants {
         cops: &["coroutine", "coroutine-priority", "thread-wait", "thread-yield"],
@@ -61,7 +61,7 @@ pub fn pipes(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     };
     for way in lab.ways() {
         for (bytes, paper_ns) in seeds::PIPES_NS {
-            // Between the smallest and the largest there is nothing new to see in a hurry.
+            // In a hurry only the smallest and the largest message are measured.
             if lab.quick && (bytes == 256 || (way == Way::Wall && bytes != 1)) {
                 continue;
             }
@@ -105,7 +105,7 @@ fn add(notebook: &mut Notebook<'_>, plot: &str, system: &str, measured: Result<V
     }
 }
 
-/// Coroutines' time divided by threads', at each number of tasks that both have.
+/// Divides coroutines' time by threads', at each number of tasks that both have.
 fn ratios(notebook: &mut Notebook<'_>, plot: &str, ours: &str, suffix: &str, lab: &Lab<'_>) {
     let rivals = [
         ("vs_threads_yield", "COPS thread-yield", YIELDING_GOAL),

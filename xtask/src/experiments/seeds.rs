@@ -1,12 +1,12 @@
-//! What the papers measured: the figures that stand beside ours.
+//! The figures of the papers that stand beside ours.
 //!
-//! Matrix server: an FPGA with four harts at 100 MHz; their axis says "IOPS", and every point fits messages of the
-//! whole five seconds. Rings: QEMU, 4,000 tasks.
+//! Matrix server: an FPGA with four harts at 100 MHz. The axis of the papers' plot is labelled "IOPS", but every point
+//! fits messages in the whole five seconds. Rings: QEMU, 4,000 tasks.
 
 /// Connections of the matrix server.
 const CONNECTIONS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 96.0];
 
-/// Messages in five seconds for each model at [`CONNECTIONS`], as far as it got.
+/// Messages in five seconds for each model at [`CONNECTIONS`], up to the last point of the papers.
 const MESSAGES: [(&str, &[f64]); 4] = [
     ("kcuc", &[19.5, 42.1, 83.1, 153.1, 244.9, 372.3, 486.7, 491.0]),
     ("kcut", &[22.2, 39.8, 69.6, 126.6, 147.5, 175.0, 123.6]),

@@ -1,8 +1,8 @@
-//! User interrupts: from the send to the handler's end, and to a coroutine that goes on, with both back ends; Linux's
-//! ways to wake somebody beside them.
+//! User interrupts: from the send to the handler's end, and to a coroutine that continues, with both back ends; beside
+//! them Linux's wake-ups.
 //!
-//! COPS runs on the machine that has guest interrupt files, Linux on the other one, where it runs at all. What is
-//! compared are instructions of a process and the kernel, in which the interrupt controllers have no part.
+//! COPS runs on the machine that has guest interrupt files, Linux on the other one, where it runs at all. The
+//! comparison is of instructions of a process and the kernel, to which the interrupt controllers contribute none.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use super::{Lab, Notebook, Way, figure_of, words};
 use crate::board::Variant;
 use crate::cli::{Machine, UserInterrupts};
 
-/// What `imsic` may cost beside Linux's wake-up of a thread through an eventfd.
+/// Largest cost of `imsic`, as a share of Linux's wake-up of a thread through an eventfd.
 const GOAL: f64 = 0.1;
 
 const BACK_ENDS: [(&str, UserInterrupts); 2] = [("kernel", UserInterrupts::Kernel), ("imsic", UserInterrupts::Imsic)];

@@ -1,8 +1,8 @@
 //! One job on 1 to 8 workers over four harts: does it become faster, and what happens with more workers than harts?
 //!
-//! Only the wall clock can tell: counting instructions QEMU runs the harts in turn, and for so long at a time that
-//! whoever waits for another hart waits for very many instructions. What can be counted is the work that several
-//! workers are on one hart; that is the other plot.
+//! Only the wall clock can tell: when it counts instructions, QEMU runs the harts in turn, and for so long at a time
+//! that a wait for another hart takes very many instructions. Countable is the work of several workers on one hart;
+//! that is the other plot.
 
 use anyhow::{Result, bail};
 
@@ -18,14 +18,14 @@ fn place(way: Way) -> &'static str {
     if way == Way::Wall { "4 harts" } else { "1 hart" }
 }
 
-/// What two workers should bring on a host with two free cores, and what too many may cost beside the best.
+/// Goals: the speed-up by two workers on a host with two free cores, and the cost of too many beside the best.
 const SPEEDUP_GOAL: f64 = 1.8;
 const OVERSUBSCRIBED_GOAL: f64 = 1.1;
 
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     for way in lab.ways() {
         let plot = format!("workers on {} ({})", place(way), way.name());
-        // 64 coroutines, each with so many turns of so many steps.
+        // 64 coroutines, each with `turns` turns of `steps` steps.
         let (turns, steps) = if lab.quick { (400, 1000) } else { (1000, 1000) };
         let repetitions = match (way, lab.quick) {
             (Way::Instructions, _) => 1,
@@ -60,8 +60,8 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-/// For each number of workers the run, of several, that took the least time: what others did on the host at the time is
-/// not ours. The time is the first curve, and what was counted in the same run are the others.
+/// Returns, for each number of workers, the quickest of several runs: other load of the host at the time is excluded.
+/// The time is the first curve, and the counts of the same run are the others.
 fn best_of(repetitions: usize, run: impl Fn() -> Result<Vec<Curve>>) -> Result<Vec<Curve>> {
     let mut best = run()?;
     for _ in 1..repetitions {

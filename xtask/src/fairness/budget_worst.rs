@@ -1,4 +1,4 @@
-//! The most that a process with a budget of a tenth of the machine gets by any call, made in any way.
+//! The largest share of a process with a budget of a tenth of the machine, by any call, made in any way.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
 //! Calls of an innocent process that fail while four others hoard kernel memory, and processes that cannot be started
-//! while four hold all calls that they may.
+//! while four hold as many calls as they may.
 
 use anyhow::Result;
 

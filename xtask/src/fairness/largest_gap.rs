@@ -1,9 +1,8 @@
-//! The longest time for which a process that is ready does not run, while another one has 4,000 threads that never
-//! rest.
+//! The longest time for which a ready process does not run, while another one has 4,000 threads that never rest.
 //!
-//! On one hart the machine's clock counts instructions. Of several harts there is no such clock: QEMU runs them in turn
-//! then, and time passes for all while it runs one. A hart to which the victim has come may use the victim's slice up
-//! without having run an instruction. So that is the host's clock.
+//! On one hart the machine's clock counts instructions. With several harts there is no such clock: QEMU runs them in
+//! turn then, and time passes for all while it runs one. A hart to which the victim has come may use up the victim's
+//! slice without having run an instruction. So that measurement uses the host's clock.
 
 use anyhow::Result;
 

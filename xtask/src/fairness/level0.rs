@@ -1,9 +1,9 @@
-//! How much longer a request of the most important connections takes in the machine, from the card to the answer,
-//! beside 63 busy connections that are less important, than one alone.
+//! The time of a request of the most important connection in the machine, from the card to the answer, beside 63 busy
+//! connections that are less important, in multiples of its time alone.
 //!
 //! On one hart instructions are counted. On more the machine's clock is the host's: with more harts than the host has
-//! cores the mean has the host's slices in it, for which a hart stands still in the middle of its work. The median, for
-//! which there is no goal, tells that apart.
+//! cores the mean contains the host's slices, for which a hart stops in the middle of its work. The median, for which
+//! there is no goal, shows that.
 
 use anyhow::Result;
 

@@ -1,8 +1,8 @@
-//! What strangers on the network can do: they see the numbers of their own connections, flood the server with requests
-//! from forged addresses, and never read what they asked for; meanwhile an honest client wants to be served.
+//! Attacks of strangers on the network: they see the numbers of their own connections, flood the server with requests
+//! from forged addresses, and never read their answers; meanwhile an honest client wants to be served.
 //!
-//! The machine's network card ends in a UDP socket of this program, which sends it whatever frames it likes. The honest
-//! client is the system's own TCP, [`network`], on that socket.
+//! The machine's network card ends in a UDP socket of this program, which sends arbitrary frames. The honest client is
+//! the system's own TCP, [`network`], on that socket.
 
 #[path = "../../../lib/network/tests/predictor/mod.rs"]
 mod predictor;
@@ -25,17 +25,17 @@ pub const SCENARIO: Scenario = Scenario {
     measure,
 };
 
-/// Connections whose numbers are looked at.
+/// Connections whose numbers are recorded.
 const OBSERVED: usize = 40;
 /// Requests from forged addresses.
 const FLOOD: u32 = 20_000;
 /// Requests between two tries of the honest client.
 const STRIDE: u32 = 500;
-/// Peers that ask and never read.
+/// Peers that send requests and never read.
 const SILENT: usize = 60;
-/// How long the client waits for an answer. Emulated machines are slow, and a lost frame costs a second and more.
+/// Longest wait of the client for an answer. Emulated machines are slow, and a lost frame costs a second and more.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long after an attack everything has to be forgotten: a little more than a request is remembered.
+/// Time after an attack until everything has to be forgotten: a little more than a request is remembered.
 const AFTERMATH: Duration = Duration::from_secs(40);
 
 const MACHINE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 15), 7001);
@@ -52,7 +52,7 @@ struct Cable {
     socket: UdpSocket,
     /// The first numbers of the machine's answers to requests of the honest client.
     numbers: Vec<u32>,
-    /// Answers to requests of others.
+    /// Number of answers to requests of others.
     answers: u32,
     /// The machine's hardware address, from its frames.
     hardware: Option<[u8; 6]>,
@@ -72,7 +72,7 @@ impl TxToken for Departing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         let mut frame = vec![0; length];
         let result = f(&mut frame);
-        // What does not fit is lost, as on any wire.
+        // A frame that does not fit is lost, as on any wire.
         let _ = self.0.send(&frame);
         result
     }
@@ -150,7 +150,7 @@ impl Client {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Lets the stack work until `done` gives something, or the patience is over.
+    /// Runs the stack until `done` returns a value, or the patience is over.
     fn run<T>(&mut self, patience: Duration, mut done: impl FnMut(&mut Stack<Cable>, u64) -> Option<T>) -> Option<T> {
         let end = Instant::now() + patience;
         loop {
@@ -187,7 +187,7 @@ impl Client {
         self.stack.tcp_send_with(id, fill, now).ok().map(|sent| sent != Sent::Full)
     }
 
-    /// Asks the server how many frames are free; `None` if it does not answer.
+    /// Requests the number of free frames from the server; `None` if it does not answer.
     fn ask(&mut self) -> Option<u64> {
         let id = self.connect()?;
         self.send(id, 1)?;
@@ -213,7 +213,7 @@ impl Client {
         Some(u64::from_le_bytes(answer.get(..8)?.try_into().ok()?))
     }
 
-    /// Asks for something and never reads it, as long as the server takes more.
+    /// Sends requests and never reads the answers, as long as the server takes more.
     fn be_silent(&mut self) -> Option<ConnectionId> {
         let id = self.connect()?;
         for _ in 0..20 {
@@ -224,7 +224,7 @@ impl Client {
     }
 }
 
-/// A request from a forged address, with right checksums.
+/// Builds a request from a forged address, with right checksums.
 fn forged_request(number: u32, hardware: [u8; 6]) -> [u8; HEADERS] {
     let mut frame = [0; HEADERS];
     frame[..6].copy_from_slice(&hardware);
@@ -273,7 +273,7 @@ fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
 }
 
 fn attack(client: &mut Client, guest: &mut Guest) -> Result<Vec<String>> {
-    // The numbers of an attacker's own connections; nobody else connects meanwhile, which makes it easy for him.
+    // The numbers of an attacker's own connections, in the easiest case for it: no others connect meanwhile.
     for _ in 0..OBSERVED {
         client.ask().context("the server does not answer although nothing has happened yet")?;
     }
@@ -334,7 +334,7 @@ fn attack(client: &mut Client, guest: &mut Guest) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// A request that the system's own stack answers is what a stranger would send.
+    /// A request that the system's own stack answers is like a stranger's.
     #[test]
     fn forged_requests_are_valid() -> std::io::Result<()> {
         let (one, two) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);

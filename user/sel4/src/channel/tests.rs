@@ -69,7 +69,7 @@ fn a_call_is_answered_with_one_signal_each_way_and_only_to_sleepers() {
     for (number, call) in calls.iter_mut().enumerate() {
         assert_eq!(poll(call), Poll::Ready(Ok([number as u64 + 1, 1, 2, 3, 4, 5, 6])));
     }
-    // While both are awake nobody is called.
+    // While both are awake neither is called.
     let mut one = call(&client, 7);
     assert!(poll(&mut one).is_pending() && !client_end.attend() && server_end.attend());
     assert!(poll(&mut serving).is_pending() && client_end.attend());
@@ -151,14 +151,14 @@ fn the_end_of_either_side_reaches_the_other() {
     assert!(server_end.is_over());
 }
 
-/// A request that is answered when somebody says so.
+/// A request that is answered when the test opens its door.
 type Doors = Arc<Mutex<BTreeMap<u64, (bool, Option<Waker>)>>>;
 
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Calls, answers in any order, drops, sleeps: every call that is not dropped gets its own answer, and whoever
-    /// sleeps although something is there for it was rung.
+    /// Calls, answers in any order, drops, sleeps: every call that is not dropped gets its own answer, and a sleeping
+    /// side with entries in its ring was rung.
     #[test]
     fn every_call_gets_its_answer(steps in prop::collection::vec((0_u8..6, any::<u16>()), 1..300)) {
         let (client, server, bells) = pair(16);
