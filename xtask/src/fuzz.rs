@@ -158,7 +158,7 @@ fn compare(context: &Context, target: &Target, control: &Path, inputs: &[Input])
     libfuzzer(context, target, &[&arguments[..], &["-rss_limit_mb=0".into(), "-detect_leaks=0".into()]].concat())?;
     let covered = coverage(&std::fs::read_to_string(control)?, inputs.len());
     if covered.iter().all(Vec::is_empty) {
-        bail!("libFuzzer says of no input what it covers: {}", control.display());
+        bail!("libFuzzer reports no coverage of any input: {}", control.display());
     }
     Ok(covered)
 }
@@ -234,7 +234,7 @@ fn host() -> Result<String> {
     let output = children::command("rustc").arg("-vV").output().context("rustc could not be started")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say what its host is")?.to_string())
+    Ok(host.context("rustc does not name its host")?.to_string())
 }
 
 #[cfg(test)]

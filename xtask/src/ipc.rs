@@ -15,11 +15,11 @@ use crate::guest::{Echo, Guest};
 /// The root task that measures.
 const PROGRAM: &str = "ipc-bench";
 
-/// The boots: what their figures are called, how many harts, and what the clock counts.
+/// The boots: the prefix of their figures, the number of harts, and the machine's clock.
 const BOOTS: [(&str, u8, Clock); 3] =
     [("instructions", 1, Clock::Instructions), ("one-hart", 1, Clock::Host), ("two-harts", 2, Clock::Host)];
 
-/// How much quicker than a synchronous call through the fastpath an asynchronous one should be.
+/// Goals: how many times as quick as a synchronous call through the fastpath an asynchronous one should be.
 pub const GOALS: &[Goal] = &[
     ("two-harts-speed-1", 1.0),
     ("two-harts-speed-32", 3.0),
@@ -27,11 +27,11 @@ pub const GOALS: &[Goal] = &[
     ("instructions-speed-32", 3.0),
 ];
 
-/// Boots the program and collects its lines, with the quotients that the goals are about.
+/// Boots the program and collects its lines, with the quotients that have goals.
 ///
 /// # Errors
 ///
-/// Something cannot be built, or a machine does not come to its end.
+/// The build fails, or a machine does not come to its end.
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let (mut lines, mut machines) = (Vec::new(), Vec::new());
     for (name, harts, clock) in BOOTS {
@@ -56,13 +56,13 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     Ok((lines, machines.join("; ")))
 }
 
-/// The lines of one boot under its name, and what follows from them.
+/// Returns the lines of one boot under its name, and the derived figures.
 fn named(name: &str, clock: Clock, lines: &[String]) -> Result<Vec<String>> {
     let unit = if clock == Clock::Instructions { "instructions" } else { "ns" };
     let (mut named, mut figures) = (Vec::new(), Vec::new());
     for line in lines {
         let parsed =
-            serde_json::from_str(line).with_context(|| format!("the machine printed what is no result: {line}"))?;
+            serde_json::from_str(line).with_context(|| format!("the machine printed a line that is no result: {line}"))?;
         named.push(match parsed {
             Line::Figure { id, value, .. } => {
                 let json = serde_json::json!({ "id": format!("{name}-{id}"), "value": value, "unit": unit });

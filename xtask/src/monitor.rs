@@ -1,5 +1,5 @@
-//! `trace` and `top`: a machine in which the program `monitor` starts another one and tells over TCP what the system
-//! does.
+//! `trace` and `top`: a machine in which the program `monitor` starts another one and reports over TCP about the
+//! system.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -22,9 +22,9 @@ const MONITOR: &str = "monitor";
 const PORT: u16 = 7777;
 /// How long the machine may take to boot.
 const BOOT: Duration = Duration::from_secs(120);
-/// How often it is looked whether the machine still runs.
+/// Interval between two checks whether the machine still runs.
 const LOOK: Duration = Duration::from_millis(200);
-/// A trace is not read beyond this, to keep it in memory.
+/// Largest part of a trace that is read, to keep it in memory.
 const MOST_BYTES: usize = 1 << 29;
 
 /// A machine whose monitor is connected.
@@ -55,7 +55,8 @@ fn start(tools: &Tools, watch: &cli::Watch, what: &str, kernel_words: &str) -> R
 }
 
 impl Watched {
-    /// Reads what there is, up to the buffer's length; `None` at the end of the stream, 0 if nothing came for a while.
+    /// Reads the available bytes, up to the buffer's length; `None` at the end of the stream, 0 if nothing came for a
+    /// while.
     fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
         match self.stream.read(buffer) {
             Ok(0) => Ok(None),
@@ -66,14 +67,14 @@ impl Watched {
                 self.guest.check()?;
                 Ok(Some(0))
             }
-            // Without a farewell, as when QEMU ends.
+            // No orderly end of the connection, as when QEMU ends.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
             Err(error) => Err(error).context("the connection to the machine failed"),
         }
     }
 }
 
-/// Words from little-endian bytes.
+/// Converts little-endian bytes to words.
 fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("chunks of eight"))).collect()
 }
@@ -99,7 +100,7 @@ pub fn trace(tools: &Tools, arguments: &cli::Trace) -> Result<()> {
     watched.guest.end();
     let head = words(&bytes[..bytes.len().min(32)]);
     let [STREAM_MAGIC, ticks_per_second, ..] = head[..] else {
-        bail!("what the machine sent is no trace; its serial log is {}", watched.guest.log().display());
+        bail!("the data from the machine is no trace; its serial log is {}", watched.guest.log().display());
     };
     let records = perfetto::parse(&bytes[32..]);
     let out = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
@@ -117,7 +118,7 @@ pub fn trace(tools: &Tools, arguments: &cli::Trace) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program and shows on the terminal what the system does, until the program ends or the user has seen enough.
+/// Runs a program and shows the system's activity on the terminal, until the program or the user ends it.
 ///
 /// # Errors
 ///
@@ -139,8 +140,8 @@ pub fn top(tools: &Tools, arguments: &cli::Watch) -> Result<()> {
             let text = snapshot.text(before.as_ref());
             let mut out = std::io::stdout().lock();
             if is_terminal {
-                // Home, then each line and what is left of the old one, then everything below. Nothing is switched on
-                // that would have to be switched off again, so the terminal is as it was whenever this ends.
+                // Home, then each line and a clear to its end, then a clear of everything below. No terminal mode is
+                // changed, so the terminal is in order whenever this ends.
                 let text = match rustix::termios::tcgetwinsize(&out) {
                     Ok(size) if size.ws_col > 1 && size.ws_row > 2 => {
                         fit(&text, usize::from(size.ws_col), usize::from(size.ws_row))
@@ -163,8 +164,8 @@ pub fn top(tools: &Tools, arguments: &cli::Watch) -> Result<()> {
     Ok(())
 }
 
-/// What of a text a terminal of this size can show without wrapping or scrolling: the beginning of each line, the first
-/// lines, and the last one. The last column and the last row stay free, as the cursor stands behind what was written.
+/// Returns the part of a text that a terminal of this size can show without wrapping or scrolling: the beginning of
+/// each line, the first lines, and the last one. The last column and the last row stay free, for the cursor.
 fn fit(text: &str, columns: usize, rows: usize) -> String {
     let lines: Vec<_> = text.lines().collect();
     let last = lines.len().saturating_sub(1);
@@ -172,7 +173,7 @@ fn fit(text: &str, columns: usize, rows: usize) -> String {
     shown.flat_map(|(_, line)| line.chars().take(columns - 1).chain(['\n'])).collect()
 }
 
-/// What the machine does at one moment.
+/// The activity of the machine at one moment.
 #[derive(Debug, PartialEq)]
 struct Snapshot {
     time_ns: u64,
@@ -184,11 +185,11 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// The snapshot at the beginning of the bytes, and its length; `None` if it is not all there.
+    /// Parses the snapshot at the beginning of the bytes, and returns its length; `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Result<Option<(Snapshot, usize)>> {
         let Some(head) = bytes.get(..SNAPSHOT_HEAD_WORDS * 8).map(words) else { return Ok(None) };
         if head[0] != SNAPSHOT_MAGIC || head[2] > 64 || head[3] > 1 << 16 {
-            bail!("what the machine sent is no snapshot");
+            bail!("the data from the machine is no snapshot");
         }
         let (harts, processes) = (head[2] as usize, head[3] as usize);
         let length = (SNAPSHOT_HEAD_WORDS + harts * HART_WORDS + processes * PROCESS_WORDS) * 8;
@@ -207,7 +208,7 @@ impl Snapshot {
         Ok(Some((snapshot, length)))
     }
 
-    /// For people: rates since the snapshot before, or zeros.
+    /// Formats the snapshot for people: rates since the snapshot before, or zeros.
     fn text(&self, before: Option<&Snapshot>) -> String {
         let seconds = before.map_or(0.0, |before| self.time_ns.saturating_sub(before.time_ns) as f64 / 1e9);
         let rate = |now: u64, then: Option<u64>| match then {
@@ -282,14 +283,14 @@ impl Snapshot {
     }
 }
 
-/// The name of a process's program, without what could confuse a terminal.
+/// Returns the name of a process's program, without characters that could confuse a terminal.
 fn program_name(process: &ProcessSnapshot) -> String {
     let bytes: Vec<u8> = process.name.iter().flat_map(|word| word.to_le_bytes()).collect();
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or(&[]);
     name.escape_ascii().to_string()
 }
 
-/// The priorities of a bitmap: `0-3,7`, or `-`.
+/// Formats the priorities of a bitmap: `0-3,7`, or `-`.
 fn levels(bitmap: u64) -> String {
     let mut parts = Vec::new();
     let mut from = 0;

@@ -1,4 +1,4 @@
-//! The demonstration's figures: as a table, as JSON, and as a page that needs nothing but itself.
+//! The demonstration's figures: as a table, as JSON, and as a page in one file.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::figures::{count, duration_us, figure, table};
 /// Quantiles of the distribution plot: the least, half, then all but one in ever more.
 const QUANTILES: [f64; 9] = [0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
 
-/// How many requests it takes for one of them to lie beyond a quantile.
+/// Returns the number of requests of which one lies beyond a quantile.
 fn requests_for(quantile: f64) -> f64 {
     (1.0 / (1.0 - quantile)).round()
 }
 
-/// One row: the figures of one number of connections.
+/// One row: the figures for one number of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Connections at once.
@@ -26,17 +26,17 @@ pub struct Row {
     pub messages_per_s: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// Half of the requests took no longer.
+    /// Latency that half of the requests did not exceed.
     pub p50_us: u64,
-    /// All but one in a hundred took no longer.
+    /// Latency that all requests but one in a hundred did not exceed.
     pub p99_us: u64,
-    /// None took longer.
+    /// Largest latency.
     pub max_us: u64,
-    /// Requests answered with something else than their product.
+    /// Requests with a wrong answer.
     pub wrong: u64,
     /// Requests without an answer.
     pub lost: u64,
-    /// Requests answered rightly.
+    /// Requests with a right answer.
     pub answered: u64,
     /// Latency at each of a fixed list of quantiles.
     #[serde(skip)]
@@ -44,7 +44,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The figures of a measurement.
+    /// Creates the row of a measurement.
     pub fn new(measurement: &Measurement) -> Row {
         let latency = &measurement.latency_us;
         Row {
@@ -76,16 +76,16 @@ impl Row {
     }
 }
 
-/// Under what conditions the figures were measured.
+/// The conditions of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conditions {
     /// The commit of the source, with a mark if it was changed since.
     pub commit: String,
     /// The board and its interrupt controller.
     pub machine: String,
-    /// How many harts.
+    /// Number of harts.
     pub harts: u8,
-    /// How much memory.
+    /// Size of memory.
     pub memory: String,
     /// The emulator's version.
     pub emulator: String,
@@ -97,7 +97,7 @@ pub struct Conditions {
     pub matrix_order: usize,
     /// The time between two requests of a connection.
     pub interval_ms: u64,
-    /// How long each row sent requests.
+    /// Seconds for which each row sent requests.
     pub duration_s: f64,
 }
 
@@ -108,17 +108,17 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Each connection sends as soon as it is answered: the most that the machine can do.
     pub peak: Option<Row>,
-    /// Under what conditions.
+    /// The conditions of the measurement.
     pub conditions: Conditions,
 }
 
 impl Report {
-    /// Whether every request was answered, and rightly.
+    /// Returns whether every request got a right answer.
     pub fn is_faultless(&self) -> bool {
         !self.rows.is_empty() && self.all().all(|row| row.answered > 0 && row.wrong == 0 && row.lost == 0)
     }
 
-    /// Every row, the peak's too.
+    /// Returns every row, the peak's too.
     pub fn all(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().chain(&self.peak)
     }
@@ -131,12 +131,12 @@ impl Report {
         rows.chain(peak).collect()
     }
 
-    /// The figures as a table for a terminal.
+    /// Formats the figures as a table for a terminal.
     pub fn table(&self) -> String {
         table(&Self::HEADINGS, &self.table_rows())
     }
 
-    /// The figures as JSON.
+    /// Formats the figures as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("figures are always JSON") + "\n"
     }
@@ -186,14 +186,14 @@ impl Report {
         }
     }
 
-    /// The quantiles of a few rows, first, last and between.
+    /// Draws the quantiles of a few rows, first, last and between.
     fn distribution(&self) -> Chart {
         let last = self.rows.len().saturating_sub(1);
         let mut chosen: Vec<usize> = (0..=3).map(|part| last * part / 3).collect();
         chosen.dedup();
         let series = chosen.into_iter().filter_map(|index| self.rows.get(index)).map(|row| {
             let known = QUANTILES.iter().zip(&row.quantiles_us);
-            // A row with a hundred requests knows nothing of one in a thousand.
+            // A row with a hundred requests has no information about one in a thousand.
             let known = known.filter(|(quantile, _)| requests_for(**quantile) <= row.answered.max(1) as f64);
             let points = known.map(|(quantile, us)| (requests_for(*quantile), *us as f64 / 1e3));
             let name = format!("{} connection{}", row.connections, if row.connections == 1 { "" } else { "s" });
@@ -218,7 +218,7 @@ impl Report {
         }
     }
 
-    /// The figures as a page.
+    /// Formats the figures as a page.
     pub fn html(&self) -> String {
         let conditions = &self.conditions;
         let answered: u64 = self.all().map(|row| row.answered).sum();
@@ -245,7 +245,7 @@ impl Report {
             (
                 "Throughput",
                 self.throughput(),
-                "The dashed line is what the clients asked for: one request on each connection in each interval. Where the measured line leaves it, the machine is at its limit.",
+                "The dashed line is the load that the clients offered: one request on each connection in each interval. Where the measured line leaves it, the machine is at its limit.",
             ),
             (
                 "Latency",
@@ -255,7 +255,7 @@ impl Report {
             (
                 "Distribution",
                 self.distribution(),
-                "The further to the right, the rarer: at 99 % stands what one request in a hundred exceeds.",
+                "The further to the right, the rarer: at 99 % stands the latency that one request in a hundred exceeds.",
             ),
         ];
         for (heading, chart, note) in charts {
@@ -305,7 +305,7 @@ impl Report {
     }
 }
 
-/// The commit that is checked out, with a mark if files have been changed since.
+/// Returns the commit that is checked out, with a mark if files have been changed since.
 pub fn commit(root: &std::path::Path) -> String {
     let limit = Duration::from_secs(20);
     let mut command = crate::children::command("git");

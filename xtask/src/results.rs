@@ -2,7 +2,7 @@
 //!
 //! Each benchmark leaves `cops/results/NAME.json` in the target directory, with a table `NAME.txt` and a plot
 //! `NAME-N.svg` for each of its plots beside it; `--record` copies all of it to `bench/results`, with the source. The
-//! page takes what was measured last here, and what is recorded for the rest.
+//! page uses the latest measurements here, and the recorded ones for the rest.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use crate::figures::figure;
 use crate::report::{HEAD, TITLE};
 use crate::workspace::write_if_changed;
 
-/// More places than this on an axis, and the chart chooses its own ticks.
+/// Largest number of places on an axis that all have ticks.
 const MOST_TICKS: usize = 12;
 
 fn directory(context: &Context) -> PathBuf {
@@ -30,7 +30,7 @@ fn recorded(context: &Context) -> PathBuf {
     context.workspace.root.join("bench/results")
 }
 
-/// Saves the figures, for the case that nothing more comes.
+/// Saves the figures so far.
 ///
 /// # Errors
 ///
@@ -59,7 +59,7 @@ pub fn keep(context: &Context, results: &Results, record: bool) -> Result<()> {
     for place in places {
         write(&place, results)?;
         write_if_changed(&place.join(format!("{}.txt", results.bench)), bench::summary(results).as_bytes())?;
-        // Plots of an earlier run that had more of them.
+        // Removes plots of an earlier run that had more of them.
         for entry in std::fs::read_dir(&place)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if is_plot_of(&name, &results.bench) {
@@ -80,7 +80,7 @@ fn is_plot_of(file: &str, bench: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The plots of a benchmark: series that belong together, in the order in which they came.
+/// Groups the series of a benchmark to plots, in the order in which they came.
 fn charts(results: &Results) -> Vec<Chart> {
     let mut plots: Vec<String> = Vec::new();
     for series in &results.series {
@@ -95,7 +95,7 @@ fn charts(results: &Results) -> Vec<Chart> {
         let mut places: Vec<f64> = members.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
-        // Levels and shares begin at nothing and go on in steps; counts double.
+        // Levels and shares begin at zero and go on in steps; counts double.
         let linear = places.first().is_some_and(|first| *first == 0.0)
             || members.iter().any(|series| ["workers", "percent"].contains(&series.x_unit.as_str()));
         let scale = if linear { Scale::Linear } else { Scale::Logarithmic };
@@ -136,7 +136,7 @@ pub fn report(context: &Context, arguments: &cli::Report) -> Result<()> {
     Ok(())
 }
 
-/// Makes the page and says where it is.
+/// Makes the page and returns its path.
 ///
 /// # Errors
 ///
@@ -164,7 +164,7 @@ pub fn write_report(context: &Context, file: Option<&Path>) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// What each experiment is about, for those who read the papers and not the source.
+/// Description of each experiment, for readers of the papers.
 const ABOUT: [(&str, &str); 12] = [
     (
         "matrix-models",
@@ -202,7 +202,7 @@ const ABOUT: [(&str, &str); 12] = [
     ),
     (
         "memory",
-        "The kernel's memory for what waits. The papers could have 385 connections with coroutines and 186 with threads \
+        "The kernel's memory for idle connections. The papers could have 385 connections with coroutines and 186 with threads \
          in the memory of their machine.",
     ),
     ("async-calls", "System calls made synchronously, asynchronously one by one, and through shared rings."),
@@ -212,10 +212,10 @@ const ABOUT: [(&str, &str); 12] = [
          and signal on Linux.",
     ),
     ("scheduler", "The scheduler alone, on the host, beside other executors for Rust."),
-    ("peers", "What the basic operations of Linux cost under the same emulator."),
+    ("peers", "The costs of Linux's basic operations under the same emulator."),
 ];
 
-/// The experiments of the papers come first, in their order; everything else follows by name.
+/// Returns an experiment's place: those of the papers come first, in their order; all others follow by name.
 fn place(bench: &str) -> usize {
     ABOUT.iter().position(|(name, _)| *name == bench).unwrap_or(ABOUT.len())
 }

@@ -2,11 +2,11 @@
 //!
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
-//! both machine types, since most that can go wrong between harts and interrupt controllers goes wrong in only one; and
-//! once more with user interrupts in hardware.
+//! both machine types, since most failures between harts and interrupt controllers happen in only one; and once more
+//! with user interrupts in hardware.
 //!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
-//! a mistake ([`FAULTS`]), which they must not survive: the test is that they say so and end the machine as failed.
+//! a mistake ([`FAULTS`]), which they must not survive: the test is that they report it and end the machine as failed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -39,27 +39,26 @@ pub enum Suite {
     Loom,
     /// The whole system in QEMU.
     Qemu,
-    /// The microkernel in QEMU: its root task's suite of seL4's interface, and what it must refuse to start.
+    /// The microkernel in QEMU: its root task's suite of seL4's interface, and root tasks that it must refuse.
     Micro,
-    /// The tests on the host with a hundred times as many cases of each property, other ones each time. Only when asked
-    /// for by name.
+    /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
+    /// request by name.
     Long,
 }
 
-/// How many times as many cases the long tests try, unless the environment says otherwise.
+/// Factor of the long tests' numbers of cases, unless the environment sets another.
 const LONG_CASES: &str = "100";
 
 /// The variable that all property tests multiply their numbers of cases by; the crate `property` reads it.
 pub const CASES: &str = "COPS_CASES";
 
-/// The variable that says from which seed all property tests make their cases; the crate `property` reads it, and takes
-/// the same one each time where there is none.
+/// Variable with the seed of all property tests; the crate `property` reads it, and uses a fixed seed without it.
 const SEED: &str = "COPS_SEED";
 
-/// The program that is the machine's suite.
+/// The program with the machine's suite.
 const PROGRAM: &str = "tests";
 
-/// The root task that is the suite of the microkernel's library.
+/// The root task with the suite of the microkernel's library.
 const LIBRARY_SUITE: &str = "library-suite";
 
 /// The numbers of harts that the machine's suite runs on.
@@ -68,20 +67,20 @@ const HARTS: [u8; 2] = [1, 4];
 /// The memory of a machine that tests: little, because one of the tests fills it.
 const MEMORY: &str = "256M";
 
-/// How long the machine may print nothing, how long it may take in all, and how long to end when it is done. These end
-/// a hang, on however slow a host: the first is longer than the suite itself waits for one of its tests.
+/// Longest silence of the machine, longest time in all, and longest time to end when it is done. These end a hang, on
+/// however slow a host: the first is longer than the suite itself waits for one of its tests.
 const SILENCE_LIMIT: Duration = Duration::from_secs(900);
 const MACHINE_LIMIT: Duration = Duration::from_secs(3600);
 const END_LIMIT: Duration = Duration::from_secs(120);
 
-/// How many of the last lines before the failure of a test are told with it.
+/// Number of lines before the failure of a test that are reported with it.
 const LINES_OF_A_FAILURE: usize = 8;
 
-/// How long the soak of a test is.
+/// Length of the soak of a test.
 const SOAK_SECONDS: u64 = 40;
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
-/// names a function of this program, and in a status that says failure.
+/// names a function of this program, and in a failure status.
 const FAULTS: [&str; 9] = [
     "panic",
     "panic-elsewhere",
@@ -94,13 +93,13 @@ const FAULTS: [&str; 9] = [
     "floating-point",
 ];
 
-/// What the microkernel says before it ends the machine over a root task.
+/// The microkernel's message before it ends the machine over a root task.
 const CANNOT_START: &str = "the microkernel cannot start: ";
 
-/// How long a mistake may take.
+/// Longest time of a mistake.
 const FAULT_LIMIT: Duration = Duration::from_secs(300);
 
-/// How many passed and failed.
+/// Numbers of passed and failed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed.
@@ -126,7 +125,7 @@ impl fmt::Display for Tally {
 #[derive(Debug, Default)]
 struct Findings {
     parts: Vec<(String, Tally)>,
-    /// What failed, in words.
+    /// The failures, in words.
     failures: Vec<String>,
 }
 
@@ -134,7 +133,7 @@ impl Findings {
     fn add(&mut self, part: String, result: Result<(Tally, Vec<String>)>) {
         let (tally, failures) = match result {
             Ok(found) => found,
-            // What keeps a suite from its end is one failure more than its tests'.
+            // An error that prevents a suite's end is one failure more than those of its tests.
             Err(error) => (Tally { passed: 0, failed: 1 }, vec![format!("{error:#}")]),
         };
         self.failures.extend(failures.into_iter().map(|failure| format!("{part}: {failure}")));
@@ -164,21 +163,21 @@ impl Findings {
     }
 }
 
-/// Runs suites and prints what they found.
+/// Runs suites and prints their results.
 ///
 /// # Errors
 ///
 /// A test fails, or a suite could not be run to its end.
 pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
-        // A root task cannot be told what to run: there is no part of the microkernel's suite.
+        // A root task has no arguments, so there is no part of the microkernel's suite.
         let all = Suite::value_variants().iter().copied().filter(|suite| *suite != Suite::Long);
         all.filter(|suite| arguments.filter.is_none() || *suite != Suite::Micro).collect()
     } else {
         arguments.suites.iter().copied().collect()
     };
     let mut findings = Findings::default();
-    // What the machine needs is looked for first: nobody wants to hear of it after ten minutes of other tests.
+    // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
     let needs_machine = wanted.contains(&Suite::Qemu) || wanted.contains(&Suite::Micro);
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
@@ -207,7 +206,7 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     }
 }
 
-/// How many cases of each property the tests on the host try.
+/// The number of cases of each property that the tests on the host try.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cases {
     Usual,
@@ -233,7 +232,7 @@ impl Cases {
     }
 }
 
-/// Every package's own tests, in one call of cargo.
+/// Runs every package's own tests, in one call of cargo.
 fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
     heading(match cases {
         Cases::Usual => "tests on the host",
@@ -245,7 +244,7 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
         command.args(["--exclude", &package.name]);
     }
     let (mut tally, mut failures) = cargo_test(command)?;
-    // The microkernel for several harts is another program in places.
+    // The microkernel for several harts has some other code.
     let mut command = cases.cargo_test(workspace);
     command.args(["--package", "kernel-micro", "--features", "smp", "--lib"]);
     let (found, failed) = cargo_test(command)?;
@@ -257,9 +256,9 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
 /// The environment in which loom's atomics are compiled. Models need the optimiser.
 pub const MODELS_ENVIRONMENT: [(&str, &str); 2] = [("RUSTFLAGS", "--cfg loom"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "3")];
 
-/// The models of a package, which has some if it depends on loom: cargo's arguments that choose test programs with
-/// `loom` in their name, or the library where there are none; then those that choose the library's tests with `loom` in
-/// theirs.
+/// Returns how to run the models of a package, which has some if it depends on loom: cargo's arguments that choose test
+/// programs with `loom` in their name, or the library where there are none; then those that choose the library's tests
+/// with `loom` in theirs.
 pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
     if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
         return None;
@@ -270,7 +269,7 @@ pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
     Some(if programs.is_empty() { (vec!["--lib".into()], vec!["loom".into()]) } else { (programs, vec![]) })
 }
 
-/// The models of all packages, compiled with loom's atomics.
+/// Runs the models of all packages, compiled with loom's atomics.
 fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     heading("loom models");
     let mut tally = Tally::default();
@@ -281,7 +280,7 @@ fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
         none = false;
         let mut command = workspace::cargo();
         command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--package", &package.name]);
-        // Everything is compiled in another way: not over what other builds use.
+        // With other flags: not in the directory that other builds use.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
         command.envs(MODELS_ENVIRONMENT);
         command.args(programs).arg("--").args(filters);
@@ -295,7 +294,7 @@ fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
     Ok((tally, failures))
 }
 
-/// Runs `cargo test`, shows what it prints and adds up its closing lines.
+/// Runs `cargo test`, shows its output and adds up its closing lines.
 fn cargo_test(mut command: Command) -> Result<(Tally, Vec<String>)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = Child::start(&mut command, Ending::Kill).context("cargo could not be started")?;
@@ -320,7 +319,7 @@ fn cargo_test(mut command: Command) -> Result<(Tally, Vec<String>)> {
     Ok((tally, failures))
 }
 
-/// The numbers of a closing line of Rust's test programs: `test result: ok. 3 passed; 0 failed; …`.
+/// Parses a closing line of Rust's test programs: `test result: ok. 3 passed; 0 failed; …`.
 fn closing_line(line: &str) -> Option<Tally> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let number =
@@ -328,7 +327,7 @@ fn closing_line(line: &str) -> Option<Tally> {
     Some(Tally { passed: number("passed")?, failed: number("failed")? })
 }
 
-/// The machine's suites on every machine.
+/// Runs the machine's suites on every machine.
 fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let products = build::build(&context.workspace, toolchain, &context.progress)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
@@ -346,7 +345,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         boots.part(findings, "system", |boots, log| boots.system(log, arguments.filter.as_ref()));
     }
     if arguments.user_interrupts.is_none() && arguments.machine.is_none_or(|chosen| chosen == Variant::Aia) {
-        // The other back end, with everything that its programs do in their other mode.
+        // Once more with the other back end, which runs programs in another mode.
         for (machine, harts) in machines(Some(Variant::Aia), arguments.harts) {
             let machine = cli::Machine {
                 harts: Some(harts),
@@ -370,7 +369,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
-    // Mistakes are the same on every machine.
+    // Mistakes are equal on every machine.
     let machine = cli::Machine {
         harts: arguments.harts,
         memory: Some(MEMORY.into()),
@@ -384,7 +383,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     Ok(())
 }
 
-/// The microkernel's suite on every machine, and what cannot be started on one.
+/// Runs the microkernel's suite on every machine, and the starts that it must refuse on one.
 fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let kernel = |machine: &cli::Machine| {
         build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
@@ -400,7 +399,7 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
         let products = kernel(&machine)?;
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "microkernel", |boots, log| boots.suite(log, &boots.products.kernel, String::new()));
-        // The interrupt controller makes no difference to what it looks at.
+        // The interrupt controller makes no difference to these checks.
         if !checked.contains(&harts) {
             checked.push(harts);
             let variation = Variation { checks: Checks::Entries, ..context.variation(&boots.machine) };
@@ -424,22 +423,22 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     };
     let products = kernel(&machine)?;
     let boots = Boots { context, toolchain, products: &products, machine };
-    boots.part(findings, "what cannot be started", |boots, log| boots.refusals(log));
+    boots.part(findings, "refused starts", |boots, log| boots.refusals(log));
     Ok(())
 }
 
-/// What the microkernel must refuse to start with.
+/// A start that the microkernel must refuse.
 struct Refusal {
     name: &'static str,
     root_task: Vec<u8>,
     harts: u8,
     memory: &'static str,
-    /// Part of the line in which it says why.
+    /// Part of the line with its reason.
     says: &'static str,
 }
 
-/// Root tasks that cannot be started, made from a good one, and machines that are not what the kernel for one hart was
-/// built for.
+/// Returns root tasks that cannot be started, made from a good one, and machines that differ from those that the kernel
+/// for one hart was built for.
 fn refusals(good: &[u8]) -> Vec<Refusal> {
     let changed = |offset: usize, bytes: &[u8]| {
         let mut content = good.to_vec();
@@ -491,8 +490,8 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
     ]
 }
 
-/// Every call, with every allocation of the kernel failing in turn. One hart is enough, and makes it the same each
-/// time.
+/// Makes every call with every allocation of the kernel failing in turn. One hart is enough, and makes the run
+/// repeatable.
 fn failing_allocations(
     context: &Context,
     toolchain: &Toolchain,
@@ -513,7 +512,7 @@ fn failing_allocations(
     });
 }
 
-/// A short soak on the machine with most harts.
+/// Runs a short soak on the machine with most harts.
 fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments: &cli::Test, findings: &mut Findings) {
     let machine = cli::Machine {
         harts: arguments.harts,
@@ -529,14 +528,14 @@ fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments
     });
 }
 
-/// The machines to test on: all, or those that the user chose.
+/// Returns the machines to test on: all, or those that the user chose.
 fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
     let harts = harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
     let machines = Variant::value_variants().iter().filter(|variant| machine.is_none_or(|chosen| chosen == **variant));
     machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
 }
 
-/// What the boots of one machine have in common.
+/// The common part of one machine's boots.
 struct Boots<'a> {
     context: &'a Context,
     toolchain: &'a Toolchain,
@@ -545,7 +544,7 @@ struct Boots<'a> {
 }
 
 impl Boots<'_> {
-    /// One part of the findings, with a log of its own.
+    /// Adds one part to the findings, with a log of its own.
     fn part(
         &self,
         findings: &mut Findings,
@@ -565,7 +564,7 @@ impl Boots<'_> {
         findings.add(part, found);
     }
 
-    /// The suite of the whole system, or what of it the filter names.
+    /// Runs the suite of the whole system, or the filtered part of it.
     fn system(&self, log: &Path, filter: Option<&String>) -> Result<(Tally, Vec<String>)> {
         if !self.products.programs.iter().any(|program| program == PROGRAM) {
             bail!("the workspace has no program `{PROGRAM}`");
@@ -580,7 +579,7 @@ impl Boots<'_> {
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
     }
 
-    /// A program restarts the machine, which then starts it again.
+    /// Lets a program restart the machine, which then starts it again.
     fn restart(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
         let arguments = ["--act", "restart"].map(String::from);
         let mut guest = self.start(log, &self.products.kernel, command_line(PROGRAM, &arguments)?)?;
@@ -601,8 +600,7 @@ impl Boots<'_> {
         })
     }
 
-    /// Boots the microkernel with what it cannot start, or where it cannot start: it must say so in a line, and end the
-    /// machine as failed.
+    /// Boots the microkernel where it cannot start: it must report that in a line, and end the machine as failed.
     fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
@@ -670,7 +668,7 @@ impl Boots<'_> {
     }
 }
 
-/// What is wrong with the way a kernel has ended over a mistake.
+/// Returns the problem in the way a kernel has ended over a mistake.
 fn fault_problem(failure: &Failure) -> Option<String> {
     let FailureKind::Panicked { report, status } = &failure.kind else { return Some(failure.to_string()) };
     let names_a_function = |line: &String| line.contains("::suite::") && line.contains(".rs:");
@@ -688,7 +686,7 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
     let end = Instant::now() + MACHINE_LIMIT;
     let mut counted = Tally::default();
     let mut failures = Vec::new();
-    // What the machine has printed since the last test: why the next one has failed, if it does.
+    // Lines since the last test: the reason if the next one fails.
     let mut printed = VecDeque::new();
     let closing = loop {
         let limit = SILENCE_LIMIT.min(end.saturating_duration_since(Instant::now()));
@@ -696,7 +694,7 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
             0 => "the first test of the machine's suite".to_string(),
             tests => format!("the end of the machine's suite after {tests} tests"),
         };
-        // Any line is a sign of life; a suite that prints without end is stopped by the other limit.
+        // Any line is a sign of life; the other limit stops a suite that prints without end.
         let line = guest.wait_for(&expected, limit, |line| Some(line.to_string()))?;
         match test_line(&line) {
             Some(TestLine::Passed(_)) => {

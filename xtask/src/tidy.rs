@@ -1,16 +1,16 @@
-//! The rules of the source tree that no compiler knows.
+//! The rules of the source tree that no compiler checks.
 //!
-//! * Every package says its rank and side; dependencies point to the same or a lower rank and never across the
-//!   kernel/user line; scheduler and hal do not know each other.
+//! * Every package declares its rank and side; dependencies point to equal or lower ranks and never across the
+//!   kernel/user line; scheduler and hal do not depend on each other.
 //! * Every crate forbids unsafe code, except those in the unsafe table of ARCHITECTURE.md, where each has its reason.
 //! * ARCHITECTURE.md names every crate, and no crate in its unsafe table that is not there or needs no place in it.
 //! * Manifests take lints, edition, version, licence and dependencies from the workspace, where each third-party crate
 //!   is chosen once and with a reason.
 //! * Property tests take their number of cases from the crate `property`, so that one variable scales all of them.
 //! * Links in the Markdown documents lead to files and headings that are there ([`crate::links`]).
-//! * No crate is called what says nothing: `common`, `utils`, and the like.
+//! * No crate has a name without a meaning: `common`, `utils`, and the like.
 //!
-//! [`problems`] is a pure function of what was read, so that each rule has its test.
+//! [`problems`] is a pure function of the read data, so that each rule has its test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,16 +30,16 @@ const SIDES: [(&str, &[&str]); 4] = [
     ("host", &["both", "kernel", "user", "host"]),
 ];
 
-/// How the properties of a file say how many cases they try.
+/// The attribute by which the properties of a file set their number of cases.
 const CASES: &str = "#![proptest_config(property::cases(";
 
-/// Names that are no test of membership.
+/// Names without a test of membership.
 const EMPTY_NAMES: [&str; 8] = ["common", "utils", "util", "misc", "core", "helpers", "shared", "base"];
 
 /// Fields of `[package]` that come from the workspace.
 const INHERITED: [&str; 3] = ["version", "edition", "license"];
 
-/// What tidy reads of one package.
+/// The data that tidy reads of one package.
 #[derive(Clone, Debug)]
 struct Facts {
     name: String,
@@ -49,15 +49,15 @@ struct Facts {
     /// The first source files of library and programs, with the text of each.
     roots: Vec<(String, String)>,
     manifest: String,
-    /// Whether it runs in the compiler: such a crate is no part of what it is used for.
+    /// Whether it runs in the compiler: such a crate is no part of its users.
     is_macro: bool,
 }
 
-/// Checks the workspace and prints what is wrong.
+/// Checks the workspace and prints the problems.
 ///
 /// # Errors
 ///
-/// Something is.
+/// There is a problem.
 pub fn tidy(workspace: &Workspace) -> Result<()> {
     let facts = workspace.packages.iter().map(|package| read(package, workspace)).collect::<Result<Vec<_>>>()?;
     let architecture = std::fs::read_to_string(workspace.root.join("ARCHITECTURE.md")).ok();
@@ -110,7 +110,7 @@ fn problems(packages: &[Facts], architecture: Option<&str>) -> Vec<String> {
         problems.extend(dependency_problems(package, packages));
         problems.extend(manifest_problems(package));
         if EMPTY_NAMES.contains(&package.name.as_str()) || package.name.starts_with("cops-") {
-            problems.push(format!("`{}` is a name that says nothing about what belongs there", package.name));
+            problems.push(format!("`{}` is a name that says nothing about its content", package.name));
         }
     }
     match architecture {
@@ -141,7 +141,7 @@ fn dependency_problems(package: &Facts, packages: &[Facts]) -> Vec<String> {
     };
     for dependency in &package.dependencies {
         let Some(other) = packages.iter().find(|package| package.name == *dependency) else { continue };
-        // One that says nothing of itself is reported as such.
+        // A package without a declaration is reported as such.
         let Some(other_cops) = &other.cops else { continue };
         if let (Some(own), Some(others)) = (own_rank, rank(other_cops))
             && others > own
@@ -234,17 +234,17 @@ fn architecture_problems(packages: &[Facts], architecture: &str) -> Vec<String> 
     problems
 }
 
-/// A source file's inner attributes. Those of a crate stand before its first item.
+/// Returns a source file's inner attributes. Those of a crate stand before its first item.
 fn attributes(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| line.starts_with("#!["))
 }
 
-/// Words between backticks.
+/// Returns the words between backticks.
 fn code_words(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// The crates of the unsafe table: the words in code type that stand in the first column of the tables under a heading
+/// Returns the crates of the unsafe table: the words in code type in the first column of the tables under a heading
 /// with the word "unsafe".
 fn unsafe_table(architecture: &str) -> BTreeSet<&str> {
     let mut within = false;
@@ -282,7 +282,7 @@ pub fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Property tests of a source file whose number of cases does not come from the crate `property`.
+/// Finds property tests of a source file whose number of cases does not come from the crate `property`.
 fn unscaled_properties(file: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let is_scaled = |line: Option<&&str>| line.is_some_and(|line| line.starts_with(CASES));
@@ -290,8 +290,8 @@ fn unscaled_properties(file: &str, text: &str) -> Vec<String> {
     unscaled.map(|at| format!("{file}:{}: `proptest!` does not begin with `{CASES}…)]`", at + 1)).collect()
 }
 
-/// Third-party crates that the root manifest chooses without a comment that says why. A comment covers the lines that
-/// follow it without an empty line between.
+/// Finds third-party crates that the root manifest chooses without a reason in a comment. A comment covers the lines
+/// that follow it without an empty line between.
 fn undocumented_choices(root: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let (mut within, mut explained) = (false, false);
