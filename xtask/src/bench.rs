@@ -406,7 +406,9 @@ pub fn figures(lines: &[String], goals: &[Goal], least_goals: &[Goal]) -> Result
     let mut figures = Vec::new();
     let mut series = Vec::new();
     for line in lines {
-        match serde_json::from_str(line).with_context(|| format!("the benchmark printed a line that is no result: {line}"))? {
+        match serde_json::from_str(line)
+            .with_context(|| format!("the benchmark printed a line that is no result: {line}"))?
+        {
             Line::Figure { id, value, unit } => figures.push((id, value, unit)),
             Line::Series(one) => series.push(one),
         }

@@ -371,7 +371,8 @@ impl<'a> Lab<'a> {
         lines
             .iter()
             .map(|line| {
-                serde_json::from_str(line).with_context(|| format!("the machine printed a line that is no result: {line}"))
+                serde_json::from_str(line)
+                    .with_context(|| format!("the machine printed a line that is no result: {line}"))
             })
             .collect()
     }

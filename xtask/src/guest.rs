@@ -1,8 +1,8 @@
-//! A machine that runs: QEMU as a child, its serial line, and the end it comes to.
+//! A running machine: QEMU as a child, its serial line, and its end.
 //!
-//! A thread of its own reads the serial line, writes it to a log file and hands on whole lines. Whoever waits for a
-//! line waits with a deadline, and learns of the other ways it can go: the kernel panics, or QEMU ends. These ways are
-//! a [`Failure`], which is one sentence that says what happened, and for a panic the report with function names.
+//! A thread of its own reads the serial line, writes it to a log file and passes on whole lines. A wait for a line has
+//! a deadline, and also returns if the kernel panics, or QEMU ends. Those outcomes are a [`Failure`], which is one
+//! sentence about the cause, and for a panic the report with function names.
 
 use std::fmt;
 use std::fs::File;
@@ -25,9 +25,9 @@ use crate::symbols::{Symbols, annotate_report};
 /// A TCP port of the host that leads to one of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// On 127.0.0.1 of this host.
+    /// Port on 127.0.0.1 of this host.
     pub host: u16,
-    /// In the machine.
+    /// Port in the machine.
     pub guest: u16,
 }
 
@@ -44,28 +44,28 @@ pub fn forward(text: &str) -> Result<Forward, String> {
     }
 }
 
-/// How long the report of a panic may take from its first line to the end of QEMU.
+/// Longest time of a panic's report from its first line to the end of QEMU.
 const PANIC_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a machine prints goes also here.
+/// Destinations of the machine's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
-    /// Nowhere but the log file.
+    /// The log file only.
     LogOnly,
-    /// To standard output, as it comes.
+    /// Standard output as well, as it comes.
     Terminal,
 }
 
-/// How a machine let down whoever waited for it.
+/// A failure of a machine during a wait.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened.
+    /// Kind of the failure.
     pub kind: FailureKind,
-    /// Where everything that the machine printed is.
+    /// Path of the log with the machine's whole output.
     pub log: PathBuf,
 }
 
-/// The ways to fail.
+/// The kinds of failures.
 #[derive(Debug)]
 pub enum FailureKind {
     /// The kernel panicked.
@@ -75,31 +75,31 @@ pub enum FailureKind {
         /// QEMU's status, if the kernel ended it.
         status: Option<ExitStatus>,
     },
-    /// QEMU ended before what was waited for.
+    /// QEMU ended before the expected line.
     Ended {
-        /// Its status.
+        /// QEMU's status.
         status: Option<ExitStatus>,
-        /// What QEMU itself had to say.
+        /// QEMU's own messages.
         said: String,
-        /// What was waited for.
+        /// The expected line, in words.
         expected: String,
         /// The last line that the machine printed.
         last_line: Option<String>,
     },
-    /// QEMU ended as was expected, but with a status that says failure.
+    /// QEMU ended as expected, but with a failure status.
     EndedBadly {
-        /// Its status.
+        /// QEMU's status.
         status: ExitStatus,
-        /// What QEMU itself had to say.
+        /// QEMU's own messages.
         said: String,
     },
     /// The port on the host side is taken.
     PortInUse(u16),
-    /// It did not come in time.
+    /// The expected line did not come in time.
     TooLate {
-        /// What was waited for.
+        /// The expected line, in words.
         expected: String,
-        /// For how long.
+        /// Length of the wait.
         limit: Duration,
         /// The last line that the machine printed.
         last_line: Option<String>,
@@ -107,7 +107,7 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    /// Whether it is only that the machine ended with a failure.
+    /// Returns whether the only failure is the machine's status.
     pub fn is_bad_end(&self) -> bool {
         matches!(self.kind, FailureKind::EndedBadly { .. })
     }
@@ -159,7 +159,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A machine that runs. Dropping it ends QEMU.
+/// A running machine. Dropping it ends QEMU.
 #[derive(Debug)]
 pub struct Guest {
     child: Child,
@@ -177,7 +177,8 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// The host cannot start it or the log cannot be written; what QEMU objects to comes out when a line is waited for.
+    /// The host cannot start it or the log cannot be written; QEMU's own objections are reported by the first wait for
+    /// a line.
     pub fn start(qemu: &Path, board: &Board, configuration: &Configuration, log: &Path, echo: Echo) -> Result<Guest> {
         if let Some(directory) = log.parent() {
             std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -219,16 +220,16 @@ impl Guest {
         })
     }
 
-    /// Where what is typed goes, once.
+    /// Returns the pipe for typed characters, once.
     pub fn input(&mut self) -> Option<impl Write + Send + 'static> {
         self.child.pipes().stdin.take()
     }
 
-    /// Waits for a line that `wanted` makes something of.
+    /// Waits for a line from which `wanted` returns a value.
     ///
     /// # Errors
     ///
-    /// A panic, QEMU's end, or `limit` came first. `expected` says in words what was waited for.
+    /// A panic, QEMU's end, or `limit` came first. `expected` describes the line in words.
     pub fn wait_for<T>(
         &mut self,
         expected: &str,
@@ -261,7 +262,7 @@ impl Guest {
         }
     }
 
-    /// Looks whether the machine has failed so far, without waiting.
+    /// Returns whether the machine has failed so far, without waiting.
     ///
     /// # Errors
     ///
@@ -277,12 +278,12 @@ impl Guest {
         }
     }
 
-    /// Asks a server in the machine, and looks at the machine meanwhile; `show` is told what is being done.
+    /// Sends requests to a server in the machine, and watches the machine meanwhile; `show` gets the current stage.
     ///
     /// # Errors
     ///
-    /// The machine failed, which explains whatever went wrong with the answers; or the host cannot ask. Wrong and lost
-    /// answers are the caller's to look at.
+    /// The machine failed, which explains wrong or missing answers; or the host cannot send. The caller checks for
+    /// wrong and lost answers.
     pub fn ask(&mut self, plan: &Plan, show: &mut dyn FnMut(Stage)) -> Result<Measurement> {
         let mut failure = None;
         let result = load::run(plan, &mut |stage| {
@@ -305,7 +306,7 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// It panics, ends with a failure, or is still there at the limit.
+    /// It panics, ends with a failure, or still runs at the limit.
     pub fn wait_for_end(&mut self, limit: Duration) -> Result<(), Failure> {
         match self.wait_for("its end", limit, |_| None::<()>) {
             Err(Failure { kind: FailureKind::Ended { status: Some(status), said, .. }, log }) => {
@@ -320,10 +321,10 @@ impl Guest {
         }
     }
 
-    /// Stops the machine, so that it takes no time of the host, until [`go_on`](Self::go_on). To those in it time
-    /// jumps.
+    /// Stops the machine, so that it takes no time of the host, until [`go_on`](Self::go_on). Programs in it see a jump
+    /// of time.
     pub fn stand_still(&self) {
-        // A machine that has ended stands still, and says so when it is asked something.
+        // An error means a machine that has ended; the next wait reports that.
         let _ = self.child.stand_still();
     }
 
@@ -332,12 +333,12 @@ impl Guest {
         let _ = self.child.go_on();
     }
 
-    /// Where everything that the machine prints is.
+    /// Returns the path of the log with the machine's whole output.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// The last line that was not waited for.
+    /// Returns the last line that was not waited for.
     pub fn last_line(&self) -> Option<String> {
         self.last_line.clone()
     }
@@ -370,7 +371,7 @@ impl Guest {
     }
 
     fn ended(&mut self, expected: &str) -> Failure {
-        // The serial line is closed, so that the end can only be a moment away.
+        // The serial line is closed, so the end is only a moment away.
         let status = self.child.wait_until(Instant::now() + PANIC_LIMIT).ok().flatten();
         self.child.end();
         let said = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -410,7 +411,7 @@ fn read_serial(mut serial: impl Read, mut log: File, echo: Echo, lines: &mpsc::S
     }
 }
 
-/// A port of the host that nobody uses at this moment.
+/// Returns a port of the host that is free at this moment.
 ///
 /// # Errors
 ///
@@ -420,7 +421,7 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// The address of a forwarded port.
+/// Returns the address of a forwarded port.
 pub fn address(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
@@ -431,7 +432,7 @@ mod tests {
     use crate::board::{Clock, Network, Variant};
     use std::os::unix::fs::PermissionsExt;
 
-    /// A machine made of a shell script, and a directory that goes away with it.
+    /// A machine made of a shell script, and a directory that is removed with it.
     struct Script {
         directory: PathBuf,
     }

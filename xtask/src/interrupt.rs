@@ -1,8 +1,8 @@
-//! Ctrl-C, SIGTERM and SIGHUP: whatever this program is doing, its children end and the terminal is sane.
+//! Ctrl-C, SIGTERM and SIGHUP: at any moment they end the children and restore the terminal.
 //!
 //! One thread waits for the signals and does everything itself: ends the children, restores the terminal and exits. The
-//! rest of the program need not look at a flag in each loop; when its children die under it, it comes up with errors
-//! that nobody should read, so that [`stand_still_if_requested`] holds it back at its one place of reporting.
+//! rest of the program need not check a flag in each loop. When its children die it runs into errors that are not worth
+//! reading, so [`stand_still_if_requested`] stops it at its one place of reporting.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,12 @@ use signal_hook::iterator::Signals;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a signal has arrived; the program is about to exit.
+/// Returns whether a signal has arrived; the program is about to exit.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::Acquire)
 }
 
-/// Waits for the exit that is under way, if one is.
+/// Waits for the exit, if a signal has arrived.
 pub fn stand_still_if_requested() {
     while requested() {
         thread::park();

@@ -61,8 +61,8 @@ fn named(name: &str, clock: Clock, lines: &[String]) -> Result<Vec<String>> {
     let unit = if clock == Clock::Instructions { "instructions" } else { "ns" };
     let (mut named, mut figures) = (Vec::new(), Vec::new());
     for line in lines {
-        let parsed =
-            serde_json::from_str(line).with_context(|| format!("the machine printed a line that is no result: {line}"))?;
+        let parsed = serde_json::from_str(line)
+            .with_context(|| format!("the machine printed a line that is no result: {line}"))?;
         named.push(match parsed {
             Line::Figure { id, value, .. } => {
                 let json = serde_json::json!({ "id": format!("{name}-{id}"), "value": value, "unit": unit });

@@ -1,8 +1,7 @@
-//! Links in the Markdown documents that lead nowhere: to files that are not there, and to headings that no document
-//! has.
+//! Links in the Markdown documents that lead nowhere: to missing files, and to missing headings.
 //!
-//! Renaming a file or a heading breaks links in documents that nobody looks at for that, and no compiler tells. Links
-//! to other hosts are left alone: whether they work is not for this tree to say.
+//! Renaming a file or a heading breaks links in other documents, which no compiler reports. Links to other hosts are
+//! not checked: they are outside of this tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -13,14 +12,14 @@ use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 /// Folders that are not the tree's own.
 const SKIPPED: [&str; 2] = ["target", "node_modules"];
 
-/// A document: what it links to, with the line of each link, and what can be linked to in it.
+/// A document: its links, with the line of each, and its anchors.
 #[derive(Debug, Default)]
 struct Document {
     links: Vec<(usize, String)>,
     anchors: BTreeSet<String>,
 }
 
-/// What is wrong with the links in all Markdown files below `root`.
+/// Returns the problems of the links in all Markdown files below `root`.
 ///
 /// # Errors
 ///
@@ -85,8 +84,7 @@ fn read(text: &str) -> Document {
     document
 }
 
-/// The anchor that a heading gets where these documents are read: small letters, hyphens for spaces, and no
-/// punctuation.
+/// Returns the anchor of a heading in the rendered documents: small letters, hyphens for spaces, and no punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
@@ -110,7 +108,7 @@ fn objection(
     documents: &BTreeMap<PathBuf, Document>,
     exists: &dyn Fn(&Path) -> bool,
 ) -> Option<String> {
-    // A scheme, as in `https:`: somebody else's.
+    // A scheme, as in `https:`: outside of this tree.
     if link.split(['/', '#', '?']).next().is_some_and(|first| first.contains(':')) {
         return None;
     }
@@ -132,7 +130,7 @@ fn objection(
     }
 }
 
-/// Where a relative link leads; `None` beyond the root.
+/// Resolves a relative link; `None` beyond the root.
 fn resolve(from: &Path, link: &str) -> Option<PathBuf> {
     let mut target = from.parent()?.to_path_buf();
     for component in Path::new(link).components() {

@@ -1,11 +1,10 @@
 //! Linux beside COPS: a kernel from Debian's archive, and our own program for it.
 //!
 //! The kernel is Debian's package for riscv64, of the first release that has this architecture. It is fetched with apt,
-//! in a private directory with a configuration of its own, so that nothing of the host is changed; apt takes the
-//! archive that the host is configured for, and checks signatures and sums. From the package come the kernel and the
-//! four modules that the network needs; nothing is installed. The first program is `bench/peers`, compiled for Linux by
-//! Debian's cross compiler, and beside it lies a server in Go where the host has Go, and one with tokio where it can be
-//! built.
+//! in a private directory with a configuration of its own, so that the host is not changed; apt takes the archive that
+//! the host is configured for, and checks signatures and sums. The kernel and the four modules of the network are
+//! unpacked from it; nothing is installed. The first program is `bench/peers`, compiled for Linux by Debian's cross
+//! compiler. Beside it are a server in Go where the host has Go, and one with tokio where it can be built.
 //!
 //! It boots under the board's own QEMU command line. The machine is the one with the PLIC: on the other one QEMU 7.2
 //! loses the serial line's interrupts as Linux sets them up, and Linux stops in the middle of a line.
@@ -24,14 +23,14 @@ use crate::context::Context;
 use crate::toolchain::{self, Item};
 use crate::workspace::{self, write_if_changed};
 
-/// The release whose kernel is taken, and the package that names it.
+/// The release of the kernel, and the package that names it.
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "linux-image-riscv64";
 
-/// Where Debian keeps the keys that its archive is signed with.
+/// Debian's keys, with which its archive is signed.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// What the network of QEMU's `virt` machine needs, in the order of loading.
+/// Modules for the network of QEMU's `virt` machine, in the order of loading.
 const MODULES: [&str; 4] = ["failover", "net_failover", "virtio_net", "virtio_mmio"];
 
 /// The machine on which Linux and COPS are compared.
@@ -40,24 +39,24 @@ pub const MACHINE: Variant = Variant::Plic;
 /// The server of [`SERVERS`] with index `n` listens on this port plus `n`; as in bench/peers.
 pub const FIRST_PORT: u16 = 7000;
 
-/// The servers that the program has; as in bench/peers.
+/// Servers of the program; as in bench/peers.
 pub const SERVERS: [&str; 10] =
     ["epoll", "epoll-each", "io_uring", "io_uring-each", "thread", "thread3", "thread3-yield", "go", "tokio", ECHO];
-/// The one that multiplies no matrices and sends back what it receives.
+/// The server that multiplies no matrices and sends back its input.
 pub const ECHO: &str = "echo";
 
-/// The line that a success ends with, and the one that says that servers are up.
+/// The last line of a success, and the line that reports that servers are up.
 pub const DONE: &str = "peers: done";
 pub const SERVING: &str = "peers: serving";
 
-/// The package of the server with tokio, and the target it is for.
+/// The package of the server with tokio, and its target.
 const TOKIO: &str = "peers-tokio";
 const RUST_TARGET: &str = "riscv64gc-unknown-linux-gnu";
 
-/// What the C files are compiled with.
+/// Flags for the C files.
 const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"];
 
-/// How long apt, and a compiler, may take.
+/// Longest time of apt, and of a compiler.
 const FETCH_LIMIT: Duration = Duration::from_secs(900);
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
@@ -68,12 +67,12 @@ pub struct Linux {
     initramfs: PathBuf,
     /// The kernel's version, as Debian names it.
     pub version: String,
-    /// The servers that the archive has.
+    /// Servers in the archive.
     pub servers: Vec<&'static str>,
 }
 
 impl Linux {
-    /// Fetches what is not there yet and builds the programs.
+    /// Fetches missing files and builds the programs.
     ///
     /// # Errors
     ///
@@ -113,7 +112,7 @@ impl Linux {
         Ok(Linux { kernel: directory.join("kernel"), initramfs, version, servers })
     }
 
-    /// A boot's choices: the board's, with this kernel, and the words that bench/peers is called with.
+    /// Returns a boot's choices: the board's, with this kernel, and the arguments of bench/peers.
     ///
     /// # Errors
     ///
@@ -137,12 +136,12 @@ impl Linux {
     }
 }
 
-/// The port of a server.
+/// Returns the port of a server.
 pub fn port(server: &str) -> Option<u16> {
     SERVERS.iter().position(|name| *name == server).map(|index| FIRST_PORT + index as u16)
 }
 
-/// Fetches the kernel's package and takes out of it what is needed. The version.
+/// Fetches the kernel's package and unpacks the needed files. Returns the version.
 fn fetch(context: &Context, directory: &Path) -> Result<String> {
     let activity = context.progress.start(format!("Fetching Debian's Linux for riscv64 ({SUITE})"));
     let apt = directory.join("apt");
@@ -185,7 +184,7 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
     activity.detail("unpacking");
     let unpacked = directory.join("unpacked");
     std::fs::create_dir_all(&unpacked)?;
-    // The package is large; only what is needed is written.
+    // The package is large; only the needed files are written.
     let mut unpack = children::command("sh");
     unpack.args(["-c", "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards './boot/vmlinu*' '*/failover.ko*' '*/net_failover.ko*' '*/virtio_net.ko*' '*/virtio_mmio.ko*'", "unpack"]);
     unpack.arg(&package).arg(&unpacked);
@@ -207,7 +206,7 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
     Ok(image.strip_prefix("linux-image-").unwrap_or(&image).to_string())
 }
 
-/// The archive that the host's apt takes Debian's packages from.
+/// Returns the archive from which the host's apt takes Debian's packages.
 fn debian_archive() -> Result<String> {
     let mut command = children::command("apt-get");
     command.args(["indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Identifier: Packages"]);
@@ -225,7 +224,7 @@ fn archive_of(text: &str) -> Option<String> {
         .map(|(_, address)| address.trim().to_string())
 }
 
-/// The kernel that the package without a version stands for.
+/// Returns the kernel on which the package without a version depends.
 fn dependency(text: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.trim().strip_prefix("Depends: "))
@@ -296,7 +295,7 @@ fn ensure_rust_target(context: &Context) -> Result<()> {
     bail!("Rust cannot compile for {RUST_TARGET} here, and rustup could not add it")
 }
 
-/// The archive that Linux unpacks: the first program, others, modules, a console.
+/// Builds the archive that Linux unpacks: the first program, others, modules, a console.
 fn archive(directory: &Path, programs: &[(String, Vec<u8>)]) -> Result<Vec<u8>> {
     let mut writer = cpio::Writer::new(0);
     for name in ["bin", "modules", "proc", "sys"] {
@@ -327,7 +326,7 @@ fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a command prints.
+/// Returns a command's output.
 fn run(mut command: Command, what: &str) -> Result<String> {
     let limit = if what.starts_with("apt") { FETCH_LIMIT } else { BUILD_LIMIT };
     let output = children::output(&mut command, Ending::Kill, limit).with_context(|| format!("{what} did not end"))?;

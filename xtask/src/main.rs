@@ -4,8 +4,8 @@
 //! share: the workspace as cargo sees it, the toolchain and how to get it, the build, the machine in QEMU with its
 //! serial line, and the children that never outlive this program.
 //!
-//! Errors are for users: one sentence of what happened and what to do. They travel as `anyhow::Error` because nobody
-//! but [`main`] looks at them, with two exceptions that have types of their own, a failed machine and a failed load.
+//! Errors are for users: one sentence with the cause and the next step. They travel as `anyhow::Error` because only
+//! [`main`] looks at them, with two exceptions that have types of their own, a failed machine and a failed load.
 
 #![forbid(unsafe_code)]
 
@@ -146,7 +146,8 @@ fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
     Ok(())
 }
 
-/// Each connection of the load is an open file, here and in QEMU, and many hosts allow 1,024 unless asked for more.
+/// Raises the limit of open files: each connection of the load is one, here and in QEMU, and many hosts allow 1,024 by
+/// default.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

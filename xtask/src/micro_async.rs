@@ -1,9 +1,8 @@
-//! Asynchronous invocations of the microkernel: what the root task `micro-async` measures, with the papers' figures
-//! beside it.
+//! Asynchronous invocations of the microkernel: the measurements of the root task `micro-async`, with the papers'
+//! figures beside them.
 //!
-//! It is booted three times: with one hart and four by the host's time, which is how the papers measured, and with one
-//! hart counting instructions, where nothing but the work counts. A hart that works beside the program saves time and
-//! no instructions.
+//! It is booted three times: with one hart and four by the host's time, as in the papers, and with one hart counting
+//! instructions, where only the work counts. A hart that works beside the program saves time and no instructions.
 
 use anyhow::{Context as _, Result};
 
@@ -17,9 +16,9 @@ use crate::guest::{Echo, Guest};
 /// The root task that measures.
 const PROGRAM: &str = "micro-async";
 
-/// At most this much is good.
+/// Goals: largest good values.
 pub const GOALS: &[Goal] = &[("entries_per_call_256", 0.001)];
-/// At least this much is good.
+/// Goals: least good values.
 pub const LEAST_GOALS: &[Goal] = &[
     ("adaptive_vs_sync_1", 1.0),
     ("adaptive_vs_sync_64_1hart", 2.2),
@@ -27,24 +26,24 @@ pub const LEAST_GOALS: &[Goal] = &[
     ("instructions_saved_64", 1.2),
 ];
 
-/// The boots: harts, and what the clock counts.
+/// The boots: number of harts, and the machine's clock.
 const BOOTS: [(u8, Clock); 3] = [(1, Clock::Host), (4, Clock::Host), (1, Clock::Instructions)];
 
-/// A series of the papers: its name, what it is in, and its points.
+/// A series of the papers: its name, its unit, and its points.
 type Cited = (&'static str, &'static str, &'static [(f64, f64)]);
 
-/// What the papers found: how many times as fast as synchronous calls, and kernel entries for each call.
+/// The papers' results: how many times as fast as synchronous calls, and kernel entries for each call.
 const PAPERS: [Cited; 3] = [
     ("paper-speed-1-hart", "times", &[(1.0, 0.1749), (16.0, 0.8147), (128.0, 1.8571), (256.0, 2.065)]),
     ("paper-speed-4-harts", "times", &[(64.0, 1.3588), (128.0, 2.3237), (256.0, 2.4352)]),
     ("paper-entries-4-harts", "entries", &[(1.0, 0.525), (256.0, 0.009_375)]),
 ];
 
-/// Boots the microkernel with the program that measures, and collects its lines.
+/// Boots the microkernel with the measuring program, and collects its lines.
 ///
 /// # Errors
 ///
-/// Something cannot be built, or the machine does not come to its end.
+/// The build fails, or the machine does not come to its end.
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let mut all = Vec::new();
     for (harts, clock) in BOOTS {
@@ -91,7 +90,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     Ok((lines, format!("{board} {machine}, 1 and 4 harts by the host's time, 1 hart with -icount shift=0")))
 }
 
-/// The figures that have goals.
+/// Returns the figures that have goals.
 fn figures(series: &[Series]) -> Vec<(&'static str, f64, &'static str)> {
     let at = |id: &str, frames: f64| {
         let found = series.iter().find(|series| series.id == id);

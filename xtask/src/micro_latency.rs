@@ -1,8 +1,8 @@
-//! The microkernel's worst case: how long the most important thread waits for its interrupt while another makes long
-//! invocations, with seL4's figures beside it.
+//! The microkernel's worst case: the longest wait of the most important thread for its interrupt while another makes
+//! long invocations, with seL4's figures beside it.
 //!
 //! The root task `micro-latency` measures. seL4's figures are those of version 15.0.0, one hart, without the MCS
-//! extension, on the same machine, by a program that measures the same; it was built with printing, which these
+//! extension, on the same machine, by a program with the same measurements; it was built with printing, which these
 //! invocations do not use.
 
 use anyhow::Result;
@@ -17,12 +17,12 @@ use crate::guest::{Echo, Guest};
 /// The root task that measures.
 const PROGRAM: &str = "micro-latency";
 
-/// How long any of the operations may keep an interrupt waiting.
+/// Longest delay of an interrupt by any of the operations.
 const WORST: f64 = 10_000.0;
 /// Instructions by which seL4 clears a kibibyte: 560 million for a gibibyte.
 const SEL4_CLEAR: f64 = 534.0;
 
-/// At most this much is good.
+/// Goals: largest good values.
 pub const GOALS: &[Goal] = &[
     ("worst_latency", WORST),
     ("slot_delete", 250.0),
@@ -45,7 +45,7 @@ pub const GOALS: &[Goal] = &[
     ("wait-cancel-badged-sends", WORST),
 ];
 
-/// What seL4 takes.
+/// Figures of seL4.
 const SEL4: &[(&str, f64)] = &[
     ("wait-nothing", 496.0),
     ("wait-delete-large-cnode", 22_332.0),
@@ -63,11 +63,11 @@ const SEL4: &[(&str, f64)] = &[
     ("clear_kib", SEL4_CLEAR),
 ];
 
-/// Boots the microkernel with the program that measures, counting instructions, and collects its lines.
+/// Boots the microkernel with the measuring program, counting instructions, and collects its lines.
 ///
 /// # Errors
 ///
-/// Something cannot be built, or the machine does not come to its end.
+/// The build fails, or the machine does not come to its end.
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let (toolchain, mut products) = context.build_microkernel(Variation::new(Harts::One))?;
     products.initramfs = context.workspace.products().join(PROGRAM);

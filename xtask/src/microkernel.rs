@@ -19,12 +19,12 @@ use crate::guest::{Echo, Guest};
 
 /// The root task that measures.
 const PROGRAM: &str = "micro-bench";
-/// Its figure that needs guest interrupt files.
+/// The figure that needs guest interrupt files.
 const BY_STORES: &str = "user-interrupt-imsic";
 
-/// seL4's figure for each of ours, and how many times as much is good: no more for the paths that are there for speed,
-/// a fifth more for all others. Words in registers cost seL4 nothing extra. It has no figure of its own for unmapping,
-/// which is compared with mapping, nor for a call that makes many pages.
+/// seL4's figure for each of ours, and the largest good multiple: 1 for the fast paths, 1.2 for all others. Words in
+/// registers cost seL4 nothing extra. It has no figure of its own for unmapping, which is compared with mapping, nor
+/// for a call that makes many pages.
 const SEL4: &[(&str, f64, f64)] = &[
     ("null-call", 123.0, 1.2),
     ("ipc-call-1-0", 249.0, 1.0),
@@ -49,11 +49,11 @@ const SEL4: &[(&str, f64, f64)] = &[
     ("interrupt", 417.0, 1.2),
 ];
 
-/// Bytes of seL4's kernel: instructions and constants, and writable data, its boot code and the memory that it begins
-/// with included. Of its release build for one hart by GCC 12.
+/// Bytes of seL4's kernel: instructions and constants; and writable data with its boot code and its initial memory. Of
+/// its release build for one hart by GCC 12.
 const SEL4_SIZES: (u64, u64) = (38_930, 30_184);
 
-/// The goals that follow.
+/// The goals that follow from these figures.
 pub const GOALS: &[Goal] = &{
     let mut goals = [("", 0.0); SEL4.len()];
     let mut index = 0;
@@ -65,11 +65,11 @@ pub const GOALS: &[Goal] = &{
     goals
 };
 
-/// Boots the microkernel with the program that measures, counting instructions, and collects its lines.
+/// Boots the microkernel with the measuring program, counting instructions, and collects its lines.
 ///
 /// # Errors
 ///
-/// Something cannot be built, or the machine does not come to its end.
+/// The build fails, or the machine does not come to its end.
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let (toolchain, mut products) = context.build_microkernel(Variation::new(Harts::One))?;
     products.initramfs = context.workspace.products().join(PROGRAM);
@@ -107,7 +107,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     Ok((lines, machine))
 }
 
-/// How many bytes of a kernel's file are instructions and constants, and how many its writable data take in memory.
+/// Returns the bytes of instructions and constants in a kernel's file, and the memory of its writable data.
 fn sizes(kernel: &Path) -> Result<(u64, u64)> {
     let content = std::fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?;
     let file: ElfFile64<'_, object::LittleEndian> = ElfFile64::parse(&*content).context("the kernel is no ELF file")?;

@@ -1,9 +1,8 @@
 //! The tests of crates with unsafe code, interpreted by Miri: it stops at the first undefined behaviour.
 //!
-//! Miri is a component of nightly toolchains, which rustup adds where it reaches its server. Where it does not, the
-//! step says so in one line and is left out: nothing else depends on it. Interpreted code runs some thousand times
-//! slower, so properties try few cases (the crate `property`), and tests that only make numbers large are left out by
-//! name.
+//! Miri is a component of nightly toolchains, which rustup adds where it reaches its server. Elsewhere the step prints
+//! one line and is left out: nothing else depends on it. Interpreted code runs some thousand times slower, so
+//! properties try few cases (the crate `property`), and tests that only make numbers large are left out by name.
 
 use std::process::Command;
 
@@ -26,10 +25,10 @@ struct Interpreted {
     left_out: &'static [(&'static str, &'static str)],
 }
 
-/// Pointers come from pointers, never from numbers. Tests leak what has to live for ever, as executors do.
+/// Pointers come from pointers, never from numbers. Tests leak objects that live for ever, as executors do.
 const STRICT: &str = "-Zmiri-strict-provenance -Zmiri-ignore-leaks";
 
-/// Physical addresses are numbers that become pointers again: that is what these crates are for.
+/// Physical addresses are numbers that become pointers again: that is the purpose of these crates.
 const EXPOSED: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
 
 /// Why a property is left out: its shorter neighbours do the same with unsafe code.
@@ -77,7 +76,7 @@ const CRATES: [Interpreted; 5] = [
 ///
 /// # Errors
 ///
-/// A test fails, or does what Rust does not define.
+/// A test fails, or has undefined behaviour.
 pub fn miri(context: &Context) -> Result<()> {
     if !is_there() && !added() {
         println!(
@@ -134,7 +133,7 @@ fn is_there() -> bool {
     succeeds(rustup(&["run", TOOLCHAIN, "cargo", "miri", "--version"]))
 }
 
-/// Whether Miri is there after rustup was asked for it, with the toolchain if that is missing.
+/// Returns whether Miri is there after a request to rustup, with the toolchain if that is missing.
 fn added() -> bool {
     let component = || succeeds(rustup(&["component", "add", "miri", "rust-src", "--toolchain", TOOLCHAIN]));
     let toolchain = || succeeds(rustup(&["toolchain", "install", TOOLCHAIN, "--profile", "minimal"]));

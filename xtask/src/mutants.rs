@@ -1,10 +1,10 @@
-//! `mutants`: changes the code in small ways, one at a time, and says which changes no test notices.
+//! `mutants`: changes the code in small ways, one at a time, and reports the changes that no test notices.
 //!
 //! cargo-mutants makes the changes. The crate's own tests are tried first, with a part of the usual cases, since most
-//! changes are noticed by almost any case. Only the changes that survive this meet all cases; then the models of what
-//! happens on several processors, if there are any; then the tests of the crates that use this one on the host, which
-//! take minutes to build. Changes that survive and need not be noticed are
-//! listed, each with the reason, in `tests/mutants.md`; all others are gaps.
+//! changes are noticed by almost any case. Only the changes that survive this meet all cases; then the models of
+//! concurrent code, if there are any; then the tests of the crates that use this one on the host, which take minutes to
+//! build. Changes that survive and need not be noticed are listed, each with the reason, in `tests/mutants.md`; all
+//! others are gaps.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::suites::{self, CASES, MODELS_ENVIRONMENT};
 use crate::workspace;
 
-/// A crate whose tests are tested, and those whose tests test it too.
+/// A crate under test, and the crates whose tests test it too.
 struct Subject {
     package: &'static str,
     dependants: &'static [&'static str],
@@ -34,36 +34,36 @@ const SUBJECTS: [Subject; 8] = [
     Subject { package: "network", dependants: &["virtio", "kernel-unix"] },
 ];
 
-/// The version that the table of survivors was made with.
+/// The version with which the table of survivors was made.
 const VERSION: &str = "27.1.0";
 
 /// Survivors with their reasons.
 const EXPLAINED: &str = "tests/mutants.md";
 
-/// Seconds that the tests of one change may take, at least; more if they take a fifth of that without a change.
+/// Least limit in seconds for the tests of one change; larger if they take a fifth of that without a change.
 const PATIENCE: &str = "20";
 
-/// How many changes are tried at a time. Building a crate and running its tests use little more than one processor.
+/// Number of changes tried at a time. Building a crate and running its tests use little more than one processor.
 const JOBS: &str = "2";
 
 /// The part of the usual cases of a property that every change meets.
 const FEWER_CASES: &str = "0.1";
 
-/// How changes are compiled: a little optimised, because tests that take a quarter of a minute otherwise take seconds
-/// then; and without debug information, because nobody looks for a line in what was changed.
+/// Compiler settings: a little optimised, because tests of a quarter of a minute then take seconds; and without debug
+/// information, because no one looks for a line in changed code.
 const PROFILE: [(&str, &str); 2] = [("CARGO_PROFILE_DEV_OPT_LEVEL", "1"), ("CARGO_PROFILE_DEV_DEBUG", "false")];
 
-/// Files without changes to try, since they are tests themselves: on the host, for loom and for the machine.
+/// Files without changes, since they are tests themselves: on the host, for loom and for the machine.
 const EXCLUDED: [&str; 3] = ["**/tests.rs", "**/loom*.rs", "**/suite.rs"];
 
-/// Names of changes that are not tried, since nothing but a model has their code.
+/// Names of changes that are not tried, since only models contain their code.
 const EXCLUDED_NAMES: &str = "loom_tests::|loom::";
 
 /// Tests the tests of one crate or of all.
 ///
 /// # Errors
 ///
-/// Changes survive that are not explained, or cargo-mutants cannot be had.
+/// Changes survive without an explanation, or cargo-mutants is not available.
 pub fn mutants(context: &Context, arguments: &cli::Mutants) -> Result<()> {
     let names: Vec<_> = SUBJECTS.iter().map(|subject| subject.package).collect();
     let wanted: Vec<&Subject> = SUBJECTS
@@ -100,7 +100,7 @@ fn install(tools: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the changes of one crate; returns how many survive without a reason.
+/// Makes the changes of one crate; returns the number that survive without a reason.
 fn test(
     context: &Context,
     tools: &Path,
@@ -164,7 +164,7 @@ fn test(
     Ok(gaps.len())
 }
 
-/// What came of some changes.
+/// The outcome of some changes.
 struct Outcome {
     /// A test failed, or did not come to its end.
     noticed: Vec<String>,
@@ -173,10 +173,10 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Runs cargo-mutants, whose status says that changes survived, too; what it writes says which.
+    /// Runs cargo-mutants. Its status also reports survivors; its output names them.
     fn of(mut command: Command, folder: &Path) -> Result<Outcome> {
         let written = folder.join("mutants.out");
-        // Of an earlier run.
+        // Output of an earlier run.
         if written.exists() {
             std::fs::remove_dir_all(&written).with_context(|| format!("cannot remove {}", written.display()))?;
         }
@@ -194,7 +194,7 @@ impl Outcome {
     }
 }
 
-/// A regular expression of nothing but this line.
+/// Returns a regular expression that matches this line only.
 fn pattern(line: &str) -> String {
     let escaped = line.chars().map(|letter| match letter {
         letter if letter.is_ascii_alphanumeric() => letter.to_string(),
@@ -203,14 +203,16 @@ fn pattern(line: &str) -> String {
     format!("^{}$", escaped.collect::<String>())
 }
 
-/// The change in words, without the place, which moves: `lib/ring/src/lib.rs:155:9: replace < with <= in …`.
+/// Returns the file and the change in words, without the place, which moves:
+/// `lib/ring/src/lib.rs:155:9: replace < with <= in …`.
 fn change(line: &str) -> (&str, &str) {
     let mut parts = line.splitn(4, ':');
     let file = parts.next().unwrap_or_default();
     (file, parts.nth(2).unwrap_or_default().trim())
 }
 
-/// Whether the table has a row with the file and the change, in which a bar is escaped, since bars separate columns.
+/// Returns whether the table has a row with the file and the change. A bar in it is escaped, since bars separate
+/// columns.
 fn is_explained(line: &str, explained: &str) -> bool {
     let (file, change) = change(line);
     let change = change.replace('|', "\\|");

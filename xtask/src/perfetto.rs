@@ -1,13 +1,14 @@
 //! From the kernel's trace records to a file that Perfetto's viewer opens (<https://ui.perfetto.dev>).
 //!
 //! The format is Chrome's JSON trace events: an array of objects with a phase `ph`, a time `ts` in microseconds, and
-//! the track they belong to, `pid` and `tid`. What lasts becomes a complete event (`X`, with `dur`), what does not an
-//! instant (`i`); names of tracks are metadata (`M`). One group of tracks has the harts: which process is in user mode,
-//! which kernel coroutine is polled. Each process has a group with a track for each worker: which coroutine is polled.
+//! The format is Chrome's JSON trace events: an array of objects with a phase `ph`, a time `ts` in microseconds, and
+//! their track, `pid` and `tid`. A span becomes a complete event (`X`, with `dur`), a point in time an instant (`i`);
+//! names of tracks are metadata (`M`). One group of tracks has the harts: the process in user mode, and the polled
+//! kernel coroutine. Each process has a group with a track for each worker: its polled coroutine.
 //!
 //! Records come in the order of harts and buffers and may be lost, and those of processes are claims, so ends may lack
-//! their beginnings and the other way round. A track is a stack: an end closes its beginning and whatever was begun
-//! above it, an end without a beginning is left out, and what is open at the end ends there. So what comes out always
+//! their beginnings and the other way round. A track is a stack: an end closes its beginning and every span begun above
+//! it, an end without a beginning is left out, and open spans are closed at the end of the trace. So the output always
 //! nests.
 
 use std::collections::BTreeMap;
@@ -19,21 +20,21 @@ use serde_json::{Value, json};
 
 /// The group of the harts; no process has this number.
 const MACHINE: u64 = 1_000_000;
-/// Tracks have numbers of their own over all groups.
+/// Tracks are numbered over all groups.
 const TRACKS_IN_GROUP: u64 = 4096;
 
-/// What the records say, for people.
+/// Figures about the records, for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Records that were understood.
+    /// Valid records.
     pub records: u64,
     /// Records that the machine could not keep.
     pub lost: u64,
-    /// From the first to the last, in nanoseconds.
+    /// Time from the first to the last, in nanoseconds.
     pub length_ns: u64,
 }
 
-/// Reads records from bytes, in the order of time. What is no record is left out.
+/// Parses records, and sorts them by time. Invalid ones are left out.
 pub fn parse(bytes: &[u8]) -> Vec<Record> {
     let mut records: Vec<Record> = bytes
         .chunks_exact(RECORD_BYTES)
@@ -45,7 +46,7 @@ pub fn parse(bytes: &[u8]) -> Vec<Record> {
             Record::from_words(words)
         })
         .collect();
-    // Stable, so that what one buffer tells of one moment stays in its order.
+    // Stable, so that records of one buffer and one moment keep their order.
     records.sort_by_key(|record| record.time);
     records
 }
@@ -70,7 +71,7 @@ impl Track {
     }
 }
 
-/// What has begun and not ended.
+/// A span that has begun and not ended.
 struct Open {
     what: What,
     name: String,
@@ -96,7 +97,7 @@ struct Converter<W: Write> {
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Errors of `out`.
 pub fn convert(records: &[Record], ticks_per_second: u64, out: impl Write) -> io::Result<Summary> {
     let mut converter = Converter { out, first: true, tracks: BTreeMap::new(), programs: BTreeMap::new(), now_ns: 0 };
     let start = records.first().map_or(0, |record| record.time);
@@ -115,7 +116,7 @@ pub fn convert(records: &[Record], ticks_per_second: u64, out: impl Write) -> io
     Ok(summary)
 }
 
-/// A cid for people: index and generation.
+/// Formats a cid for people: index and generation.
 fn cid(cid: u64) -> String {
     format!("{}.{}", cid as u32, cid >> 32)
 }
@@ -234,7 +235,7 @@ impl<W: Write> Converter<W> {
         Ok(())
     }
 
-    /// Closes what is open, and names groups and tracks.
+    /// Closes open spans, and names groups and tracks.
     fn finish(mut self) -> io::Result<()> {
         let tracks: Vec<Track> = self.tracks.keys().copied().collect();
         for &track in &tracks {
@@ -279,7 +280,7 @@ mod tests {
         (serde_json::from_slice(&out).unwrap(), summary)
     }
 
-    /// Whether the file keeps to the rules of the format.
+    /// Checks the rules of the format.
     fn check(file: &Value) -> Result<(), String> {
         let events = file["traceEvents"].as_array().ok_or("no events")?;
         let mut spans: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
@@ -297,7 +298,7 @@ mod tests {
             }
         }
         for (track, mut spans) in spans {
-            // Outer spans first; then each has to end within the one that is open.
+            // Outer spans first; then each has to end within the open one.
             spans.sort_by_key(|&(start, end)| (start, core::cmp::Reverse(end)));
             let mut open: Vec<u64> = Vec::new();
             for (start, end) in spans {

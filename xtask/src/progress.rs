@@ -1,15 +1,15 @@
-//! Says what is going on: a line that moves on a terminal, plain lines elsewhere.
+//! Progress messages: a line that moves on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Where the current activity is shown. It goes to standard error; standard output is for results.
+/// The place of progress messages: standard error; standard output is for results.
 #[derive(Debug)]
 pub struct Progress {
     terminal: bool,
-    /// Whether the output of other programs is to be shown rather than summed up.
+    /// Whether the output of other programs is shown rather than summed up.
     pub verbose: bool,
 }
 
@@ -21,12 +21,12 @@ pub struct Activity {
 }
 
 impl Progress {
-    /// Looks at what standard error is.
+    /// Finds out whether standard error is a terminal.
     pub fn new(verbose: bool) -> Progress {
         Progress { terminal: std::io::stderr().is_terminal(), verbose }
     }
 
-    /// Starts an activity whose length is not known.
+    /// Starts an activity of unknown length.
     pub fn start(&self, title: impl Into<String>) -> Activity {
         let style = ProgressStyle::with_template("{spinner} {prefix} {elapsed:>4} {wide_msg:.dim}");
         self.activity(title.into(), ProgressBar::new_spinner(), style)
@@ -59,21 +59,21 @@ impl Progress {
 }
 
 impl Activity {
-    /// Shows what the activity is at, on a terminal.
+    /// Shows the current step of the activity, on a terminal.
     pub fn detail(&self, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.trim().to_string());
         }
     }
 
-    /// Shows how far a [`Progress::start_steps`] activity is.
+    /// Shows the progress of a [`Progress::start_steps`] activity.
     pub fn advance_to(&self, step: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
         }
     }
 
-    /// Ends the activity and leaves one line that says what came of it.
+    /// Ends the activity and leaves one line with its result.
     pub fn finish(mut self, result: &str) {
         let line = format!("{}: {result}", self.title);
         if let Some(bar) = self.bar.take() {
@@ -82,7 +82,7 @@ impl Activity {
         eprintln!("{line}");
     }
 
-    /// Ends the activity and leaves nothing.
+    /// Ends the activity and leaves no line.
     pub fn clear(self) {}
 }
 

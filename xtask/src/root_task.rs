@@ -1,5 +1,5 @@
-//! What must be true of a root task, said before the machine starts: the kernel would say it too, but after a build and
-//! a boot.
+//! Conditions on a root task, checked before the machine starts: the kernel would report them too, but after a build
+//! and a boot.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ const ADDRESSES: std::ops::Range<u64> = 0x1000..0x3f_ffff_f000;
 ///
 /// # Errors
 ///
-/// It cannot be read, or the kernel could not start it; the message says why.
+/// It cannot be read, or the kernel could not start it; the message has the reason.
 pub fn check_file(file: &Path) -> Result<()> {
     let content = std::fs::read(file).with_context(|| format!("cannot read the root task {}", file.display()))?;
     check(&content).with_context(|| format!("{} is no root task", file.display()))
@@ -66,7 +66,7 @@ fn check(content: &[u8]) -> Result<()> {
 pub mod tests {
     use super::*;
 
-    /// An ELF file with one segment of `content`, for a machine and of a type.
+    /// Builds an ELF file with one segment of `content`, for a machine and of a type.
     pub fn elf(machine: u16, kind: u16, address: u64, entry: u64, content: &[u8]) -> Vec<u8> {
         let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut put = |bytes: &[u8]| file.extend_from_slice(bytes);

@@ -20,10 +20,10 @@ use crate::workspace::Kernel;
 
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
 
-/// The program that starts if none is named.
+/// The default program.
 const DEFAULT_PROGRAM: &str = "hello";
 
-/// How often the end of the machine, its limit and the user's wish are looked for.
+/// Interval between two checks for the end of the machine, its limit and the user's wish.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Boots a program interactively.
@@ -53,7 +53,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     let quit = Arc::new(AtomicBool::new(false));
     if let Some(input) = machine.input() {
         let quit = quit.clone();
-        // Nobody waits for this thread: it may be reading the keyboard for ever.
+        // Not joined: this thread may be reading the keyboard for ever.
         let keys = Keys::new(if console.is_some() { From::Person } else { From::Elsewhere });
         thread::spawn(move || forward_keys(keys, io::stdin().lock(), input, &quit));
     }
@@ -65,7 +65,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     Ok(result?)
 }
 
-/// What a boot of the Unix kernel needs, and its command line.
+/// Builds the Unix kernel, and its command line.
 fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
     let (toolchain, products) = context.build(Need::Boot)?;
     let program = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM);
@@ -77,12 +77,12 @@ fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products,
     Ok((toolchain, products, command_line))
 }
 
-/// What a boot of the microkernel needs: the root task takes the place of the archive.
+/// Builds the microkernel: the root task takes the place of the archive.
 fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
     if !arguments.arguments.is_empty() {
         bail!("a root task has no arguments: seL4's interface has no place for them");
     }
-    // The name of a program of this workspace, or a file, which is looked at before anything is built.
+    // The name of a program of this workspace, or a file, which is checked before anything is built.
     let is_own = |name: &&String| {
         context.workspace.packages.iter().any(|package| package.name == **name && package.is_root_task())
     };
@@ -119,7 +119,7 @@ fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Resu
     }
 }
 
-/// Copies what is typed to the machine until one of the two ends.
+/// Copies typed characters to the machine until one of the two ends.
 fn forward_keys(mut keys: Keys, input: impl BufRead, mut machine: impl Write, quit: &AtomicBool) {
     for byte in input.bytes().map_while(Result::ok) {
         match keys.press(byte) {

@@ -1,9 +1,9 @@
-//! The microkernel as seL4's own loader wants it, so that its file can take the place of `kernel.elf` in an image of
+//! The microkernel in the form that seL4's own loader takes, so that its file can replace `kernel.elf` in an image of
 //! seL4's build system.
 //!
 //! The loader places a kernel by its segments' addresses and maps it with pages of 2 MiB, which works only under
-//! conditions that a linker script keeps silently or breaks silently. They are checked here, where there are words for
-//! what is wrong; in the machine there would be none.
+//! conditions that a linker script keeps or breaks without a message. They are checked here, where a violation can be
+//! reported; in the machine it could not.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 
 use crate::workspace::write_if_changed;
 
-/// The loader maps the kernel with pages of this size.
+/// Size of the pages with which the loader maps the kernel.
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// Where the loader itself lies: the kernel has to end before, with the device tree and the root task behind it.
+/// Address of the loader itself: the kernel has to end below, with the device tree and the root task behind it.
 const LOADER: u64 = 0x8100_0000;
 
 /// The range of virtual addresses that the loader uses for itself.
@@ -26,7 +26,7 @@ const IDENTITY: std::ops::Range<u64> = 0x8000_0000..0xc000_0000;
 ///
 /// # Errors
 ///
-/// The loader could not, or the file cannot be written.
+/// The loader could not load it, or the file cannot be written.
 pub fn write(kernel: &Path) -> Result<PathBuf> {
     let content = std::fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?;
     check(&content).with_context(|| format!("seL4's loader cannot load {}", kernel.display()))?;

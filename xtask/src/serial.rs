@@ -1,14 +1,14 @@
-//! What a machine prints on its serial line: cut into lines, and the signs of a panic in them.
+//! A machine's output on its serial line: cut into lines, and the signs of a panic in them.
 //!
-//! A kernel that panics, or faults, says so in a line that [`is_panic`] recognises, then prints registers and a
-//! backtrace whose lines are `  #N 0xADDRESS`, each an address within the call, and ends QEMU with a failure status.
+//! A kernel that panics, or faults, prints a line that [`is_panic`] recognises, then registers and a backtrace whose
+//! lines are `  #N 0xADDRESS`, each an address within the call, and ends QEMU with a failure status.
 
-/// Whether a line is the first of a report of the kernel's end.
+/// Returns whether a line is the first of a panic's or fault's report.
 pub fn is_panic(line: &str) -> bool {
     line.starts_with("KERNEL PANIC") || line.starts_with("KERNEL FAULT")
 }
 
-/// Longer lines are cut: a machine gone wild must not fill the memory of the host.
+/// Longer lines are cut: a machine out of control must not fill the memory of the host.
 const MAXIMUM_LINE_BYTES: usize = 8 << 10;
 
 /// Cuts a stream of bytes into lines.
@@ -18,7 +18,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes the next bytes and gives the lines that they complete, without their ends.
+    /// Takes the next bytes and passes on the lines that they complete, without their ends.
     pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
         for &byte in bytes {
             if byte == b'\n' {
@@ -30,7 +30,7 @@ impl Lines {
         }
     }
 
-    /// The last line if nothing ended it.
+    /// Returns the last line if it has no end.
     pub fn finish(self) -> Option<String> {
         (!self.unfinished.is_empty()).then(|| text(&self.unfinished))
     }
@@ -40,7 +40,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\r').to_string()
 }
 
-/// The address of a backtrace line, `  #N 0xADDRESS`; what follows is not looked at.
+/// Returns the address of a backtrace line, `  #N 0xADDRESS`; the rest of the line is ignored.
 pub fn backtrace_line(line: &str) -> Option<u64> {
     let rest = line.trim_start().strip_prefix('#')?;
     let (number, rest) = rest.split_once(' ')?;
@@ -60,12 +60,12 @@ pub enum TestLine {
     Failed(String),
     /// `N passed, N failed`, perhaps after `SUITE: `: the suite's last line
     Closing {
-        /// How many passed.
+        /// Number of passed tests.
         passed: u64,
-        /// How many failed.
+        /// Number of failed tests.
         failed: u64,
     },
-    /// `note: TEXT`: something to tell whoever runs the suite, for example that a test is left out
+    /// `note: TEXT`: a message to the user, for example that a test is left out
     Note,
 }
 

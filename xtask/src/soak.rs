@@ -1,8 +1,8 @@
 //! `soak`: everything at once, for long.
 //!
 //! In the machine the program `soak` keeps all parts of the system busy, and compares the kernel's counters at its end
-//! with those near its beginning. From here, its matrix server is asked over TCP by changing numbers of connections at
-//! changing pace, and every answer is checked.
+//! with those near its beginning. From here, its matrix server gets requests over TCP by changing numbers of
+//! connections at changing pace, and every answer is checked.
 
 use std::fmt;
 use std::path::Path;
@@ -22,20 +22,20 @@ use crate::toolchain::Toolchain;
 const PROGRAM: &str = "soak";
 const SERVER_PORT: u16 = 7000;
 
-/// The line by which it says that the server is to be asked, and for how long.
+/// The line with the duration for which the server expects requests.
 const SERVING: &str = "soak: serving for ";
 
-/// The line by which it says that all is well.
+/// The line that reports success.
 const WELL: &str = "soak: as before after ";
 
-/// How long the machine may take to boot, and to come to rest after the end.
+/// Longest time of the machine to boot, and to come to rest after the end.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 const END_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long an answer may take. The machine does everything else it can do meanwhile.
+/// Longest time of an answer. The machine has all its other work meanwhile.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is asked in turn: connections, rows of the matrices, pace.
+/// The loads, in turn: connections, rows of the matrices, pace.
 const ROUNDS: [(usize, u32, Pace); 6] = [
     (1, 15, Pace::Every(Duration::from_millis(20))),
     (64, 15, Pace::ClosedLoop),
@@ -45,14 +45,14 @@ const ROUNDS: [(usize, u32, Pace); 6] = [
     (16, 33, Pace::Every(Duration::from_millis(50))),
 ];
 
-/// How long one of them lasts.
+/// Duration of each.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// What came of it.
+/// The result of a soak.
 pub struct Soaked {
-    /// Requests answered rightly.
+    /// Number of right answers.
     pub answered: u64,
-    /// What the program in the machine said at its end.
+    /// Last message of the program in the machine.
     pub said: String,
 }
 
@@ -62,11 +62,11 @@ impl fmt::Display for Soaked {
     }
 }
 
-/// Runs a soak for whoever asks for one.
+/// Runs a soak on the user's request.
 ///
 /// # Errors
 ///
-/// Something was wrong; which is said.
+/// The message has the failure.
 pub fn soak(context: &Context, arguments: &cli::Soak) -> Result<()> {
     let (toolchain, products) = context.build(Need::Boot)?;
     let log = context.log(PROGRAM);
@@ -75,7 +75,7 @@ pub fn soak(context: &Context, arguments: &cli::Soak) -> Result<()> {
     Ok(())
 }
 
-/// Boots, asks, and waits for the end.
+/// Boots, sends requests, and waits for the end.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub fn run(
     Ok(Soaked { answered, said })
 }
 
-/// Asks for as long as there is time for another round; gives the number of right answers.
+/// Sends requests for as long as there is time for another round; returns the number of right answers.
 fn ask(guest: &mut Guest, port: u16, time: Duration, whole_ms: u64, activity: &Activity) -> Result<u64> {
     let start = Instant::now();
     let mut answered = 0;

@@ -1,11 +1,11 @@
 //! Figures about the shape of the source tree: `tidy --report`.
 //!
-//! Rules say yes or no ([`crate::tidy`]); the figures here say how far the tree is from what it should be. They are
-//! counted on syntax trees and on lines, tests left out, and printed with their goals and with the places to begin at:
+//! Rules say yes or no ([`crate::tidy`]); the figures here measure the distance to the goals. They are counted on
+//! syntax trees and on lines, tests left out, and printed with their goals and with the places to begin at:
 //!
-//! * **Import cycle**: the most files of one crate of which each imports, perhaps through others, all the others.
+//! * **Import cycle**: the largest set of files of one crate that all import each other, perhaps through others.
 //! * **Long functions**: the share of functions that a reader cannot see at once.
-//! * **Public items**: `pub` in a crate that nobody imports hides dead code from the compiler.
+//! * **Public items**: `pub` in a crate without importers hides dead code from the compiler.
 //! * **Pronouns**: "what", "who", "whoever", "nobody" and "somebody" in comments, where English technical prose has a
 //!   noun.
 //! * **Wide comments**: rustfmt wraps code, but no comments.
@@ -25,27 +25,27 @@ use syn::visit::{self, Visit};
 use crate::figures::{figure, table};
 use crate::workspace::Workspace;
 
-/// The columns that a line may have.
+/// Largest number of columns of a line.
 const WIDTH: usize = 120;
 
-/// A function with more lines is long, one with more than the second number is very long.
+/// Lines above which a function is long, and very long.
 const LONG: usize = 60;
 const VERY_LONG: usize = 120;
 
-/// The lines that two places must share to be a pair.
+/// Number of shared lines that make two places a pair.
 const SHARED_LINES: usize = 6;
 
 /// A run of lines in more places than this is a common shape and no copy.
 const COMMON: usize = 8;
 
-/// Words that stand where a noun should.
+/// Words in the place of a noun.
 const PRONOUNS: [&str; 5] = ["what", "who", "whoever", "nobody", "somebody"];
 
 /// The crates whose import cycles are reported, by folder, with the goal of each.
 const CYCLES: [(&str, usize); 4] =
     [("kernel/unix/src/", 12), ("kernel/micro/src/", 3), ("hal/riscv64/src/", 0), ("hal/api/src/", 0)];
 
-/// The crate that nobody imports, and whose files should have tests on the host.
+/// The crate without importers, and whose files should have tests on the host.
 const KERNEL: &str = "kernel/unix/src/";
 
 /// A source file: its path from the root of the tree, and its text.
@@ -56,7 +56,7 @@ struct Source {
 }
 
 impl Source {
-    /// Whether the file is a test, or a program that is a suite.
+    /// Returns whether the file is a test, or a program that is a suite.
     fn is_test(&self) -> bool {
         let in_suite = ["apps/tests/", "apps/fuzz/", "apps/root-task/src/suite", "tests/"];
         let is_named_so = |name: &str| name == "tests.rs" || name.ends_with("_tests.rs");
@@ -97,7 +97,7 @@ pub fn report(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Collects the Rust files and the documents below a folder, without what is built and what is hidden.
+/// Collects the Rust files and the documents below a folder, without build products and hidden files.
 fn read(root: &Path, folder: &Path, sources: &mut Vec<Source>, documents: &mut Vec<Source>) -> Result<()> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -141,7 +141,7 @@ fn measure(sources: &[Source], documents: &[Source]) -> Result<Vec<Measure>> {
 
 // ---- syntax ----
 
-/// A function: its name, the line that it begins on, and how many it has.
+/// A function: its name, its first line, and its number of lines.
 #[derive(Clone, Debug)]
 struct Function {
     name: String,
@@ -213,7 +213,7 @@ impl Shape {
     }
 }
 
-/// Whether attributes say that an item is compiled for tests only.
+/// Returns whether attributes limit an item to tests.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg = attribute.path().is_ident("cfg");
@@ -282,7 +282,7 @@ impl<'ast> Visit<'ast> for Shape {
 
 // ---- figures of syntax ----
 
-/// The module that a file is, by the segments of its path within the crate; `None` for a program beside the library.
+/// Returns the module of a file, by the segments of its path within the crate; `None` for a program beside the library.
 fn module(file: &str) -> Option<Vec<String>> {
     let path = file.strip_suffix(".rs")?;
     let mut segments: Vec<String> = path.split('/').map(ToString::to_string).collect();
@@ -296,7 +296,7 @@ fn module(file: &str) -> Option<Vec<String>> {
     Some(segments)
 }
 
-/// The largest set of files of one crate that all import each other.
+/// Finds the largest set of files of one crate that all import each other.
 fn cycle(folder: &str, goal: usize, files: &[(&Source, Shape)]) -> Measure {
     let mut modules = BTreeMap::new();
     let mut members = Vec::new();
@@ -338,7 +338,6 @@ fn cycle(folder: &str, goal: usize, files: &[(&Source, Shape)]) -> Measure {
             }
         }
     }
-    // A file in a cycle reaches itself.
     let together = |one: usize| -> Vec<usize> {
         // A file in a cycle reaches itself.
         (0..count).filter(|other| reaches[one][*other] && reaches[*other][one]).collect()
@@ -485,7 +484,7 @@ fn wide(sources: &[Source], documents: &[Source]) -> [Measure; 2] {
     ]
 }
 
-/// Pairs of places that share [`SHARED_LINES`] lines of code or more; a longer run is one pair.
+/// Counts pairs of places that share [`SHARED_LINES`] lines of code or more; a longer run is one pair.
 fn duplicates(sources: &[&Source]) -> Measure {
     // Lines of code with their numbers, file by file.
     let code: Vec<Vec<(usize, &str)>> = sources

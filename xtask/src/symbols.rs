@@ -11,9 +11,10 @@ use crate::serial::backtrace_line;
 /// An ELF file with its debug information.
 pub struct Symbols {
     loader: addr2line::Loader,
-    /// Address and name of each function, by address. Assembly has no debug information, and so only these.
+    /// Address and name of each function, by address. Functions in assembly are found only here, without debug
+    /// information.
     functions: Vec<(u64, String)>,
-    /// Where the functions end.
+    /// End of the last function.
     end: u64,
 }
 
@@ -46,7 +47,7 @@ impl Symbols {
         Ok(Symbols { loader, functions, end })
     }
 
-    /// The functions at an address, innermost first: more than one where functions are inlined into each other. Empty
+    /// Returns the functions at an address, innermost first: several where functions are inlined into each other. Empty
     /// if the address is in no function.
     pub fn functions_at(&self, address: u64) -> Vec<String> {
         let mut functions: Vec<(Option<String>, Option<String>)> = Vec::new();
@@ -59,8 +60,8 @@ impl Symbols {
                 functions.push((name, place));
             }
         }
-        // Line tables alone know only the last part of a name. The outermost function is no inlined one, so that the
-        // symbol table knows all of it; and all there is to know of assembly.
+        // Line tables have only the last part of a name. The outermost function is not inlined, so the symbol table has
+        // its full name; for assembly it is the only source.
         if let Some(name) = self.symbol_at(address) {
             match functions.last_mut() {
                 Some((outermost, _)) => *outermost = Some(name),
@@ -76,7 +77,7 @@ impl Symbols {
         functions.into_iter().filter_map(text).collect()
     }
 
-    /// The last function that begins at or before an address.
+    /// Returns the last function that begins at or before an address.
     fn symbol_at(&self, address: u64) -> Option<String> {
         if address >= self.end {
             return None;
@@ -86,7 +87,7 @@ impl Symbols {
         Some(addr2line::demangle_auto(name.as_str().into(), None).into_owned())
     }
 
-    /// A line of a machine's output, with the functions added if it is a backtrace line.
+    /// Returns a line of a machine's output, with the functions added if it is a backtrace line.
     pub fn annotate(&self, line: &str) -> String {
         let Some(address) = backtrace_line(line) else { return line.to_string() };
         let functions = self.functions_at(address);
@@ -99,7 +100,7 @@ impl Symbols {
     }
 }
 
-/// Annotates a report, and cuts short what a recursion without end repeats.
+/// Annotates a report, and shortens the repetitions of an endless recursion.
 pub fn annotate_report(symbols: &Symbols, report: &[String]) -> Vec<String> {
     let mut result: Vec<String> = Vec::new();
     let mut previous = (None, 0);
@@ -120,10 +121,10 @@ pub fn annotate_report(symbols: &Symbols, report: &[String]) -> Vec<String> {
     result
 }
 
-/// How often the same call is shown when it follows itself.
+/// Number of lines that are shown of a call that follows itself.
 const REPETITIONS: usize = 2;
 
-/// The part of a source file's path that says something: from the workspace's or the registry's directories on.
+/// Returns the informative part of a source file's path: from the workspace's or the registry's directories on.
 fn short(path: &str) -> &str {
     let from = |mark: &str| path.find(mark).map(|start| &path[start + mark.len()..]);
     if let Some(rest) = from("/registry/src/") {
@@ -158,7 +159,7 @@ mod tests {
         a_function_to_find as *const () as usize
     }
 
-    /// Where this test program's own file was loaded; it is linked at zero.
+    /// Returns the address at which this test program's own file was loaded; it is linked at zero.
     fn load_address(executable: &Path) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let line = maps.lines().find(|line| line.ends_with(executable.to_str().unwrap())).unwrap();

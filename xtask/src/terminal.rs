@@ -1,9 +1,9 @@
 //! The user's terminal while it is the machine's console.
 //!
-//! Characters go to the machine one by one and the machine echoes them, so line editing and echo are switched off. What
-//! the terminal was before is kept in one place, from which it is restored on the normal way out, when unwinding, and
-//! by the signal handler. Keys send no signals: Ctrl-C is how one gets out, but behind Ctrl-A it is for the machine,
-//! and only who sees both keys can tell.
+//! Characters go to the machine one by one and the machine echoes them, so line editing and echo are switched off. The
+//! terminal's former settings are kept in one place, from which they are restored on the normal way out, when
+//! unwinding, and by the signal handler. Keys send no signals: Ctrl-C is the way out, but behind Ctrl-A it is for the
+//! machine, and only code that sees both keys can tell.
 
 use std::sync::Mutex;
 
@@ -11,13 +11,13 @@ use rustix::termios::{
     InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcsetattr,
 };
 
-/// What to restore; `None` while the terminal is as the user left it.
+/// The settings to restore; `None` while the terminal has the user's own.
 static ORIGINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Value of a special character that switches it off, `_POSIX_VDISABLE` on Linux.
 const DISABLED: u8 = 0;
 
-/// While this exists the terminal is a console.
+/// Makes the terminal a console while it exists.
 #[derive(Debug)]
 pub struct Console(());
 
@@ -53,7 +53,7 @@ impl Drop for Console {
     }
 }
 
-/// Puts the terminal back as it was. Does nothing if it is.
+/// Restores the terminal's settings, if they were changed.
 pub fn restore() {
     let original = ORIGINAL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
     if let Some(original) = original {
@@ -61,10 +61,10 @@ pub fn restore() {
     }
 }
 
-/// What the keys of a user mean for the console.
+/// The meaning of a user's keys for the console.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Goes to the machine.
+    /// A character for the machine.
     Send(u8),
     /// End QEMU.
     Quit,
@@ -72,12 +72,12 @@ pub enum Key {
     Help,
 }
 
-/// Who presses the keys.
+/// The source of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
-    /// Somebody at a terminal, for whom Ctrl-C is the way out.
+    /// A person at a terminal, for whom Ctrl-C is the way out.
     Person,
-    /// A file or another program: all is for the machine but what starts with Ctrl-A.
+    /// A file or another program: all is for the machine but combinations with Ctrl-A.
     #[default]
     Elsewhere,
 }
@@ -93,12 +93,13 @@ const CONTROL_A: u8 = 1;
 const CONTROL_C: u8 = 3;
 
 impl Keys {
-    /// Keys from there.
+    /// Creates the state for keys of this source.
     pub fn new(from: From) -> Keys {
         Keys { from, escaped: false }
     }
 
-    /// What the next key means; `None` for the first half of a combination and for combinations without a meaning.
+    /// Returns the meaning of the next key; `None` for the first half of a combination and for combinations without a
+    /// meaning.
     pub fn press(&mut self, key: u8) -> Option<Key> {
         if !std::mem::take(&mut self.escaped) {
             if key == CONTROL_C && self.from == From::Person {
