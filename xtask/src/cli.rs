@@ -1,4 +1,4 @@
-//! The command line: what `cargo xtask --help` says, and the types it becomes.
+//! The command line: the text of `cargo xtask --help`, and the types of its arguments.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub enum Command {
     Build(Build),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
-    /// Run a program and show live what harts and processes do.
+    /// Run a program and show live the activity of harts and processes.
     Top(Watch),
     /// Run a program and write a scheduling trace for Perfetto's viewer.
     Trace(Trace),
@@ -60,7 +60,7 @@ pub enum Command {
     Demo(Demo),
     /// Run the tests: host, loom, and both kernels in QEMU on 1 and 4 harts of both machine types.
     Test(Test),
-    /// Keep the whole system busy for long, and see that it answers rightly and loses nothing.
+    /// Keep the whole system busy for long, and check that its answers are right and nothing is lost.
     Soak(Soak),
     /// Do what continuous integration does: format, lints, tidy, tests, documentation, builds.
     Check(Check),
@@ -68,13 +68,13 @@ pub enum Command {
     Fuzz(Fuzz),
     /// Change the code in small ways, one at a time, and see that a test notices.
     Mutants(Mutants),
-    /// Check the rules of the source tree that no compiler knows.
+    /// Check the rules of the source tree that no compiler checks.
     Tidy(Tidy),
     /// Run a benchmark and compare its figures with their goals.
     Bench(Bench),
     /// Make one page of all results, for readers of the papers.
     Report(Report),
-    /// Say what this host has and lacks.
+    /// Show the tools that this host has and lacks.
     Doctor,
     /// Copy standard input to standard output with function, file and line added to each line of a kernel backtrace.
     Symbolise(Symbolise),
@@ -128,7 +128,7 @@ pub struct Machine {
     pub user_interrupts: Option<UserInterrupts>,
 }
 
-/// How user interrupts reach programs.
+/// The way in which user interrupts reach programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UserInterrupts {
     /// Through the kernel.
@@ -140,7 +140,7 @@ pub enum UserInterrupts {
 }
 
 impl UserInterrupts {
-    /// The word for the kernel's command line, with a space behind it.
+    /// Returns the word for the kernel's command line, with a space behind it.
     pub fn word(choice: Option<UserInterrupts>) -> &'static str {
         match choice {
             None => "",
@@ -190,7 +190,7 @@ pub struct Run {
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
-    /// How the kernel schedules.
+    /// The kernel's scheduling.
     #[command(flatten)]
     pub scheduling: Scheduling,
 }
@@ -212,7 +212,7 @@ pub struct Watch {
     /// Stop watching after this many seconds; the default is to wait for the program's end.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
-    /// How the kernel schedules.
+    /// The kernel's scheduling.
     #[command(flatten)]
     pub scheduling: Scheduling,
 }
@@ -220,33 +220,33 @@ pub struct Watch {
 /// Arguments of `trace`.
 #[derive(Args, Debug)]
 pub struct Trace {
-    /// What to watch.
+    /// The program to trace.
     #[command(flatten)]
     pub watch: Watch,
     /// Where to write the trace; the default is cops/trace.json in the target directory.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// How many records the kernel keeps for each hart until they are fetched.
+    /// Number of records that the kernel keeps for each hart until they are fetched.
     #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub records: u32,
 }
 
-/// How the kernel schedules.
+/// The kernel's scheduling.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Scheduling {
     /// The mode of global priority, for all processes; `chosen` leaves it to each.
     #[arg(long, value_name = "MODE")]
     pub scheduling: Option<Mode>,
-    /// After how many milliseconds whoever is ready runs; 0: never.
+    /// Milliseconds after which every ready coroutine or thread runs; 0: never.
     #[arg(long, value_name = "MS")]
     pub starvation_bound: Option<u64>,
-    /// How much of the time of all harts a process has before it falls behind others.
+    /// Share of the time of all harts that a process has before it falls behind others.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub budget: Option<u8>,
 }
 
 impl Scheduling {
-    /// The words for the kernel's command line, each with a space behind it.
+    /// Returns the words for the kernel's command line, each with a space behind it.
     pub fn words(&self) -> String {
         let mode = self.scheduling.and_then(|mode| Some(mode.to_possible_value()?.get_name().to_string()));
         let words = [
@@ -281,7 +281,7 @@ pub struct Demo {
     /// Which kernel: the microkernel has the network in a program of its own.
     #[arg(long, value_enum, default_value_t = Kernel::Unix)]
     pub kernel: Kernel,
-    /// What the server works with, in the kernel and in the program; the default is kcuc.
+    /// The model of the server, in the kernel and in the program; the default is kcuc.
     #[arg(long)]
     pub model: Option<Model>,
     /// Write the figures to this file as JSON.
@@ -298,16 +298,16 @@ pub struct Demo {
     pub machine: Machine,
 }
 
-/// What the matrix server works with: coroutines (c) or threads (t), in the kernel (k) and in the program (u).
+/// The matrix server's model: coroutines (c) or threads (t), in the kernel (k) and in the program (u).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Model {
     /// Coroutines in both.
     Kcuc,
     /// Kernel coroutines, user threads.
     Kcut,
-    /// Threads in both; what must wait is tried again.
+    /// Threads in both; a call that must wait is tried again.
     Ktut,
-    /// Threads in both; what must wait sleeps.
+    /// Threads in both; a call that must wait sleeps.
     KtutWait,
     /// One polling kernel thread, user coroutines.
     Ktuc,
@@ -316,7 +316,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// The name that the server knows.
+    /// Returns the server's name for the model.
     pub fn name(self) -> &'static str {
         match self {
             Model::Kcuc => "kcuc",
@@ -371,7 +371,8 @@ pub struct Check {
 /// Arguments of `tidy`.
 #[derive(Args, Debug)]
 pub struct Tidy {
-    /// Count what no rule can decide instead: import cycles, long functions, wording, duplicates, each with its goal
+    /// Print figures that no rule decides instead: import cycles, long functions, wording, duplicates, each with its
+    /// goal
     #[arg(long)]
     pub report: bool,
 }
@@ -424,7 +425,7 @@ pub struct Bench {
     /// Write the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Name the benchmarks and what each measures.
+    /// Name the benchmarks and the subject of each.
     #[arg(long)]
     pub list: bool,
     /// Fewer and shorter measurements: all experiments together take at most ten minutes.
@@ -460,7 +461,7 @@ pub struct Symbolise {
 /// Arguments of the guard.
 #[derive(Args, Debug)]
 pub struct Guard {
-    /// The process that has to be the parent still.
+    /// The process that must still be the parent.
     pub parent: i32,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

@@ -1,11 +1,11 @@
-//! The programs that building and booting COPS need: finding them, choosing between them, getting them.
+//! The programs that building and booting COPS need: finding, choosing and installing them.
 //!
 //! There are two ways to compile for the target. A rustup toolchain that has the target's standard library, or can add
 //! it, needs nothing else: it brings its own linker. Debian 12 has a new Rust compiler in packages of their own
 //! (`rustc-web` and others), without libraries for the target; with those `core` and `alloc` are built from source and
-//! Debian's `ld.lld` links. The first is tried first because it leaves the host as it is.
+//! Debian's `ld.lld` links. The first way is preferred because it leaves the host unchanged.
 //!
-//! [`decide`] is the policy, a pure function of what was [seen](Seen); the rest looks and acts.
+//! [`decide`] is the policy, a pure function of the [state of the host](Seen); the other functions look and act.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -19,13 +19,13 @@ use crate::children::{self, Ending};
 use crate::progress::Progress;
 use crate::workspace::TARGET;
 
-/// How long adding the target may take. Offline it must end soon, since there is another way.
+/// Longest time of adding the target. Offline it must end soon, since there is another way.
 const TARGET_ADD_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long apt-get may take.
+/// Longest time of apt-get.
 const INSTALL_LIMIT: Duration = Duration::from_secs(1200);
 
-/// How long a program may take to say its version.
+/// Longest time of a program's `--version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(20);
 
 /// The oldest Rust that compiles this workspace.
@@ -34,14 +34,14 @@ const MINIMUM_RUST: [u32; 2] = [1, 95];
 /// The first QEMU whose AIA has guest interrupt files that work.
 const MINIMUM_QEMU: [u32; 2] = [7, 2];
 
-/// The C compiler for Linux on riscv64, and a file that is there if its C library is.
+/// The C compiler for Linux on riscv64, and a file of its C library.
 pub const RISCV_GCC: &str = "riscv64-linux-gnu-gcc";
 const RISCV_LIBC: &str = "/usr/riscv64-linux-gnu/lib/libc.a";
 
-/// Where Debian's packages put programs.
+/// Directory of programs from Debian's packages.
 const DEBIAN_PROGRAMS: &str = "/usr/bin";
 
-/// Something that can be missing, and what Debian calls it.
+/// A program or library that can be missing, with its name in Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Item {
     /// Debian's Rust compiler, new enough.
@@ -67,7 +67,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// The Debian package that has it.
+    /// Returns the Debian package that contains it.
     pub const fn package(self) -> &'static str {
         match self {
             Item::DebianRustc => "rustc-web",
@@ -83,7 +83,7 @@ impl Item {
         }
     }
 
-    /// What it is, for people.
+    /// Returns a description for people.
     pub const fn description(self) -> &'static str {
         match self {
             Item::DebianRustc => "Debian's Rust compiler, 1.95 or later",
@@ -100,7 +100,7 @@ impl Item {
     }
 }
 
-/// What the Debian way of compiling needs.
+/// The items that the Debian way of compiling needs.
 const DEBIAN_RUST: [Item; 4] = [Item::DebianRustc, Item::DebianCargo, Item::DebianRustSource, Item::Lld];
 
 /// A way to compile for the target.
@@ -115,35 +115,35 @@ pub enum Way {
 /// The Rust compiler on the PATH.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RustOnPath {
-    /// What it says of itself.
+    /// Output of `rustc --version`.
     pub version: String,
-    /// Whether the target's libraries are there.
+    /// Whether the target's libraries are present.
     pub has_target: bool,
     /// Whether rustup manages it, and could add them.
     pub rustup: bool,
 }
 
-/// What a look at the host has shown.
+/// The state of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The Rust compiler on the PATH, if it is new enough.
     pub rust: Option<RustOnPath>,
-    /// Whether this is Debian, or calls itself like it.
+    /// Whether this is Debian, or a derivative.
     pub debian: bool,
     /// Whether this program may install packages.
     pub may_install: bool,
-    /// What is there.
+    /// The items that are present.
     pub present: BTreeSet<Item>,
 }
 
-/// How to come to a way to compile.
+/// The next step to a way to compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Everything is there.
+    /// Compile in this way.
     Use(Way),
-    /// Ask rustup for the target, and decide again without rustup if it fails.
+    /// Add the target with rustup, and decide again without rustup if that fails.
     AddTarget,
-    /// Install these, then use Debian's way.
+    /// Install these items, then use Debian's way.
     Install(Vec<Item>),
     /// Only the user can help, with one of these commands.
     Impossible(Vec<String>),
@@ -177,12 +177,12 @@ pub fn decide(seen: &Seen, forced: Option<Way>) -> Decision {
     Decision::Impossible(commands)
 }
 
-/// Which of `needed` are not there.
+/// Returns the items of `needed` that are missing.
 pub fn missing(seen: &Seen, needed: &[Item]) -> Vec<Item> {
     needed.iter().copied().filter(|item| !seen.present.contains(item)).collect()
 }
 
-/// The command that installs packages, for a user to run.
+/// Returns the command that installs packages, for a user to run.
 pub fn install_command(items: &[Item]) -> String {
     let packages: Vec<_> = items.iter().map(|item| item.package()).collect();
     format!("sudo apt-get install {}", packages.join(" "))
@@ -191,9 +191,9 @@ pub fn install_command(items: &[Item]) -> String {
 /// A toolchain that is ready to compile for the target.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
-    /// Which one.
+    /// The way to compile.
     pub way: Way,
-    /// `ld.lld`, and the arguments that make it so.
+    /// `ld.lld`, and the arguments that select its behaviour.
     linker: (PathBuf, Vec<String>),
     /// clang, if there is one.
     pub clang: Option<PathBuf>,
@@ -201,28 +201,28 @@ pub struct Toolchain {
     pub qemu: PathBuf,
 }
 
-/// How much of the tools a command needs.
+/// The extent of the tools that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CExample {
     /// The C example must be built: no clang is an error.
     Required,
-    /// Without clang the C example is left out, and the user told so.
+    /// Without clang the C example is left out, with a message.
     WhereClangIs,
 }
 
 impl Toolchain {
-    /// Finds everything, installs what is missing where that is possible.
+    /// Finds all tools, and installs missing ones where that is possible.
     ///
     /// # Errors
     ///
-    /// Something is missing that only the user can provide; the message has the command.
+    /// A tool is missing that only the user can provide; the message has the command.
     pub fn ensure(qemu_program: &str, c_example: CExample, progress: &Progress) -> Result<Toolchain> {
         let forced = forced_way()?;
         let mut seen = look();
         let mut decision = decide(&seen, forced);
         if decision == Decision::AddTarget {
             add_target(progress);
-            // Not what rustup says counts, but what is there.
+            // The state of the host counts, not rustup's message.
             seen = look();
             if let Some(rust) = &mut seen.rust {
                 rust.rustup = false;
@@ -270,7 +270,8 @@ impl Toolchain {
         })
     }
 
-    /// Cargo, set up to compile for the target with `subcommand`. Give package, profile and flags for rustc.
+    /// Returns cargo, set up to compile for the target with `subcommand`. The caller adds package, profile and flags
+    /// for rustc.
     pub fn cargo(&self, subcommand: &str) -> Command {
         let mut command = match self.way {
             Way::Rustup => crate::workspace::cargo(),
@@ -281,7 +282,7 @@ impl Toolchain {
                 command.env("PATH", path.unwrap_or_else(|_| DEBIAN_PROGRAMS.into()));
                 command.env("RUSTC_BOOTSTRAP", "1");
                 command.env("CARGO_TARGET_RISCV64GC_UNKNOWN_NONE_ELF_LINKER", "ld.lld");
-                // What the cargo that started this program has set for its own compiler.
+                // Variables that the cargo behind this program has set for its own compiler.
                 for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO", "LD_LIBRARY_PATH"] {
                     command.env_remove(name);
                 }
@@ -295,7 +296,7 @@ impl Toolchain {
         command
     }
 
-    /// The name of the directory to build in, so that the ways do not undo each other's work.
+    /// Returns the name of the build directory, so that the ways do not undo each other's work.
     pub fn directory(&self) -> &'static str {
         match self.way {
             Way::Rustup => "target-rustup",
@@ -303,14 +304,14 @@ impl Toolchain {
         }
     }
 
-    /// What QEMU says that it is, without its distribution's part.
+    /// Returns QEMU's name and version, without its distribution's part.
     pub fn qemu_version(&self) -> String {
         let said = version_of(&self.qemu).unwrap_or_default();
         let line = said.lines().next().unwrap_or("QEMU");
         line.split(" (").next().unwrap_or(line).replace("emulator version ", "")
     }
 
-    /// A linker for the target that takes the arguments of `ld.lld`.
+    /// Returns a linker for the target that takes the arguments of `ld.lld`.
     pub fn linker(&self) -> Command {
         let mut command = children::command(&self.linker.0);
         command.args(&self.linker.1);
@@ -318,11 +319,11 @@ impl Toolchain {
     }
 }
 
-/// The way that the environment asks for.
+/// Returns the way that the environment requests.
 ///
 /// # Errors
 ///
-/// It asks for one that does not exist.
+/// It requests one that does not exist.
 pub fn forced_way() -> Result<Option<Way>> {
     match env::var("COPS_TOOLCHAIN") {
         Err(_) => Ok(None),
@@ -334,7 +335,7 @@ pub fn forced_way() -> Result<Option<Way>> {
     }
 }
 
-/// Looks at the host. Changes nothing.
+/// Looks at the host, without changes.
 pub fn look() -> Seen {
     let mut present = BTreeSet::new();
     let mut note = |item, there: bool| {
@@ -412,7 +413,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// What a program answers to `--version`.
+/// Returns the output of a program's `--version`.
 pub fn version_of(program: &Path) -> Option<String> {
     if !program.exists() {
         return None;
@@ -425,12 +426,12 @@ fn said_by(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program's own words name at least this version.
+/// Returns whether a program's output names at least this version.
 fn is_at_least(text: &str, minimum: [u32; 2]) -> bool {
     first_version(text).is_some_and(|version| version >= minimum)
 }
 
-/// The first two numbers with a point between them.
+/// Returns the first two numbers with a point between them.
 fn first_version(text: &str) -> Option<[u32; 2]> {
     text.split(|character: char| !character.is_ascii_digit() && character != '.').find_map(|word| {
         let mut numbers = word.split('.').map(str::parse::<u32>);
@@ -448,7 +449,7 @@ fn is_debian(os_release: &str) -> bool {
     value("ID") == "debian" || value("ID_LIKE").split_whitespace().any(|name| name == "debian")
 }
 
-/// Whether QEMU finds the firmware that `-bios default` means, or would find it if it were there.
+/// Returns whether QEMU finds the firmware of `-bios default`, or would find it if it were there.
 fn has_firmware(qemu: Option<&Path>) -> bool {
     let said = qemu.and_then(|qemu| said_by(children::command(qemu).args(["-L", "help"])));
     let directories = said.unwrap_or_else(|| "/usr/share/qemu".into());
@@ -470,7 +471,7 @@ fn add_target(progress: &Progress) {
     }
 }
 
-/// Makes sure that programs for the host's own chores are there.
+/// Installs missing programs for the host's own chores.
 ///
 /// # Errors
 ///
@@ -488,12 +489,12 @@ pub fn ensure_on_host(items: &[Item], progress: &Progress) -> Result<()> {
     bail!("missing: {}. On Debian, run this and try again:\n    {}", what.join(", "), install_command(&wanted))
 }
 
-/// Installs Debian packages and looks at the host again. The lists of packages are fetched anew if they do not lead to
-/// what is wanted: there may be none, or they may be so old that they name versions that are too old.
+/// Installs Debian packages and looks at the host again. The lists of packages are fetched anew if the wanted versions
+/// are not found: there may be no lists, or they may be so old that they name older versions.
 ///
 /// # Errors
 ///
-/// apt-get fails; the message has what it said. Or it succeeds and something is missing all the same.
+/// apt-get fails; the message has its output. Or it succeeds and an item is still missing.
 fn install(items: &[Item], progress: &Progress) -> Result<()> {
     let packages: Vec<_> = items.iter().map(|item| item.package()).collect();
     let activity = progress.start(format!("Installing {} with apt-get", packages.join(" ")));
@@ -555,7 +556,7 @@ mod tests {
     fn rustup_is_asked_before_packages_are_installed() {
         let mut seen = Seen { rust: rust(false, true), ..debian(true) };
         assert_eq!(decide(&seen, None), Decision::AddTarget);
-        // What `ensure` sets when rustup could not.
+        // The state set by `ensure` when rustup failed.
         seen.rust.as_mut().unwrap().rustup = false;
         assert_eq!(decide(&seen, None), Decision::Install(DEBIAN_RUST.to_vec()));
         seen.present.extend([Item::Lld, Item::DebianCargo]);

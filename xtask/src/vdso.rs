@@ -1,16 +1,16 @@
-//! What must be true of the vDSO image, because it is mapped into every address space as it is.
+//! Conditions on the vDSO image, which is mapped unchanged into every address space.
 //!
-//! The linker cannot say these things, or only in part; the documentation of the crate `vdso` gives the reasons. A
-//! build that breaks one of them fails here and not in the machine.
+//! The linker cannot enforce them, or only in part; the documentation of the crate `vdso` gives the reasons. A build
+//! that violates one of them fails here and not in the machine.
 
 use anyhow::{Context, Result, bail};
 use object::elf;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
 
-/// The most bytes that the image may take.
+/// Largest number of bytes of the image.
 const MAXIMUM_BYTES: u64 = 16 << 10;
 
-/// Entries of the dynamic section that mean work for a loader, which there is not.
+/// Entries of the dynamic section that mean work for a loader, which the system does not have.
 const FORBIDDEN: [(elf::DynamicTag, &str); 6] = [
     (elf::DT_RELA, "DT_RELA"),
     (elf::DT_REL, "DT_REL"),
@@ -24,7 +24,7 @@ const FORBIDDEN: [(elf::DynamicTag, &str); 6] = [
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it.
+/// All violations.
 pub fn check(image: &[u8], names: &[&str]) -> Result<()> {
     let file: ElfFile64<'_, object::LittleEndian> = ElfFile64::parse(image).context("the vDSO image is no ELF file")?;
     let endian = file.endian();
@@ -63,7 +63,7 @@ pub fn check(image: &[u8], names: &[&str]) -> Result<()> {
     }
     let symbols = file.elf_dynamic_symbol_table();
     let mut defined = Vec::new();
-    // The first symbol stands for none.
+    // The first symbol is the null symbol.
     for symbol in symbols.iter().skip(1) {
         let name = String::from_utf8_lossy(symbols.symbol_name(endian, symbol).unwrap_or_default()).into_owned();
         if symbol.is_undefined(endian) {

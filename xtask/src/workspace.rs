@@ -1,4 +1,4 @@
-//! The workspace as cargo sees it: packages, their ranks and sides, and where things are built.
+//! The workspace in cargo's view: packages, their ranks and sides, and build directories.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::children::{self, Ending};
 /// The target that COPS runs on.
 pub const TARGET: &str = "riscv64gc-unknown-none-elf";
 
-/// What `cargo metadata` says of this workspace, without what others provide.
+/// Output of `cargo metadata` for this workspace, without other packages.
 #[derive(Debug, Deserialize)]
 pub struct Workspace {
     /// The packages of the workspace.
@@ -27,13 +27,13 @@ pub struct Workspace {
 /// A package.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Package {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// Where its manifest is.
+    /// Path of its manifest.
     pub manifest_path: PathBuf,
-    /// What it depends on.
+    /// Its dependencies.
     pub dependencies: Vec<Dependency>,
-    /// What it is compiled to.
+    /// The targets that it is compiled to.
     pub targets: Vec<Target>,
     #[serde(default)]
     metadata: Option<Metadata>,
@@ -42,22 +42,22 @@ pub struct Package {
 /// A dependency of a package.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dependency {
-    /// The other package.
+    /// Name of the other package.
     pub name: String,
-    /// `dev`, `build` or, for ordinary ones, nothing.
+    /// `dev`, `build` or, for ordinary ones, `None`.
     pub kind: Option<String>,
-    /// Where it is, if it is in this workspace.
+    /// Path of the other package, if it is in this workspace.
     pub path: Option<PathBuf>,
 }
 
-/// Something a package is compiled to.
+/// A library, program or test of a package.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Target {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
     /// `lib`, `bin`, `test` and so on.
     pub kind: Vec<String>,
-    /// Its first source file.
+    /// Path of its first source file.
     pub src_path: PathBuf,
 }
 
@@ -70,9 +70,9 @@ struct Metadata {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Cops {
-    /// Where the package stands in the order of dependencies.
+    /// Place of the package in the order of dependencies.
     pub rank: String,
-    /// On which side of the kernel/user line it is.
+    /// Side of the kernel/user line.
     pub side: String,
     /// Whether it can be built for the target only, and so has no tests on the host.
     #[serde(default)]
@@ -97,12 +97,12 @@ pub enum Kernel {
 }
 
 impl Package {
-    /// What the manifest says for this project; `None` if it says nothing.
+    /// Returns the manifest's table for this project; `None` without one.
     pub fn cops(&self) -> Option<&Cops> {
         self.metadata.as_ref()?.cops.as_ref()
     }
 
-    /// Its programs.
+    /// Returns the programs of the package.
     pub fn programs(&self) -> impl Iterator<Item = &Target> {
         self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"))
     }
@@ -127,13 +127,13 @@ impl Package {
         self.is_program_for(Kernel::Micro) && self.cops().is_some_and(|cops| cops.contained)
     }
 
-    /// Whether it has nothing that a host can build: programs for COPS, and what says so.
+    /// Returns whether the package has no part that a host can build: programs for COPS, and packages declared so.
     pub fn is_target_only(&self) -> bool {
         self.is_program() || self.cops().is_some_and(|cops| cops.target_only)
     }
 
-    /// Whether something that runs on the target is linked from it: a program, a kernel, or what says that it is for
-    /// the target only.
+    /// Returns whether an image for the target is linked from the package: a program, a kernel, or a package declared
+    /// as target-only.
     pub fn is_linked(&self) -> bool {
         let is_kernel = self.cops().is_some_and(|cops| cops.rank == "kernel" && cops.side == "kernel");
         self.is_target_only() || (is_kernel && self.programs().count() > 0)
@@ -141,7 +141,7 @@ impl Package {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     ///
     /// # Errors
     ///
@@ -158,11 +158,11 @@ impl Workspace {
         Workspace::parse(&output.stdout)
     }
 
-    /// Reads what cargo says.
+    /// Parses the output of `cargo metadata`.
     ///
     /// # Errors
     ///
-    /// A manifest's `[package.metadata.cops]` is not as it should be.
+    /// A manifest's `[package.metadata.cops]` is invalid.
     pub fn parse(json: &[u8]) -> Result<Workspace> {
         serde_json::from_slice(json).context("a manifest's [package.metadata.cops] is not as it should be")
     }
@@ -172,28 +172,28 @@ impl Workspace {
         self.packages.iter().find(|package| package.name == name)
     }
 
-    /// Where cargo builds for the host.
+    /// Returns cargo's build directory for the host.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// The directory for what this program makes.
+    /// Returns the directory for this program's products.
     pub fn products(&self) -> PathBuf {
         self.target.join("cops")
     }
 
-    /// The directory for serial logs.
+    /// Returns the directory for serial logs.
     pub fn logs(&self) -> PathBuf {
         self.products().join("logs")
     }
 }
 
-/// The cargo that this program was started by, for the host's own builds.
+/// Returns the cargo that started this program, for builds for the host.
 pub fn cargo() -> std::process::Command {
     children::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Writes a file if that changes it, so that what depends on it is not built again for nothing. Says whether it did.
+/// Writes a file if that changes it, so that its dependants are not built again without need. Returns whether it did.
 ///
 /// # Errors
 ///
@@ -204,7 +204,7 @@ pub fn write_if_changed(file: &Path, content: &[u8]) -> Result<bool> {
     }
     let write = || {
         std::fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))?;
-        // Never half a file, whenever this program is ended.
+        // Renamed when complete, so that the file is never half written, whenever this program is ended.
         let part = file.with_extension(format!("part-{}", std::process::id()));
         std::fs::write(&part, content)?;
         std::fs::rename(&part, file)
