@@ -1,12 +1,12 @@
-//! The console: the machine's serial line, or the firmware's console until that is known.
+//! The console: the machine's serial line, or the firmware's console until the serial line is found.
 //!
 //! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so
-//! output is never lost and the console needs nobody to wait. A panic may come while the console is locked; its text
-//! goes to the device directly then. From its first word on no other hart writes any more: one that wants to waits for
-//! the end of the machine, which is near.
+//! output is never lost and no other task is needed. A panic may come while the console is locked; its text goes to the
+//! device directly then. From its first word on no other hart writes any more: a hart that tries waits for the end of
+//! the machine, which is near.
 //!
-//! Input waits in a ring until somebody takes it. Who waits for it is the kernel's affair: any number may, and a list
-//! of any length needs a heap, which is made later than the console. The kernel is told when something was typed.
+//! Input waits in a ring until it is read. The wait queue is the kernel's: any number of tasks may wait, and a list of
+//! any length needs a heap, which is made later than the console. The kernel is notified of typed bytes.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,15 @@ use crate::description::Serial;
 use crate::registers::Mapped;
 use crate::{Machine, machine};
 
-/// How often a panic tries to get the lock.
+/// Number of attempts of a panic to get the lock.
 const PANIC_ATTEMPTS: usize = 1 << 16;
 
 static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled });
-/// The registers again, for panics.
+/// Registers of the device, for panics.
 static DEVICE: Once<(Mapped, u32)> = Once::new();
 /// Whether a hart reports the kernel's end.
 static REPORTING: AtomicBool = AtomicBool::new(false);
-/// Whom to tell of input.
+/// Function to call on input.
 static LISTENER: Once<fn()> = Once::new();
 
 struct Console {
@@ -52,7 +52,7 @@ pub fn start(serial: &Serial) {
     machine::set_panic_writer(write_panic);
 }
 
-/// Lets the serial line interrupt.
+/// Enables the serial line's interrupts.
 pub fn use_interrupts(serial: &Serial) {
     let Some(interrupt) = serial.device.interrupt else { return };
     if crate::register_interrupt(interrupt, serve, 0).is_ok() {
@@ -68,11 +68,11 @@ fn serve(_: usize) {
     serve_console();
 }
 
-/// Moves bytes between the rings and the device, and tells of input: what the serial line's interrupt does. For kernels
-/// that give that interrupt a handler of their own.
+/// Moves bytes between the rings and the device, and reports input: the handler of the serial line's interrupt. For
+/// kernels that give that interrupt a handler of their own.
 pub fn serve_console() {
     let received = CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.interrupt().received);
-    // Not under the lock: whoever is told may look at once.
+    // Not under the lock: the listener may read at once.
     if received > 0
         && let Some(listener) = LISTENER.get()
     {
@@ -80,8 +80,8 @@ pub fn serve_console() {
     }
 }
 
-/// From now on `listener` is called whenever bytes were typed, by the hart that serves the interrupt. It may call
-/// [`console_try_read`]. The first that is set stays.
+/// Sets the function that is called when bytes were typed, by the hart that serves the interrupt. It may call
+/// [`console_try_read`]. The first one that is set stays.
 pub fn set_console_listener(listener: fn()) {
     LISTENER.call_once(|| listener);
 }
@@ -112,7 +112,7 @@ pub fn console_write(bytes: &[u8]) {
 }
 
 /// Writes all bytes, or none if that would leave less than half of the ring to others: `false` then. Never waits for
-/// the device, for those who must not hold others up.
+/// the device, for callers that must not hold others up.
 pub fn console_try_write(bytes: &[u8]) -> bool {
     let mut console = CONSOLE.lock();
     if REPORTING.load(Ordering::Relaxed) {
@@ -140,19 +140,19 @@ pub fn console_flush() {
     }
 }
 
-/// How many bytes wait for the device to take them.
+/// Returns the number of bytes that wait for the device.
 pub fn console_waiting() -> usize {
     CONSOLE.lock().uart.as_ref().map_or(0, |uart| uart.waiting())
 }
 
-/// Takes bytes that were typed, without waiting; says how many.
+/// Takes typed bytes, without waiting; returns their number.
 pub fn console_try_read(buffer: &mut [u8]) -> usize {
     CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.read(buffer))
 }
 
-/// Writes the text of a panic: whatever the other harts hold, and whatever this one held.
+/// Writes the text of a panic, regardless of locks held by this or other harts.
 ///
-/// A report is many pieces, and must be out soon: once the lock could not be had, nobody tries again.
+/// A report is many pieces, and must be out soon: once the lock could not be had, no further attempt is made.
 fn write_panic(bytes: &[u8]) {
     static HELD: AtomicBool = AtomicBool::new(false);
     REPORTING.store(true, Ordering::Relaxed);

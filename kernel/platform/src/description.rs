@@ -1,8 +1,8 @@
-//! What the device tree says, checked and in fixed arrays.
+//! The device tree's contents, checked and in fixed arrays.
 //!
 //! The tree comes from firmware that may be broken: nothing here indexes without a check, adds without a check or loops
-//! without a bound, and whatever the kernel cannot run without is either found and plausible or the tree is rejected
-//! with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
+//! without a bound, and everything that the kernel cannot run without is either found and plausible or the tree is
+//! rejected with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
 
 use core::fmt;
 
@@ -12,15 +12,15 @@ use dtoolkit::{Node, Property};
 use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
 use heapless::Vec;
 
-/// The largest number of ranges of memory, usable or reserved.
+/// Maximum number of ranges of memory, usable or reserved.
 pub const MAXIMUM_RANGES: usize = 32;
-/// The largest number of virtio devices.
+/// Maximum number of virtio devices.
 pub const MAXIMUM_DEVICES: usize = 32;
-/// The largest number of an interrupt source that is served.
+/// Largest interrupt source that is served.
 pub const MAXIMUM_SOURCE: u32 = 255;
 /// Bytes that the kernel's direct map can reach.
 const REACHABLE: u64 = 64 << 30;
-/// How deep buses may be nested.
+/// Maximum depth of nested buses.
 const MAXIMUM_DEPTH: usize = 6;
 
 /// A range of physical addresses: first byte, and first byte behind.
@@ -28,7 +28,7 @@ pub type Range = (u64, u64);
 /// Ranges in rising order, without overlaps.
 pub type Ranges = Vec<Range, MAXIMUM_RANGES>;
 
-/// The device tree cannot be used; the sentence says why. The kernel cannot start.
+/// The device tree cannot be used, for the reason in the sentence. The kernel cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub &'static str);
 
@@ -41,13 +41,13 @@ impl fmt::Display for Damaged {
 /// The machine, as the device tree describes it.
 #[derive(Clone, Debug)]
 pub struct Description<'a> {
-    /// All memory that the kernel may touch: everything but what firmware keeps for itself.
+    /// All memory that the kernel may touch: everything but the firmware's own.
     pub memory: Ranges,
-    /// Memory in which nothing is yet: without firmware, kernel image, device tree and initial file system.
+    /// Unused memory: without firmware, kernel image, device tree and initial file system.
     pub free_memory: Ranges,
-    /// Addresses that hold no device registers: all memory, with what firmware keeps for itself.
+    /// Addresses that hold no device registers: all memory, including the firmware's own.
     pub not_devices: Ranges,
-    /// The machine's numbers of the harts, by dense index; the one that booted first.
+    /// Machine numbers of the harts, by dense index; the boot hart first.
     pub hart_ids: Vec<u64, MAXIMUM_HARTS>,
     /// Ticks of the time register in a second.
     pub timebase_frequency: u64,
@@ -57,17 +57,17 @@ pub struct Description<'a> {
     pub has_hypervisor: bool,
     /// The serial line.
     pub serial: Option<Serial>,
-    /// What collects interrupts from devices.
+    /// Controller of interrupts from devices.
     pub controller: Controller,
     /// The virtio devices, by rising address.
     pub virtio: Vec<Device, MAXIMUM_DEVICES>,
     /// Physical address and bytes of the real-time clock's registers.
     pub real_time_clock: Option<(u64, u64)>,
-    /// Where an emulator can be told a status to end with.
+    /// Physical address of a register to which an emulator's exit status is written.
     pub test_device: Option<u64>,
     /// The kernel's command line.
     pub arguments: &'a str,
-    /// Where the initial file system is.
+    /// Addresses of the initial file system.
     pub initial_files: Option<Range>,
     /// Random bytes from the firmware; may be empty.
     pub random_seed: &'a [u8],
@@ -89,7 +89,7 @@ pub struct Device {
 pub struct Interrupt {
     /// Its number at the controller, 1 to [`MAXIMUM_SOURCE`].
     pub source: u32,
-    /// When its wire means an interrupt.
+    /// Condition of its wire that means an interrupt.
     pub trigger: Trigger,
 }
 
@@ -102,7 +102,7 @@ pub struct Serial {
     pub shift: u32,
 }
 
-/// What collects interrupts from devices.
+/// Controller of interrupts from devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// There is none; devices must be polled.
@@ -111,20 +111,20 @@ pub enum Controller {
     Plic {
         /// Physical address and bytes of its registers.
         registers: (u64, u64),
-        /// The largest source.
+        /// Largest source.
         sources: u32,
-        /// The context of each hart's supervisor mode, by dense index.
+        /// Context of each hart's supervisor mode, by dense index.
         contexts: [Option<u32>; MAXIMUM_HARTS],
     },
     /// An advanced platform-level interrupt controller.
     Aplic {
         /// Physical address and bytes of its registers.
         registers: (u64, u64),
-        /// The largest source.
+        /// Largest source.
         sources: u32,
-        /// How it delivers.
+        /// Form of delivery.
         delivery: Delivery,
-        /// Each hart's place in its list, or in that of the IMSIC, by dense index.
+        /// Each hart's position in its list, or in that of the IMSIC, by dense index.
         positions: [Option<u32>; MAXIMUM_HARTS],
         /// The IMSIC of the supervisor modes, if it delivers messages.
         imsic: Option<Imsic>,
@@ -136,7 +136,7 @@ pub enum Controller {
 pub struct Imsic {
     /// Physical address and bytes of the interrupt files' pages.
     pub pages: (u64, u64),
-    /// The largest identity.
+    /// Largest identity.
     pub identities: u32,
     /// Each hart has `1 << guest_index_bits` pages, the first for the supervisor mode.
     pub guest_index_bits: u32,
@@ -146,7 +146,7 @@ impl<'a> Description<'a> {
     /// Reads the device tree.
     ///
     /// # Errors
-    /// [`Damaged`] if anything is missing or implausible that the kernel cannot run without.
+    /// [`Damaged`] if a necessary part is missing or implausible.
     pub fn read(boot: &BootInformation, tree: &'a [u8]) -> Result<Description<'a>, Damaged> {
         let fdt = Fdt::new(tree).map_err(|_| Damaged("it is not a flattened device tree, or it is torn"))?;
         let root = fdt.root();
@@ -231,12 +231,12 @@ impl<'a> Description<'a> {
 
         let contains = |&(start, end): &Range| start <= boot.image.0 && boot.image.1 <= end;
         if !self.memory.iter().any(contains) {
-            return Err(Damaged("the kernel is not in what it calls memory"));
+            return Err(Damaged("the kernel lies outside of the memory that it lists"));
         }
         if let Some((start, end)) = self.initial_files
             && !self.memory.iter().any(|range| range.0 <= start && end <= range.1)
         {
-            return Err(Damaged("the initial file system is not in what it calls memory"));
+            return Err(Damaged("the initial file system lies outside of the memory that it lists"));
         }
         if self.free_memory.is_empty() {
             return Err(Damaged("it leaves no memory free"));
@@ -244,7 +244,7 @@ impl<'a> Description<'a> {
         Ok(())
     }
 
-    /// The size of the free memory in bytes.
+    /// Returns the size of the free memory in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.free_memory.iter().map(|range| range.1 - range.0).sum()
     }
@@ -252,7 +252,7 @@ impl<'a> Description<'a> {
 
 const PAGE_MASK: u64 = PAGE_SIZE as u64 - 1;
 
-/// The pages that a range touches.
+/// Returns the pages of a range.
 fn whole_pages(start: u64, length: u64) -> Range {
     let end = start.saturating_add(length);
     (start & !PAGE_MASK, end.checked_add(PAGE_MASK).map_or(!PAGE_MASK, |end| end & !PAGE_MASK))
@@ -272,7 +272,7 @@ fn merge(mut ranges: Ranges) -> Ranges {
     merged
 }
 
-/// What is left of `ranges` without `holes`; `None` if that has too many pieces.
+/// Returns `ranges` without `holes`; `None` if the result has too many pieces.
 fn subtract(ranges: &Ranges, holes: &[Range]) -> Option<Ranges> {
     let mut rest = ranges.clone();
     for &(hole_start, hole_end) in holes {
@@ -294,7 +294,7 @@ fn subtract(ranges: &Ranges, holes: &[Range]) -> Option<Ranges> {
     Some(rest)
 }
 
-/// The harts, and the numbers under which interrupt controllers know them.
+/// The harts, and their phandles for interrupt controllers.
 struct Harts {
     ids: Vec<u64, MAXIMUM_HARTS>,
     phandles: Vec<Option<u32>, MAXIMUM_HARTS>,
@@ -335,14 +335,14 @@ impl Harts {
         self.all_have_hypervisor &= has_letter(cpu, "h");
     }
 
-    /// The dense index of the hart whose own controller has this phandle.
+    /// Returns the dense index of the hart whose own controller has this phandle.
     fn index(&self, phandle: u32) -> Option<usize> {
         self.phandles.iter().position(|&own| own == Some(phandle))
     }
 
-    /// Where each hart's supervisor external interrupt stands in a controller's list of wires.
+    /// Returns the position of each hart's supervisor external interrupt in a controller's list of wires.
     fn positions(&self, controller: FdtNode) -> [Option<u32>; MAXIMUM_HARTS] {
-        /// The number of the supervisor external interrupt at a hart's own controller.
+        /// Number of the supervisor external interrupt at a hart's own controller.
         const SUPERVISOR_EXTERNAL: u32 = 9;
         let mut positions = [None; MAXIMUM_HARTS];
         let wires = cells(bytes(controller, "interrupts-extended").unwrap_or(&[]));
@@ -372,15 +372,14 @@ fn has_extension(cpu: FdtNode, name: &str) -> bool {
 }
 
 /// Whether a processor has an extension that is a single letter: in the list, or in the first word of the string,
-/// behind
-/// `rv64`.
+/// behind `rv64`.
 fn has_letter(cpu: FdtNode, letter: &str) -> bool {
     let letters =
         text(cpu, "riscv,isa").and_then(|isa| isa.split('_').next()).and_then(|word| word.strip_prefix("rv64"));
     has_extension(cpu, letter) || letters.is_some_and(|letters| letters.contains(letter))
 }
 
-/// The controller that the kernel uses, with its node.
+/// Returns the controller that the kernel uses, with its node.
 fn controller_node<'a>(root: FdtNode<'a>, harts: &Harts) -> Option<(FdtNode<'a>, Option<FdtNode<'a>>)> {
     let reaches_supervisors = |node| harts.positions(node).iter().any(Option::is_some);
     let mut found = None;
@@ -464,7 +463,7 @@ fn read_controller(root: FdtNode, harts: &Harts) -> Option<Controller> {
     Some(Controller::Aplic { registers, sources, delivery, positions, imsic })
 }
 
-/// Stands for registers where only a driver's constants are wanted.
+/// Stands for registers where only a driver's constants are needed.
 enum NoRegisters {}
 
 impl drivers::Registers for NoRegisters {
@@ -482,7 +481,7 @@ impl drivers::Registers for NoRegisters {
     }
 }
 
-/// Where the device is that can end an emulator, in a tree that is perhaps of no other use.
+/// Finds the device that can end an emulator, in a tree that may be otherwise useless.
 pub fn find_test_device(tree: &[u8]) -> Option<u64> {
     let fdt = Fdt::new(tree).ok()?;
     let node = find(fdt.root(), |node| is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1"))?;
@@ -574,7 +573,7 @@ fn initial_files(chosen: FdtNode) -> Option<Range> {
     (start < end).then_some((start, end))
 }
 
-// The helpers below look at a node's properties as bytes, so that no value can be more than it is.
+// The helpers below look at a node's properties as bytes, so that a value cannot be longer than its bytes.
 
 fn children<'a>(node: FdtNode<'a>) -> impl Iterator<Item = FdtNode<'a>> {
     node.children()
@@ -597,7 +596,7 @@ fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|cell| u32::from_be_bytes([cell[0], cell[1], cell[2], cell[3]]))
 }
 
-/// A number of one or two cells.
+/// Returns a number of one or two cells.
 fn number(node: FdtNode, name: &str) -> Option<u64> {
     let bytes = bytes(node, name)?;
     match bytes.len() {
@@ -624,7 +623,7 @@ fn is_enabled(node: FdtNode) -> bool {
     matches!(text(node, "status"), None | Some("okay" | "ok"))
 }
 
-/// Address and length of each entry of `reg`, in the cells that the bus says.
+/// Returns address and length of each entry of `reg`, in the cells that the bus prescribes.
 fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, u64)> + use<'a> {
     let address_cells = number(bus, "#address-cells").unwrap_or(2);
     let size_cells = number(bus, "#size-cells").unwrap_or(1);
@@ -638,7 +637,7 @@ fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, 
     })
 }
 
-/// The first entry of `reg` of a node on a bus with two cells each for address and length, as all have on 64-bit
+/// Returns the first entry of `reg` of a node on a bus with two cells each for address and length, as on all 64-bit
 /// machines.
 fn wide_registers(node: FdtNode) -> Option<(u64, u64)> {
     let value = bytes(node, "reg")?;
@@ -786,7 +785,7 @@ mod tests {
         tree[at..at + to.len()].copy_from_slice(to);
     }
 
-    /// What must hold for everything that is not rejected.
+    /// Checks the guarantees for every description that is not rejected.
     fn check(found: &Description, boot: &BootInformation) {
         let ordered = |ranges: &Ranges| {
             ranges.iter().all(|range| range.0 < range.1 && (range.0 | range.1) % 4096 == 0)

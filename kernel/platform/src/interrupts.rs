@@ -1,9 +1,9 @@
 //! From a device's wire to the function that serves it.
 //!
-//! Each source has a slot with its handler and the hart that takes it. A handler runs on that hart, called by
-//! [`poll`], so in the middle of nothing: it makes the device take its request back, and wakes whoever waits. It runs
-//! under its slot's lock, so that a source is never moved to another hart, or taken away, while it is being served; it
-//! must therefore not register or remove its own source.
+//! Each source has a slot with its handler and the hart that takes it. A handler runs on that hart, called by [`poll`],
+//! so in the middle of nothing: it makes the device take its request back, and wakes waiting tasks. It runs under its
+//! slot's lock, so that a source is never moved to another hart, or taken away, while it is being served; it must
+//! therefore not register or remove its own source.
 //!
 //! Sources are spread over the harts that have joined, in the order in which they were registered.
 
@@ -20,7 +20,7 @@ use crate::description::{self, Description, Interrupt, MAXIMUM_SOURCE};
 use crate::registers::Mapped;
 use crate::{Machine, machine};
 
-/// Serves an interrupt; the argument is what was registered with it.
+/// Serves an interrupt; the argument is the value that was registered with it.
 pub type Handler = fn(usize);
 
 /// An interrupt could not be registered.
@@ -28,13 +28,13 @@ pub type Handler = fn(usize);
 pub enum RegisterError {
     /// This machine has no such source; poll the device.
     NoSuchSource,
-    /// Somebody serves it already.
+    /// The source has a handler already.
     Taken,
 }
 
-/// Interrupts served in one visit; a device that asks for ever must not keep the hart.
+/// Maximum number of interrupts served in one visit; a device that interrupts for ever must not keep the hart.
 const MAXIMUM_CLAIMS: usize = 64;
-/// The identity of interprocessor interrupts; that of source `n` is `n + 1`.
+/// Identity of interprocessor interrupts; that of source `n` is `n + 1`.
 const IPI_IDENTITY: u32 = 1;
 
 struct Slot {
@@ -48,22 +48,22 @@ struct Slot {
 static SLOTS: [Mutex<Option<Slot>>; MAXIMUM_SOURCE as usize + 1] =
     [const { Mutex::new(None) }; MAXIMUM_SOURCE as usize + 1];
 static CONTROLLER: Once<Controller> = Once::new();
-/// How many sources were ever registered.
+/// Number of sources that were ever registered.
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
-/// How many harts take interrupts; they are the first ones.
+/// Number of harts that take interrupts; they are the first ones.
 static JOINED: AtomicUsize = AtomicUsize::new(1);
 
 struct Controller {
     kind: Kind,
     sources: u32,
-    /// The number by which the controller knows each hart.
+    /// The controller's number of each hart.
     positions: [Option<u32>; MAXIMUM_HARTS],
-    /// Harts can run virtualised programs, which may have guest interrupt files.
+    /// Whether harts can run virtualised programs, which may have guest interrupt files.
     virtualises: bool,
 }
 
 enum Kind {
-    /// The lock makes changes of enable bits one at a time.
+    /// The lock serialises changes of enable bits.
     Plic(Plic<Mapped>, Mutex<()>),
     Aplic(Aplic<Mapped>, Option<description::Imsic>),
 }
@@ -144,10 +144,10 @@ pub fn join() {
     }
 }
 
-/// Lets `handler` be called with `data` whenever the interrupt comes.
+/// Registers `handler`, to be called with `data` at each interrupt of the source.
 ///
-/// # Errors
 /// [`RegisterError`]; nothing has changed then.
+#[doc(alias = "request_irq")]
 pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -> Result<(), RegisterError> {
     let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
     if interrupt.source == 0 || interrupt.source > controller.sources {
@@ -180,7 +180,7 @@ pub fn remove_interrupt(source: u32) {
     }
 }
 
-/// Gives a source to the hart whose turn it is.
+/// Assigns a source to the next hart in turn.
 fn assign(slot: &mut Slot) {
     let Some(controller) = CONTROLLER.get() else { return };
     let joined = JOINED.load(Ordering::Acquire);
@@ -210,7 +210,7 @@ fn assign(slot: &mut Slot) {
     }
 }
 
-/// Serves every external interrupt that is pending for this hart; says whether an interprocessor interrupt was among
+/// Serves every external interrupt that is pending for this hart; returns whether an interprocessor interrupt was among
 /// them.
 pub fn poll() -> bool {
     let Some(controller) = CONTROLLER.get() else { return false };
@@ -267,8 +267,8 @@ fn serve(slot: Option<&Slot>) {
     }
 }
 
-/// The physical address of the page of a hart's guest interrupt file, to which a store of an identity makes it pending.
-/// `None` if there is no such file.
+/// Returns the physical address of the page of a hart's guest interrupt file, to which a store of an identity makes it
+/// pending. `None` if there is no such file.
 pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
     let controller = CONTROLLER.get()?;
     let position = (*controller.positions.get(hart)?)?;

@@ -1,12 +1,12 @@
 //! From the device tree to a running machine: harts, interrupts, console, time.
 //!
-//! A kernel calls [`start`] first. It reads the device tree, tells the machine where memory and devices are, takes over
-//! the serial line and the interrupt controller, and returns the [`Platform`]: what there is to build a kernel on.
-//! Nothing here needs a heap, because the heap is built from what this crate finds.
+//! A kernel calls [`start`] first. It reads the device tree, tells the machine the addresses of memory and devices,
+//! takes over the serial line and the interrupt controller, and returns the [`Platform`], on which the kernel is built.
+//! Nothing here needs a heap, because the heap is built from the memory that this crate finds.
 //!
-//! **Interrupts** are only ever noticed, never taken in kernel code: [`poll_interrupts`] after a trap says so, after
-//! [`wait_for_interrupt`](hal_api::Machine::wait_for_interrupt), and wherever else a kernel likes. It serves devices by
-//! calling the functions given to [`register_interrupt`], which wake wakers, and tells its caller about timer and
+//! **Interrupts** are polled, never taken in kernel code: [`poll_interrupts`] is called after a trap, after
+//! [`wait_for_interrupt`](hal_api::Machine::wait_for_interrupt), and at other times of the kernel's choice. It serves
+//! devices by calling the functions given to [`register_interrupt`], which wake wakers, and reports timer and
 //! interprocessor interrupts, which are the kernel's own affair.
 //!
 //! **Harts**: [`start_harts`] starts the others; each calls [`join`] first.
@@ -60,22 +60,21 @@ impl Deref for Platform {
 }
 
 impl Platform {
-    /// What the real-time clock shows: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries
-    /// off.
+    /// Reads the real-time clock: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries off.
     pub fn real_time_ns(&self) -> Option<u64> {
         let registers = Mapped::new(self.description.real_time_clock?)?;
         let now = drivers::rtc::RealTimeClock::new(registers).nanoseconds();
-        // What does not fit into a signed number is no time that a program could be told.
+        // A value that does not fit into a signed number is no time for programs.
         (now <= i64::MAX as u64).then_some(now)
     }
 
-    /// A span of time in nanoseconds.
+    /// Converts ticks into nanoseconds.
     pub fn nanoseconds(&self, ticks: u64) -> u64 {
         scale(ticks, 1_000_000_000, self.description.timebase_frequency)
     }
 
-    /// A span of time in ticks of [`now`](hal_api::Machine::now), rounded up, so that waiting for it is never too
-    /// short.
+    /// Converts a span of time into ticks of [`now`](hal_api::Machine::now), rounded up, so that waiting for it is
+    /// never too short.
     pub fn ticks(&self, nanoseconds: u64) -> u64 {
         let (whole, rest) = (nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
         let frequency = self.description.timebase_frequency;
@@ -90,7 +89,7 @@ fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
 
 static PLATFORM: Once<Platform> = Once::new();
 
-/// Finds out what the machine is and takes it over. Once, on the hart that booted, before anything else.
+/// Identifies the machine and takes it over. Once, on the boot hart, before anything else.
 ///
 /// # Errors
 /// [`Damaged`] if the device tree cannot be used; the console still works, through the firmware.
@@ -107,8 +106,8 @@ pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damage
     Ok(platform)
 }
 
-/// As [`start`], but leaves serial line and interrupt controller alone, for a kernel that gives devices to programs.
-/// Text still goes to the firmware's console.
+/// Prepares the platform as [`start`] does, but leaves serial line and interrupt controller alone, for a kernel that
+/// gives devices to programs. Text still goes to the firmware's console.
 ///
 /// # Errors
 /// As `start`.
@@ -130,7 +129,7 @@ pub fn prepare(boot: &'static BootInformation) -> Result<&'static Platform, Dama
     Ok(PLATFORM.call_once(|| Platform { description }))
 }
 
-/// The platform that [`start`] found.
+/// Returns the platform that [`start`] found.
 ///
 /// # Panics
 /// If it was not called, or failed.
@@ -138,15 +137,15 @@ pub fn get() -> &'static Platform {
     PLATFORM.get().expect("the platform is not started")
 }
 
-/// How long a hart may take to come in after the firmware was asked for it. Emulators on busy hosts take their time,
-/// and the firmware's refusals are not always meant: see [`machine::start_hart`].
+/// Time limit for the arrival of a hart after the request to the firmware. Emulators on busy hosts are slow, and the
+/// firmware's refusals are not always meant: see [`machine::start_hart`].
 const ARRIVAL_LIMIT_NS: u64 = 5_000_000_000;
-/// How often one that is awaited is looked for.
+/// Interval between looks for an awaited hart.
 const ARRIVAL_LOOK_NS: u64 = 50_000;
 
 /// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first.
-/// Returns how many harts run then, this one included: fewer if the machine has fewer, or one does not come. Called
-/// once, by the hart that booted, before it uses its timer.
+/// Returns the number of harts that run then, this one included: fewer if the machine has fewer, or one does not come.
+/// Called once, by the boot hart, before it uses its timer.
 pub fn start_harts(count: usize) -> usize {
     let hart_ids = &get().hart_ids;
     let mut running = 1;
@@ -164,7 +163,7 @@ pub fn start_harts(count: usize) -> usize {
     running
 }
 
-/// Waits until a hart that was started has come in; gives up after a while, and says which of the two.
+/// Waits until a started hart has arrived, up to a limit; returns whether it has.
 fn arrives(index: usize) -> bool {
     let platform = get();
     let deadline = Machine::now() + platform.ticks(ARRIVAL_LIMIT_NS);
@@ -185,23 +184,23 @@ fn arrives(index: usize) -> bool {
     arrived
 }
 
-/// Makes the calling hart take part in interrupts; the first thing that a started hart does.
+/// Makes the calling hart take part in interrupts; the first call of a started hart.
 pub fn join() {
     interrupts::join();
 }
 
-/// What [`poll_interrupts`] found for the kernel to do.
+/// Interrupts that [`poll_interrupts`] leaves to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    /// The deadline of the timer has passed. It is taken back; set the next one.
+    /// The deadline of the timer has passed. The interrupt is acknowledged; set the next deadline.
     pub timer: bool,
-    /// Another hart asked for attention. It is taken back; look at what harts leave for each other.
+    /// Another hart has sent an interrupt, which is acknowledged; look at the messages between harts.
     pub ipi: bool,
-    /// Something is pending in a watched guest interrupt file; watch it no longer, or it stays so.
+    /// An interrupt is pending in a watched guest interrupt file; stop watching it, or it stays pending.
     pub guest: bool,
 }
 
-/// Serves everything that is pending on this hart. Costs one look at a register if there is nothing.
+/// Serves all interrupts pending on this hart. Costs one read of a register if there are none.
 #[must_use]
 #[inline]
 pub fn poll_interrupts() -> Pending {
@@ -224,7 +223,7 @@ fn serve(pending: hal_api::Interrupts) -> Pending {
     if pending.external {
         found.ipi |= interrupts::poll();
     }
-    // What the sender wrote before it interrupted must be visible to what the kernel reads now.
+    // The sender's writes before its interrupt must be visible to the kernel's reads from here on.
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     found
 }

@@ -1,4 +1,4 @@
-//! The machine's device memory, as the drivers want it.
+//! The machine's device memory, in the form that drivers require.
 
 use drivers::Registers;
 
@@ -9,7 +9,7 @@ use crate::machine::Window;
 pub struct Mapped(Window);
 
 impl Mapped {
-    /// The registers at this physical address and of this length; `None` if they cannot be device registers.
+    /// Maps the registers at this physical address and of this length; `None` if they cannot be device registers.
     pub fn new((address, length): (u64, u64)) -> Option<Mapped> {
         Window::new(address, length).map(Mapped)
     }

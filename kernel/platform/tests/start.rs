@@ -39,7 +39,7 @@ fn the_platform_on_the_fake_machine() {
     assert_eq!(platform.nanoseconds(platform.ticks(1_500)), 1_500);
     assert_eq!(platform.ticks(u64::MAX), 184_467_440_737_095_517);
 
-    // A clock whose registers nobody mapped is none; then there is one.
+    // A clock whose registers are not mapped is none; then there is one.
     assert_eq!(platform.real_time_clock, Some((RTC, 0x1000)));
     assert_eq!(platform.real_time_ns(), None);
     simulation.add_registers(RTC, 0x1000);
@@ -59,7 +59,7 @@ fn the_platform_on_the_fake_machine() {
     let interrupt = platform.serial.unwrap().device.interrupt.unwrap();
     assert_eq!(platform::register_interrupt(interrupt, |_| {}, 0), Err(RegisterError::Taken));
 
-    // Whoever listens is told when the device says that a byte is there.
+    // The listener is called when the device reports a byte.
     static TOLD: AtomicUsize = AtomicUsize::new(0);
     platform::set_console_listener(|| _ = TOLD.fetch_add(1, Ordering::Relaxed));
     let mut buffer = [0; 8];
@@ -86,7 +86,7 @@ fn the_platform_on_the_fake_machine() {
     assert_eq!(platform::start_harts(3), 3);
     assert_eq!(simulation.started(), [1, 2]);
 
-    // A hart that does not come is waited for, but not for ever.
+    // A hart that does not arrive is awaited, but not for ever.
     simulation.lose_hart(3);
     let before = Machine::now();
     assert_eq!(platform::start_harts(4), 3);

@@ -1,24 +1,24 @@
-//! Kernel threads: kernel code with a stack of its own, which waits where it stands.
+//! Kernel threads: kernel code with a stack of its own, which can wait inside a function.
 //!
-//! COPS's kernel needs none: whatever waits in it is a coroutine. To compare the two, a process can ask that its calls
+//! COPS's kernel needs none: its waiting calls are coroutines. To compare the two, a process can request that its calls
 //! are carried by kernel threads (`kernel_side` in the Unix kernel). A [`Thread`] is a future, so that the kernel's
-//! executor orders threads and coroutines by the same measure and nothing else is different between them: to poll it is
-//! to switch to its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures
+//! executor orders threads and coroutines by the same measure and there is no other difference between them: polling it
+//! switches to its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures
 //! ([`Current::block_on`]) and lets others run.
 //!
 //! # Memory
 //!
-//! A stack is 32 KiB, mapped in a window of the machine's with as much nothing below it. Stacks are mapped and unmapped
-//! several at a time, because each time all harts must flush; those of threads that have ended are used again, and up
-//! to [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
+//! A stack is 32 KiB, mapped in a window of the machine's above a guard region of the same size. Stacks are mapped and
+//! unmapped several at a time, because each time all harts must flush; those of threads that have ended are used again,
+//! and up to [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
 //!
-//! # Who may touch what
+//! # Access to a thread
 //!
-//! A thread's `Control` is used by two sides that never run at once: whoever polls the thread, and the thread. A thread
-//! that was started must be polled to its end; if it is dropped before, its stack and what lies on it are leaked,
-//! because nobody can know what there is.
+//! A thread's `Control` is used by two sides that never run at once: the poller of the thread, and the thread. A thread
+//! that was started must be polled to its end; if it is dropped before, its stack and the objects on it are leaked,
+//! because they cannot be found.
 //!
-//! A thread must not wait while it holds a spin lock, nor keep what it has read of its hart over a wait.
+//! A thread must not wait while it holds a spin lock, nor keep values read from its hart's state over a wait.
 #![cfg_attr(target_os = "none", no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -34,15 +34,15 @@ pub use stack::{KEPT, OutOfStacks, STACK_SIZE, Stack};
 
 type Body = Box<dyn FnOnce(&Current<'_>) + Send>;
 
-/// What a thread and whoever polls it share.
+/// State shared by a thread and its poller.
 struct Control {
-    /// Where the thread goes on.
+    /// Saved stack pointer of the thread.
     own: Cell<usize>,
-    /// Where whoever polls it goes on.
+    /// Saved stack pointer of the poller.
     poller: Cell<usize>,
     body: Cell<Option<Body>>,
     finished: Cell<bool>,
-    /// What wakes the thread's coroutine.
+    /// Waker of the thread's coroutine.
     waker: UnsafeCell<Waker>,
 }
 
@@ -53,12 +53,12 @@ pub struct Thread {
     started: bool,
 }
 
-// SAFETY: the function may be sent, and what lies on its stack goes from hart to hart with it, as with any thread; the
-// two sides never run at once, and whoever moves the future to another hart orders them.
+// SAFETY: the function may be sent, and the objects on its stack go from hart to hart with it, as with any thread; the
+// two sides never run at once, and the executor that moves the future to another hart orders them.
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// A thread that will call `body` on this stack when it is polled for the first time.
+    /// Makes a thread that will call `body` on this stack when it is polled for the first time.
     pub fn new(stack: Stack, body: impl FnOnce(&Current<'_>) + Send + 'static) -> Thread {
         let control = Control {
             own: Cell::new(0),
@@ -87,11 +87,11 @@ impl Future for Thread {
             this.started = true;
             control.own.set(stack.prepare(enter, core::ptr::from_ref(control).addr()));
         }
-        // SAFETY: the thread's own place is what `prepare` or its last switch has left there; it is used once, because
+        // SAFETY: the thread's own place was left there by `prepare` or by its last switch; it is used once, because
         // each switch back leaves a new one.
         unsafe { stack::switch(control.poller.as_ptr(), control.own.get()) };
         if control.finished.get() {
-            // The thread is not on it any more, and will not be again.
+            // The thread has left its stack, and will not return to it.
             this.stack = None;
             return Poll::Ready(());
         }
@@ -128,19 +128,19 @@ pub struct Current<'a> {
 }
 
 impl Current<'_> {
-    /// Goes back to whoever polls the thread; returns when it is polled again.
+    /// Switches back to the poller; returns when the thread is polled again.
     pub fn suspend(&self) {
-        // SAFETY: whoever polls the thread has left its place there just now, before it came here.
+        // SAFETY: the poller has left its place there just now, before it switched here.
         unsafe { stack::switch(self.control.own.as_ptr(), self.control.poller.get()) };
     }
 
-    /// What makes the thread go on.
+    /// Returns the waker that makes the thread go on.
     pub fn waker(&self) -> Waker {
         // SAFETY: it changes only while the thread does not run.
         unsafe { (*self.control.waker.get()).clone() }
     }
 
-    /// Waits for a future where it stands.
+    /// Waits for a future, blocking the thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         loop {
@@ -184,13 +184,13 @@ mod stack {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OutOfStacks;
 
-    /// A mapped stack, by its slot. Given back when it is dropped.
+    /// A mapped stack, by its slot. Dropping it returns it to the pool.
     #[derive(Debug)]
     pub struct Stack(usize);
 
     /// Slots are below `fresh` if they were ever used; those are mapped and in use, or mapped and `free`, or `empty`.
     struct Pool {
-        /// What each slot is mapped to.
+        /// Memory mapped to each slot.
         memory: Vec<Option<Block>>,
         free: Vec<usize>,
         empty: Vec<usize>,
@@ -203,7 +203,7 @@ mod stack {
     }
 
     impl Stack {
-        /// A stack; several are made if there is none.
+        /// Takes a stack from the pool; several are made if there is none.
         ///
         /// # Errors
         /// [`OutOfStacks`].
@@ -215,10 +215,10 @@ mod stack {
             pool.free.pop().map(Stack).ok_or(OutOfStacks)
         }
 
-        /// Prepares it for a thread; gives the place where that begins.
+        /// Prepares the stack for a thread; returns the thread's initial stack pointer.
         pub(crate) fn prepare(&self, entry: extern "C" fn(usize) -> !, argument: usize) -> usize {
-            // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and nobody runs
-            // on it: whoever has the `Stack` prepares it once, before the thread begins.
+            // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and no code runs
+            // on it: the owner of the `Stack` prepares it once, before the thread begins.
             unsafe { prepare_stack(thread_stack_top(self.0), entry, argument) }
         }
     }
@@ -235,7 +235,7 @@ mod stack {
     }
 
     impl Pool {
-        /// Maps some more, as far as there is memory that programs could have too.
+        /// Maps more stacks, as far as there is memory that programs could have too.
         fn grow(&mut self) {
             let mut done = 0;
             while done < BATCH && memory::frames::available_to_programs(2 * FRAMES) {
@@ -269,11 +269,11 @@ mod stack {
             }
         }
 
-        /// Gives back the memory of some that nobody uses.
+        /// Frees the memory of some unused stacks.
         fn shrink(&mut self) {
             let first = self.free.len() - BATCH;
             for &slot in &self.free[first..] {
-                // SAFETY: nobody uses the stack, nor will before it is mapped anew; its memory is freed after the
+                // SAFETY: the stack is unused, and stays so until it is mapped anew; its memory is freed after the
                 // flush.
                 unsafe { set_thread_stack(slot, None) };
             }
@@ -295,7 +295,7 @@ mod stack {
     }
 }
 
-/// On the developer's computer there are no stacks to be had.
+/// The developer's computer has no such stacks.
 #[cfg(not(target_os = "none"))]
 mod stack {
     /// Bytes of a stack.
@@ -307,7 +307,7 @@ mod stack {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OutOfStacks;
 
-    /// Nobody can have one.
+    /// A stack that cannot exist.
     #[derive(Debug)]
     pub enum Stack {}
 
@@ -323,7 +323,7 @@ mod stack {
         }
     }
 
-    /// Nobody comes here: there is no stack to leave or to enter.
+    /// Is never called: there is no stack to leave or to enter.
     ///
     /// # Safety
     /// It does nothing.

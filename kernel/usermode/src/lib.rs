@@ -1,16 +1,16 @@
-//! Where address spaces meet the machine: entering user mode, and forgetting translations.
+//! The link between address spaces and the machine: entering user mode, and flushing translations.
 //!
-//! `memory` knows what is mapped and what must be flushed, `platform` knows how a hart switches and flushes; neither
-//! knows the other. Here a [`Space`] is an address space that harts can run in, and every change of it is followed by
-//! the flush that it asks for.
+//! `memory` has the mappings and the flushes that they need, `platform` can switch and flush harts; the two are
+//! independent of each other. Here a [`Space`] is an address space that harts can run in, and every change of it is
+//! followed by the flush that it requires.
 //!
 //! # ROOT-LIVES
 //!
 //! A hart goes on walking the page table that its `satp` names when it is back in the kernel, until it enters another
-//! space: most traps return to where they came from, and writing `satp` is dear. So each hart *owns a share* of the
-//! space it is in (`CURRENT`); the tables live at least as long as a hart can walk them. The price is that the root of
-//! a process that has ended is freed only when every hart that was in it has moved on. [`Space::retire`] frees
-//! everything else at once and asks idle harts to move on; they do so in [`release_retired`].
+//! space: most traps return to the interrupted program, and writing `satp` is expensive. So each hart *owns a share* of
+//! the space it is in (`CURRENT`); the tables live at least as long as a hart can walk them. The price is that the root
+//! of an ended process is freed only when every hart that was in it has moved on. [`Space::retire`] frees everything
+//! else at once and asks idle harts to move on; they do so in [`release_retired`].
 #![cfg_attr(target_os = "none", no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -32,7 +32,7 @@ use spin::{Mutex, MutexGuard, Once};
 
 pub use memory::space::Fault;
 
-/// How programs run in a space.
+/// Mode in which programs run in a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// In user mode.
@@ -48,12 +48,12 @@ pub struct Space {
     retired: AtomicBool,
 }
 
-// Harts are indexes of arrays here and there.
+// Harts index arrays of both sizes.
 const _: () = assert!(memory::MAX_HARTS == MAXIMUM_HARTS);
 
-/// The space whose table each hart walks, owned by that hart (ROOT-LIVES). Locked by its own hart only.
+/// Space whose table each hart walks, owned by that hart (ROOT-LIVES). Locked by its own hart only.
 static CURRENT: [Mutex<Option<Arc<Space>>>; MAXIMUM_HARTS] = [const { Mutex::new(None) }; MAXIMUM_HARTS];
-/// The address of that space, to compare without a lock; 0 for none. Used by its own hart only, hence relaxed.
+/// Address of that space, to compare without a lock; 0 for none. Used by its own hart only, hence relaxed.
 static CURRENT_ADDRESS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
 
 fn identifiers() -> &'static Identifiers {
@@ -72,7 +72,7 @@ fn kernel_half() -> &'static KernelHalf {
 }
 
 impl Space {
-    /// A space with nothing in it.
+    /// Makes an empty space.
     pub fn new(limits: Limits, kind: Kind) -> Result<Space, OutOfMemory> {
         let root = match kind {
             Kind::User => RootSize::Page,
@@ -82,19 +82,19 @@ impl Space {
         Ok(Space { memory: Mutex::new(memory), kind, retired: AtomicBool::new(false) })
     }
 
-    /// How programs run here.
+    /// Returns the mode in which programs run here.
     #[inline]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Access to the memory, for copying and for changes. What a change returns goes to [`flush`].
+    /// Locks the memory, for copying and for changes. The [`Flush`] of a change goes to [`flush`].
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, AddressSpace> {
         self.memory.lock()
     }
 
-    /// Goes to user mode in this space, until something happens.
+    /// Runs the program in this space in user mode until the next trap.
     #[inline]
     pub fn enter(self: &Arc<Self>, context: &mut UserContext) -> Trap {
         let hart = Machine::hart();
@@ -133,12 +133,12 @@ impl Space {
         Ok(())
     }
 
-    /// Takes everything out: all of the user half's mappings.
+    /// Removes all of the user half's mappings.
     pub fn clear(&self) {
         while self.clear_part() {}
     }
 
-    /// Takes a part out, with a bounded amount of work; whether more may be left.
+    /// Removes a part of the mappings, with a bounded amount of work; returns whether more may be left.
     pub fn clear_part(&self) -> bool {
         let removed = self.memory.lock().clear_part();
         match removed {
@@ -150,7 +150,7 @@ impl Space {
         }
     }
 
-    /// As [`clear`](Self::clear), for good: harts that still walk the table are asked to stop.
+    /// Clears the space as [`clear`](Self::clear) does, for good: harts that still walk the table are asked to stop.
     pub fn retire(&self) {
         self.clear();
         self.retired.store(true, Ordering::Release);
@@ -161,7 +161,7 @@ impl Space {
     }
 }
 
-/// Carries a flush out and frees what waits for it.
+/// Carries a flush out and frees the frames that wait for it.
 pub fn flush(flush: Flush) {
     flush.after(|request| {
         if let Some(flush) = machine_flush(request) {
@@ -171,7 +171,7 @@ pub fn flush(flush: Flush) {
     });
 }
 
-/// Has the harts of a mask look at their instructions anew (FETCH-AFTER-WRITE).
+/// Makes the harts of a mask synchronise their instruction fetch (FETCH-AFTER-WRITE).
 fn synchronise_instructions(harts: u64) {
     if harts != 0 {
         Machine::synchronise_instructions(HartSet::from_mask(harts));
@@ -205,7 +205,7 @@ fn activate(entry: &Entry, kind: Kind) {
     let root_ppn = entry.root / memory::PAGE_SIZE;
     match kind {
         // SAFETY: the root was made from the kernel's own upper half (`kernel_half`); it stays allocated because the
-        // caller makes this hart own a share of the space (ROOT-LIVES); what its lower half maps is only what `memory`
+        // caller makes this hart own a share of the space (ROOT-LIVES); its lower half maps only memory that `memory`
         // hands to programs.
         Kind::User => unsafe { Machine::activate(root_ppn, entry.identifier) },
         // SAFETY: as above, and `Space::new` gave it a root of four frames, aligned to them.
@@ -229,7 +229,7 @@ fn leave(old: Option<Arc<Space>>, hart: usize) {
     }
 }
 
-/// Moves this hart out of a space that has been retired. Called between coroutines and when idle.
+/// Moves this hart out of a retired space. Called between coroutines and when idle.
 #[inline]
 pub fn release_retired() {
     let hart = Machine::hart();
