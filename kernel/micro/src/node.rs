@@ -1,4 +1,4 @@
-//! What a hart runs: its ready queues, its current thread, and what is to happen before it leaves the kernel.
+//! The scheduling state of a hart: its ready queues, its current thread, and the pending scheduler action.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -6,44 +6,44 @@ use core::marker::PhantomData;
 use abi_sel4::configuration::{self, PRIORITIES};
 use objects::{Queue, Ref, Tcb, VirtualRoot};
 
-/// The most harts that the kernel uses.
+/// The largest number of harts.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
-/// Ticks until the next thread of the same priority has its turn.
+/// Length of a time slice in ticks.
 pub const TICKS_IN_A_TURN: u16 = configuration::TICKS_IN_A_TURN as u16;
-/// Guest interrupt files of a hart that are used, and one, because there is no file 0.
+/// Number of guest interrupt files of a hart that are used, plus one, because there is no file 0.
 pub const FILES: usize = 8;
-/// Domains that there can be.
+/// The largest number of domains.
 pub const MAXIMUM_DOMAINS: usize = 4;
 
-/// What is to happen before the kernel is left.
+/// The scheduler action before the kernel is left (seL4's `ksSchedulerAction`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The current thread goes on.
+    /// The current thread continues.
     Resume,
-    /// The best thread is looked for.
+    /// The most important ready thread is chosen.
     Choose,
-    /// This thread runs, if no better one is ready.
+    /// This thread runs, if no more important thread is ready.
     Switch(Ref<Tcb>),
 }
 
-/// Where a priority stands in the bitmaps: the highest first, because a machine without an instruction for it finds a
-/// word's lowest bit with a multiplication, and its highest only with many instructions.
+/// The place of a priority in the bitmaps: the highest priority first, because a machine without an instruction for it
+/// finds a word's lowest bit with a multiplication, and its highest only with many instructions.
 #[inline(always)]
 fn place(priority: u8) -> (usize, u32) {
     let place = u32::from(u8::MAX - priority);
     (place as usize / 64, place % 64)
 }
 
-/// A neighbour in a queue.
+/// A link to a neighbour in a queue.
 pub type Link = Cell<Option<Ref<Tcb>>>;
 
-/// The links of a thread that hold the queues of one kind together. A thread can be in one queue of each kind.
+/// The links of a thread in the queues of one kind. A thread can be in one queue of each kind.
 pub trait Links {
-    /// The thread's neighbours: the next and the one before.
+    /// The thread's links: next and previous.
     fn of(thread: &Tcb) -> (&Link, &Link);
 }
 
-/// Queues of threads that could run.
+/// The kind of ready queues of threads.
 pub struct Threads;
 
 impl Links for Threads {
@@ -53,7 +53,7 @@ impl Links for Threads {
     }
 }
 
-/// Queues of threads whose handlers of asynchronous invocations could run.
+/// The kind of ready queues of handlers of asynchronous invocations.
 pub struct Handlers;
 
 impl Links for Handlers {
@@ -63,8 +63,8 @@ impl Links for Handlers {
     }
 }
 
-/// The threads of a domain on a hart that could run; or, as `Ready<Handlers>`, those of a domain whose handlers of
-/// asynchronous invocations could.
+/// The ready queues of a domain on a hart; or, as `Ready<Handlers>`, the ready queues of a domain's handlers of
+/// asynchronous invocations.
 pub struct Ready<Kind = Threads> {
     queues: [Queue; PRIORITIES],
     levels: [Cell<u64>; PRIORITIES / 64],
@@ -79,7 +79,7 @@ impl<Kind: Links> Default for Ready<Kind> {
 }
 
 impl<Kind: Links> Ready<Kind> {
-    /// No thread.
+    /// Makes empty queues.
     pub const fn new() -> Ready<Kind> {
         Ready {
             queues: [const { Queue::new() }; PRIORITIES],
@@ -89,7 +89,7 @@ impl<Kind: Links> Ready<Kind> {
         }
     }
 
-    /// The highest priority at which a thread is ready.
+    /// The highest priority with a ready thread.
     #[inline(always)]
     pub fn highest(&self) -> Option<u8> {
         let summary = self.summary.get();
@@ -101,7 +101,7 @@ impl<Kind: Links> Ready<Kind> {
         Some(255 - (level * 64 + bit) as u8)
     }
 
-    /// Whether no thread is ready at a higher priority.
+    /// Whether no thread with a higher priority is ready.
     #[inline(always)]
     pub fn has_none_above(&self, priority: u8) -> bool {
         let (level, bit) = place(priority);
@@ -114,7 +114,7 @@ impl<Kind: Links> Ready<Kind> {
         self.queues[usize::from(priority)].head.get()
     }
 
-    /// Puts a thread at the head.
+    /// Inserts a thread at the head of its priority's queue.
     #[inline]
     pub fn push_front(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
@@ -133,7 +133,7 @@ impl<Kind: Links> Ready<Kind> {
         queue.head.set(Some(thread));
     }
 
-    /// Puts a thread at the end.
+    /// Appends a thread to its priority's queue.
     #[inline]
     pub fn push_back(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
@@ -152,7 +152,7 @@ impl<Kind: Links> Ready<Kind> {
         queue.tail.set(Some(thread));
     }
 
-    /// Takes a thread out that is in.
+    /// Removes a thread from the queue that contains it.
     #[inline]
     pub fn remove(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
@@ -177,7 +177,7 @@ impl<Kind: Links> Ready<Kind> {
         }
     }
 
-    /// Whether the bitmaps say that a thread of this priority is in.
+    /// Whether a thread of this priority is ready according to the bitmaps.
     pub(crate) fn is_marked(&self, priority: u8) -> bool {
         let (level, bit) = place(priority);
         let word = self.levels[level].get();
@@ -193,39 +193,39 @@ impl<Kind: Links> Ready<Kind> {
     }
 }
 
-/// What a hart runs. The queues come last, so that instructions reach the other fields with their offsets.
+/// The scheduling state of a hart. The most used fields come first, so that the offsets of instructions reach them.
 #[repr(C)]
 pub struct Node {
-    /// The thread that runs; `None` if the hart has nothing to do.
+    /// The current thread; `None` if the hart is idle.
     pub current: Cell<Option<Ref<Tcb>>>,
-    /// What is to happen next.
+    /// The pending scheduler action.
     pub action: Cell<Action>,
-    /// When the next tick is, in the machine's time.
+    /// Time of the next tick, in the machine's time.
     pub next_tick: Cell<u64>,
-    /// Which other harts have to be told to look again, as bits.
+    /// Other harts that must reschedule, as bits.
     pub pokes: Cell<u32>,
-    /// The identifier of the address space whose tables the hart uses; 0 for none but the kernel's. It outlives the
-    /// current thread, which another hart may take away.
+    /// ASID of the address space whose tables the hart uses; 0 for the kernel's. It outlives the current thread, which
+    /// another hart may stop.
     pub asid: Cell<u16>,
-    /// The thread that the hart ran last, if its address space is still the active one.
+    /// The thread that the hart entered last, if its address space is still active.
     pub entered: Cell<Option<Ref<Tcb>>>,
-    /// Whether the hart may know translations that are not true any more.
+    /// Whether the hart's TLB may contain stale translations.
     pub is_stale: Cell<bool>,
     /// The thread whose handler of asynchronous invocations the hart runs.
     pub serving: Cell<Option<Ref<Tcb>>>,
-    /// Whether that thread is the one that called for it here, and the hart's current one.
+    /// Whether that thread is the hart's current one, which woke its handler here.
     pub serves_own: Cell<bool>,
-    /// Until when the hart looks at the handler's buffer, in which there is nothing; 0 while there is something.
+    /// Time until which the hart polls the handler's empty buffer; 0 while there are requests.
     pub linger_until: Cell<u64>,
-    /// The thread in whose name requests are decoded.
+    /// The proxy thread, whose registers hold the messages of requests.
     pub proxy: Cell<Option<Ref<Tcb>>>,
-    /// The threads that could run, by domain.
+    /// The ready queues, by domain.
     pub ready: [Ready; MAXIMUM_DOMAINS],
-    /// Whose the hart's guest interrupt files are; there is no file 0.
+    /// Owners of the hart's guest interrupt files; there is no file 0.
     pub files: [Cell<Option<Ref<Tcb>>>; FILES],
-    /// Whether the hart runs a virtualised thread, or did when it last left the kernel.
+    /// Whether the hart runs a virtualised thread, or entered one when it last left the kernel.
     pub is_virtualised: Cell<bool>,
-    /// The table under which it does.
+    /// The root table for virtualised threads.
     pub virtual_root: Cell<Option<VirtualRoot>>,
 }
 
@@ -251,7 +251,7 @@ impl Node {
     }
 }
 
-/// What a hart does next.
+/// The hart's next action after a kernel entry.
 pub(crate) enum Next {
     Run(Ref<Tcb>),
     /// A virtualised thread.

@@ -1,13 +1,13 @@
-//! Rings of dying objects: those that are taken apart together.
+//! Rings of dying objects that are destroyed together.
 //!
-//! An object whose last capability was deleted, and that cannot be freed in one step, leaves *remains* in the slot of
-//! that capability. Remains that belong together are linked in a ring through the slots that hold them. A ring has no
-//! beginning, so that two become one, and one member leaves, with a constant number of stores, whoever holds which
-//! member.
+//! An object whose last capability was deleted, and that cannot be destroyed in one step, leaves its *remains* (a
+//! zombie) in the slot of that capability. Remains that belong together are linked in a ring through the slots that
+//! hold them. A ring has no beginning, so that joining two rings, and removing a member, take a constant number of
+//! stores, from any member.
 
 use objects::{Capability, Dying, Ref, Ring, Slot};
 
-/// The ring of an object alone whose remains are in this slot.
+/// Makes a ring of one member, the remains in this slot.
 pub fn alone(slot: Ref<Slot>) -> Ring {
     Ring { next: slot, previous: slot }
 }
@@ -26,13 +26,13 @@ fn change(slot: Ref<Slot>, change: impl FnOnce(Ring) -> Ring) {
     }
 }
 
-/// Makes two neighbours know each other.
+/// Links two neighbours.
 fn link(before: Ref<Slot>, behind: Ref<Slot>) {
     change(before, |ring| Ring { next: behind, ..ring });
     change(behind, |ring| Ring { previous: before, ..ring });
 }
 
-/// Makes one ring of the rings of two members. If they are in one already, makes it two.
+/// Joins the rings of two members. If they are in one ring already, splits it.
 pub fn join(first: Ref<Slot>, second: Ref<Slot>) {
     if let (Some((_, one)), Some((_, other))) = (remains(first), remains(second)) {
         link(first, other.next);
@@ -40,7 +40,7 @@ pub fn join(first: Ref<Slot>, second: Ref<Slot>) {
     }
 }
 
-/// Takes a member out of its ring; the one behind it, if there is another.
+/// Removes a member from its ring; returns the next member, if there is another.
 pub fn leave(slot: Ref<Slot>) -> Option<Ref<Slot>> {
     let (_, Ring { next, previous }) = remains(slot)?;
     link(previous, next);
@@ -48,7 +48,7 @@ pub fn leave(slot: Ref<Slot>) -> Option<Ref<Slot>> {
     (next != slot).then_some(next)
 }
 
-/// Makes the neighbours of a member know that it is in another slot now.
+/// Repairs a ring after one of its members has moved to another slot.
 pub fn moved(from: Ref<Slot>, to: Ref<Slot>) {
     let Some((_, Ring { next, previous })) = remains(to) else { return };
     if next == from {
@@ -59,7 +59,7 @@ pub fn moved(from: Ref<Slot>, to: Ref<Slot>) {
     }
 }
 
-/// Repairs the rings after what two slots hold was exchanged.
+/// Repairs the rings after the capabilities of two slots were exchanged.
 pub fn exchanged(first: Ref<Slot>, second: Ref<Slot>) {
     let instead = |slot: Ref<Slot>| match slot {
         slot if slot == first => second,

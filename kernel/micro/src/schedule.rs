@@ -1,9 +1,9 @@
-//! Which thread runs.
+//! The scheduler.
 //!
 //! Each hart has a ready queue for each domain and priority, and a bitmap of two levels over the priorities, so that
-//! the best thread is found with two look-ups. A hart's current thread is in no queue. What a kernel entry decides is
-//! left in the node's [`Action`], and `Kernel::schedule` carries it out once, before the kernel is left: so a thread
-//! that is woken and at once outdone by another never costs a switch.
+//! two look-ups find the most important thread. A hart's current thread is in no queue. A kernel entry stores its
+//! decision in the node's [`Action`], and `Kernel::schedule` performs it once, before the kernel is left: so a thread
+//! that is woken and outranked by another in one kernel entry costs no context switch.
 
 use objects::{Ref, Tcb, ThreadState};
 
@@ -14,7 +14,7 @@ impl Kernel {
     /// The thread that made this kernel entry.
     ///
     /// # Panics
-    /// If the hart was idle: nothing that asks for it can happen then.
+    /// If the hart is idle: only kernel entries that a thread made may call this.
     #[inline(always)]
     pub(crate) fn current(&self) -> Ref<Tcb> {
         self.node().current.get().expect("a thread came into the kernel")
@@ -25,7 +25,7 @@ impl Kernel {
         &self.nodes[self.node_of(thread)].ready[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
     }
 
-    /// Puts a thread at the head of its queue, if it is in none.
+    /// Inserts a thread at the head of its ready queue, if it is in none.
     #[inline]
     pub(crate) fn enqueue(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() == 0 {
@@ -35,7 +35,7 @@ impl Kernel {
         }
     }
 
-    /// Puts a thread at the end of its queue, if it is in none.
+    /// Appends a thread to its ready queue, if it is in none.
     #[inline]
     pub(crate) fn append(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() == 0 {
@@ -45,7 +45,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a thread out of its queue, if it is in one.
+    /// Removes a thread from its ready queue, if it is in one.
     #[inline]
     pub(crate) fn dequeue(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() != 0 {
@@ -54,7 +54,7 @@ impl Kernel {
         }
     }
 
-    /// Notes that another hart may have to run this thread.
+    /// Records that another hart may have to run this thread.
     #[inline(always)]
     fn poke(&self, thread: Ref<Tcb>) {
         if cfg!(feature = "smp") {
@@ -69,7 +69,7 @@ impl Kernel {
         }
     }
 
-    /// Changes a thread's state, and notes that another has to run if the current one no longer can.
+    /// Changes a thread's state, and requests rescheduling if the current thread is no longer runnable.
     #[inline]
     pub(crate) fn set_state(&self, thread: Ref<Tcb>, state: ThreadState) {
         thread.set_state_word(state);
@@ -81,7 +81,7 @@ impl Kernel {
         }
     }
 
-    /// Makes the best thread be looked for before the kernel is left.
+    /// Requests rescheduling before the kernel is left.
     #[inline]
     pub(crate) fn reschedule(&self) {
         if let Action::Switch(thread) = self.node().action.get() {
@@ -90,13 +90,13 @@ impl Kernel {
         self.node().action.set(Action::Choose);
     }
 
-    /// A thread can run again: now, if it is the best.
+    /// Makes a thread ready, and runs it before the current one if it is more important.
     #[inline(never)]
     pub(crate) fn possibly_switch_to(&self, thread: Ref<Tcb>) {
         self.possibly_switch_here(thread);
     }
 
-    /// As [`possibly_switch_to`](Kernel::possibly_switch_to), where there is no time for a call.
+    /// As [`possibly_switch_to`](Kernel::possibly_switch_to), inlined.
     #[inline(always)]
     pub(crate) fn possibly_switch_here(&self, thread: Ref<Tcb>) {
         let elsewhere = cfg!(feature = "smp") && self.node_of(thread) != self.here();
@@ -115,7 +115,7 @@ impl Kernel {
         self.node().ready[self.domains.index()].has_none_above(priority)
     }
 
-    /// Carries out the node's action; afterwards its current thread is the one to run.
+    /// Performs the node's action; afterwards its current thread is the thread to run.
     #[inline(always)]
     pub(crate) fn schedule(&self) {
         let action = self.node().action.get();
@@ -130,8 +130,8 @@ impl Kernel {
         }
     }
 
-    /// A thread that was woken runs at once if it is more important than the one that made this kernel entry. Otherwise
-    /// that one goes on with its turn, and the other comes next of those that are as important.
+    /// Switches to a woken thread if it is more important than the thread that made this kernel entry. Otherwise the
+    /// current thread continues its time slice, and the woken thread is the next of its priority.
     #[inline(always)]
     fn schedule_now(&self, action: Action) {
         let node = self.node();
@@ -173,7 +173,7 @@ impl Kernel {
         node.current.set(next);
     }
 
-    /// The best of the same priority has its turn.
+    /// Ends the current thread's turn, so that the next thread of its priority runs.
     pub(crate) fn yield_turn(&self) {
         let current = self.current();
         self.dequeue(current);
@@ -181,7 +181,7 @@ impl Kernel {
         self.reschedule();
     }
 
-    /// A tick of the clock has passed.
+    /// Counts a tick of the clock: ends the current thread's time slice or domain when it is used up.
     pub(crate) fn tick(&self) {
         if let Some(current) = self.node().current.get()
             && current.state().is_runnable()
@@ -195,7 +195,7 @@ impl Kernel {
                 more => current.time_slice.set(more - 1),
             }
         } else {
-            // Nothing runs here: should something be ready all the same, it is found now.
+            // The hart is idle: rescheduling finds a thread that has become ready without a notification.
             self.reschedule();
         }
         if self.domains.known() > 1 && self.here() == 0 && self.domains.tick() {
@@ -203,7 +203,7 @@ impl Kernel {
         }
     }
 
-    /// Begins the schedule of domains at this entry, now.
+    /// Starts the domain schedule at this entry.
     pub(crate) fn start_schedule(&self, index: usize) {
         self.domains.start_at(index);
         self.reschedule();

@@ -1,25 +1,24 @@
 //! Several harts under one lock.
 //!
-//! The lock is taken at every kernel entry and given back before a thread is entered, so kernel state is never seen by
-//! two harts at once. Only registers of running threads are outside of it (RUNNING-CONTEXT in `objects`). A hart that
-//! wants to change a thread that another one runs first takes it away from there: it interrupts the other hart, waits
-//! until that has left user mode, and makes its node idle. When the other hart then gets the lock, it finds that it
-//! runs nothing and chooses anew. A system call that the thread was just making is taken back, so that it is made
-//! again.
+//! The lock is taken at every kernel entry and released before a thread is entered, so two harts never access kernel
+//! state at the same time. Only registers of running threads are not protected by it (RUNNING-CONTEXT in `objects`). A
+//! hart that changes a thread that runs on another hart first stops it there: it interrupts the other hart, waits until
+//! that hart has left user mode, and makes its node idle. When the other hart then gets the lock, it has no current
+//! thread and reschedules. A system call that the thread was just making is undone, so that it is restarted.
 //!
-//! A hart that waits for the lock is still in the address space that it came from, and fetches the kernel's own
-//! instructions through its tables. If that space goes, its memory may be another object's before the waiting hart has
-//! its turn. So whoever takes an address space away waits until every hart that came from it has left it
-//! (`must_leave`), which they do while they wait (LEFT-SPACE).
+//! A hart that waits for the lock is still in the address space from which it entered, and fetches the kernel's
+//! instructions through its tables. If that space is deleted, its memory may belong to another object before the
+//! waiting hart gets the lock. So the deleting hart waits until every hart that entered from the space has left it
+//! (`must_leave`), which the harts do while they wait for the lock (LEFT-SPACE).
 //!
-//! A hart that waits for the lock says so (`waiting`). A long operation gives the lock back after the step in which it
-//! is, and a turn of asynchronous invocations after the invocation, as if there were an interrupt. A hart that comes
-//! for the lock while another waits gives way for a moment ([`COURTESY`]): without that, a hart whose thread makes one
-//! call after the other can keep others out for as long as it likes, because the lock is free for less time than it
-//! takes to see that. The moment is bounded, because the hart that waits may not run: a hypervisor or an emulator may
-//! have fewer processors than the machine has harts.
+//! A hart that waits for the lock sets its bit in `waiting`. A long operation then releases the lock after the current
+//! step, and a turn of asynchronous invocations after the current invocation, as for an interrupt. A hart that is about
+//! to take the lock while another waits yields for a moment ([`COURTESY`]): otherwise a hart whose thread makes one
+//! call after another could exclude others for any time, because the lock is free for less time than it takes to see
+//! that. The moment is bounded, because the waiting hart may not run: a hypervisor or an emulator may have fewer
+//! processors than the machine has harts.
 //!
-//! Without the feature `smp` there is one hart, and nothing of this costs anything.
+//! Without the feature `smp` there is one hart, and this module costs nothing.
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
@@ -32,7 +31,7 @@ use crate::hart::{Harts, IN_KERNEL, IN_SYSTEM_CALL, IN_USER};
 use crate::kernel::Kernel;
 use crate::node::Action;
 
-/// How many looks a hart gives way for that comes for the lock while another waits.
+/// Number of polls for which a hart yields the lock to a waiting hart.
 const COURTESY: u32 = 64;
 
 /// The kernel, locked.
@@ -47,8 +46,8 @@ impl Deref for Entered<'_> {
     }
 }
 
-/// A kernel and its lock, with the words that harts touch without it. The reference comes first, because the kernel
-/// ends further away than an instruction's offset reaches.
+/// A kernel and its lock, with the words that harts access without the lock. The reference comes first, because the
+/// kernel is larger than the range of an instruction's offset.
 #[repr(C)]
 pub struct Shared {
     harts: &'static Harts,
@@ -56,12 +55,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A kernel without any thread, whose harts have these words.
+    /// Makes a kernel without threads, whose harts have these words.
     pub const fn new(harts: &'static Harts) -> Shared {
         Shared { harts, kernel: Lock::new(Kernel::new(harts)) }
     }
 
-    /// Takes the lock before there are other harts.
+    /// Takes the lock while no other hart runs.
     pub fn lock(&self) -> Locked<'_, Kernel> {
         self.kernel.lock()
     }
@@ -89,7 +88,7 @@ impl Shared {
         Entered(kernel)
     }
 
-    /// Lets those who wait for the lock have it first, if they take it in a moment.
+    /// Waits for a moment, so that waiting harts can take the lock first.
     #[cold]
     #[inline(never)]
     fn give_way(&self, hart: usize) {
@@ -97,19 +96,19 @@ impl Shared {
             if !self.harts.others_wait() {
                 return;
             }
-            // The lock may be held by a hart that waits for this one.
+            // The hart that holds the lock may wait for this hart.
             self.harts.obey(hart);
             core::hint::spin_loop();
         }
     }
 
-    /// Runs a thread until something happens. The caller has given the lock back.
+    /// Runs a thread until it traps. The caller has released the lock.
     #[inline(always)]
     pub fn visit(&self, thread: Ref<Tcb>, hart: usize) -> Trap {
         self.note_trap(objects::enter::<Machine>(thread), hart)
     }
 
-    /// Notes that a hart has come into the kernel, as [`Harts::note_trap`].
+    /// Records that a hart has entered the kernel, as [`Harts::note_trap`].
     #[inline(always)]
     pub fn note_trap(&self, trap: Trap, hart: usize) -> Trap {
         self.harts.note_trap(trap, hart)
@@ -123,7 +122,7 @@ impl Kernel {
         self.harts.others_wait()
     }
 
-    /// Notes under the lock that this hart runs a thread from now on.
+    /// Records, under the lock, that this hart runs a thread from now on.
     #[inline(always)]
     pub(crate) fn note_user(&self) {
         if cfg!(feature = "smp") {
@@ -134,7 +133,7 @@ impl Kernel {
         }
     }
 
-    /// Notes under the lock that this hart gives the lock back without running a thread: its current thread's system
+    /// Records, under the lock, that this hart releases the lock without running a thread: its current thread's system
     /// call is done.
     #[inline(always)]
     pub(crate) fn note_kernel(&self) {
@@ -143,7 +142,7 @@ impl Kernel {
         }
     }
 
-    /// Takes a thread away from another hart that runs it. It stays runnable.
+    /// Stops a thread that runs on another hart. The thread stays runnable.
     #[inline]
     pub(crate) fn stop_elsewhere(&self, thread: Ref<Tcb>) {
         if cfg!(feature = "smp") {
@@ -154,8 +153,8 @@ impl Kernel {
         }
     }
 
-    /// Takes threads away from the other harts that run in one of these address spaces, by their identifiers, and has
-    /// those harts leave it. LEFT-SPACE: afterwards no other hart uses their tables.
+    /// Stops the threads of other harts that run in one of these address spaces, selected by ASID, and makes those
+    /// harts leave it. LEFT-SPACE: afterwards no other hart uses the tables of these address spaces.
     #[inline]
     pub(crate) fn stop_address_spaces(&self, are_meant: impl Fn(u16) -> bool) {
         if cfg!(feature = "smp") {
@@ -163,8 +162,8 @@ impl Kernel {
                 let node = &self.nodes[index];
                 if are_meant(node.asid.get()) {
                     self.stop_node(index);
-                    // The hart is in the kernel, or it would have a thread; and it is on its way to the lock, or it
-                    // would be in no space.
+                    // The hart is in the kernel, because it has no thread; and it waits for the lock, because it is
+                    // still in an address space.
                     let must_leave = &self.harts.each[index].must_leave;
                     must_leave.store(true, Ordering::Release);
                     while must_leave.load(Ordering::Acquire) {
@@ -176,14 +175,15 @@ impl Kernel {
         }
     }
 
-    /// Takes what is pending out of a hart's guest interrupt file, to which nobody can store any more, and disables it.
+    /// Takes the pending identities out of a hart's guest interrupt file and disables it. No store can reach the file
+    /// any more.
     pub(crate) fn drain_file(&self, index: usize, file: usize) -> u64 {
         if !cfg!(feature = "smp") || index == self.here() {
             return Machine::drain_guest_file(file);
         }
         let hart = &self.harts.each[index];
         hart.must_drain.store(file, Ordering::Release);
-        // Wherever it is, it comes for the lock.
+        // The hart will enter the kernel and wait for the lock, in any state.
         Machine::send_ipi(index);
         while hart.must_drain.load(Ordering::Acquire) != 0 {
             core::hint::spin_loop();
@@ -191,7 +191,7 @@ impl Kernel {
         hart.drained.load(Ordering::Relaxed)
     }
 
-    /// Makes a hart that runs a virtualised thread in this address space come into the kernel; says whether it did.
+    /// Makes a hart that runs a virtualised thread enter the kernel; returns whether it did run one.
     pub(crate) fn stop_virtualised(&self, index: usize) -> bool {
         let is_virtualised = self.nodes[index].is_virtualised.get();
         if is_virtualised {
@@ -240,7 +240,7 @@ impl Kernel {
         }
     }
 
-    /// Tells other harts that they have better things to do.
+    /// Interrupts other harts that must reschedule.
     #[inline(always)]
     pub(crate) fn poke_others(&self) {
         if cfg!(feature = "smp") {

@@ -1,4 +1,4 @@
-//! The parts of the kernel's state that stand for themselves: each with the operations that concern nothing else.
+//! Independent parts of the kernel's state, each with the operations that concern no other part.
 
 use core::cell::Cell;
 
@@ -8,21 +8,22 @@ use objects::{Mapping, Notification, Ref, Slot};
 
 use crate::node::MAXIMUM_DOMAINS;
 
-/// Places for interrupts, one for each number.
+/// Number of slots for interrupts' notifications, one for each interrupt number.
 pub const IRQ_SLOTS: u64 = 128;
-/// Pages for sending.
+/// The largest number of sender pages.
 pub const SENDERS: usize = 128;
 
-/// An entry of the schedule of domains.
+/// An entry of the domain schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// The domain whose threads run.
     pub domain: u8,
-    /// For how many ticks; 0 ends the schedule.
+    /// Duration in ticks; 0 ends the schedule.
     pub ticks: u64,
 }
 
-/// Which domain runs, and for how long. The domain comes first, so that instructions reach it with its offset.
+/// The current domain, its remaining time, and the domain schedule. The domain comes first, so that the offsets of
+/// instructions reach it.
 #[repr(C)]
 pub struct Domains {
     current: Cell<u8>,
@@ -34,7 +35,7 @@ pub struct Domains {
 }
 
 impl Domains {
-    /// The first domain runs, for ever.
+    /// Makes a state in which the first domain runs, for ever.
     pub const fn new() -> Domains {
         let known = if cfg!(feature = "domains") { MAXIMUM_DOMAINS } else { DOMAINS };
         Domains {
@@ -53,13 +54,13 @@ impl Domains {
         self.current.get()
     }
 
-    /// As [`current`](Domains::current), as an index of what there is for each domain.
+    /// As [`current`](Domains::current), as an index into arrays by domain.
     #[inline(always)]
     pub fn index(&self) -> usize {
         usize::from(self.current.get()) % MAXIMUM_DOMAINS
     }
 
-    /// How many domains programs know.
+    /// Number of domains that programs can use.
     pub fn known(&self) -> u64 {
         self.known.get().into()
     }
@@ -69,7 +70,7 @@ impl Domains {
         self.ticks_left.get() == 0
     }
 
-    /// Counts a tick; says whether the domain's time is over.
+    /// Counts a tick; returns whether the domain's time is over.
     pub fn tick(&self) -> bool {
         let left = self.ticks_left.get();
         if left == u64::MAX {
@@ -82,7 +83,7 @@ impl Domains {
     /// An entry of the schedule.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the index is too large.
     pub fn period(&self, index: usize) -> Period {
         self.schedule[index].get()
     }
@@ -90,7 +91,7 @@ impl Domains {
     /// Changes an entry of the schedule.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the index is too large.
     pub fn set_period(&self, index: usize, period: Period) {
         self.schedule[index].set(period);
     }
@@ -100,16 +101,16 @@ impl Domains {
         self.start.get()
     }
 
-    /// Begins the schedule at this entry.
+    /// Starts the schedule at this entry.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// If the index is too large.
     pub fn start_at(&self, index: usize) {
         self.start.set(index);
         self.enter(index);
     }
 
-    /// Goes to the next entry of the schedule.
+    /// Continues with the next entry of the schedule.
     pub fn go_on(&self) {
         let next = self.index.get() + 1;
         let is_end = self.schedule.get(next).is_none_or(|period| period.get().ticks == 0);
@@ -123,7 +124,7 @@ impl Domains {
         self.ticks_left.set(ticks);
     }
 
-    /// Makes this the current domain, and this many be known.
+    /// Sets the current domain and the number of domains.
     #[cfg(test)]
     pub fn force(&self, current: u8, known: u8) {
         self.current.set(current);
@@ -131,29 +132,29 @@ impl Domains {
     }
 }
 
-/// What an interrupt is used for.
+/// The use of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqState {
-    /// Nothing.
+    /// The interrupt is not used.
     Inactive,
     /// A handler capability exists.
     Signal,
 }
 
-/// The interrupts of devices, by number.
+/// The device interrupts, by number.
 pub struct Interrupts {
     states: [Cell<IrqState>; IRQ_SLOTS as usize],
-    /// The first of the slots that hold interrupts' notifications.
+    /// The first of the slots for interrupts' notifications.
     slots: Cell<Option<Ref<Slot>>>,
 }
 
 impl Interrupts {
-    /// No interrupt is used, and there are no slots yet.
+    /// Makes a state without used interrupts and without slots.
     pub const fn new() -> Interrupts {
         Interrupts { states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize], slots: Cell::new(None) }
     }
 
-    /// Keeps notifications in a row of [`IRQ_SLOTS`] slots from this one on.
+    /// Sets the first of [`IRQ_SLOTS`] slots for notifications.
     pub fn set_slots(&self, first: Ref<Slot>) {
         self.slots.set(Some(first));
     }
@@ -164,12 +165,12 @@ impl Interrupts {
         (u64::from(irq) < IRQ_SLOTS).then(|| first.slot(irq.into()))
     }
 
-    /// What an interrupt is used for; `None` if the kernel knows no such interrupt.
+    /// The use of an interrupt; `None` if the number is too large.
     pub fn state(&self, irq: u32) -> Option<IrqState> {
         self.states.get(irq as usize).map(Cell::get)
     }
 
-    /// Changes that; says whether the kernel knows the interrupt.
+    /// Sets the use of an interrupt; returns whether the number is valid.
     pub fn set_state(&self, irq: u16, state: IrqState) -> bool {
         let place = self.states.get(usize::from(irq));
         if let Some(place) = place {
@@ -178,16 +179,16 @@ impl Interrupts {
         place.is_some()
     }
 
-    /// How many interrupts are used.
+    /// Number of used interrupts.
     pub fn in_use(&self) -> usize {
         self.states.iter().filter(|state| state.get() != IrqState::Inactive).count()
     }
 }
 
-/// What harts are told to forget only after a row of requests: of one address space at most.
+/// TLB flushes deferred until the end of a row of requests, for one address space at most.
 pub struct DeferredFlushes {
     is_deferring: Cell<bool>,
-    /// The identifier of the address space; 0 for nothing.
+    /// ASID of the address space; 0 for no flush.
     asid: Cell<u16>,
     /// The page, or `usize::MAX` for several.
     address: Cell<usize>,
@@ -196,25 +197,24 @@ pub struct DeferredFlushes {
 impl DeferredFlushes {
     const SEVERAL: usize = usize::MAX;
 
-    /// Nothing is deferred.
+    /// Makes a state without deferred flushes.
     pub const fn new() -> DeferredFlushes {
         DeferredFlushes { is_deferring: Cell::new(false), asid: Cell::new(0), address: Cell::new(0) }
     }
 
-    /// Whether a flush is deferred now.
+    /// Whether flushes are deferred at present.
     #[inline(always)]
     pub fn is_deferring(&self) -> bool {
         self.is_deferring.get()
     }
 
-    /// Changes that; says what it was.
+    /// Sets whether flushes are deferred; returns the old value.
     #[inline(always)]
     pub fn set_deferring(&self, is_deferring: bool) -> bool {
         self.is_deferring.replace(is_deferring)
     }
 
-    /// Notes what is to be forgotten of an address space; says whether that could be, because nothing of another one
-    /// is noted.
+    /// Defers a flush of an address space; returns `false` if a flush of another address space is deferred already.
     #[inline(always)]
     pub fn note(&self, asid: u16, scope: Scope) -> bool {
         let address = match (self.asid.get(), scope) {
@@ -227,7 +227,7 @@ impl DeferredFlushes {
         true
     }
 
-    /// Takes out what was noted: the identifier of the address space, and what is to be forgotten of it.
+    /// Takes the deferred flush: the ASID and the scope.
     #[inline]
     pub fn take(&self) -> Option<(u16, Scope)> {
         let scope = match (self.asid.take(), self.address.get()) {
@@ -239,18 +239,18 @@ impl DeferredFlushes {
     }
 }
 
-/// A page for sending.
+/// A sender page.
 pub struct Sender {
-    /// The notification that a store signals; `None` if this is free.
+    /// The notification that a store signals; `None` if the entry is free.
     pub(crate) notification: Cell<Option<Ref<Notification>>>,
     pub(crate) badge: Cell<u64>,
-    /// Where it is; `None` when the address space is gone.
+    /// Location of the page; `None` after the address space was deleted.
     pub(crate) mapping: Cell<Option<Mapping>>,
-    /// What is mapped there; 0 for nothing.
+    /// Physical address that is mapped there; 0 for none.
     pub(crate) physical: Cell<u64>,
 }
 
-/// Pages for sending, whose numbers capabilities have.
+/// The table of sender pages. Capabilities contain indexes into it.
 pub struct Senders {
     each: [Sender; SENDERS],
     in_use: Cell<usize>,
@@ -258,7 +258,7 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// All are free.
+    /// Makes a table of free entries.
     pub const fn new() -> Senders {
         const FREE: Sender = Sender {
             notification: Cell::new(None),
@@ -269,32 +269,32 @@ impl Senders {
         Senders { each: [const { FREE }; SENDERS], in_use: Cell::new(0), had_any: Cell::new(false) }
     }
 
-    /// The page with this number.
+    /// The entry with this number.
     pub fn get(&self, page: u8) -> Option<&Sender> {
         self.each.get(usize::from(page))
     }
 
-    /// All pages, those that are free too.
+    /// All entries, including free ones.
     pub fn iter(&self) -> core::slice::Iter<'_, Sender> {
         self.each.iter()
     }
 
-    /// How many are not free.
+    /// Number of used entries.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
     }
 
-    /// Whether none is free.
+    /// Whether no entry is free.
     pub fn is_full(&self) -> bool {
         self.in_use.get() == SENDERS
     }
 
-    /// Whether any was ever used.
+    /// Whether an entry was ever used.
     pub fn had_any(&self) -> bool {
         self.had_any.get()
     }
 
-    /// Uses a free page: its number.
+    /// Allocates a free entry; returns its number.
     pub fn take(&self, notification: Ref<Notification>, badge: u64, mapping: Mapping) -> Option<u8> {
         let page = self.each.iter().position(|sender| sender.notification.get().is_none())?;
         let sender = &self.each[page];
@@ -306,7 +306,7 @@ impl Senders {
         Some(page as u8)
     }
 
-    /// Gives a page back that is used and mapped nowhere.
+    /// Frees a used entry, whose page must not be mapped.
     pub fn give_back(&self, sender: &Sender) {
         sender.notification.set(None);
         sender.mapping.set(None);

@@ -1,8 +1,8 @@
-//! Kernel entries: system calls, and the way from a message to an invocation.
+//! The slowpath: system calls, and the decoding of messages into invocations.
 //!
 //! Every invocation is first *decoded*: capability, arguments and the state of all objects are checked, which can fail
-//! and changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long ones may be *preempted*: the
-//! thread then makes the same system call again, which goes on where it stopped.
+//! and changes nothing, and yields a value. Then it is *invoked*, which cannot fail. Long invocations may be
+//! *preempted*: the thread then restarts the system call, which continues where it stopped.
 
 use abi_sel4::call::number;
 use abi_sel4::fault::Phase;
@@ -18,8 +18,7 @@ use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_ca
 use crate::{cnode, console, cspace, domain, fault, interrupt, thread, untyped, vspace};
 
 impl Kernel {
-    /// Serves what brought a thread that is not entered as others are into the kernel. A function of its own, so that
-    /// the way of the others stays as it is.
+    /// Serves a trap of a virtualised thread. Out of line, so that the path of other threads is not affected.
     #[cold]
     #[inline(never)]
     pub(crate) fn handle(&self, thread: Ref<Tcb>, trap: Trap) {
@@ -36,7 +35,7 @@ impl Kernel {
         self.system_call(thread);
     }
 
-    /// Serves what is no system call.
+    /// Serves a trap other than a system call.
     #[inline(always)]
     pub(crate) fn handle_other(&self, thread: Ref<Tcb>, trap: Trap) {
         thread.fault_pc.set(thread.pc().get());
@@ -44,7 +43,7 @@ impl Kernel {
             return self.serve_interrupts();
         }
         let is_store = matches!(trap, Trap::PageFault { access: Access::Write, .. });
-        // What follows gets the fault and not the trap, which would have to stand in memory for all others, too.
+        // The function gets the fault and not the trap, which would need a place in memory for all other traps, too.
         if let Some(fault) = fault::of_trap(trap) {
             self.exception(thread, is_store, fault);
         }
@@ -100,7 +99,7 @@ impl Kernel {
         }
     }
 
-    /// Sends a message to whatever a capability means.
+    /// Invokes a capability, or sends a message through it.
     #[inline]
     fn invoke(&self, thread: Ref<Tcb>, mode: SendMode) -> Result<(), Preempted> {
         let address = thread.register::<10>().get();
@@ -114,7 +113,7 @@ impl Kernel {
                 return Ok(());
             }
         };
-        // A message that goes to an endpoint and carries no capabilities needs nothing that follows.
+        // A message without capabilities to an endpoint needs no decoding.
         if information.capabilities() == 0
             && let Some((endpoint, badge, rights)) = slot.capability.endpoint()
             && rights.contains(Rights::WRITE)
@@ -122,7 +121,7 @@ impl Kernel {
             self.send_message(thread, endpoint, Sending { mode, badge, rights });
             return Ok(());
         }
-        // So does a signal, whatever it carries.
+        // Neither does a signal.
         if information.capabilities() == 0
             && let Some((notification, badge)) = slot.capability.signal()
         {
@@ -151,7 +150,7 @@ impl Kernel {
         }
         let arguments = Arguments::of_call(thread, words, length, capabilities, mode);
         let invocation = Invocation::from_label(information.label(), NUMBERING);
-        // One function for each of the kinds that are invoked often, each of which unpacks one kind only.
+        // Each kind that is invoked often has a function of its own, which unpacks this kind only.
         match slot.capability.tag() {
             tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
             tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
@@ -170,12 +169,12 @@ impl Kernel {
         }
     }
 
-    /// Answers with an error, or gives what was decoded.
+    /// Answers with an error, or returns the decoded invocation.
     #[inline(always)]
     fn begin<Call>(&self, arguments: &Arguments, decoded: Result<Call, InvocationError>) -> Option<Call> {
         match decoded {
             Ok(call) => {
-                // While it runs the thread is one that would make the call again.
+                // During the invocation the thread's state is to restart the call.
                 arguments.thread().set_state_word(ThreadState::Restart);
                 Some(call)
             }
@@ -186,7 +185,7 @@ impl Kernel {
         }
     }
 
-    /// Answers after what was decoded has been invoked.
+    /// Answers after an invocation was performed.
     #[inline(always)]
     fn finish(&self, arguments: &Arguments, done: Done) {
         let thread = arguments.thread();
@@ -204,7 +203,7 @@ impl Kernel {
         }
     }
 
-    /// Answers with an error, or invokes what was decoded, and answers.
+    /// Answers with an error, or performs the decoded invocation and answers.
     #[inline(always)]
     fn carry_out<Call>(
         &self,
@@ -227,7 +226,7 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let decoded = self.decode_frame(invocation, slot.capability.get(), arguments);
-        // Not by a closure, which would be a function that is called.
+        // Not through a closure, which would not be inlined.
         if let Some(call) = self.begin(arguments, decoded) {
             let done = self.invoke_vspace(slot, call, arguments)?;
             self.finish(arguments, done);
@@ -303,7 +302,7 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_thread(tcb, slot, call, arguments))
     }
 
-    /// Invokes everything else.
+    /// Invokes all other kinds of capabilities.
     #[inline(never)]
     fn invoke_object(
         &self,
@@ -377,7 +376,8 @@ impl Kernel {
         }
     }
 
-    /// A function of its own, so that the place of the right is not computed for those who do not need it.
+    /// Replies with the thread's own reply capability. Out of line, so that the slot is computed only when it is
+    /// needed.
     #[inline(never)]
     fn reply_with_own_right(&self, thread: Ref<Tcb>, caller: Ref<Tcb>, grant: bool) {
         self.reply(thread, caller, thread.own_slot(own::CALLER), grant);
@@ -390,7 +390,7 @@ impl Kernel {
         let failure = match cspace::lookup(thread, address) {
             Ok(slot) => match slot.capability.get() {
                 Capability::Endpoint { endpoint, rights, .. } if rights.contains(Rights::READ) => {
-                    // The right to answer the last caller is lost now.
+                    // The reply capability for the last caller is lost now.
                     let caller = thread.own_slot(own::CALLER);
                     if !caller.is_empty() {
                         self.delete_one(caller);
@@ -410,7 +410,7 @@ impl Kernel {
         self.fault(thread, ThreadFault::Capability { address, phase: Phase::Receive, failure });
     }
 
-    /// The system calls that are no part of the interface's eight, which the match above tells apart by their order.
+    /// Serves system calls beyond seL4's eight, which the match above distinguishes.
     #[inline(never)]
     fn other_call(&self, thread: Ref<Tcb>, number: u64) {
         if number == number::WakeSyscallHandler {
@@ -437,14 +437,14 @@ impl Kernel {
                 let tag = cspace::lookup(thread, argument).map_or(0, |slot| slot.capability.get().tag());
                 thread.register::<10>().set(tag);
             }
-            // Names of threads are for debuggers of other kernels; ours has none to show them.
+            // Names of threads are for debuggers of other kernels; this kernel ignores them.
             number::DebugNameThread => {}
             number::DebugSendIPI if cfg!(feature = "smp") => {}
             number => self.fault(thread, ThreadFault::UnknownSystemCall { number }),
         }
     }
 
-    /// Signals and ticks that came in the meantime.
+    /// Serves all pending interrupts.
     pub(crate) fn serve_interrupts(&self) {
         let pending = platform::machine::pending();
         if pending.timer {
@@ -464,22 +464,21 @@ impl Kernel {
         }
     }
 
-    /// Looks for interrupts between two steps of a long operation, and for harts that wait for the lock: it has to stop
-    /// here if there are any. A look is a few instructions, and each step that comes before it has brought the
-    /// operation further.
+    /// A preemption point between two steps of a long operation: the operation stops if an interrupt is pending or a
+    /// hart waits for the lock. The check is a few instructions, and each step before it is progress that is not lost.
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }
     }
 
-    /// Whether something else has to be looked at before more of what takes long is done.
+    /// Whether a long operation must stop for an interrupt or for a hart that waits for the lock.
     #[inline(always)]
     pub(crate) fn must_stop(&self) -> bool {
         !platform::machine::pending().is_empty() || self.others_wait()
     }
 }
 
-/// All that an invocation can be, for its size: it is built on the stack of every system call that decodes.
+/// Limits the size of decoded invocations, which are on the stack of every system call that decodes.
 const _: () = {
     assert!(size_of::<vspace::Call>() <= 128);
     assert!(size_of::<thread::Call>() <= 256);

@@ -12,24 +12,24 @@ use crate::kernel::Kernel;
 use crate::message::{receive_buffer, set_message_register};
 use crate::{asynchronous, capability, derivation, user_interrupt};
 
-/// How many registers messages carry, with `pc`, as the word of a message that it is compared with.
+/// Number of registers in messages, including `pc`, as a message word for comparisons.
 const REGISTERS: u64 = registers::COUNT as u64;
 
-/// A capability that a thread is to get, checked.
+/// A checked capability for one of a thread's own slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Installed {
     capability: Capability,
     source: Ref<Slot>,
 }
 
-/// A message buffer that a thread is to get, checked.
+/// A checked IPC buffer for a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBuffer {
     address: u64,
     frame: Option<Installed>,
 }
 
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
@@ -51,7 +51,7 @@ pub enum Call {
 }
 
 impl Kernel {
-    /// Checks a call.
+    /// Decodes an invocation of a thread.
     pub(crate) fn decode_thread(
         &self,
         invocation: Option<Invocation>,
@@ -164,7 +164,7 @@ impl Kernel {
         Ok((Installed { capability: root, source: cspace }, Installed { capability: table, source: vspace }))
     }
 
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     pub(crate) fn invoke_thread(
         &self,
         tcb: Ref<Tcb>,
@@ -276,7 +276,7 @@ impl Kernel {
         self.reschedule_if_current(tcb);
     }
 
-    /// Changes what a thread may use; the answer says what it may then.
+    /// Changes a thread's flags; the answer contains the new flags.
     #[inline]
     fn set_flags(&self, tcb: Ref<Tcb>, clear: u64, set: u64, arguments: &Arguments) -> Done {
         self.stop_elsewhere(tcb);
@@ -291,12 +291,12 @@ impl Kernel {
         Done::Answer { length: 1 }
     }
 
-    /// Stops a thread, whatever it does.
+    /// Suspends a thread in any state.
     pub(crate) fn suspend(&self, thread: Ref<Tcb>) {
         self.stop_elsewhere(thread);
         self.cancel_waiting(thread);
         if thread.state() == ThreadState::Running {
-            // It may stand behind a system call; it goes on from there.
+            // `pc` may be behind a system call; the thread continues from there.
             thread.fault_pc.set(thread.pc().get());
         }
         self.set_state(thread, ThreadState::Inactive);
@@ -304,7 +304,7 @@ impl Kernel {
         self.deactivate(thread);
     }
 
-    /// Lets a thread run that does not.
+    /// Resumes a thread that is not runnable.
     pub(crate) fn resume(&self, thread: Ref<Tcb>) {
         if !thread.state().is_runnable() {
             self.cancel_waiting(thread);
@@ -315,7 +315,7 @@ impl Kernel {
         }
     }
 
-    /// Gives a thread its own reply capability, if it has none.
+    /// Gives a thread its master reply capability, if it has none.
     pub(crate) fn prepare_reply(&self, thread: Ref<Tcb>) {
         let slot = thread.own_slot(own::REPLY);
         if slot.is_empty() {
@@ -332,7 +332,8 @@ impl Kernel {
         }
     }
 
-    /// Gives a thread a capability for one of its own slots, if that is still what it was derived from.
+    /// Replaces the capability in one of a thread's own slots, if the source slot still holds a capability of the same
+    /// object.
     fn install(
         &self,
         tcb: Ref<Tcb>,
@@ -342,11 +343,11 @@ impl Kernel {
     ) -> Result<(), Preempted> {
         let destination = tcb.own_slot(index);
         self.stop_elsewhere(tcb);
-        // It may be this hart's last thread, and get another address space.
+        // The thread may be the last one that this hart entered, and its address space changes.
         self.node().entered.set(None);
         tcb.forget_space();
         self.delete(destination)?;
-        // Deleting what was there may have deleted what is to come, or even the thread.
+        // Deleting the old capability may have deleted the new one, or even the thread.
         if let Some(Installed { capability, source }) = installed
             && capability::same_object(&capability, &source.capability.get())
             && slot.capability.get() == (Capability::Thread { tcb })
@@ -370,11 +371,11 @@ impl Kernel {
         Ok(())
     }
 
-    /// A thread's address space; the kernel's, where it may access nothing, if it has none that is alive.
+    /// A thread's address space; the kernel's, in which the thread has no access, if it has none that is alive.
     ///
-    /// SPACE-EPOCH: what was found is noted in the thread and true as long as the kernel's epoch is the same. The epoch
-    /// changes whenever a capability to a page table that is mapped goes, a thread's own included, and whenever an
-    /// identifier changes hands.
+    /// SPACE-EPOCH: the result is cached in the thread, and valid while the kernel's epoch is unchanged. The epoch
+    /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID
+    /// is assigned or freed.
     #[inline(always)]
     pub(crate) fn space_of(&self, thread: Ref<Tcb>) -> Space {
         match thread.space_in(self.space_epoch.get()) {
@@ -404,7 +405,7 @@ impl Kernel {
         (self.root_of(asid) == Some(table)).then(|| Space::new::<Machine>(table, asid))
     }
 
-    /// Ends the truth of what was noted about address spaces.
+    /// Invalidates all cached address spaces.
     pub(crate) fn begin_space_epoch(&self) {
         self.space_epoch.set(self.space_epoch.get() + 1);
     }
@@ -455,7 +456,7 @@ fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationE
     }
 }
 
-/// The highest priority that the thread may give whose capability is the first of the message.
+/// The maximum controlled priority of the authority, the thread whose capability is the first of the message.
 fn authority(arguments: &Arguments) -> Result<u8, InvocationError> {
     match arguments.capability(0)?.capability.get() {
         Capability::Thread { tcb } => Ok(tcb.maximum_priority.get()),
@@ -482,7 +483,7 @@ fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Invocatio
     Ok(NewBuffer { address, frame: Some(Installed { capability, source }) })
 }
 
-/// A register in the order of messages.
+/// Reads a register by its index in messages.
 fn read_register(tcb: Ref<Tcb>, index: usize) -> u64 {
     match index {
         0 if tcb.state() == ThreadState::Running => tcb.pc().get(),

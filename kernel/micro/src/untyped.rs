@@ -1,9 +1,9 @@
-//! Untyped memory, and the objects that are made of it.
+//! Untyped memory, and retyping it into objects.
 //!
-//! An untyped capability remembers how far its memory is used, from the beginning. While anything is derived from it,
-//! new objects go behind that mark; as soon as nothing is, the mark starts anew at the beginning and the memory is
-//! cleared first, in pieces, from the end to the beginning, so that an interrupted clearing goes on where it stopped.
-//! So whatever lies behind the mark is zero.
+//! An untyped capability contains a watermark: its memory is used from the beginning up to it. While the capability has
+//! children, new objects are placed behind the watermark. When it has none, the next retype first resets it: the memory
+//! is cleared in pieces, from the watermark to the beginning, so that a preempted clearing continues where it stopped.
+//! So all memory behind the watermark is zero.
 
 use abi_sel4::{FailedLookup, InvocationError, ObjectType, Operand, Rights, configuration, object};
 use objects::{Capability, FrameSize, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
@@ -13,25 +13,25 @@ use crate::kernel::Kernel;
 use crate::node::TICKS_IN_A_TURN;
 use crate::{cspace, derivation};
 
-/// The logarithms of the largest size and of the smallest, as the words of messages that they are compared with.
+/// Logarithm of the largest size, as a message word for comparisons; the next constant is that of the smallest size.
 const MAXIMUM_BITS: u64 = object::MAXIMUM_UNTYPED_BITS as u64;
 const MINIMUM_BITS: u64 = object::MINIMUM_UNTYPED_BITS as u64;
-/// The most objects that one call makes.
+/// The largest number of objects of one invocation.
 const LIMIT: u64 = configuration::RETYPE_LIMIT as u64;
-/// Bytes that are cleared between two looks for interrupts, as a power of two.
+/// Logarithm of the number of bytes that are cleared between two preemption points.
 const CHUNK_BITS: u32 = 12;
 
-/// The bytes of an untyped memory that objects can still use.
+/// Number of free bytes of untyped memory of `1 << bits` bytes.
 pub fn free_bytes(bits: u8, used: u64) -> u64 {
     (1 << bits) - used
 }
 
-/// Where the next object of a size goes, as an offset.
+/// Offset of the next object of a size.
 pub fn align(used: u64, object_bits: u32) -> u64 {
     used.next_multiple_of(1 << object_bits)
 }
 
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Retype {
     slot: Ref<Slot>,
@@ -39,7 +39,7 @@ pub struct Retype {
     bits: u8,
     device: bool,
     used: u64,
-    /// Whether nothing is derived, so that the memory is used from the beginning.
+    /// Whether the capability has no children, so that the memory is used from the beginning.
     reset: bool,
     kind: ObjectType,
     given: u8,
@@ -48,7 +48,7 @@ pub struct Retype {
     count: u64,
 }
 
-/// Checks a call.
+/// Decodes an invocation of untyped memory.
 #[inline(always)]
 pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, InvocationError> {
     let Capability::Untyped { base, bits, device, used } = capability else {
@@ -108,7 +108,7 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
 }
 
 impl Kernel {
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     #[inline(always)]
     pub(crate) fn retype(&self, call: Retype) -> Result<(), Preempted> {
         let Retype { slot, base, bits, device, mut used, .. } = call;
@@ -123,7 +123,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Clears what was used and is not any more.
+    /// Clears the memory before the watermark, which no object uses any more.
     fn reset_untyped(&self, slot: Ref<Slot>, base: u64, bits: u8, device: bool, used: u64) -> Result<(), Preempted> {
         let set = |used| slot.capability.set(Capability::Untyped { base, bits, device, used });
         if used == 0 {
@@ -146,8 +146,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes objects of memory that is zero, the first at this address. A loop for each kind, because this is not
-    /// interrupted: 256 objects have to be made in the time that a step may take.
+    /// Creates objects in cleared memory, the first at this address. Each kind has a loop of its own, because there is
+    /// no preemption point: 256 objects must be created in the time that a step may take.
     #[inline(always)]
     fn create_row(&self, call: &Retype, start: u64) {
         let (device, given) = (call.device, call.given);
@@ -213,13 +213,13 @@ impl Kernel {
     }
 }
 
-/// The objects of a call, of which each has memory of its own from this address on.
+/// Makes references to the objects of an invocation, which lie in a row from this address on.
 #[inline(always)]
 fn claim_objects<T: Object>(call: &Retype, start: u64) -> Row<T> {
     claim_row(start, call.count, call.object_bits)
 }
 
-/// Puts the capabilities of new objects, by their indexes, into the call's slots, as children of their memory's.
+/// Inserts the capabilities of new objects into the invocation's slots, as children of the untyped capability.
 #[inline(always)]
 fn insert_row(call: &Retype, capability: impl Fn(u64) -> Capability) {
     derivation::insert_row(call.slot, call.first, call.count, capability);

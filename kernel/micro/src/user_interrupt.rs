@@ -1,35 +1,35 @@
-//! Notifications as user interrupts: a thread that runs is told of a signal without asking.
+//! Notifications as user interrupts: a signal interrupts a running thread.
 //!
-//! A thread to which a notification is bound can have a *handler*. A signal that comes while the thread neither waits
-//! for it nor is stopped makes it go on in the handler, as if that had been called between two instructions. So one
-//! thread has one notification and the other way round, as binding has it; and a sender has nothing but its capability,
-//! whose badge says what the handler is told: revoking or deleting it ends the right to send at once. What nobody has
-//! taken stays in the notification's word, wherever the thread is and whether it runs: the handler gets it, or the
-//! thread itself when it waits, whoever looks first, and once.
+//! A thread with a bound notification can have a *handler*. A signal that arrives while the thread neither waits for it
+//! nor is stopped makes the thread continue in the handler, as if the handler had been called between two instructions.
+//! As binding requires, a thread has one notification and a notification one thread. A sender needs only a capability,
+//! whose badge the handler receives; revoking or deleting the capability ends the right to send at once. Signals that
+//! are not taken stay in the notification's word, on whichever hart the thread is and whether or not it runs: either
+//! the handler or the thread's next wait takes each signal, once.
 //!
 //! # The handler's contract
 //!
-//! It finds the badge in `a0` and where the thread was interrupted in `a7`; all other registers are the interrupted
-//! code's, the stack pointer too. The kernel keeps `a0` and `a7`, and touches none of the program's memory.
-//! `ReturnFromUserInterrupt` puts them back and goes on where the handler says, which is how it makes a sequence that
-//! must not be interrupted begin again. There is no interrupt in the handler: what comes meanwhile comes when it has
-//! returned. A thread that blocks in its handler waits as ever.
+//! The handler finds the badge in `a0` and the address of the interrupted instruction in `a7`; all other registers are
+//! the interrupted code's, including the stack pointer. The kernel saves `a0` and `a7`, and accesses none of the
+//! program's memory. `ReturnFromUserInterrupt` restores them and continues at the address that the handler passes, so
+//! that the handler can restart a sequence that must not be interrupted. The handler itself is not interrupted: signals
+//! that arrive meanwhile are delivered when it has returned. A thread may block in its handler as usual.
 //!
-//! # When
+//! # Delivery
 //!
-//! A thread can be interrupted only when its registers are complete: just before a hart enters it. What marks it is
-//! that its address space is not noted (SPACE-EPOCH): the hart then has to look for it, and delivers what there is
-//! (`Kernel::find_space`). So nothing on the fastpaths asks for interrupts. A thread that runs on another hart is
-//! taken away from there first; a system call that it was about to make is made again after the handler.
+//! A thread can be interrupted only when its registers are complete: just before a hart enters it. Such a thread is
+//! marked by an invalid cached address space (SPACE-EPOCH): the hart then has to look the space up, and delivers
+//! pending signals (`Kernel::find_space`). So the fastpath contains no check for user interrupts. A thread that runs on
+//! another hart is first stopped there; a system call that it was about to make is restarted after the handler.
 //!
-//! A thread with hints can be interrupted without the kernel, too, in a handler of its own (`interrupt_file`). The two
-//! may interrupt each other.
+//! A thread with hints can also be interrupted without the kernel, in a second handler (`interrupt_file`). The two
+//! handlers may interrupt each other.
 //!
-//! # How often
+//! # Rate limit
 //!
-//! Who may signal must not keep the receiver from all else, which with several harts would need no more than a loop
-//! around a signal. Between two ticks of its hart a thread is interrupted [`DELIVERIES`] times. What comes then waits
-//! in the notification's word, for the next tick or for the thread to look.
+//! A sender must not be able to stop the receiver's progress, for which with several harts a loop around a signal would
+//! suffice. Between two ticks of its hart a thread is interrupted at most [`DELIVERIES`] times. Further signals stay in
+//! the notification's word until the next tick or the thread's next wait.
 
 use abi_sel4::{InvocationError, Rights};
 use hal_api::Virtualisation as _;
@@ -40,17 +40,17 @@ use crate::interrupt_file::HINTS;
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
 
-/// How often a thread is interrupted between two ticks.
+/// The largest number of interrupts of a thread between two ticks.
 const DELIVERIES: u64 = 256;
 
 /// A checked registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
-    /// The handler's address; 0 for the end of an earlier registration.
+    /// Address of the handler; 0 ends an earlier registration.
     handler: u64,
-    /// Bits of badges that may come as stores.
+    /// Bits of badges that may arrive as stores.
     hints: u64,
-    /// Where the thread takes these.
+    /// Address of the handler for these.
     vector: u64,
 }
 
@@ -78,8 +78,8 @@ pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, I
 }
 
 impl Kernel {
-    /// Gives a thread a handler, or takes it away; one that runs goes on and can return. Gives the system calls and
-    /// faults that the thread has made since it is virtualised.
+    /// Sets or removes a thread's handler; a handler that runs continues and can return. Returns the number of system
+    /// calls and faults of the thread since the last call, counted while it is virtualised.
     pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, registration: Registration) -> u64 {
         let interrupts = &thread.interrupts;
         self.deactivate(thread);
@@ -100,14 +100,13 @@ impl Kernel {
         interrupts.entries.take()
     }
 
-    /// A thread is in no handler any more, however that came: what has come meanwhile interrupts it.
+    /// Records that a thread has left its handler, for any reason; pending signals interrupt it.
     pub(crate) fn leave_handler(&self, thread: Ref<Tcb>) {
         thread.interrupts.set_in_handler(false);
         self.interrupt_if_signalled(thread);
     }
 
-    /// The same for a thread that goes on somewhere else, which has left the handler that it has without the kernel,
-    /// too.
+    /// Records that a thread has left both handlers, because it continues at another address.
     pub(crate) fn leave_handlers(&self, thread: Ref<Tcb>) {
         if thread.interrupts.is_virtualised() {
             thread.enable_own_interrupts();
@@ -121,8 +120,8 @@ impl Kernel {
         }
     }
 
-    /// A signal has come for a thread that does not wait for it: if it has a handler, that is entered before the thread
-    /// goes on.
+    /// Interrupts a thread, for which a signal has arrived that it does not wait for: if it has a handler, the handler
+    /// is entered before the thread continues.
     #[cold]
     #[inline(never)]
     pub(crate) fn interrupt(&self, thread: Ref<Tcb>) {
@@ -141,14 +140,14 @@ impl Kernel {
         }
     }
 
-    /// Whether a thread's next interrupt has to wait for a tick of its hart.
+    /// Whether a thread's next interrupt must wait for a tick of its hart.
     fn was_interrupted_enough(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         let next_tick = self.nodes[self.node_of(thread)].next_tick.get();
         interrupts.stretch.get() == next_tick && interrupts.deliveries.get() >= DELIVERIES
     }
 
-    /// After a tick: what had to wait for it waits no longer.
+    /// Delivers signals that had to wait for a tick.
     pub(crate) fn interrupt_after_tick(&self) {
         if let Some(current) = self.node().current.get()
             && current.interrupts.handler.get() != 0
@@ -157,8 +156,8 @@ impl Kernel {
         }
     }
 
-    /// Makes a thread, which is about to be entered, go on in its handler if there is something for it. Says whether
-    /// that needs not be asked again until the next signal.
+    /// Makes a thread that is about to be entered continue in its handler if a signal is pending. Returns `false` if
+    /// the check must be repeated before the next signal.
     pub(crate) fn deliver_interrupt(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         if interrupts.handler.get() == 0 || interrupts.is_in_handler() {
@@ -184,14 +183,14 @@ impl Kernel {
         true
     }
 
-    /// The system call that ends a handler; says whether the thread is in one.
+    /// Performs the system call that ends a handler; returns whether the thread is in one.
     pub(crate) fn return_from_interrupt(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         if !interrupts.is_in_handler() {
             return false;
         }
         let [a0, a7] = interrupts.interrupted.get();
-        // Whatever the address is: a wrong one faults in the program.
+        // The address needs no check: a wrong address faults in the program.
         thread.pc().set(thread.register::<10>().get() & !1);
         thread.register::<10>().set(a0);
         thread.register::<17>().set(a7);

@@ -1,8 +1,8 @@
-//! Address spaces: page tables, pages, and their identifiers.
+//! Address spaces: page tables, pages, and ASIDs.
 //!
-//! An address space is a page table that has an identifier (ASID) from a pool. Capabilities to pages and page tables
-//! remember identifier and address of their mapping, never a table, so that a table that is gone is found to be gone
-//! when the mapping is looked up.
+//! An address space is a root page table with an identifier (ASID) from an ASID pool. Capabilities to pages and page
+//! tables contain ASID and address of their mapping, never a table, so that the lookup of a mapping finds out that its
+//! table was deleted.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,20 +19,20 @@ use crate::kernel::{Kernel, POOLS};
 use crate::message::set_message_register;
 use crate::{capability, cspace, derivation};
 
-/// Bits of an offset in a page.
+/// Number of bits of an offset in a page.
 const PAGE_BITS: u32 = object::PAGE_BITS as u32;
-/// Bits of an address that a table translates.
+/// Number of bits of an address that a table translates.
 const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
-/// Entries of a table, of which the upper half of a root's are the kernel's.
+/// Number of entries of a table; the upper half of a root table belongs to the kernel.
 const ENTRIES: usize = 1 << object::PAGE_TABLE_INDEX_BITS;
-/// Identifiers of a pool.
+/// Number of ASIDs of a pool.
 const IDENTIFIERS: usize = 1 << ASID_POOL_INDEX_BITS;
-/// The memory of a pool, as an untyped capability says it.
+/// Logarithm of the size of a pool, as in an untyped capability.
 const POOL_BITS: u8 = object::ASID_POOL_BITS as u8;
-/// Bits of an address that one entry of the topmost table covers.
+/// Number of bits of an address that one entry of the root table covers.
 const TOPMOST_BITS: u32 = PAGE_BITS + (PAGE_TABLE_LEVELS as u32 - 1) * INDEX_BITS;
 
-/// Entries as the machine reads them (privileged architecture, "Sv39").
+/// Page-table entries in the machine's format (privileged architecture, "Sv39").
 mod entry {
     pub const VALID: u64 = 1 << 0;
     pub const READ: u64 = 1 << 1;
@@ -41,10 +41,10 @@ mod entry {
     pub const USER: u64 = 1 << 4;
     pub const ACCESSED: u64 = 1 << 6;
     pub const DIRTY: u64 = 1 << 7;
-    /// Left to software: while the consistency checker runs, that a capability knows of this mapping.
+    /// Reserved for software: while the consistency checker runs, marks a mapping with a capability.
     pub const KNOWN: u64 = 1 << 8;
-    /// Of an entry without VALID, which the machine does not look at further: here was a page for sending, whose
-    /// capability is gone.
+    /// In an entry without VALID, whose other bits the machine ignores: marks the place of a sender page whose
+    /// capability was deleted.
     pub const REVOKED: u64 = 1 << 9;
     pub const LEAF: u64 = READ | WRITE | EXECUTE;
 
@@ -56,7 +56,7 @@ mod entry {
         (entry >> 10 & ((1 << 44) - 1)) << 12
     }
 
-    /// Whether it leads to another table.
+    /// Whether the entry points to another table.
     pub const fn is_table(entry: u64) -> bool {
         entry & (VALID | LEAF) == VALID
     }
@@ -65,13 +65,13 @@ mod entry {
 /// Whether instructions can be fetched from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fetches {
-    /// They can.
+    /// Instruction fetches are allowed.
     Allowed,
-    /// They cannot.
+    /// Instruction fetches are forbidden.
     Forbidden,
 }
 
-/// The entry for a page.
+/// Makes the entry for a page.
 fn page_entry(physical: u64, rights: VirtualRights, fetches: Fetches) -> u64 {
     let read = if rights == VirtualRights::KernelOnly { 0 } else { entry::READ };
     let write = if rights == VirtualRights::ReadWrite { entry::WRITE } else { 0 };
@@ -82,7 +82,7 @@ fn page_entry(physical: u64, rights: VirtualRights, fetches: Fetches) -> u64 {
     physical >> 12 << 10 | read | write | execute | entry::USER | entry::VALID | entry::ACCESSED | entry::DIRTY
 }
 
-/// A place in a table: the table, the index, and how many bits of an address one entry of it covers.
+/// A place in a table: the table, the index, and the number of bits of an address that one entry covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     table: Ref<PageTable>,
@@ -101,13 +101,13 @@ impl Place {
         self.table.entries[self.index % ENTRIES].store(value, Relaxed);
     }
 
-    /// For the consistency checker: a capability knows of what is here.
+    /// For the consistency checker: marks a mapping with a capability.
     pub fn mark(self) {
         self.set(self.get() | entry::KNOWN);
     }
 }
 
-/// Follows the tables from a root as far as they go for an address.
+/// Walks the tables from a root to the last one that exists for an address.
 #[inline(always)]
 fn walk(root: Ref<PageTable>, address: u64) -> Place {
     let mut bits = TOPMOST_BITS;
@@ -124,7 +124,7 @@ fn walk(root: Ref<PageTable>, address: u64) -> Place {
     }
 }
 
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
@@ -138,19 +138,19 @@ pub enum Call {
 }
 
 impl Kernel {
-    /// The pool of an identifier.
+    /// The pool of an ASID.
     #[inline(always)]
     fn pool_of(&self, asid: u16) -> Option<Ref<AsidPool>> {
         self.asid_pools[usize::from(asid >> ASID_POOL_INDEX_BITS) % POOLS].get()
     }
 
-    /// The root of the address space with this identifier.
+    /// The root of the address space with this ASID.
     #[inline(always)]
     pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
         self.pool_of(asid)?.roots[usize::from(asid) % IDENTIFIERS].get()
     }
 
-    /// Checks that a slot holds the root of a live address space; the root and its identifier.
+    /// Checks that a slot holds the root of a live address space; returns the root and its ASID.
     #[inline(always)]
     fn decode_root(&self, slot: Ref<Slot>) -> Result<(Ref<PageTable>, u16), InvocationError> {
         let (table, asid) = slot.capability.mapped_table().ok_or(InvocationError::InvalidCapability(1))?;
@@ -163,7 +163,7 @@ impl Kernel {
         }
     }
 
-    /// Checks a call of a page table.
+    /// Decodes an invocation of a page table.
     pub(crate) fn decode_table(
         &self,
         invocation: Option<Invocation>,
@@ -190,7 +190,7 @@ impl Kernel {
         if mapping.is_some() {
             return Err(InvocationError::InvalidCapability(0));
         }
-        // The kind of the root is checked before the address, whether it is alive after.
+        // As in seL4, the root's kind is checked before the address, and its liveness after.
         if !matches!(root.capability.get(), Capability::PageTable { mapping: Some(_), .. }) {
             return Err(InvocationError::InvalidCapability(1));
         }
@@ -210,7 +210,7 @@ impl Kernel {
         })
     }
 
-    /// Checks a call of a page.
+    /// Decodes an invocation of a frame.
     #[inline(always)]
     pub(crate) fn decode_frame(
         &self,
@@ -267,7 +267,7 @@ impl Kernel {
         })
     }
 
-    /// Checks that a small page can be mapped at an address, in the address space whose root is in a slot.
+    /// Checks that a small page can be mapped at an address in the address space whose root is in a slot.
     pub(crate) fn decode_page(&self, space: Ref<Slot>, address: u64) -> Result<Mapping, InvocationError> {
         let Some((root, asid)) =
             space.capability.mapped_table().filter(|&(root, asid)| self.root_of(asid) == Some(root))
@@ -291,7 +291,7 @@ impl Kernel {
         Ok(Mapping { asid, address })
     }
 
-    /// Whether a small page could be mapped there, and none is.
+    /// Whether a small page can be mapped at this place, and none is mapped.
     pub(crate) fn is_unmapped_page(&self, mapping: Mapping) -> bool {
         self.root_of(mapping.asid).is_some_and(|root| {
             let place = walk(root, mapping.address);
@@ -299,7 +299,7 @@ impl Kernel {
         })
     }
 
-    /// Maps a page of a device for reading and writing, where none is; says whether there is a table for it.
+    /// Maps a device page for reading and writing, if the place is free and has a table; returns whether it is mapped.
     pub(crate) fn map_sender_page(&self, physical: u64, mapping: Mapping) -> bool {
         let is_free = self.is_unmapped_page(mapping);
         if let Some(root) = self.root_of(mapping.asid).filter(|_| is_free) {
@@ -309,32 +309,32 @@ impl Kernel {
         is_free
     }
 
-    /// Notes that the capability of a page for sending is gone, unless something else is mapped there.
+    /// Marks the place of a sender page whose capability was deleted, unless another page is mapped there.
     pub(crate) fn note_revoked_sender(&self, mapping: Mapping) {
         if let Some(root) = self.root_of(mapping.asid).filter(|_| self.is_unmapped_page(mapping)) {
             walk(root, mapping.address).set(entry::REVOKED);
         }
     }
 
-    /// Ends what [`note_revoked_sender`](Self::note_revoked_sender) has begun.
+    /// Removes the mark of [`note_revoked_sender`](Self::note_revoked_sender).
     pub(crate) fn forget_revoked_sender(&self, mapping: Mapping) {
         if let Some(root) = self.root_of(mapping.asid).filter(|_| self.is_revoked_sender(mapping)) {
             walk(root, mapping.address).set(0);
         }
     }
 
-    /// Whether the last thing mapped there was a page for sending whose capability is gone.
+    /// Whether the last page mapped at this place was a sender page whose capability was deleted.
     pub(crate) fn is_revoked_sender(&self, mapping: Mapping) -> bool {
         self.is_unmapped_page(mapping)
             && self.root_of(mapping.asid).is_some_and(|root| walk(root, mapping.address).get() == entry::REVOKED)
     }
 
-    /// Makes the machine forget a page, on every hart.
+    /// Flushes the translation of a page on every hart.
     pub(crate) fn flush_page(&self, mapping: Mapping) {
         self.flush_everywhere(mapping.asid, Scope::Page { address: mapping.address as usize, asid: mapping.asid });
     }
 
-    /// Checks a call of the right to make pools.
+    /// Decodes an invocation of the ASID control capability.
     pub(crate) fn decode_asid_control(
         &self,
         invocation: Option<Invocation>,
@@ -358,7 +358,7 @@ impl Kernel {
         Ok(Call::MakePool { untyped, base, bits, slot, index })
     }
 
-    /// Checks a call of a pool.
+    /// Decodes an invocation of an ASID pool.
     pub(crate) fn decode_asid_pool(
         &self,
         invocation: Option<Invocation>,
@@ -383,13 +383,13 @@ impl Kernel {
             Some(found) if found != pool => return Err(InvocationError::InvalidCapability(0)),
             Some(_) => {}
         }
-        // Identifier 0 is nobody's.
+        // ASID 0 is never assigned.
         let free = |&index: &usize| pool.roots[index].get().is_none() && (base != 0 || index != 0);
         let index = (0..IDENTIFIERS).find(free).ok_or(InvocationError::DeleteFirst)?;
         Ok(Call::Assign { pool, index, asid: base + index as u16, slot, table })
     }
 
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     #[inline(always)]
     pub(crate) fn invoke_vspace(&self, slot: Ref<Slot>, call: Call, arguments: &Arguments) -> Result<Done, Preempted> {
         match call {
@@ -447,11 +447,11 @@ impl Kernel {
         Ok(Done::Plain)
     }
 
-    /// Makes the machine forget translations of an address space, on every hart that may know them. A hart that does
-    /// not run in it forgets before it runs anything again.
+    /// Flushes translations of an address space on every hart that may have cached them. A hart that does not run in
+    /// the address space flushes before it runs a thread again.
     #[inline(always)]
     fn flush_everywhere(&self, asid: u16, scope: Scope) {
-        // A machine that tells fewer identifiers apart does not know this one.
+        // An ASID that is too large for the machine is not in its TLBs, so everything is flushed.
         let scope = if asid > Machine::maximum_asid() { Scope::All } else { scope };
         match self.deferred_flushes.is_deferring() {
             true => self.defer_flush(asid, scope),
@@ -468,8 +468,8 @@ impl Kernel {
                 let node = &self.nodes[index];
                 if node.current.get().is_some() && node.asid.get() == asid {
                     if self.stop_virtualised(index) {
-                        // What it knows of that stage goes when it comes back. Ordinary threads of the space may have
-                        // run there too.
+                        // The hart flushes the second stage when it enters a virtualised thread again. The flag is for
+                        // ordinary threads of the space, which may have run there too.
                         node.is_stale.set(true);
                     } else {
                         harts = harts.with(index);
@@ -483,7 +483,7 @@ impl Kernel {
         Machine::flush_tlb(Flush::Local(scope));
     }
 
-    /// Remembers what is to be forgotten, and flushes what was remembered of another address space.
+    /// Defers a flush, and performs a deferred flush of another address space.
     #[inline(always)]
     fn defer_flush(&self, asid: u16, scope: Scope) {
         if !self.deferred_flushes.note(asid, scope) {
@@ -492,7 +492,7 @@ impl Kernel {
         }
     }
 
-    /// Makes the machine forget what was deferred.
+    /// Performs the deferred flush.
     #[inline]
     pub(crate) fn flush_deferred(&self) {
         if let Some((asid, scope)) = self.deferred_flushes.take() {
@@ -502,7 +502,7 @@ impl Kernel {
         }
     }
 
-    /// Where a page is mapped, if it still is.
+    /// The place at which a page is mapped, if it still is.
     pub(crate) fn page_place(&self, base: u64, size: FrameSize, mapping: Mapping) -> Option<Place> {
         let place = walk(self.root_of(mapping.asid)?, mapping.address);
         let found = place.get();
@@ -510,7 +510,7 @@ impl Kernel {
         (place.bits == size.bits() && is_page && entry::address(found) == base).then_some(place)
     }
 
-    /// Takes a page out of where it is mapped, if it still is.
+    /// Unmaps a page, if it is still mapped.
     pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
         if let Some(place) = self.page_place(base, size, mapping) {
             place.set(0);
@@ -518,7 +518,7 @@ impl Kernel {
         }
     }
 
-    /// Where a table is mapped, if it still is.
+    /// The place at which a table is mapped, if it still is.
     pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<Place> {
         let mut bits = TOPMOST_BITS;
         let mut above = self.root_of(mapping.asid)?;
@@ -537,7 +537,7 @@ impl Kernel {
         None
     }
 
-    /// Takes a table out of where it is mapped, if it still is.
+    /// Unmaps a table, if it is still mapped.
     pub(crate) fn unmap_table(&self, table: Ref<PageTable>, mapping: Mapping) {
         if let Some(place) = self.table_place(table, mapping) {
             place.set(0);
@@ -545,14 +545,14 @@ impl Kernel {
         }
     }
 
-    /// The last capability to a table goes, which may be a root.
+    /// Unmaps a table whose last capability is deleted, and deletes the address space if the table is its root.
     pub(crate) fn forget_table(&self, table: Ref<PageTable>, mapping: Mapping) {
         if !self.delete_address_space(table, mapping.asid) {
             self.unmap_table(table, mapping);
         }
     }
 
-    /// Ends an address space, if this table is its root; says whether.
+    /// Deletes an address space if this table is its root; returns whether it is.
     fn delete_address_space(&self, table: Ref<PageTable>, asid: u16) -> bool {
         let Some(pool) = self.pool_of(asid) else { return false };
         let place = &pool.roots[usize::from(asid) % IDENTIFIERS];
@@ -564,7 +564,7 @@ impl Kernel {
         true
     }
 
-    /// Ends all address spaces of a pool at once: from now on none of their identifiers leads to a root.
+    /// Deletes all address spaces of a pool at once: no ASID of the pool has a root any more.
     pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
         let place = &self.asid_pools[usize::from(base >> ASID_POOL_INDEX_BITS) % POOLS];
         if place.get() == Some(pool) {
@@ -574,14 +574,13 @@ impl Kernel {
             self.leave_space();
             self.begin_space_epoch();
             self.stop_address_spaces(is_in_pool);
-            // Harts that do not run in any of them forget before they run anything again; one flush serves all
-            // identifiers.
+            // Harts that do not run in any of them flush before they run a thread again; one flush covers all ASIDs.
             self.flush_everywhere(base, Scope::All);
         }
     }
 
-    /// Makes every hart stop using the tables of an address space, which may go. Each takes the table of its next
-    /// thread when it leaves the kernel.
+    /// Makes every hart stop using the tables of an address space, so that they can be freed. Each hart activates the
+    /// table of its next thread when it leaves the kernel.
     fn leave_address_space(&self, asid: u16) {
         self.forget_senders_in(|other| other == asid);
         self.leave_space();
@@ -591,7 +590,7 @@ impl Kernel {
     }
 }
 
-/// Makes the upper half of a root the kernel's, and the lower half empty.
+/// Copies the kernel's entries to the upper half of a root. The lower half must be empty.
 pub fn copy_kernel_half(table: Ref<PageTable>) {
     let kernel = claim::<PageTable>(Machine::kernel_root_ppn() << 12);
     debug_assert_ne!(physical_of(&*kernel), table.physical());
@@ -600,21 +599,21 @@ pub fn copy_kernel_half(table: Ref<PageTable>) {
     }
 }
 
-/// For the consistency checker: a capability knows of this address space.
+/// For the consistency checker: marks an address space with a capability.
 pub fn mark_root(root: Ref<PageTable>) {
     root_mark(root).mark();
 }
 
-/// The mark of an address space: in the last entry, which is the kernel's.
+/// The place of an address space's mark: the last entry, which is the kernel's.
 fn root_mark(root: Ref<PageTable>) -> Place {
     Place { table: root, index: ENTRIES - 1, bits: TOPMOST_BITS }
 }
 
-/// For the consistency checker, after all capabilities have marked what they know of: whether that is all that is
-/// mapped, in the address spaces of a pool. Takes the marks away.
+/// For the consistency checker, after all capabilities have marked their mappings: checks that every mapping in the
+/// address spaces of a pool is marked, and removes the marks.
 ///
 /// # Panics
-/// If it is not.
+/// If a mapping has no mark.
 pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
     for (low, root) in pool.roots.iter().enumerate() {
         if let Some(root) = root.get() {
@@ -645,10 +644,10 @@ fn check_table(table: Ref<PageTable>, start: u64, bits: u32, indexes: core::ops:
     }
 }
 
-/// For boot: puts a table into the way of an address, below a root; the address at which it is mapped.
+/// For boot: maps a table that an address needs, below a root; returns the address at which it is mapped.
 ///
 /// # Panics
-/// If there is one already.
+/// If a table is mapped there already.
 pub fn boot_map_table(root: Ref<PageTable>, address: u64, table: Ref<PageTable>) -> u64 {
     let place = walk(root, address);
     assert!(place.bits > PAGE_BITS && place.get() == 0, "a table is mapped twice at boot");
