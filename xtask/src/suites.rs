@@ -480,7 +480,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
         Refusal {
             name: "too little memory",
             memory: "6M",
-            ..root_task("", good.to_vec(), "is not in what it calls memory")
+            ..root_task("", good.to_vec(), "lies outside of the memory that it lists")
         },
         Refusal {
             name: "more harts than configured",
