@@ -1,60 +1,62 @@
-//! Notifications as user interrupts without the kernel: threads that run virtualised, and stores instead of signals.
+//! Notifications as user interrupts without the kernel: virtualised threads, and stores instead of signals.
 //!
-//! Where harts have guest interrupt files (hypervisor extension, IMSIC), a thread that registers for user interrupts
+//! On machines with guest interrupt files (hypervisor extension, IMSIC), a thread that registers for user interrupts
 //! and names *hints*, bits of badges, runs virtualised from then on: with supervisor registers of its own, and with a
-//! file of its hart in which a store makes one of these bits pending. Whoever has a capability with the right to signal
-//! and one of the hints as badge can have the file's page in an address space
-//! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is a store to it then, and neither side enters
-//! the kernel.
+//! guest interrupt file of its hart, in which a store makes one of these bits pending. The owner of a capability with
+//! the write right and one of the hints as badge can map the file's page, the *sender page*, into an address space
+//! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is then a store to that page, and neither side
+//! enters the kernel.
 //!
-//! # Who may send
+//! # Authority of senders
 //!
-//! A page belongs to the capability that it was made with, as the mapping of a frame does: the capability holds the
-//! number of a [`Sender`], moves with it, and leaves it behind when it is copied. Whoever deletes the capability takes
-//! the page away, on every hart, before anything else happens. A store can carry any identity, which hardware does not
-//! check. So hints are what the receiver has called so: only they are enabled in its file and taken out of it, and a
-//! capability with another badge gets no page.
+//! A sender page belongs to the capability with which it was made, as the mapping of a frame does: the capability
+//! contains the number of a [`Sender`]; a move keeps the number, and a copy has none. Deleting the capability unmaps
+//! the page on every hart before any other operation. Hardware does not check the identity that a store carries, so a
+//! sender can store any identity. Therefore only the receiver's hints are enabled in its file and taken out of it, and
+//! a capability with another badge gets no page.
 //!
-//! # Who pays for a page
+//! # Limits on sender pages
 //!
-//! What the kernel has to know of it stands in a table of the kernel's. So an address space has a share of it,
-//! [`SENDERS_OF_A_SPACE`], and who has no page signals through the kernel. Who may make address spaces, with a pool of
-//! identifiers, has a share for each, as of the identifiers themselves, which are a machine's too. Records in memory of
-//! the sender's would have no such limit, but would have to be found from a receiver that loses its file: by a walk
-//! over all capabilities of a notification, of which anybody who has one can make as many as fit into memory.
+//! The kernel's data about sender pages are in a table of fixed size. So an address space may have at most
+//! [`SENDERS_OF_A_SPACE`] of them, and a sender without a page signals through the kernel. A program with an ASID pool,
+//! which can create address spaces, has such a share for each, as it has a share of the ASIDs, which are a machine-wide
+//! resource too. Records in the sender's memory would have no such limit, but would have to be found from a receiver
+//! that loses its file: by a walk over all capabilities of a notification, of which any owner of one can make as many
+//! as fit into memory.
 //!
-//! # A store that finds no page
+//! # Page faults on sender pages
 //!
-//! faults, and the kernel maps the page, or signals in the name of the store and goes on behind it, which must be an
-//! instruction of four bytes. So senders need not know whether the receiver has a file: it has none while it is
-//! suspended or when the hart's files are used up, and another one when it has moved.
+//! On a store fault at the address of a sender page, the kernel maps the page, or signals on behalf of the store and
+//! continues behind it; the store must be an instruction of four bytes. So senders need not check whether the receiver
+//! has a file: it has none while it is suspended or while all files of the hart are in use, and another one after it
+//! has moved to another hart.
 //!
-//! A capability can go at any moment, between a sender's last look and its store, and with it whoever it was that could
-//! be told. So a store where its page was does nothing, as a signal that must not block does nothing through an empty
-//! slot (`NBSend`); otherwise each program would have to have a fault handler to outlive another. What says so is the
-//! entry in the sender's own page table, which costs nobody anything, until something else is mapped there: a program
-//! that gives the address to something else must have that mapped before it stores to it, and cannot leave it to its
-//! fault handler. Whoever takes a page away and keeps the capability has the fault.
+//! The capability of a sender page can be deleted at any moment, also between a sender's last check and its store, and
+//! the sender's fault handler may be gone with it. So a store at the address of a revoked page has no effect, like
+//! `NBSend` on an empty slot; otherwise each program would need a fault handler to outlive another program. The entry
+//! in the sender's own page table records the revocation, which costs no memory, until another page is mapped there. A
+//! program that reuses the address must therefore map the new page before the first store; its fault handler is not
+//! called for it. A program that unmaps the page and keeps the capability gets the fault.
 //!
-//! # What is pending
+//! # Pending signals
 //!
-//! in a file is in the notification's word as far as anybody can tell: it is put there before the receiver looks at the
-//! word, and when the file is taken away. While the receiver waits for it the file is *watched*: it interrupts the
-//! kernel, which signals what is in it. A file whose thread does not wait is not watched, so whoever stores to it costs
-//! nobody but its thread anything.
+//! Signals that are pending in a file count as signals in the notification's word: the kernel moves them there before
+//! the receiver reads the word, and when the file is taken away. While the receiver waits for the notification the file
+//! is *watched*: it interrupts the kernel, which signals the notification. The file of a thread that does not wait is
+//! not watched, so that a store to it costs only its thread time.
 //!
 //! # Entering and leaving
 //!
-//! A virtualised thread's address space is never noted (SPACE-EPOCH), so the fastpaths leave it alone. Each time it is
-//! entered the user half of its root is copied to the root of the hart's second stage, and everything that the hart
-//! knew of that stage forgotten; its supervisor registers are loaded and, when it comes back, saved. A hart that
-//! changes an address space makes others that run a virtualised thread in it come back, instead of telling them what to
-//! forget.
+//! A virtualised thread's address space is never cached (SPACE-EPOCH), so the fastpath does not switch to it. At each
+//! entry the user half of its root is copied to the root of the hart's second stage, and the hart's cached translations
+//! of that stage are flushed; its supervisor registers are loaded, and saved when it traps. A hart that changes an
+//! address space makes other harts that run a virtualised thread in it enter the kernel, instead of sending them the
+//! translations to flush.
 //!
-//! # A flood
+//! # Floods of stores
 //!
-//! of stores concerns the receiver's own handler. It masks its interrupts when it has seen enough; when it runs again
-//! after a tick of its hart, the kernel unmasks them.
+//! A flood of stores concerns only the receiver's own handler, which masks its interrupts after a number of them. When
+//! the thread runs again after a tick of its hart, the kernel unmasks them.
 
 use abi_sel4::call::number;
 use abi_sel4::configuration::USER_TOP;
@@ -71,22 +73,22 @@ use crate::node::{FILES, MAXIMUM_NODES, Next};
 use crate::smp::Shared;
 use crate::state::Sender;
 
-/// Pages for sending that can be in one address space.
+/// The largest number of sender pages in one address space.
 pub const SENDERS_OF_A_SPACE: usize = 16;
-/// Bits that can be hints: that of bit `n` is identity `n + 1`, and 63 the last one in a word.
+/// Bits that can be hints: bit `n` has identity `n + 1`, and 63 is the last identity in a word.
 pub const HINTS: u64 = !0 >> 1;
 
-/// The bits of an address that are an offset in a page.
+/// Mask of the offset in a page.
 const OFFSET: u64 = (1 << PAGE_BITS) - 1;
 
-/// A checked call for a page, or for the end of one.
+/// A decoded invocation that maps or unmaps a sender page.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSender {
     source: Ref<Slot>,
     mapping: Option<Mapping>,
 }
 
-/// Whether a thread waits for the notification that is bound to it.
+/// Whether a thread waits for its bound notification.
 fn waits(thread: Ref<Tcb>) -> bool {
     match thread.state() {
         ThreadState::BlockedOnReceive => true,
@@ -96,7 +98,7 @@ fn waits(thread: Ref<Tcb>) -> bool {
 }
 
 impl Kernel {
-    /// Checks a call of an address space for a page for sending.
+    /// Decodes an invocation of an address space that maps or unmaps a sender page.
     #[cold]
     #[inline(never)]
     pub(crate) fn decode_sender(&self, space: Ref<Slot>, arguments: &Arguments) -> Result<NewSender, InvocationError> {
@@ -115,7 +117,7 @@ impl Kernel {
         let is_held_here =
             |(root, asid)| held.is_some_and(|held| held.asid == asid) && self.root_of(asid) == Some(root);
         if space.capability.mapped_table().is_some_and(is_held_here) {
-            // It has that page, and whoever asks may not know.
+            // The page is mapped there already; the invocation is idempotent.
             return Ok(NewSender { source, mapping: held });
         }
         let mapping = self.decode_page(space, address)?;
@@ -135,7 +137,7 @@ impl Kernel {
         Ok(NewSender { source, mapping: Some(mapping) })
     }
 
-    /// Carries that out.
+    /// Performs the decoded invocation.
     #[cold]
     #[inline(never)]
     pub(crate) fn set_sender(&self, NewSender { source, mapping }: NewSender) {
@@ -147,7 +149,7 @@ impl Kernel {
             }
             self.forget_sender(page);
             if let Some(held) = held {
-                // What an earlier capability has left there is over.
+                // Remove the mark of an earlier revoked page.
                 self.forget_revoked_sender(held);
             }
         }
@@ -158,7 +160,8 @@ impl Kernel {
         }
     }
 
-    /// A capability that has a page goes: the page goes from every hart, and stores there do nothing from now on.
+    /// Revokes the sender page of a capability that is deleted: unmaps it on every hart. Stores to it have no effect
+    /// from now on.
     #[cold]
     #[inline(never)]
     pub(crate) fn revoke_sender(&self, page: u8) {
@@ -173,7 +176,7 @@ impl Kernel {
         self.senders.get(page)?.mapping.get()
     }
 
-    /// Takes a capability's page away, on every hart.
+    /// Unmaps a capability's sender page on every hart and frees its entry.
     fn forget_sender(&self, page: u8) {
         if let Some(sender) = self.senders.get(page) {
             self.unmap_sender(sender);
@@ -181,7 +184,7 @@ impl Kernel {
         }
     }
 
-    /// Maps a page, if the receiver has a file; says whether it is mapped.
+    /// Maps a sender page, if the receiver has a file; returns whether it is mapped.
     fn map_sender(&self, sender: &Sender) -> bool {
         let (Some(notification), Some(mapping)) = (sender.notification.get(), sender.mapping.get()) else {
             return false;
@@ -210,7 +213,7 @@ impl Kernel {
         }
     }
 
-    /// An address space is gone, and with it the addresses of pages.
+    /// Removes the mappings of sender pages in deleted address spaces.
     pub(crate) fn forget_senders_in(&self, are_meant: impl Fn(u16) -> bool) {
         for sender in self.senders.iter().filter(|_| self.senders.in_use() > 0) {
             if sender.mapping.get().is_some_and(|mapping| are_meant(mapping.asid)) {
@@ -220,8 +223,8 @@ impl Kernel {
         }
     }
 
-    /// Where a capability's page is mapped, if it is; for the consistency checker, which finds it to be the
-    /// capability's.
+    /// For the consistency checker: the physical address and mapping of a capability's sender page, if it is mapped.
+    /// Asserts that the page belongs to the capability.
     pub(crate) fn sender_page(&self, page: u8, notification: Ref<Notification>, badge: u64) -> Option<(u64, Mapping)> {
         let sender = self.senders.get(page).expect("capabilities have numbers of pages");
         let belongs = sender.notification.get() == Some(notification) && sender.badge.get() == badge;
@@ -230,8 +233,8 @@ impl Kernel {
         sender.mapping.get().filter(|_| physical != 0).map(|mapping| (physical, mapping))
     }
 
-    /// A thread has stored to a page that is not there. If that is one for sending, it is mapped, or the kernel does
-    /// what the store should have done; says whether the thread goes on.
+    /// Handles a store fault. At the address of a sender page, maps the page, or signals on behalf of the store;
+    /// returns whether the thread continues.
     #[cold]
     #[inline(never)]
     pub(crate) fn store_without_page(&self, thread: Ref<Tcb>, address: u64) -> bool {
@@ -249,7 +252,7 @@ impl Kernel {
             return is_revoked;
         };
         let Some(notification) = sender.notification.get() else { return false };
-        // Another hart may have mapped it since.
+        // Another hart may have mapped the page in the meantime.
         let physical = sender.physical.get();
         if physical != 0 && self.page_place(physical, objects::FrameSize::Small, mapping).is_some() {
             self.flush_page(mapping);
@@ -269,7 +272,8 @@ impl Kernel {
         true
     }
 
-    /// Gives a virtualised thread that is to be entered on this hart a file, if it wants one and one is free.
+    /// Assigns a file to a virtualised thread that is about to be entered on this hart, if it has hints and a file is
+    /// free.
     fn take_file(&self, thread: Ref<Tcb>) {
         let interrupts = &thread.interrupts;
         if interrupts.hints.get() == 0 || interrupts.file.get() != 0 {
@@ -284,7 +288,8 @@ impl Kernel {
         }
     }
 
-    /// Takes a thread's file away, if it has one. Nobody can store to it any more; gives what was pending in it.
+    /// Takes a thread's file away, if it has one, so that no store reaches it any more; returns the signals that were
+    /// pending in it.
     #[inline]
     pub(crate) fn give_up_file(&self, thread: Ref<Tcb>) -> u64 {
         match thread.interrupts.file.get() {
@@ -303,7 +308,7 @@ impl Kernel {
                 self.unmap_sender(sender);
             }
         }
-        // The file may be another's at once.
+        // The file may be assigned to another thread at once.
         self.flush_deferred();
         let node = self.node_of(thread);
         let pending = self.drain_file(node, file);
@@ -311,7 +316,7 @@ impl Kernel {
         pending >> 1 & thread.interrupts.hints.get()
     }
 
-    /// Takes a thread's file away; what was pending in it is signalled.
+    /// Takes a thread's file away, and signals its pending bits.
     #[inline]
     pub(crate) fn deactivate(&self, thread: Ref<Tcb>) {
         let signals = self.give_up_file(thread);
@@ -322,7 +327,7 @@ impl Kernel {
         }
     }
 
-    /// Puts what is pending in the file of the thread that runs here into its notification's word.
+    /// Moves the pending signals of the file of the thread that runs here to its notification's word.
     fn collect(&self, thread: Ref<Tcb>) {
         let interrupts = &thread.interrupts;
         let file = interrupts.file.get() as usize;
@@ -338,13 +343,13 @@ impl Kernel {
         }
     }
 
-    /// Watches the files of this hart's threads that wait for what comes there, that of a thread that is about to, and
-    /// no others.
+    /// Watches exactly the files of this hart's threads that wait for their notification, and the file of `waiter`,
+    /// which is about to wait.
     fn watch_files(&self, waiter: Option<Ref<Tcb>>) {
         let mut watched = 0;
         for (file, thread) in self.node().files.iter().enumerate() {
             if let Some(thread) = thread.get().filter(|&thread| waits(thread) || Some(thread) == waiter) {
-                // Whatever else its program has enabled would be pending for ever.
+                // Other identities, which its program may have enabled, would stay pending for ever.
                 Machine::enable_guest_file(file, thread.interrupts.hints.get() << 1);
                 watched |= 1 << file;
             }
@@ -352,7 +357,7 @@ impl Kernel {
         Machine::watch_guest_files(watched);
     }
 
-    /// Something has come in watched files of this hart.
+    /// Signals the notifications whose bits are pending in watched files of this hart.
     #[cold]
     #[inline(never)]
     pub(crate) fn serve_files(&self) {
@@ -394,13 +399,13 @@ impl Kernel {
         Next::RunVirtualised(thread)
     }
 
-    /// A virtualised thread has come into the kernel; says whether that is to be served as for any other.
+    /// Handles the trap of a virtualised thread; returns whether the trap must be served as for other threads.
     fn leave_virtualised(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
         let interrupts = &thread.interrupts;
         if let Some(register) = trap.claim_without_file()
             && interrupts.file.get() == 0
         {
-            // In its handler when it lost its file: nothing is pending there.
+            // The thread lost its file while it was in its handler: the claim finds no interrupt.
             if register != 0 {
                 thread.register_at(register).set(0);
             }
@@ -413,7 +418,7 @@ impl Kernel {
                 let call = thread.register::<17>().get();
                 if matches!(call, number::Recv | number::NBRecv | number::ReplyRecv) {
                     self.collect(thread);
-                    // It may wait from now on.
+                    // The thread may be about to wait.
                     self.watch_files(Some(thread));
                 }
             }
@@ -424,11 +429,11 @@ impl Kernel {
     }
 }
 
-/// Runs a virtualised thread once, and serves what has brought it into the kernel.
+/// Runs a virtualised thread until it traps, and serves the trap.
 #[cold]
 #[inline(never)]
 pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
-    // Who wants to take the file away makes this hart come back first.
+    // A hart that takes the file away makes this hart enter the kernel first.
     let file = thread.interrupts.file.get() as usize;
     let trap = shared.note_trap(enter_virtualised::<Machine>(thread, file), hart);
     let kernel = shared.enter(hart);
