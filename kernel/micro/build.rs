@@ -1,5 +1,5 @@
 //! Links the kernel with the machine's linker script, and makes the entry for seL4's own loader the file's entry: QEMU
-//! and firmware go to the first byte of the image, whatever the file says.
+//! and firmware enter at the first byte of the image and ignore the file's entry.
 
 use std::env;
 

@@ -232,7 +232,7 @@ fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
         return None;
     }
     if crate::guest::has_own_translation() {
-        // The program has done what VTVM forbids, and the fault's address is meaningless.
+        // The program has performed an access that VTVM forbids, and the fault's address is meaningless.
         return Some(Trap::IllegalInstruction { bits: 0 });
     }
     Some(reason(cause, value))

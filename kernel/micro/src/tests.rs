@@ -1,4 +1,4 @@
-//! The logic against naive models, and the whole kernel against a hostile thread, on the developer's computer.
+//! Tests on the host: the logic against naive models, and the whole kernel against a hostile thread.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ fn thread(priority: u8) -> Ref<Tcb> {
     tcb
 }
 
-/// A capability of the model: what it is derived from is said and not compared.
+/// A capability of the model: its parent is stored and not found by comparison.
 #[derive(Clone, Copy, Debug)]
 struct Derived {
     badge: u64,
@@ -82,16 +82,16 @@ fn delete_in_model(model: &mut [Option<Derived>], index: usize) {
     }
 }
 
-/// Words of harts that no other kernel has. They stay, as a machine's do.
+/// Makes words of harts for one kernel. They are never freed, like a machine's.
 fn own_harts() -> &'static Harts {
     Box::leak(Box::new(Harts::new()))
 }
 
-/// Slots that capabilities are derived in, as a power of two.
+/// Logarithm of the number of slots for derivations.
 const SLOTS_BITS: u32 = 4;
 
-/// Carries out steps beside a tree with parents; what is in the slots is the same after each. Says which slots are
-/// full.
+/// Performs steps on slots and on a model, a tree with parents, and compares the full slots after each step. Returns
+/// whether each slot is full at the end.
 fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
     let simulation = Simulation::new();
     let _hart = simulation.attach(0);
@@ -115,7 +115,7 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
                     Step::Mint(_, _, badge) if source.badge == 0 => badge,
                     _ => source.badge,
                 };
-                // The nearest that counts as a parent of such a capability.
+                // The nearest ancestor that counts as a parent of such a capability.
                 let mut parent = Some(from);
                 while let Some(index) = parent {
                     let above = model[index].unwrap();
@@ -140,8 +140,8 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
                 let (from, to) = (node.slot(from as u64), node.slot(to as u64));
                 derivation::move_slot(from.capability.get(), from, to);
             }
-            // A badged parent that goes leaves capabilities of its badge without one: the list says that they are
-            // its parent's, as the model does.
+            // After the deletion of a badged parent, capabilities with its badge become its parent's children, in the
+            // list and in the model.
             Step::Delete(index) if model[index].is_some() => {
                 delete_in_model(&mut model, index);
                 kernel.delete(node.slot(index as u64)).unwrap();
@@ -157,14 +157,14 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
             assert_eq!(derived.is_some(), !node.slot(index as u64).is_empty(), "slot {} after {:?}", index, step);
         }
     }
-    // The next run of steps gets the memory.
+    // The next run of steps reuses the memory.
     give_back(node_memory, SLOTS_BITS + 5);
     give_back(root_memory, 6);
     give_back(endpoint_memory, 4);
     model.iter().map(Option::is_some).collect()
 }
 
-/// Every history of so many steps over three slots: whatever is copied, minted, moved, deleted and revoked.
+/// Tries every history of a few steps over three slots: copies, mints, moves, deletions and revocations.
 #[test]
 fn every_short_history_of_derivations_agrees_with_the_tree() {
     const SLOTS: usize = 3;
@@ -241,7 +241,7 @@ proptest! {
         levels in vec((1..6u8, 0..5u8, any::<bool>()), 1..6),
         bits in 1..=64u64,
     ) {
-        // A chain of nodes whose guards agree with the address, or one of them does not.
+        // A chain of CNodes whose guards match the address, except perhaps one.
         let mut at = bits;
         let mut root = Capability::Null;
         let mut holder: Option<Ref<Slot>> = None;
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// A booted kernel in fake memory, whose first thread is played by the test.
+/// A booted kernel in fake memory. The test acts as the first thread.
 struct Machine {
     kernel: Kernel,
     memory: u64,
@@ -301,10 +301,10 @@ struct Machine {
     information: u64,
 }
 
-/// Bytes of free memory of a fake machine, as a power of two.
+/// Logarithm of the size of a fake machine's free memory in bytes.
 const MEMORY_BITS: u32 = 22;
 
-/// The next machine gets the memory, so that there can be any number of them in one run.
+/// The next machine reuses the memory, so that there can be any number of machines in one run.
 impl Drop for Machine {
     fn drop(&mut self) {
         give_back(self.memory, MEMORY_BITS);
@@ -344,7 +344,7 @@ impl Machine {
         cspace::lookup(self.init, index).unwrap()
     }
 
-    /// What the thread traps with, and what the machine then runs.
+    /// Makes the thread trap with this system call and this message, and serves the trap.
     fn trap(&self, number: i64, a0: u64, a1: u64, words: &[u64], capabilities: &[u64]) {
         let thread = self.kernel.current();
         thread.register::<17>().set(number as u64);
@@ -365,7 +365,7 @@ impl Machine {
         self.kernel.schedule();
     }
 
-    /// An invocation by the first thread; its label, and the words of the answer.
+    /// Makes an invocation by the first thread; returns the answer's label and words.
     fn call(&self, capability: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> (u64, [u64; 4]) {
         let label = invocation.label(NUMBERING).unwrap();
         self.trap(-1, capability, MessageInfo::new(label, capabilities.len(), words.len()).0, words, capabilities);
@@ -373,7 +373,7 @@ impl Machine {
         (answer.label(), core::array::from_fn(|index| self.init.register_at(12 + index).get()))
     }
 
-    /// The first untyped memory of at least this size that is not a device.
+    /// The first untyped memory of at least this size that is not device memory.
     fn untyped(&self, bits: u64) -> u64 {
         let (first, end) = (self.information(19), self.information(20));
         (first..end)
@@ -504,7 +504,7 @@ fn nodes_that_hold_each_other_can_be_deleted() {
     let machine = Machine::new(&simulation);
     let (untyped, free) = (machine.untyped(14), machine.first_empty());
     assert_eq!(machine.retype(untyped, ObjectType::CapTable, 4, free, 2).0, 0);
-    // Each node holds the last capability to the other one.
+    // Each CNode holds the last capability to the other one.
     let moves = |from: u64, root: u64, index: u64| {
         machine.call(2, Invocation::CNodeCopy, &[free + 2, 64, root, 64, 15], &[2]);
         machine.call(root, Invocation::CNodeMove, &[index, 4, from, 64], &[2]).0
@@ -521,15 +521,15 @@ fn nodes_that_hold_each_other_can_be_deleted() {
 }
 
 impl Machine {
-    /// An invocation of the first node that names a slot, while interrupts keep coming; whether it was done, and is not
-    /// to be made again.
+    /// Makes an invocation of the root CNode on a slot, with an interrupt pending; returns whether the invocation was
+    /// completed and not preempted.
     fn call_interrupted(&self, invocation: Invocation, slot: u64) -> bool {
         let before = self.init.pc().get();
         self.call(2, invocation, &[slot, 64], &[]);
         self.init.pc().get() != before
     }
 
-    /// The same until it is done; in how many steps.
+    /// Repeats a preempted invocation until it is completed; returns the number of calls.
     fn call_in_steps(&self, simulation: &Simulation, invocation: Invocation, slot: u64) -> usize {
         simulation.set_external(0, true);
         let steps = (1..).find(|_| {
@@ -556,7 +556,7 @@ fn nodes_in_nodes_are_emptied_to_the_last_in_short_steps() {
     for begin in (0..DEPTH).step_by(100) {
         assert_eq!(machine.retype(untyped, ObjectType::CapTable, 1, free + begin, 100).0, 0);
     }
-    // Beside each node lies an endpoint of other memory, in the slot that is looked at last.
+    // Each CNode also holds an endpoint of other memory, in the slot that is visited last.
     let endpoint = free + DEPTH;
     assert_eq!(machine.retype(other, ObjectType::Endpoint, 0, endpoint, 1).0, 0);
     for index in (0..DEPTH).rev() {
@@ -589,7 +589,7 @@ fn a_deletion_goes_on_with_another_one_that_it_meets() {
     (0..4).for_each(|index| moves(innermost, index, free + 3 + index));
     (4..8).for_each(|index| moves(inner, index, free + 3 + index));
     moves(inner, 2, innermost);
-    // The inner node's deletion begins, takes some steps, and is abandoned where it stands.
+    // The inner CNode's deletion begins, makes some steps, and is abandoned.
     simulation.set_external(0, true);
     for _ in 0..20 {
         assert!(!machine.call_interrupted(Invocation::CNodeDelete, inner));
@@ -599,7 +599,7 @@ fn a_deletion_goes_on_with_another_one_that_it_meets() {
     let remains = machine.slot(inner).capability.get().tag();
     assert_eq!(remains, tag::ZOMBIE);
     assert_eq!(machine.call(2, Invocation::CNodeCopy, &[free + 20, 64, inner, 64, 15], &[2]).0, 3, "nobody copies it");
-    // What is left can be moved like a capability.
+    // The remains can be moved like a capability.
     moves(outer, 5, inner);
     machine.kernel.check();
     machine.call_in_steps(&simulation, Invocation::CNodeDelete, outer);
@@ -629,7 +629,7 @@ fn a_revocation_takes_an_object_out_of_a_deletion_that_is_under_way() {
         }
         machine.call_in_steps(&simulation, Invocation::CNodeRevoke, inner_memory);
         assert!(machine.is_unused(inner_memory));
-        // Its memory is used again at once, while the other deletion is still where it was.
+        // Its memory is reused at once, while the other deletion has made no progress.
         assert_eq!(machine.retype(inner_memory, ObjectType::Endpoint, 0, free + 10, 100).0, 0);
         machine.kernel.check();
         machine.call_in_steps(&simulation, Invocation::CNodeDelete, outer);
@@ -700,7 +700,8 @@ fn a_thread_that_is_deleted_with_what_holds_it_stops_and_leaves_nothing() {
     assert_eq!(machine.retype(untyped, ObjectType::Tcb, 0, thread, 1).0, 0);
     assert_eq!(machine.retype(untyped, ObjectType::Endpoint, 0, right, 1).0, 0);
     let Capability::Thread { tcb } = machine.slot(thread).capability.get() else { panic!("no thread") };
-    // The thread's own space is the node that holds the last capability to it: a circle through the thread's slots.
+    // The thread's own capability space is the CNode that holds the last capability to the thread: a cycle through the
+    // thread's slots.
     assert_eq!(machine.call(thread, Invocation::TcbSetSpace, &[0, 0, 0], &[node, 3]).0, 0);
     assert_eq!(machine.call(thread, Invocation::TcbWriteRegisters, &[1, 1, 0x4000], &[]).0, 0);
     assert_eq!(machine.call(node, Invocation::CNodeMove, &[3, 2, thread, 64], &[2]).0, 0);
@@ -726,15 +727,15 @@ fn a_pool_goes_at_once_with_all_its_address_spaces() {
     machine.kernel.check();
     assert_eq!(machine.call_in_steps(&simulation, Invocation::CNodeDelete, free), 1);
     assert!(machine.is_unused(memory));
-    // The tables are still there, and no space.
+    // The tables still exist, but no address space.
     assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[free + 1]).0, 2, "it remembers that it was a root");
     assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[tables, 64], &[]).0, 0);
     assert!(machine.is_unused(tables));
     machine.kernel.check();
 }
 
-/// Nodes, threads and endpoints that hold each other in any way are deleted and revoked from several places in turn,
-/// each a few steps at a time.
+/// Deletes and revokes CNodes, threads and endpoints that hold each other in any way, from several places in turn, each
+/// a few steps at a time.
 fn tear_down_in_turns(seed: u64) {
     const PLACES: u64 = 24;
     let simulation = Simulation::new();
@@ -743,14 +744,15 @@ fn tear_down_in_turns(seed: u64) {
     let free = machine.first_empty();
     let memory = [0, 1, 2].map(|index| free + 2 * PLACES + index);
     assert_eq!(machine.retype(machine.untyped(16), ObjectType::Untyped, 14, memory[0], 3).0, 0);
-    // What names something else than a node would be a message.
+    // An invocation of another capability than a CNode's would be a message.
     let is_node = |slot: u64| [tag::CNODE, tag::NULL].contains(&machine.slot(slot).capability.tag());
     for index in 0..PLACES {
         let kind = random.choose([4, 4, 4, 1, 2]);
         let kind = ObjectType::from_number(kind as usize).unwrap();
         machine.retype(random.choose(memory), kind, 1 + random.below(3), free + index, 1);
     }
-    // Each step wires two of them in a random direction, mostly by moving, so that last capabilities lie in each other.
+    // Each step links two of them in a random direction, mostly by moving, so that they hold each other's last
+    // capabilities.
     for _ in 0..200 {
         let (node, from) = (free + random.below(PLACES), free + random.below(PLACES));
         let index = random.below(8);
@@ -777,7 +779,7 @@ fn tear_down_in_turns(seed: u64) {
                 machine.call(2, Invocation::CNodeRotate, &[to, 64, 0, pivot, 64, 0, from, 64], &[2, 2])
             }
             3 => {
-                // Memory that has become free is used again at once.
+                // Memory that has become free is reused at once.
                 machine.retype(random.choose(memory), ObjectType::CapTable, 2, free + random.below(PLACES), 1)
             }
             4 => {
@@ -837,7 +839,7 @@ fn a_message_meets_its_receiver_and_the_answer_comes_back() {
     assert_eq!(MessageInfo(machine.init.register::<11>().get()), MessageInfo::new(1, 0, 1));
     assert_eq!(machine.init.register::<12>().get(), 99);
     assert_eq!(tcb.state(), ThreadState::BlockedOnReceive);
-    // The endpoint goes: the server begins its call again, and faults without a handler.
+    // The endpoint is deleted: the server restarts its call, and faults without a fault handler.
     assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free + 2, 64], &[]).0, 0);
     assert_eq!(machine.call(2, Invocation::CNodeDelete, &[meeting, 64], &[]).0, 0);
     assert_eq!(tcb.state(), ThreadState::Restart);
@@ -893,9 +895,9 @@ fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
         panic!("no address space")
     };
     machine.kernel.node_count.set(OTHER + 1);
-    // The other hart came from there; whoever took its thread away has forgotten about it.
+    // The other hart entered from this address space, and its thread was stopped.
     machine.kernel.nodes[OTHER].asid.set(mapping.asid);
-    // Another state behind the lock: only the words of the harts are the same.
+    // Another kernel is behind the lock: only the words of the harts are shared.
     let shared = Shared::new(machine.kernel.harts);
     std::thread::scope(|scope| {
         let held = shared.lock();
@@ -917,8 +919,7 @@ fn a_hart_that_waits_for_the_lock_leaves_an_address_space_that_goes() {
     machine.kernel.check();
 }
 
-/// The buffer of asynchronous invocations that the first thread of a fake machine registers: its frames lie behind
-/// each other.
+/// The buffer of asynchronous invocations of a fake machine's first thread. Its frames are contiguous.
 struct SyscallBuffer<'a> {
     machine: &'a Machine,
     base: u64,
@@ -927,11 +928,11 @@ struct SyscallBuffer<'a> {
     responses: u64,
 }
 
-/// Frames of the smallest buffer.
+/// Number of frames of the smallest buffer.
 const BUFFER_FRAMES: u64 = 4;
 
 impl<'a> SyscallBuffer<'a> {
-    /// Uses five slots from `first` on.
+    /// Registers a buffer; uses five slots from `first` on.
     fn register(machine: &'a Machine, memory: u64, first: u64) -> SyscallBuffer<'a> {
         assert_eq!(machine.retype(memory, ObjectType::Page, 0, first, BUFFER_FRAMES).0, 0);
         assert_eq!(machine.retype(memory, ObjectType::Notification, 0, first + BUFFER_FRAMES, 1).0, 0);
@@ -958,7 +959,7 @@ impl<'a> SyscallBuffer<'a> {
         self.requests += 1;
     }
 
-    /// Shows the requests to the kernel, calls it, and lets it work until it sleeps.
+    /// Publishes the requests, wakes the handler, and runs it until it sleeps.
     fn wake(&self) {
         self.set(syscall_buffer::REQUEST_TAIL_OFFSET, self.requests);
         self.machine.trap(-64, 0, 0, &[], &[]);
@@ -983,7 +984,7 @@ impl<'a> SyscallBuffer<'a> {
         Some(SyscallResponse::from_words(words))
     }
 
-    /// Takes all responses that there are; how many these were.
+    /// Takes all responses; returns their number.
     fn take_all(&mut self) -> usize {
         std::iter::from_fn(|| self.take()).count()
     }
@@ -998,11 +999,11 @@ fn request(capability: u64, invocation: Invocation, words: &[u64], capabilities:
     request
 }
 
-/// An invocation that can be asked for in both ways: capability, what, words, capabilities.
+/// An invocation that can be made by a system call and by a request: capability, label, words, capabilities.
 type Asked = (u64, Invocation, Vec<u64>, Vec<u64>);
 
-/// A hostile thread: system calls, invocations and messages of any form, over memory that it retypes as it goes. What
-/// it may not do is named by an error; whatever it does, the kernel's own check finds nothing.
+/// A hostile thread: system calls, invocations and messages of any form, over memory that it retypes meanwhile. A
+/// forbidden operation returns an error, and the consistency checker finds no violation after any operation.
 #[test]
 fn fuzz_messages() {
     let seeds: [&[u8]; 2] = [
@@ -1038,11 +1039,11 @@ fn fuzz_messages() {
         let machine = Machine::new(&simulation);
         let (memory, free) = (machine.untyped(15), machine.first_empty());
         for _ in 0..64 {
-            // Somebody must run, and the first thread is the only one with a program to play.
+            // The first thread is the only one with a program, so the run ends when it cannot run.
             if numbers.is_empty() || machine.init.state() != ThreadState::Running {
                 break;
             }
-            // Capabilities that exist, those that were made, and any.
+            // Initial capabilities, created ones, and arbitrary addresses.
             let slot = |numbers: &mut property::Numbers| match numbers.byte() {
                 0..16 => 2,
                 16..32 => memory,
@@ -1073,10 +1074,10 @@ fn fuzz_messages() {
                         &capabilities,
                     );
                 }
-                // A raw message: number of the call, label and lengths as they come.
+                // A raw message: random number of the call, label and lengths.
                 _ => {
                     let (call, information) = (-(i64::from(kind - 199) % 16), numbers.number());
-                    // The machine is off after this one, as was asked for.
+                    // This call shuts the machine down.
                     if call == SystemCall::DebugHalt.number() as i64 {
                         break;
                     }
@@ -1088,10 +1089,10 @@ fn fuzz_messages() {
     });
 }
 
-/// Slots that the random invocations use, from the first empty one on.
+/// Number of slots for random invocations, from the first empty slot on.
 const PLAYGROUND: u64 = 40;
 
-/// Invocations that are often nearly right. What is not random is that no pointer leads nowhere.
+/// Makes random invocations that are often nearly valid. No capability address is random beyond the slots in use.
 fn random_invocations(random: &mut Random, machine: &Machine, count: usize) -> Vec<Asked> {
     use Invocation::*;
     let free = machine.first_empty();
@@ -1100,7 +1101,7 @@ fn random_invocations(random: &mut Random, machine: &Machine, count: usize) -> V
     let depth = |random: &mut Random| if random.below(12) == 0 { random.below(70) } else { 64 };
     let address =
         |random: &mut Random| random.choose([0x1000, 0x2000, 0x3000, 0x20_0000, 0x4000_0000, 0x3f_ffff_f000, 0x123]);
-    // A node that can be found, and now and then something else.
+    // The root CNode, and sometimes another slot.
     let root = |random: &mut Random| if random.below(12) == 0 { slot(random) } else { 2 };
     let space = |random: &mut Random| if random.below(3) == 0 { slot(random) } else { 3 };
     let mut asked: Vec<Asked> = (0..count)
@@ -1144,7 +1145,7 @@ fn random_invocations(random: &mut Random, machine: &Machine, count: usize) -> V
     asked
 }
 
-/// What can be seen of the slots: kinds, places in the derivation list, and where pages are mapped.
+/// The visible state of the slots: kinds, neighbours in the derivation list, and mappings of pages.
 fn visible_state(machine: &Machine) -> Vec<String> {
     let free = machine.first_empty();
     let node = machine.slot(0).physical();
@@ -1172,7 +1173,7 @@ fn visible_state(machine: &Machine) -> Vec<String> {
         .collect()
 }
 
-/// Answers with addresses counted from the machine's first byte, which differs.
+/// Makes addresses in an answer relative to the machine's first byte, which differs between machines.
 fn relative(machine: &Machine, invocation: Invocation, (label, mut words): (u64, Vec<u64>)) -> (u64, Vec<u64>) {
     if invocation == Invocation::PageGetAddress && label == 0 {
         words[0] -= machine.information & !((1 << MEMORY_BITS) - 1);
@@ -1207,7 +1208,7 @@ proptest! {
                     assert!(buffer.take().is_none());
                 } else {
                     for (target, invocation, words, capabilities) in group {
-                        // A message would be sent to these, which the other way does not do.
+                        // These invocations would send a message, which requests do not do.
                         if [tag::ENDPOINT, tag::NOTIFICATION, tag::REPLY].contains(&machine.slot(*target).capability.tag()) {
                             answers.push((3, Vec::new()));
                             continue;
@@ -1239,7 +1240,7 @@ proptest! {
     }
 }
 
-/// Fills the buffer of asynchronous invocations at random, with real requests in between.
+/// Writes random words to the buffer of asynchronous invocations, with valid requests in between.
 fn put_nonsense_into_a_buffer(seed: u64) {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
@@ -1260,7 +1261,7 @@ fn put_nonsense_into_a_buffer(seed: u64) {
             };
             buffer.set(offset as usize, value);
         }
-        // Real requests in between take objects away, sometimes the buffer's own.
+        // Valid requests in between delete objects, sometimes the buffer's own.
         for (target, invocation, words, capabilities) in random_invocations(&mut random, &machine, 3) {
             buffer.put(request(target, invocation, &words, &capabilities));
         }
@@ -1270,9 +1271,8 @@ fn put_nonsense_into_a_buffer(seed: u64) {
         buffer.wake();
         machine.kernel.check();
         if machine.init.handler.state() == objects::HandlerState::None {
-            // Nonsense may have deleted the thread's own space of capabilities: its next call is a fault that
-            // nobody handles. Or it has put another capability where the node was: a call of an endpoint there
-            // would wait.
+            // A random request may have deleted the thread's own capability space: its next call is a fault without a
+            // handler. Or it has put another capability into the CNode's slot: a call of an endpoint there would wait.
             if machine.init.own_slot(own::CSPACE).is_empty()
                 || !matches!(machine.slot(2).capability.get(), Capability::CNode { .. })
             {
@@ -1283,12 +1283,12 @@ fn put_nonsense_into_a_buffer(seed: u64) {
             }
             let memory = machine.untyped(16);
             machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
-            // Or the memory.
+            // Or into the memory's slot.
             if !matches!(machine.slot(memory).capability.get(), Capability::Untyped { .. }) {
                 break;
             }
-            // Nonsense may have deleted the thread's own capability, and who has none registers nothing; or its
-            // message buffer, without which it can name no capability.
+            // A random request may have deleted the thread's own capability, without which it cannot register a buffer;
+            // or its IPC buffer, without which it cannot pass capabilities.
             let is_itself = machine.slot(1).capability.get() == (Capability::Thread { tcb: machine.init });
             if !is_itself || machine.init.own_slot(own::BUFFER).is_empty() {
                 break;
@@ -1328,7 +1328,7 @@ fn a_buffer_is_checked_when_it_is_registered() {
     machine.trap(-64, 0, 0, &[], &[]);
     assert_eq!(machine.init.register::<10>().get(), 1, "there is no handler to call");
     assert_eq!(register(128, free, 8, notification).0, 0);
-    // Its memory is known by the derivation tree, like that of message buffers.
+    // The buffer's frames are in the derivation tree, like those of IPC buffers.
     assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[free + 2, 64], &[]).0, 0);
     machine.trap(-64, 0, 0, &[], &[]);
     assert_eq!(machine.init.register::<10>().get(), 1, "a frame is gone");
@@ -1352,7 +1352,7 @@ fn a_full_buffer_keeps_requests_and_a_sleeping_receiver_is_told() {
     buffer.wake();
     assert_eq!(notification.is_active.get(), 0, "nobody sleeps");
     assert_eq!(buffer.get(syscall_buffer::HANDLER_OFFSET), syscall_buffer::SLEEPING);
-    // No place for a response: the request stays.
+    // There is no room for a response: the request stays.
     buffer.put(ask);
     buffer.wake();
     assert_eq!(buffer.get(syscall_buffer::REQUEST_HEAD_OFFSET), 64);
@@ -1363,7 +1363,7 @@ fn a_full_buffer_keeps_requests_and_a_sleeping_receiver_is_told() {
     assert_eq!(notification.is_active.get(), 1, "the receiver is told once");
     assert_eq!(buffer.get(syscall_buffer::RECEIVER_OFFSET), syscall_buffer::AWAKE);
     assert!(buffer.take().is_some());
-    // An index from nowhere ends it.
+    // An invalid index removes the handler.
     buffer.requests += 1000;
     buffer.wake();
     assert_eq!(buffer.get(syscall_buffer::HANDLER_OFFSET), syscall_buffer::BROKEN);
@@ -1383,7 +1383,7 @@ fn count_full(machine: &Machine, slots: Range<u64>) -> usize {
     slots.filter(|&slot| !machine.slot(slot).is_empty()).count()
 }
 
-/// Makes an endpoint in the first of some slots and copies its capability to the others, which it gives.
+/// Makes an endpoint in the first of some slots and copies its capability to the others; returns the copies' slots.
 fn endpoint_with_copies(machine: &Machine, slots: Range<u64>) -> Range<u64> {
     assert_eq!(machine.retype(machine.untyped(12), ObjectType::Endpoint, 0, slots.start, 1).0, 0);
     let copies = slots.start + 1..slots.end;
@@ -1391,7 +1391,7 @@ fn endpoint_with_copies(machine: &Machine, slots: Range<u64>) -> Range<u64> {
     copies
 }
 
-/// Asks in a buffer for a revocation that an interrupt stops as soon as it is served.
+/// Requests a revocation that is preempted at its first preemption point.
 fn ask_for_interrupted_revocation(simulation: &Simulation, buffer: &mut SyscallBuffer, source: u64) {
     buffer.put(request(2, Invocation::CNodeRevoke, &[source, 64], &[]));
     simulation.set_external(0, true);
@@ -1427,8 +1427,8 @@ fn an_interrupted_revocation_of_the_buffer_itself_leaves_its_memory_alone() {
     let memory = machine.untyped(16);
     assert_eq!(machine.retype(memory, ObjectType::Page, 0, free, 4).0, 0);
     assert_eq!(machine.retype(memory, ObjectType::Notification, 0, free + 4, 1).0, 0);
-    // What was derived last is revoked first: the handler's capability to the frame goes, copies of the program's are
-    // left.
+    // The capability derived last is revoked first: the handler's capability to the frame is deleted, and copies of the
+    // program's remain.
     let copies = free + 10..free + 1010;
     copy_into(&machine, free, copies.clone());
     assert_eq!(machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[64, free, 4], &[free + 4]).0, 0);
@@ -1447,7 +1447,7 @@ fn an_interrupted_revocation_of_the_buffer_itself_leaves_its_memory_alone() {
     machine.kernel.check();
 }
 
-/// Makes a thread in an empty slot that is more important than the first one.
+/// Makes a thread that is more important than the first one, in an empty slot.
 fn more_important_thread(machine: &Machine, slot: u64) -> Ref<Tcb> {
     assert_eq!(machine.retype(machine.untyped(14), ObjectType::Tcb, 0, slot, 1).0, 0);
     assert_eq!(machine.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
@@ -1470,12 +1470,12 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 20);
     machine.trap(-64, 0, 0, &[], &[]);
     let kernel = &machine.kernel;
-    // An interrupt comes while requests are carried out: it is looked at after the one under way.
+    // An interrupt arrives while requests are executed: it is served after the current request.
     simulation.set_external(0, true);
     kernel.serve();
     assert_eq!(buffer.take_all(), 1);
     assert!(matches!(kernel.leave_to_handler_after_scheduling(), Some(Next::Serve)));
-    // It makes the more important thread ready, and nothing else happens before who runs is decided.
+    // It makes the more important thread ready, and rescheduling comes before the next request.
     kernel.look_or_serve();
     kernel.resume(important);
     assert_eq!(buffer.take_all(), 0);
@@ -1483,7 +1483,7 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     assert_eq!(kernel.current(), important);
     assert_eq!(buffer.take_all(), 0);
     simulation.set_external(0, false);
-    // Not in its turn either, nor in that of another domain.
+    // No request is executed in its turn either, nor in that of another domain.
     kernel.tick();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!((kernel.current(), buffer.take_all()), (important, 0));
@@ -1500,8 +1500,8 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     kernel.check();
 }
 
-/// As if another hart had queued it while this one waited for the lock, about to carry out the requests of a less
-/// important thread in that one's own turn: nothing tells this hart.
+/// The more important handler is queued as if by another hart, while this hart waited for the lock to execute the
+/// requests of a less important thread in that thread's own turn. This hart is not notified.
 #[test]
 fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     let simulation = Simulation::new();
@@ -1511,7 +1511,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free);
     let thread = free + 10;
     let important = more_important_thread(&machine, thread);
-    // The more important one has a buffer of its own.
+    // The more important thread has a buffer of its own.
     let memory = free + 11;
     assert_eq!(machine.retype(machine.untyped(16), ObjectType::Page, 0, memory, BUFFER_FRAMES).0, 0);
     let words = [64, memory, BUFFER_FRAMES];
@@ -1539,7 +1539,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     let (less, more): (Vec<_>, Vec<_>) = order[..=after].iter().copied().unzip();
     assert_eq!((less.iter().sum::<usize>(), more.iter().sum::<usize>()), (0, 40));
     assert_eq!(order[after..].iter().map(|&(less, _)| less).sum::<usize>(), 40);
-    // A thread that another hart has made ready here does not wait either, nor does another domain.
+    // A thread that another hart has made ready here is not delayed either, nor is another domain.
     for round in 0..2 {
         (0..40).for_each(|_| buffer.put(ask));
         buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, buffer.requests);
@@ -1600,7 +1600,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     assert_eq!(left(), 0);
 }
 
-/// A generator of which the same number makes the same calls.
+/// A random generator with a seed, for reproducible calls.
 struct Random(u64);
 
 impl Random {
@@ -1621,12 +1621,12 @@ impl Random {
 }
 
 const CALL: u64 = -1i64 as u64;
-/// Hostile runs, and the calls of each: a million in all.
+/// Number of hostile runs, and of calls in each: a million calls in all.
 const RUNS: u64 = if cfg!(feature = "smp") { 4 } else { 40 };
 const CALLS: usize = 25_000;
 
-/// Whichever thread runs makes random calls with capabilities and arguments that are often nearly right. Says how many
-/// invocations were carried out.
+/// Makes random calls from every thread that runs, with capabilities and arguments that are often nearly valid. Returns
+/// the number of completed invocations.
 fn be_hostile(seed: u64) -> usize {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
@@ -1636,7 +1636,7 @@ fn be_hostile(seed: u64) -> usize {
     let init = machine.init;
     let (mut calls, mut done) = (0, 0);
     while calls < CALLS {
-        // If nothing runs any more, the first thread does again, as if an interrupt had woken it.
+        // If no thread runs any more, the first thread is resumed, as if an interrupt had woken it.
         if machine.kernel.node().current.get().is_none() || machine.init.state() == ThreadState::Inactive {
             machine.kernel.suspend(init);
             machine.kernel.resume(init);
@@ -1667,7 +1667,7 @@ fn be_hostile(seed: u64) -> usize {
         let mut words: Vec<u64> = (0..length).map(|_| word(&mut random)).collect();
         let mut capabilities: Vec<u64> = (0..random.below(4)).map(|_| slot(&mut random)).collect();
         let mut label = random.below(46);
-        // Half of the time a call that could be meant.
+        // Half of the calls are plausible.
         let mut target = capability;
         match random.below(8) {
             0 => {
@@ -1693,7 +1693,7 @@ fn be_hostile(seed: u64) -> usize {
             }
             _ => {}
         }
-        // The first thread keeps its node, itself and its address space, or there would be nobody to be hostile.
+        // The first thread keeps its CNode, itself and its address space, because it must go on making calls.
         let fixed = |slot: u64| slot < 16;
         if target == 2 && words.iter().take(4).step_by(2).any(|&index| fixed(index))
             || fixed(target) && target != 2 && random.below(4) != 0
@@ -1710,7 +1710,7 @@ fn be_hostile(seed: u64) -> usize {
             continue;
         }
         let caller = machine.kernel.current();
-        // Long invocations are interrupted, and abandoned for others.
+        // Long invocations are preempted, and abandoned for others.
         simulation.set_external(0, random.below(4) == 0);
         machine.trap(number as i64, target, information, &words, &capabilities);
         calls += 1;
@@ -1733,7 +1733,7 @@ fn a_million_hostile_calls_break_nothing() {
         };
         [half(0), half(1)].map(|half| half.join().unwrap())
     });
-    // Most are nonsense, and are to be; but not all.
+    // Most calls are invalid, as intended, but not all.
     let done: usize = halves.iter().sum();
     assert!(done > RUNS as usize * CALLS / 50, "only {done} invocations were carried out");
 }
@@ -1769,7 +1769,7 @@ fn domains_take_turns_by_their_schedule() {
     };
     let round = [(0, true), (0, true), (0, true), (1, false), (1, false), (2, false), (2, false)];
     assert_eq!(run(14), [round, round].concat());
-    // In another domain the thread runs when that has its turn.
+    // In another domain the thread runs in that domain's time.
     machine.call(domain, Invocation::DomainSetSet, &[2], &[1]);
     let round = [(0, false), (0, false), (0, false), (1, false), (1, false), (2, true), (2, true)];
     assert_eq!(run(14), [round, round].concat());

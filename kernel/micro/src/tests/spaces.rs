@@ -1,4 +1,4 @@
-//! Page tables against a list of what is mapped, in every state that a small address space can be in.
+//! Page tables against a list of mappings, in every possible state of a small address space.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -10,11 +10,12 @@ use objects::{Capability, FrameSize, PageTable, Ref, VirtualRights, claim};
 use super::Machine;
 use crate::derivation;
 
-/// Bits of what one entry covers, from the root down.
+/// Number of bits of an address that one entry covers, from the root down.
 const LEVELS: [u32; 3] = [30, 21, 12];
 /// Addresses under one entry and under different entries of each level.
 const ADDRESSES: [u64; 3] = [0, 0x20_0000, 0x4000_0000];
-/// Pages: two small ones, of which the second is for one address only, a large one and a huge one.
+/// Logarithms of the sizes of pages: two small ones, of which the second is for one address only, a large one and a
+/// huge one.
 const PAGES: [u32; 4] = [12, 12, 21, 30];
 const OTHER: usize = 1;
 const TABLES: usize = 2;
@@ -30,11 +31,11 @@ enum Move {
     UnmapPage(usize),
 }
 
-/// A mapping as its capability remembers it, whether it is there still or went with a table above.
+/// A mapping as stored in its capability, which may still exist or have been removed with a table above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
     address: u64,
-    /// Bits that it covers.
+    /// Number of bits of an address that it covers.
     bits: u32,
     rights: u64,
     is_there: bool,
@@ -46,7 +47,7 @@ impl Known {
     }
 }
 
-/// What the capabilities remember: no tree, only ranges.
+/// The mappings stored in the capabilities: ranges without a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Naive {
     tables: [Option<Known>; TABLES],
@@ -61,7 +62,7 @@ const FAILED_LOOKUP: u64 = 6;
 const DELETE_FIRST: u64 = 8;
 
 impl Naive {
-    /// The table that an address leads to, as how many there are above it.
+    /// The number of mapped tables that cover an address.
     fn depth(&self, address: u64) -> usize {
         self.tables.iter().flatten().filter(|table| table.covers(address)).count()
     }
@@ -70,7 +71,7 @@ impl Naive {
         (0..PAGES.len()).find(|&page| self.pages[page].is_some_and(|known| known.covers(address)))
     }
 
-    /// Carries out a move; the answer to its invocation.
+    /// Performs a move; returns the answer to its invocation.
     fn change(&mut self, step: Move) -> u64 {
         match step {
             Move::MapTable(table, address) => {
@@ -81,7 +82,7 @@ impl Naive {
                 if depth == TABLES || self.page_at(address).is_some() {
                     return DELETE_FIRST;
                 }
-                // A table is known by what all of it covers, which is one entry of the table above it.
+                // A table is identified by the range that it covers, which is one entry of the table above it.
                 let bits = LEVELS[depth];
                 self.tables[table] = Some(Known { address: address >> bits << bits, bits, rights: 0, is_there: true });
             }
@@ -106,7 +107,7 @@ impl Naive {
                     None if there.is_some() => return DELETE_FIRST,
                     _ => {}
                 }
-                // A page that was there before its table went comes back, whatever is there now.
+                // A page whose table was removed can be mapped again, in place of any page there.
                 if let Some(other) = there.and_then(|other| self.pages[other].as_mut()) {
                     other.is_there = false;
                 }
@@ -172,7 +173,7 @@ impl Space {
         }
     }
 
-    /// Unmaps everything.
+    /// Unmaps all pages and tables.
     fn clear(&self) {
         let pages = (0..PAGES.len()).map(Move::UnmapPage);
         for step in pages.chain((0..TABLES).map(Move::UnmapTable)) {
@@ -181,7 +182,7 @@ impl Space {
         assert!(self.root.entries[..256].iter().all(|entry| entry.load(Ordering::Relaxed) == 0));
     }
 
-    /// Translates as the machine does: the physical address, and whether it may be written.
+    /// Translates as the machine does: returns the physical address and whether the page is writable.
     fn translate(&self, address: u64) -> Option<(u64, bool)> {
         let mut table = self.root;
         for bits in LEVELS {
@@ -201,7 +202,7 @@ impl Space {
         panic!("there is a table below the last one");
     }
 
-    /// The machine finds what the list says.
+    /// Compares the machine's translations with the list.
     fn check(&self, naive: &Naive, step: Move) {
         for start in ADDRESSES {
             for address in [start, start + 0xfff, start + 0x1000, start + 0x1f_ffff] {
@@ -214,8 +215,8 @@ impl Space {
     }
 }
 
-/// Every history of any length of a small space: each state that moves lead to is visited, and each move tried in it,
-/// until no move leads to a new one.
+/// Tries every history of any length of a small space: visits each reachable state and tries each move in it, until no
+/// move leads to a new state.
 #[test]
 fn every_history_of_a_small_address_space_agrees_with_a_list() {
     let simulation = Simulation::new();
@@ -246,6 +247,6 @@ fn every_history_of_a_small_address_space_agrees_with_a_list() {
             return;
         }
     }
-    // Fewer would mean that moves do nothing.
+    // A smaller number would mean that moves have no effect.
     assert_eq!(known.len(), 3552);
 }
