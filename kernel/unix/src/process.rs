@@ -4,17 +4,17 @@
 //!
 //! A process starts with one worker. It *ends* when [`Process::end`] is called for the first time, by a call, a fault,
 //! a `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is
-//! then woken, in steps if they are many, sees that the process has ended, and gives up what it holds. The last worker
-//! to go takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is freed,
-//! children go to the first process. What remains is an entry in the table with the status, until the parent has waited
-//! for it.
+//! then woken, in steps if they are many, sees that the process has ended, and gives up everything that it holds. The
+//! last worker to go takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is
+//! freed, children go to the first process. A zombie remains, an entry in the table with the status, until the parent
+//! has waited for it.
 //!
 //! # Locks
 //!
 //! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
-//! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to ask how much
-//! memory it has; the table of calls, then the completions, and a kernel object and the executor's own, to start a
-//! call.
+//! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to read how much
+//! memory it has or to accept a connection, or the address space, to write that connection's address; the table of
+//! calls, then the completions, and a kernel object and the executor's own, to start a call.
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
@@ -72,25 +72,25 @@ use crate::random;
 use crate::scheduling::executor::Cid;
 use crate::scheduling::{MOST_CLAIM, Standing, steps, stretch};
 
-/// Workers that one process can have.
+/// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
-/// Processes that can exist.
+/// Number of processes that can exist.
 pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
-/// Asynchronous calls that one process can have in flight; more are answered with `EBUSY`, which no call that can wait
-/// answers for another reason, so that a runtime knows to wait for completions and to try again.
+/// Number of asynchronous calls that one process can have in flight; more fail with `EBUSY`, which no call that can
+/// wait returns for another reason, so that a runtime knows to wait for completions and to try again.
 pub(crate) const MAXIMUM_CALLS: usize = 65536;
-/// Descriptors that one step of the end of a process closes. What was behind them may be in many lists.
+/// Number of descriptors that one step of the end of a process closes. The objects behind them may be in many lists.
 const CLOSED_AT_A_TIME: usize = 8;
-/// Children that one such step takes leave of: each is in several indexes.
+/// Number of children that one such step releases: each is in several indexes.
 const CHILDREN_AT_A_TIME: usize = 8;
-/// Processes that one step looks at, in search of somebody.
+/// Number of processes that one step of a search looks at.
 const MOST_LOOKED_AT: usize = 256;
-/// Processes that can be above each other. What the tree decides is found by going up.
+/// Number of processes that can be above each other. Decisions by the tree walk upwards.
 const DEEPEST: usize = 64;
 /// The first process, which inherits orphans and whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
 
-/// How a process ended, in the form of `wait4`'s status (wait(2)).
+/// End of a process, with the parts of `wait4`'s status (wait(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It called exit.
@@ -100,7 +100,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The status word that `wait4` writes.
+    /// Returns the status word that `wait4` writes.
     pub fn status(self) -> u32 {
         match self {
             Ending::Exited(code) => (code as u32) << 8,
@@ -109,7 +109,7 @@ impl Ending {
     }
 }
 
-/// What goes on with a call in flight.
+/// Owner of a call in flight, which goes on with it.
 pub(crate) enum CallOwner {
     /// A kernel coroutine.
     Coroutine(Cid),
@@ -118,7 +118,7 @@ pub(crate) enum CallOwner {
 }
 
 impl CallOwner {
-    /// Makes it look around.
+    /// Makes the owner look around.
     fn wake(&self) {
         match self {
             CallOwner::Coroutine(coroutine) => crate::scheduling::executor::wake(*coroutine),
@@ -126,7 +126,7 @@ impl CallOwner {
         }
     }
 
-    /// Whether it could go on and has not had its turn.
+    /// Returns whether it is ready and has not had its turn.
     fn is_ready(&self) -> bool {
         match self {
             CallOwner::Coroutine(coroutine) => crate::scheduling::executor::state(*coroutine) == Some(State::Ready),
@@ -146,15 +146,15 @@ impl CallOwner {
 /// An asynchronous call in flight.
 struct Call {
     owner: CallOwner,
-    /// Whether the process asked for it to end early.
+    /// Set if the process has cancelled it.
     cancelled: bool,
-    /// Whether it was ready when the watchdog looked last.
+    /// Set if it was ready when the watchdog looked last.
     was_ready: bool,
-    /// How important it is.
+    /// Its priority.
     priority: u8,
 }
 
-/// Room for completions that is not given back.
+/// Number of places for completions that are kept beyond those needed.
 const SPARE_COMPLETIONS: usize = 1024;
 
 /// Completions on their way to the process.
@@ -162,28 +162,28 @@ struct Completions {
     producer: Producer,
     /// The frames of the ring.
     frames: Vec<SharedFrame>,
-    /// Places in the ring that are promised to requests which are being performed.
+    /// Number of places in the ring that are promised to requests that are being performed.
     promised: usize,
-    /// What is charged for calls in flight and for completions that wait.
+    /// Charge for calls in flight and for completions that wait.
     charged: Batch,
-    /// For the frames that the ring was given beyond those at the beginning.
+    /// For the frames that the ring was given beyond its first ones.
     more_frames: Charge,
-    /// Those that found the ring full. Room is reserved when a call is submitted, so this never fails.
+    /// Completions that found the ring full. Room is reserved when a call is submitted, so this never fails.
     waiting: Queue<Completion>,
-    /// The most important of those in the ring.
+    /// Priority of the most important completion in the ring.
     most_important: Priority,
 }
 
 impl Completions {
-    /// With the frames of a ring that is empty, as a process begins with it.
+    /// Creates the completions of a process that begins, with the frames of a ring that is empty.
     fn new(shared: &Shared, account: &Arc<Account>) -> Completions {
         Completions::with_frames(shared.ring().to_vec(), account)
     }
 
-    /// Makes it as [`new`](Self::new) would, without any memory, and gives back what it was.
+    /// Resets it to the state after [`new`](Self::new), without any memory, and returns the old state.
     fn begin_anew(&mut self, shared: &Shared, account: &Arc<Account>) -> Completions {
         let mut frames = core::mem::take(&mut self.frames);
-        // There is room: it began with as many.
+        // There is room: the list began with as many frames.
         frames.clear();
         frames.extend_from_slice(shared.ring());
         core::mem::replace(self, Completions::with_frames(frames, account))
@@ -204,18 +204,18 @@ impl Completions {
         completions
     }
 
-    /// Writes the number of entries where the process can read it.
+    /// Publishes the number of entries to the process.
     fn tell_capacity(&self) {
         let capacity = self.frames[0].bytes().atomic_u64(completion::CAPACITY_OFFSET);
         let capacity = capacity.expect("offsets of the ring's layout are aligned and inside");
         capacity.store(self.producer.capacity() as u64, Ordering::Relaxed);
     }
 
-    /// Puts completions, of this priority at most, into the ring, or to those that wait.
+    /// Puts completions, of this priority at most, into the ring, or into the queue of those that wait.
     #[inline(always)]
     fn post(&mut self, completions: impl Iterator<Item = Completion>, priority: Priority) {
         let words = CompletionView::new(&self.frames);
-        // Anew: nonsense in the process's index has to mean "full" at once.
+        // Read anew: an impossible index of the process has to mean "full" immediately.
         let is_empty = self.producer.free(&words) == self.producer.capacity();
         if is_empty || priority.is_more_important_than(self.most_important) {
             self.most_important = priority;
@@ -228,13 +228,13 @@ impl Completions {
         Self::publish(&mut self.producer, &words);
     }
 
-    /// Makes room for so many that wait, with those that wait already.
+    /// Makes room for so many completions in the queue, with those that wait already.
     #[cold]
     fn reserve(&mut self, places: usize) -> Result<(), Errno> {
         self.waiting.reserve(places).map_err(|_| Errno::ENOMEM)
     }
 
-    /// Gives some of the room back that many calls have left, when so many are in flight.
+    /// Gives back some of the room that many calls have left, when so many are in flight.
     #[inline(always)]
     fn trim(&mut self, calls: usize) {
         let needed = self.waiting.len() + calls + self.promised;
@@ -243,7 +243,7 @@ impl Completions {
         }
     }
 
-    /// Makes what was pushed visible. If there is nothing, the process's words stay as they are.
+    /// Makes the pushed completions visible. If there are none, the process's words stay as they are.
     fn publish(producer: &mut Producer, words: &CompletionView<'_>) {
         if producer.unpublished() > 0 {
             producer.publish(words);
@@ -251,7 +251,7 @@ impl Completions {
     }
 }
 
-/// Drops completions that waited, and room for such, in steps.
+/// Drops completions that waited, and their room, in steps.
 async fn drop_in_steps(waiting: Queue<Completion>) {
     for (number, segment) in waiting.into_segments().enumerate() {
         drop(segment);
@@ -277,55 +277,56 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place for a child of a process with this account. `EAGAIN` if that has started too many processes, `ENOMEM`.
+    /// Takes a place for a child of a process with this account. `EAGAIN` if that has started too many processes;
+    /// `ENOMEM`.
     pub(crate) fn new(parent: &Arc<Account>) -> Result<Place, Errno> {
         let process = parent.charge(Resource::Processes, 1)?;
         Ok(Place { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
     }
 }
 
-/// What a process has from the one that starts it.
+/// Parts of a process that come from its parent.
 pub(crate) struct Origin {
     /// Its account.
     pub account: Arc<Account>,
     /// Its place in the table.
     pub place: Place,
-    /// How it is scheduled.
+    /// Its scheduling.
     pub standing: Standing,
-    /// What it may do to others.
+    /// Its authority towards others.
     pub authority: Authority,
 }
 
-/// Bytes of kernel memory for an entry in the table of processes.
+/// Number of bytes of kernel memory for an entry in the table of processes.
 const MEMORY_OF_A_PLACE: usize = 256;
 
-/// Bytes of kernel memory that a process begins with: itself, its process page and completion ring, and the root of its
-/// page tables; and smaller things that each process has one of.
+/// Number of bytes of kernel memory with which a process begins: the process, its process page and completion ring, the
+/// root of its page tables, and smaller things that each process has one of.
 pub(crate) const MEMORY: usize =
     size_of::<Process>() + 2048 + (completion::pages(completion::INITIAL_CAPACITY) + 3) * PAGE_SIZE;
 
-/// Page tables that are charged at once.
+/// Number of page tables that are charged together.
 const TABLES: usize = 8;
 
 /// A worker, thread or call in flight of a process, in an order in which all of them can be looked at, some at a time.
-/// One that comes or moves in the table meanwhile may be missed.
+/// A member that comes or moves in the table meanwhile may be missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Member(u64);
 
 impl Member {
-    /// The first of all.
+    /// The first member.
     pub(crate) const FIRST: Member = Member(0);
     /// The first thread.
     const THREADS: Member = Member(MAXIMUM_WORKERS as u64);
-    /// The first call: that in the last place of the table.
+    /// The first call: the one in the last place of the table.
     const CALLS: Member = Member(1 << 32);
 
-    /// As a word that is kept somewhere.
+    /// Encodes it as a word.
     pub(crate) fn to_word(self) -> u64 {
         self.0
     }
 
-    /// From such a word.
+    /// Decodes a word of [`to_word`](Self::to_word).
     pub(crate) fn from_word(word: u64) -> Member {
         Member(word)
     }
@@ -342,12 +343,13 @@ impl Member {
         Member(self.0 + 1)
     }
 
-    /// Of a worker or thread.
+    /// Returns the slot of a worker or thread.
     fn slot(self) -> usize {
         self.0 as usize
     }
 
-    /// Of a call: some places, this one's first, in a table that has so many; and where to go on, if there are more.
+    /// Returns some places of calls, this one's first, in a table of so many; and the member to go on with, if there
+    /// are more.
     fn places(self, places: usize, count: usize) -> (impl Iterator<Item = usize>, Option<Member>) {
         let last = u64::from(u32::MAX) - (self.0 - Member::CALLS.0).min(u64::from(u32::MAX));
         let end = places.min((last as usize).saturating_add(1));
@@ -356,13 +358,13 @@ impl Member {
     }
 }
 
-/// What a look for something that starves has found.
+/// Result of a look for a starving member.
 pub(crate) enum Look {
     /// A coroutine, and the member at which the next look begins.
     Found(Cid, Member),
-    /// Nothing yet; this is where to go on.
+    /// Nothing yet; the member to go on with.
     More(Member),
-    /// Nothing, and there are no more.
+    /// Nothing, and there are no more members.
     End,
 }
 
@@ -370,64 +372,66 @@ pub(crate) enum Look {
 pub(crate) struct Process {
     /// Its number.
     pub id: u32,
-    /// What it has of the kernel's memory and of other things, and how much it may have.
+    /// Its amounts and limits of kernel memory and of other things.
     pub account: Arc<Account>,
-    /// Its place among the processes, which its parent answers for until it has waited.
+    /// Its place among the processes, charged to its parent until that has waited.
     place: Mutex<Option<Place>>,
-    /// For the process itself and the pages that it begins with.
+    /// For the process itself and its first pages.
     _charge: Charge,
     /// For its page tables.
     tables: Mutex<Charge>,
     /// Its memory.
     pub space: Arc<Space>,
-    /// What it shares with the kernel.
+    /// Pages that it shares with the kernel.
     pub shared: Shared,
     /// Its open files.
     pub descriptors: Mutex<Descriptors>,
     /// Its working directory.
     pub directory: Mutex<Node>,
-    /// What a worker's priority is while it publishes nothing.
+    /// Priority of a worker while it publishes nothing.
     pub default_priority: Priority,
-    /// What its claims are worth, and what it has used.
+    /// Its limits of scheduling, and the processor time that it has used.
     pub standing: Standing,
-    /// What it may do that concerns others.
+    /// Its authority towards others.
     pub authority: Authority,
-    /// The first bytes of its program's name.
+    /// First bytes of its program's name.
     name: [AtomicU64; 2],
-    /// What it has of that of which the network has a limited number.
+    /// Its share of the things of which the network has a limited number.
     pub shares: Arc<crate::network::socket::Shares>,
-    /// Who waits for which words of its memory.
+    /// Waiters at words of its memory.
     pub futexes: Arc<Futexes>,
-    /// What carries its calls in the kernel.
+    /// The model of the kernel's side of its calls.
     pub kernel_side: Choice,
-    /// Lines about it that found no room on the console.
+    /// Number of lines about it that found no room on the console.
     pub dropped_lines: report::Dropped,
     parent: AtomicU32,
     /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
     above: AtomicU32,
-    /// Its process group: what keys of the terminal and `kill` reach together. That of its parent until somebody says
-    /// other.
+    /// Its process group, which keys of the terminal and `kill` reach together. Its parent's group until another is
+    /// set.
     group: AtomicU32,
-    /// What children have used that were waited for.
+    /// Processor time of children that were waited for.
     children_ticks: AtomicU64,
     ended: AtomicBool,
-    /// After that: somebody makes all threads and calls look around.
+    /// Set when one worker has begun, after the end, to make all threads and calls look around.
     all_are_called: AtomicBool,
     /// The coroutine that takes the process apart, once there is one.
     last_worker: AtomicU64,
     ending: Mutex<Option<Ending>>,
-    /// What the first worker gave to `exit`: the status if no worker ends the process, but all end themselves.
+    /// The status that the first worker gave to `exit`: that of the process if no worker ends it, but all end
+    /// themselves.
     first_worker_status: AtomicU8,
     workers: Mutex<Vec<Arc<Worker>>>,
     threads: Mutex<Threads>,
-    /// The slot of the thread with which [`bring_forward_others`](Self::bring_forward_others) goes on.
+    /// Slot of the thread with which [`bring_forward_others`](Self::bring_forward_others) goes on.
     brought_forward: AtomicUsize,
-    /// Workers and threads that have not ended.
+    /// Number of workers and threads that have not ended.
     live_workers: AtomicUsize,
     calls: Mutex<InFlight<Call>>,
-    /// Calls that were in flight when the process ended, and are not over yet. Changed under the lock of `calls`.
+    /// Number of calls that were in flight when the process ended, and are not over yet. Changed under the lock of
+    /// `calls`.
     called_to_end: AtomicUsize,
-    /// Those of them that wait for input.
+    /// Calls in flight that wait for input.
     pub input_calls: InputCalls,
     next_anonymous_call: AtomicU64,
     has_cancelled: AtomicBool,
@@ -436,16 +440,16 @@ pub(crate) struct Process {
     pub rings: Rings,
     posted: AtomicU64,
     has_waiting_completions: AtomicBool,
-    /// Who waits for others to go: a worker in `execve`.
+    /// Waiters for the departure of others: a worker in `execve`.
     departures: Mutex<Waiters>,
     /// Its receivers of user interrupts.
     pub receivers: Mutex<Receivers>,
-    /// The rights whose pages it has asked for.
+    /// Rights whose pages it has requested.
     pub send_pages: Mutex<SendPages>,
 }
 
 impl Process {
-    /// A process without workers; not in the table yet.
+    /// Creates a process without workers; it is not in the table yet.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         id: u32,
@@ -507,18 +511,18 @@ impl Process {
         }
     }
 
-    /// The process that started it, or that inherited it.
+    /// Returns the process that started it, or that inherited it.
     pub(crate) fn parent(&self) -> u32 {
         self.parent.load(Ordering::Relaxed)
     }
 
-    /// The process group that it is in.
+    /// Returns its process group.
     pub(crate) fn group(&self) -> u32 {
         self.group.load(Ordering::Relaxed)
     }
 
-    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a page that it was
-    /// promised cannot be made.
+    /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a promised page
+    /// cannot be made.
     pub(crate) fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
     }
@@ -546,8 +550,8 @@ impl Process {
         self.standing.worth(claim)
     }
 
-    /// The same, and no less important than the calls whose completions it has not taken: their coroutines are ready as
-    /// soon as a worker looks.
+    /// Returns the effective priority of its claim, or of the most important completion that it has not taken, if that
+    /// is more important: the coroutines of these calls are ready as soon as a worker looks.
     pub(crate) fn claimed_with_completions(&self) -> Priority {
         let claim = self.claimed_priority();
         let mut completions = self.completions.lock();
@@ -561,7 +565,7 @@ impl Process {
         claim
     }
 
-    /// Processor time of all its workers, in ticks, up to now.
+    /// Returns the processor time of all its workers, in ticks, up to now.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let now = Machine::now();
         let running = |workers: &[Arc<Worker>]| workers.iter().fold(0, |sum, worker| sum + worker.uncharged(now));
@@ -570,13 +574,13 @@ impl Process {
         self.standing.charged() + running
     }
 
-    /// Processor time of children that it has waited for, and of those for which they have, in ticks.
+    /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
     pub(crate) fn children_ticks(&self) -> u64 {
         self.children_ticks.load(Ordering::Relaxed)
     }
 
-    /// Looks for a child that has ended and removes it, with the processor time that it and its children have used;
-    /// pending if there are children but none has.
+    /// Looks for a zombie among its children and removes it, with the processor time that it and its children have
+    /// used; pending if there are children but no zombie.
     pub(crate) fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
         let found = poll_child(self.id, which, waker);
         if let Poll::Ready(Ok((_, _, ticks))) = found {
@@ -585,7 +589,7 @@ impl Process {
         found
     }
 
-    /// How many calls are in flight, and how many of them at priorities 0 to 7 (7: and less important), 16 bits each.
+    /// Returns the number of calls in flight, and of those at priorities 0 to 7 (7: and less important), 16 bits each.
     pub(crate) fn waiting_calls(&self) -> (u64, [u64; 2]) {
         let calls = self.calls.lock();
         let mut counts = [0u16; 8];
@@ -597,20 +601,20 @@ impl Process {
         (calls.len() as u64, [word(0), word(4)])
     }
 
-    /// The first bytes of the name of the program that it runs.
+    /// Returns the first bytes of its program's name.
     pub(crate) fn name(&self) -> [u64; 2] {
         [self.name[0].load(Ordering::Relaxed), self.name[1].load(Ordering::Relaxed)]
     }
 
-    /// Notes which program it runs from now on.
+    /// Sets the name of the program that it runs from now on.
     pub(crate) fn set_name(&self, name: [u64; 2]) {
         self.name[0].store(name[0], Ordering::Relaxed);
         self.name[1].store(name[1], Ordering::Relaxed);
         crate::observing::trace::program(self.id, name);
     }
 
-    /// Gives its workers the priority that its claim is worth now, after that has changed for another reason than the
-    /// claim itself.
+    /// Gives its workers the present effective priority of its claim, after that has changed for another reason than
+    /// the claim itself.
     pub(crate) fn order_workers_anew(&self) {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.order_anew();
@@ -624,8 +628,8 @@ impl Process {
         }
     }
 
-    /// Gives some of what is carried out for it the priority that it is worth now; says where to go on, if there is
-    /// more.
+    /// Gives some of its workers, threads and calls their present effective priority; returns the member to go on with,
+    /// if there are more.
     pub(crate) fn order_anew_from(&self, member: Member, count: usize) -> Option<Member> {
         if member < Member::THREADS {
             for worker in self.workers.lock().iter() {
@@ -654,7 +658,7 @@ impl Process {
     }
 
     /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier
-    /// look without a turn, and lets that go before everything else.
+    /// look without a turn, and lets that one go before everything else.
     pub(crate) fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
         if member < Member::CALLS {
             let (workers, threads) = (self.workers.lock(), self.threads.lock());
@@ -687,9 +691,9 @@ impl Process {
 
     // ---- ending ----
 
-    /// Whether the process is to stop. Workers look before each visit to user mode, calls at each poll.
+    /// Returns whether the process must stop. Workers look before each visit to user mode, calls at each poll.
     pub(crate) fn has_ended(&self) -> bool {
-        // Acquire: whoever sees it sees the ending too.
+        // Acquire: a reader that sees it sees the ending too.
         self.ended.load(Ordering::Acquire)
     }
 
@@ -706,23 +710,23 @@ impl Process {
         self.standing.has_ended();
         self.rings.order_anew(self);
         self.rings.close();
-        // There may be thousands of threads and calls. The first that leaves calls all others, in steps.
+        // There may be thousands of threads and calls. The first worker that leaves calls all others, in steps.
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter().take(1)) {
             worker.interrupt();
         }
     }
 
-    /// After the process has ended: makes all its threads and all its calls in flight look around, in steps. Called by
-    /// every worker that leaves; the first does it.
+    /// Makes all threads and calls in flight of a process that has ended look around, in steps. Called by every worker
+    /// that leaves; the first does it.
     ///
     /// # Cancellation
-    /// Not to be dropped: nobody else would call those who are left.
+    /// Not to be dropped: the remaining ones would never be called.
     pub(crate) async fn call_all(&self) {
-        // AcqRel: whoever comes second finds that somebody has begun.
+        // AcqRel: a later worker finds that this has begun.
         if self.all_are_called.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The process that ends cannot be found any more by the watchdog, and its parent waits.
+        // The watchdog finds the process that ends no more, and its parent waits.
         crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
         self.kernel_side.wake_poller();
         let mut slot = 0;
@@ -737,10 +741,10 @@ impl Process {
             }
             steps::pause_at_the_end().await;
         }
-        // Their entries go at once, since nobody can cancel them any more.
+        // Their entries go at once, since they cannot be cancelled any more.
         let calls = {
             let mut calls = self.calls.lock();
-            // Under the lock, as all changes of it.
+            // Under the lock, as all changes of the number.
             self.called_to_end.store(calls.len(), Ordering::Relaxed);
             calls.take()
         };
@@ -756,14 +760,14 @@ impl Process {
         }
     }
 
-    /// Bytes of memory that would be free without the process.
+    /// Returns the bytes of memory that would be free without the process.
     fn memory(&self) -> usize {
         let pages = self.space.lock().resident_frames() * PAGE_SIZE;
         pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files()
     }
 
-    /// Charges the page tables that it has, after there may have come to be more. A process that may not have them
-    /// ends: what needed them cannot be taken back.
+    /// Charges the page tables that it has, when there may be more of them. A process that may not have them ends: the
+    /// mappings that needed them cannot be taken back.
     #[inline(never)]
     pub(crate) fn charge_tables(&self) {
         let tables = self.space.lock().table_frames();
@@ -780,8 +784,8 @@ impl Process {
         }
     }
 
-    /// Lets a process that has ended go before everything else: somebody waits for its memory, perhaps somebody more
-    /// important, who asks again and again and would never let it run.
+    /// Lets a process that has ended go before everything else: a process waits for its memory, perhaps a more
+    /// important one that tries again and again and would never let it run.
     fn boost(&self) {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
             worker.boost();
@@ -790,7 +794,7 @@ impl Process {
         crate::scheduling::executor::set_priority(last, Priority::HIGHEST);
     }
 
-    /// Adds a worker. `EAGAIN` if the process has its most already, or has ended.
+    /// Adds a worker. `EAGAIN` if the process has as many as it may already, or has ended.
     pub(crate) fn add_worker(
         &self,
         make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>,
@@ -800,7 +804,7 @@ impl Process {
             return Err(Errno::EAGAIN);
         }
         workers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        // Counted before it runs: another hart may poll it, and be done with it, at once.
+        // Counted before it runs: another hart may poll it, and be done with it, immediately.
         self.live_workers.fetch_add(1, Ordering::Relaxed);
         self.shared.add_worker(workers.len());
         let made = make(workers.len());
@@ -813,7 +817,7 @@ impl Process {
         made
     }
 
-    /// Adds a thread. `EAGAIN` if the process has its most already, or has ended.
+    /// Adds a thread. `EAGAIN` if the process has as many as it may already, or has ended.
     pub(crate) fn add_thread(&self, make: impl FnOnce(usize) -> Arc<Worker>) -> Result<Arc<Worker>, Errno> {
         let mut threads = self.threads.lock();
         if self.has_ended() {
@@ -826,23 +830,23 @@ impl Process {
         Ok(thread)
     }
 
-    /// The worker or thread with this slot.
+    /// Returns the worker or thread with this slot.
     pub(crate) fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
         if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }
     }
 
-    /// The worker with this index.
+    /// Returns the worker with this index.
     pub(crate) fn worker(&self, index: usize) -> Option<Arc<Worker>> {
         self.workers.lock().get(index).cloned()
     }
 
-    /// How many workers and threads have not ended.
+    /// Returns the number of workers and threads that have not ended.
     pub(crate) fn live_workers(&self) -> usize {
         self.live_workers.load(Ordering::Acquire)
     }
 
-    /// A worker ends itself with `exit`. As on Linux the status of the first one is the process's, in whatever order
-    /// they go; so workers that end at the same moment need not agree which of them is the last.
+    /// Records the `exit` of a worker. As on Linux the first one's status is the process's, in any order of exits; so
+    /// workers that end at the same moment need not agree which of them is the last.
     pub(crate) fn note_exit(&self, worker: usize, status: u8) {
         if worker == 0 {
             // Relaxed: read after the count of workers has come to 0, which orders it.
@@ -850,16 +854,16 @@ impl Process {
         }
     }
 
-    /// The coroutine of a worker or thread is done; whether it was the last one, which is to [take the process
-    /// apart](Process::take_apart).
+    /// Removes a worker or thread whose coroutine is done; returns whether it was the last one, which must [take the
+    /// process apart](Process::take_apart).
     #[must_use]
     pub(crate) fn worker_is_gone(self: &Arc<Process>, worker: &Worker) -> bool {
         if worker.is_thread() {
-            // Out of the lock first: the entry may be its last owner but for the caller.
+            // Dropped outside of the lock: the entry may be its last owner but for the caller.
             let entry = self.threads.lock().remove(worker.index());
             drop(entry);
         }
-        // AcqRel: what other workers did to the process happens before the last one takes it apart.
+        // AcqRel: the changes of other workers to the process happen before the last one takes it apart.
         if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end(Ending::Exited(self.first_worker_status.load(Ordering::Relaxed)));
             true
@@ -871,7 +875,7 @@ impl Process {
 
     /// Closes all descriptors, in steps.
     async fn close_descriptors(&self) {
-        // Out of the lock first: closing may wake others and free much.
+        // Taken out of the lock: closing may wake others and free much.
         let descriptors = self.descriptors.lock().take();
         for (number, file) in descriptors.into_files().enumerate() {
             drop(file);
@@ -888,7 +892,7 @@ impl Process {
         }
     }
 
-    /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed).
+    /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed) tells.
     ///
     /// # Cancellation
     /// Dropping it has no effect.
@@ -896,10 +900,10 @@ impl Process {
         poll_fn(|cx| if self.poll_departed(cx.waker(), &has_gone) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Whether something of the process has gone; if not, `waker` is woken when anything goes. One waits at a time: the
-    /// last worker, or the one that is kept.
+    /// Returns whether something of the process has gone; if not, `waker` is woken when anything goes. One coroutine
+    /// waits at a time: the last worker's, or the kept worker's.
     fn poll_departed(&self, waker: &Waker, has_gone: impl Fn() -> bool) -> bool {
-        // Registered before the look: whoever goes after it finds the waker. For one this needs no memory; if there
+        // Registered before the look: a later departure finds the waker. For one waker this needs no memory; if there
         // were another, it would come back until there is some.
         if self.departures.lock().register(waker).is_err() {
             waker.wake_by_ref();
@@ -911,11 +915,11 @@ impl Process {
         has_gone
     }
 
-    /// Takes a process apart that has ended, in the coroutine of its last worker. What remains is how it ended, for its
-    /// parent, who hears of it when nothing of it is in use any more.
+    /// Takes a process apart that has ended, in the coroutine of its last worker. Its ending remains, for its parent,
+    /// which learns of it when nothing of the process is in use any more.
     ///
     /// # Cancellation
-    /// Not to be dropped: nobody else would go on.
+    /// Not to be dropped: the rest would never be done.
     pub(crate) async fn take_apart(self: &Arc<Process>) {
         self.last_worker.store(crate::scheduling::executor::current().raw(), Ordering::Relaxed);
         crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
@@ -936,20 +940,20 @@ impl Process {
             calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
         })
         .await;
-        // An `accept` that was being tried when they were closed has made one more.
+        // An `accept` that was in progress when they were closed has made one more.
         self.close_descriptors().await;
         self.workers.lock().clear();
         self.threads.lock().clear();
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
         let ticks = self.cpu_ticks() + self.children_ticks();
-        // Room for completions, which there will be none of.
+        // Room for completions, of which there will be none.
         let room = core::mem::take(&mut self.completions.lock().waiting);
         drop_in_steps(room).await;
         while TABLE.lock().lets_go_of_children(self) {
             steps::pause_at_the_end().await;
         }
         steps::pause_at_the_end().await;
-        // Out of the lock before they are woken.
+        // Taken out of the lock before they are woken.
         let mut waiters = TABLE.lock().has_ended(self, ending, ticks);
         waiters.wake_all();
         if self.id == FIRST {
@@ -959,11 +963,11 @@ impl Process {
 
     // ---- asynchronous calls ----
 
-    /// Starts an asynchronous call: `start` has somebody go on with `work`, given the key under which the call is
-    /// known. It runs under the lock of the calls.
+    /// Starts an asynchronous call: `start` hands `work` to an owner that goes on with it, given the key of the call.
+    /// It runs under the lock of the calls.
     ///
-    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` gives the work
-    /// back); with the work. A token of 0 means that the call will never be cancelled.
+    /// `EBUSY` if too many are in flight, `EEXIST` if the token is in use, `ENOMEM` (also if `start` returns the work),
+    /// each with the work. A token of 0 means that the call will never be cancelled.
     pub(crate) fn begin_call<T>(
         &self,
         token: u64,
@@ -971,8 +975,8 @@ impl Process {
         work: T,
         start: impl FnOnce(u64, T) -> Result<CallOwner, T>,
     ) -> Result<(), (Errno, T)> {
-        // The table stays locked until the call is in it. If another hart goes on with the call at once, its end waits
-        // for the lock, so that no entry is made after the call is over.
+        // The table stays locked until the call is in it. If another hart goes on with the call immediately, its end
+        // waits for the lock, so that no entry is made after the call is over.
         let mut calls = self.calls.lock();
         if let Err(error) = self.make_room_for_a_call(&mut calls) {
             return Err((error, work));
@@ -993,8 +997,8 @@ impl Process {
         }
         calls.reserve().map_err(|_| Errno::ENOMEM)?;
         // A place for its completion in case the ring is full then: beside those that wait already, every call in
-        // flight may come to wait. What waits counts towards the limit, or a process that never looks at its ring could
-        // fill the kernel's memory.
+        // flight may come to wait. Completions that wait count towards the limit, or a process that never looks at its
+        // ring could fill the kernel's memory.
         let mut completions = self.completions.lock();
         if calls.len() + completions.waiting.len() >= MAXIMUM_CALLS {
             return Err(Errno::EBUSY);
@@ -1004,20 +1008,20 @@ impl Process {
         let places = completions.waiting.len() + calls.len() + completions.promised + 1;
         if places > completions.waiting.capacity() {
             completions.reserve(places)?;
-            // That may have taken what this call needs itself.
+            // That may have taken memory that this call needs itself.
             self.account.admit()?;
         }
         Ok(())
     }
 
-    /// Whether the process asked for this call to end early.
+    /// Returns whether the process has cancelled this call.
     pub(crate) fn call_is_cancelled(&self, key: u64) -> bool {
         // Acquire: pairs with the release in `cancel_call`. Most processes never cancel anything.
         self.has_cancelled.load(Ordering::Acquire) && self.calls.lock().get(key).is_some_and(|call| call.cancelled)
     }
 
-    /// Asks that a call ends early. `ENOENT` if it is not in flight. One that waits for input is over when this
-    /// returns, unless its input has come.
+    /// Cancels a call. `ENOENT` if it is not in flight. A call that waits for input is over when this returns, unless
+    /// its input has come.
     pub(crate) fn cancel_call(&self, token: u64) -> Result<(), Errno> {
         let waiting = {
             let mut calls = self.calls.lock();
@@ -1026,8 +1030,7 @@ impl Process {
             self.has_cancelled.store(true, Ordering::Release);
             match &call.owner {
                 CallOwner::Completer(waiting) => waiting.clone(),
-                // Waking under the lock is fine: whoever goes on with the call on another hart at once waits for the
-                // lock.
+                // Waking under the lock is fine: a hart that goes on with the call immediately waits for the lock.
                 owner => {
                     owner.wake();
                     return Ok(());
@@ -1038,15 +1041,16 @@ impl Process {
         Ok(())
     }
 
-    /// Ends calls, by their keys, that are of this priority at most: their results go to the ring, and a worker is made
-    /// to look there.
+    /// Ends calls of this priority at most, by their keys: puts their results into the ring, and makes a worker look
+    /// there.
     pub(crate) fn complete_calls(&self, done: &[(u64, Completion)], priority: Priority) {
         counters::add(Counter::CallsInFlight, (done.len() as u64).wrapping_neg());
         {
-            // Locked until the completions have their places: `begin_call` counts each as one or the other.
+            // Locked until the completions have their places: `begin_call` counts each call once, as a call or as a
+            // completion.
             let mut calls = self.calls.lock();
             let known = done.iter().filter(|(key, _)| calls.remove(*key).is_some()).count();
-            // Those that are not in the table any more have been called to end.
+            // Calls that are not in the table any more have been called to end.
             if known < done.len() {
                 self.called_to_end.fetch_sub(done.len() - known, Ordering::Relaxed);
             }
@@ -1067,14 +1071,14 @@ impl Process {
         self.wake_a_worker(priority);
     }
 
-    /// Makes what was posted visible to workers that are about to sleep.
+    /// Makes posted completions visible to workers that are about to sleep.
     fn tell_workers(&self, completions: &Completions) {
         self.posted.store(completions.producer.published(), Ordering::Release);
         self.has_waiting_completions.store(!completions.waiting.is_empty(), Ordering::Release);
     }
 
-    /// Promises places for the completions of so many requests; says for how many. No more than the ring has room for,
-    /// unless `beyond` says that they may have to wait.
+    /// Promises places for the completions of so many requests; returns the number promised: no more than the ring has
+    /// room for, unless `beyond` allows that completions wait.
     pub(crate) fn promise_completions(&self, wanted: usize, beyond: bool) -> usize {
         let calls = self.calls.lock();
         let mut completions = self.completions.lock();
@@ -1097,8 +1101,8 @@ impl Process {
         promised
     }
 
-    /// Posts the completions of requests for which so many places were promised, of this priority at most. The others
-    /// of them are calls in flight now, which have places of their own.
+    /// Posts the completions of requests for which so many places were promised, of this priority at most. The other
+    /// requests are calls in flight now, which have places of their own.
     pub(crate) fn post_completions(&self, batch: &[Completion], promised: usize, priority: Priority) {
         let mut completions = self.completions.lock();
         completions.promised -= promised;
@@ -1111,9 +1115,9 @@ impl Process {
         counters::add(Counter::Completions, batch.len() as u64);
     }
 
-    /// Gives the completion ring at least so many entries, a power of two that a ring can have, or 0.
+    /// Enlarges the completion ring to at least so many entries, a power of two that a ring can have, or 0.
     ///
-    /// `EBUSY` if it would have to grow and is not empty, `ENOMEM`, `EEXIST` if the process has mapped something there.
+    /// `EBUSY` if it would have to grow and is not empty; `ENOMEM`; `EEXIST` if the process has mapped something there.
     pub(crate) fn enlarge_completion_ring(&self, capacity: usize) -> Result<(), Errno> {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
@@ -1140,7 +1144,7 @@ impl Process {
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
         let address = self.shared.address(COMPLETION_RING_OFFSET) + completions.frames.len() * PAGE_SIZE;
         if let Err(error) = ring::map(self, address, &frames) {
-            // Nothing has come meanwhile, since the ring is locked.
+            // No completion has come meanwhile, since the ring is locked.
             let old = completions_capacity(completions.frames.len());
             let _ = completions.producer.resize(&CompletionView::new(&completions.frames), old);
             return Err(error);
@@ -1151,12 +1155,12 @@ impl Process {
         Ok(())
     }
 
-    /// The completer has finished all calls of the process, which has ended.
+    /// Announces that the completer has finished all calls of the process, which has ended.
     pub(crate) fn completer_is_done(&self) {
         self.departures.lock().wake_all();
     }
 
-    /// A ring that was closed is at rest.
+    /// Announces that a closed ring is at rest.
     pub(crate) fn ring_has_closed(&self) {
         self.departures.lock().wake_all();
     }
@@ -1184,14 +1188,14 @@ impl Process {
         self.tell_workers(completions);
     }
 
-    /// How many completions are in the ring or were taken from it.
+    /// Returns the number of completions that are in the ring or were taken from it.
     pub(crate) fn posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// Makes a worker look at the ring: one that sleeps, at this priority; else one that runs something less important,
-    /// by a user interrupt. If all run something at least as important they look in time, before their next coroutine.
-    /// If none has a hart, one that waits for its turn is to have it no later than something of this priority.
+    /// Makes a worker look at the ring: a sleeping one, at this priority; else one that runs something less important,
+    /// by a user interrupt. If all run something at least as important, they look in time, before their next coroutine.
+    /// If none has a hart, one that waits for its turn gets it no later than something of this priority would.
     pub(crate) fn wake_a_worker(&self, priority: Priority) {
         let workers = self.workers.lock();
         if workers.iter().any(|worker| worker.wake_if_parked(self.standing.worth(priority))) {
@@ -1209,11 +1213,10 @@ impl Process {
         }
     }
 
-    /// For a worker or thread that gives way: lets no other one of the process wait longer for a hart than it will
-    /// itself.
+    /// Lets no worker or thread of the process wait longer for a hart than `worker`, which yields, will itself.
     ///
-    /// Who gives way may have met a lock of the process, and who holds that may have been interrupted when the process
-    /// claimed less: in a queue it keeps the priority that it came with.
+    /// The yielding one may have met a lock of the process, and the lock's owner may have been interrupted when the
+    /// process claimed less: in a queue it keeps the priority with which it came.
     pub(crate) fn bring_forward_others(&self, worker: &Worker) {
         let priority = worker.priority_without_boost();
         for other in self.workers.lock().iter().filter(|other| !core::ptr::eq(&***other, worker)) {
@@ -1235,17 +1238,17 @@ impl Process {
         self.brought_forward.store(next, Ordering::Relaxed);
     }
 
-    /// For a worker that will not look at what is ready for a while, because its coroutine is long or waits in a call:
-    /// wakes one that sleeps if there is something to take. In the process the scheduler wakes nobody for what a busy
-    /// worker can do after its poll (`Sharing::Lazy`), and that a poll is long, only the kernel sees.
+    /// Wakes a sleeping worker if there is something ready, for a worker that will not look for a while, because its
+    /// coroutine is long or waits in a call. In the process the scheduler wakes no worker for coroutines that a busy
+    /// worker can run after its poll (`Sharing::Lazy`), and only the kernel sees that a poll is long.
     pub(crate) fn share_what_is_ready(&self, worker: &Worker) {
-        // What it has made ready may lie in the shard of another that waits.
+        // Coroutines that it has made ready may lie in the shard of another worker that waits.
         let Some(priority) = Priority::most_important_in(self.shared.ready_only()) else { return };
         let workers = self.workers.lock();
         if workers.iter().any(|other| other.wake_if_parked(self.standing.worth(priority))) {
             return;
         }
-        // One that has found nothing, and is about to sleep, looks again.
+        // A worker that has found nothing, and is about to sleep, looks again.
         for other in workers.iter().filter(|other| !core::ptr::eq(&***other, worker)) {
             if self.shared.running(other.index()) == 0 {
                 other.wake();
@@ -1253,11 +1256,11 @@ impl Process {
         }
     }
 
-    /// For a worker at its tick: interrupts it if it runs something less important than a completion in the ring.
+    /// Interrupts a worker at its tick, if it runs something less important than a completion in the ring.
     ///
     /// [`wake_a_worker`](Self::wake_a_worker) does that when the completion is posted. But a worker looks at the ring,
-    /// takes a coroutine and only then shows how important that is, without a fence in between: what is posted at that
-    /// moment may find its last one, and interrupt nobody.
+    /// takes a coroutine and only then publishes its priority, without a fence in between: posting at that moment may
+    /// find the priority of its last coroutine, and interrupt no worker.
     pub(crate) fn remind(&self, worker: &Worker) {
         let Some(runs) = Priority::most_important_in(self.shared.running(worker.index())) else { return };
         let is_more_important = {
@@ -1272,11 +1275,11 @@ impl Process {
         }
     }
 
-    /// Prepares for another program: asks all workers but one, and all calls in flight, to end. `false` if the process
-    /// ends or another worker asked first, which ends the caller's.
+    /// Prepares for another program: makes all workers but one, and all calls in flight, end. Returns `false` if the
+    /// process ends or another worker was first, which ends the caller's.
     pub(crate) fn keep_only(&self, kept: &Arc<Worker>) -> bool {
         {
-            // Decided under the lock, so that of two workers that ask at once only one stops the other.
+            // Decided under the lock, so that of two workers that come at once only one stops the other.
             let workers = self.workers.lock();
             if kept.is_to_stop() {
                 return false;
@@ -1297,7 +1300,7 @@ impl Process {
         true
     }
 
-    /// Whether one worker is left and no call; if not, `waker` is woken when something of it has gone.
+    /// Returns whether one worker is left and no call; if not, `waker` is woken when something of the process has gone.
     pub(crate) fn poll_alone(&self, waker: &Waker) -> bool {
         self.poll_departed(waker, || {
             self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty()
@@ -1308,7 +1311,7 @@ impl Process {
     /// way back.
     ///
     /// # Cancellation
-    /// What is left is dropped at once.
+    /// The rest is dropped at once.
     pub(crate) async fn forget_completions(&self) {
         let mut forgotten = {
             let mut completions = self.completions.lock();
@@ -1320,12 +1323,12 @@ impl Process {
             completions.begin_anew(&self.shared, &self.account)
         };
         self.rings.clear();
-        // What it was charged is given back behind it.
+        // Their charge is given back after them.
         drop_in_steps(core::mem::take(&mut forgotten.waiting)).await;
     }
 
-    /// Forgets workers and threads that have ended, after [`keep_only`](Self::keep_only); who is left is the first
-    /// worker.
+    /// Removes workers and threads that have ended, after [`keep_only`](Self::keep_only); the remaining one becomes the
+    /// first worker.
     pub(crate) fn forget_others(&self, kept: &Arc<Worker>) {
         let mut workers = self.workers.lock();
         self.threads.lock().clear();
@@ -1334,7 +1337,7 @@ impl Process {
     }
 }
 
-/// Entries of a completion ring with so many frames.
+/// Returns the number of entries of a completion ring with so many frames.
 fn completions_capacity(frames: usize) -> usize {
     (frames - 1) * (PAGE_SIZE / completion::ENTRY_SIZE)
 }
@@ -1358,12 +1361,12 @@ type Child = (u32, u32, u32);
 struct Table {
     entries: BTreeMap<u32, Entry>,
     last: u32,
-    /// Children that live, but for orphans, and children that have ended. So who waits for a child looks at one entry.
+    /// Children that live, but for orphans, and zombies. So a search for a child to wait for looks at one entry.
     living: BTreeSet<Child>,
     ended: BTreeSet<Child>,
-    /// All that live, by the process above them.
+    /// All processes that live, by the process above them.
     below: BTreeSet<(u32, u32)>,
-    /// Who waits for children, by parent.
+    /// Waiters for children, by parent.
     waiters: BTreeMap<u32, Waiters>,
 }
 
@@ -1376,25 +1379,25 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     waiters: BTreeMap::new(),
 });
 
-/// Which children `wait4` means.
+/// The children that a `wait4` is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
     /// Any.
     Any,
-    /// The one with this number.
+    /// The child with this number.
     One(u32),
     /// Any of this process group.
     Group(u32),
 }
 
-/// All children of a parent, or those in one group.
+/// Returns the range of all children of a parent, or of those in one group.
 fn family(parent: u32, group: Option<u32>) -> RangeInclusive<Child> {
     (parent, group.unwrap_or(0), 0)..=(parent, group.unwrap_or(u32::MAX), u32::MAX)
 }
 
 impl Table {
-    /// Enters a process that lives. If the one that started it has ended meanwhile, the first process takes its place,
-    /// and nobody waits for it.
+    /// Enters a process that lives. If its parent has ended meanwhile, the first process takes that place, and the
+    /// process is an orphan.
     fn enter(&mut self, process: Arc<Process>) {
         let (id, parent) = (process.id, process.parent());
         if matches!(self.entries.get(&parent), Some(Entry::Alive(_))) {
@@ -1407,13 +1410,13 @@ impl Table {
         self.entries.insert(id, Entry::Alive(process));
     }
 
-    /// Takes a process that lives out of the indexes; whether somebody may wait for it.
+    /// Takes a process that lives out of the indexes; returns whether its parent may wait for it.
     fn leave_indexes(&mut self, process: &Process) -> bool {
         self.below.remove(&(process.above.load(Ordering::Relaxed), process.id));
         self.living.remove(&(process.parent(), process.group(), process.id))
     }
 
-    /// The processes above this one, the nearest first.
+    /// Returns the processes above this one, the nearest first.
     fn all_above(&self, process: &Process) -> impl Iterator<Item = u32> {
         let first = Some(process.above.load(Ordering::Relaxed));
         let above = |id: &u32| match self.entries.get(id) {
@@ -1423,9 +1426,9 @@ impl Table {
         core::iter::successors(first, above).take_while(|id| *id != 0)
     }
 
-    /// Takes leave of some of those below a process that has ended; whether there may be more. What is above that comes
-    /// to be above them. Children that live become orphans: the first process is their parent in name, and need not
-    /// wait for them. Of those that have ended nothing remains.
+    /// Releases some of the processes below a process that has ended; returns whether there may be more. The process
+    /// above it comes to be above them. Children that live become orphans: the first process is their parent in name,
+    /// and need not wait for them. Zombies are removed.
     fn lets_go_of_children(&mut self, process: &Process) -> bool {
         let above = process.above.load(Ordering::Relaxed);
         for _ in 0..CHILDREN_AT_A_TIME {
@@ -1449,11 +1452,11 @@ impl Table {
         true
     }
 
-    /// Notes how a process ended, for its parent; without one that lives nobody will ask. The process has no children
-    /// any more. Gives back who waits for children of that parent, to be woken without the lock.
+    /// Records the ending of a process for its parent; without a living one it is forgotten. The process has no
+    /// children any more. Returns the waiters for children of that parent, to be woken without the lock.
     #[must_use]
     fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
-        // A child that was being started when the process ended.
+        // A child may have been started while the process ended.
         while self.lets_go_of_children(process) {}
         self.waiters.remove(&process.id);
         let (parent, group) = (process.parent(), process.group());
@@ -1470,7 +1473,7 @@ impl Table {
     }
 }
 
-/// Reserves a number and builds a process under it. `EAGAIN` if there are too many.
+/// Reserves a number and builds a process with it. `EAGAIN` if there are too many.
 pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Process>, Errno> {
     let id = {
         let mut table = TABLE.lock();
@@ -1493,7 +1496,7 @@ pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result
     Ok(process)
 }
 
-/// Takes back [`create`] for a process that never got a worker.
+/// Undoes [`create`] for a process that never got a worker.
 pub(crate) fn discard(process: &Process) {
     let mut table = TABLE.lock();
     table.leave_indexes(process);
@@ -1501,17 +1504,17 @@ pub(crate) fn discard(process: &Process) {
     counters::uncount(Counter::Processes);
 }
 
-/// Whether a process is below another one.
+/// Returns whether a process is below another one.
 pub(crate) fn is_below(process: &Process, above: &Process) -> bool {
     TABLE.lock().all_above(process).any(|id| id == above.id)
 }
 
-/// `EAGAIN` if so many processes are above this one that nothing may be below it.
+/// Fails with `EAGAIN` if so many processes are above this one that none may be below it.
 pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
     if TABLE.lock().all_above(process).count() < DEEPEST { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 
-/// The living process with this number.
+/// Returns the living process with this number.
 pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(Entry::Alive(process)) => Some(process.clone()),
@@ -1519,7 +1522,7 @@ pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     }
 }
 
-/// The living process with the lowest number above this one.
+/// Returns the living process with the lowest number above this one.
 pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
         Entry::Alive(process) => Some(process.clone()),
@@ -1527,10 +1530,11 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     })
 }
 
-/// Ends the process with the most memory, because there is none left. Its memory is free once its workers have noticed.
+/// Ends the process with the most memory, because there is none left (the OOM killer). Its memory is free once its
+/// workers have seen the end.
 ///
-/// What counts is what would be free without it: the pages of the process and their tables, and what the kernel keeps
-/// for it in pipes, sockets, files and calls in flight. Files in memory that nobody has open belong to nobody; their
+/// A process's size is the memory that would be free without it: its pages and their tables, and the kernel's memory
+/// for its pipes, sockets, files and calls in flight. Files in memory that no process has open count for none; their
 /// share of the machine has a limit of its own.
 pub(crate) fn end_largest() {
     if files::free_remains() {
@@ -1538,7 +1542,7 @@ pub(crate) fn end_largest() {
         return;
     }
     if let Some(process) = next_living(0, Process::has_ended) {
-        // One is on its way out already: enough for now.
+        // One is ending already: enough for now.
         process.boost();
         return;
     }
@@ -1561,7 +1565,7 @@ pub(crate) fn end_largest() {
     }
 }
 
-/// The living process with the lowest number above this one of which `is_meant` holds.
+/// Returns the living process with the lowest number above this one for which `is_meant` holds.
 fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     let table = TABLE.lock();
     table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
@@ -1570,13 +1574,13 @@ fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Pr
     })
 }
 
-/// Whether a signal's default action is to end the process. There are no handlers, and what would stop a process ends
-/// it.
+/// Returns whether a signal's default action ends the process. There are no handlers, and a signal that would stop a
+/// process ends it.
 pub(crate) fn ends(number: u32) -> bool {
     !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
 }
 
-/// Sends a signal to a process, for another one that may.
+/// Sends a signal to a process, if the caller may.
 fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
     authority::permit_towards(caller, process, Act::Signal)?;
     if ends(number) {
@@ -1588,7 +1592,7 @@ fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno>
     Ok(())
 }
 
-/// `kill` with the number of a process. One that has ended and was not waited for is there, and notices nothing.
+/// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
 pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
     match find(id) {
         Some(process) => signal(caller, &process, number),
@@ -1597,8 +1601,8 @@ pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), E
     }
 }
 
-/// `kill` with a process group: sends a signal, in steps, to those in it to whom the caller may. `EPERM` if there are
-/// others only, `ESRCH` if there is nobody. The caller comes last, because it does not go on after that.
+/// Performs `kill` with a process group: sends a signal, in steps, to its members to which the caller may. `EPERM` if
+/// there are only others, `ESRCH` if it is empty. The caller comes last, because it does not go on after that.
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
@@ -1617,9 +1621,9 @@ pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> R
     if caller.group() == group { signal(caller, caller, number) } else { answer }
 }
 
-/// `kill` with -1: sends a signal, in steps, to everybody to whom the caller may, but for the first process and itself.
-/// `ESRCH` if there is nobody else; if there is, the answer is not an error even if it may to nobody, which is Linux's
-/// way.
+/// Performs `kill` with -1: sends a signal, in steps, to every process to which the caller may, but the first process
+/// and itself. `ESRCH` if there is no other; if there is one, the call succeeds even if it may signal none, as on
+/// Linux.
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
@@ -1634,7 +1638,7 @@ pub(crate) async fn signal_everybody(caller: &Process, number: u32) -> Result<()
     answer
 }
 
-/// The living process with the lowest number above `last` of which `is_meant` holds, found in steps; `last` goes up to
+/// Finds the living process with the lowest number above `last` for which `is_meant` holds, in steps; `last` goes up to
 /// it.
 async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     loop {
@@ -1660,7 +1664,7 @@ async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Proc
     }
 }
 
-/// Ends a process group because of a key of the terminal, whoever is in it.
+/// Ends all members of a process group because of a key of the terminal.
 pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
     let mut last = 0;
     while let Some(process) = next_living(last, |process| process.group() == group) {
@@ -1671,7 +1675,7 @@ pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
     }
 }
 
-/// Whether somebody lives in this group of whom `is_meant` holds.
+/// Returns whether a process lives in this group for which `is_meant` holds.
 pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
     let mut last = 0;
     while let Some(process) = next_living(last, |process| process.group() == group) {
@@ -1683,13 +1687,13 @@ pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool
     false
 }
 
-/// Whether a process lives in this group.
+/// Returns whether a process lives in this group.
 pub(crate) fn group_exists(group: u32) -> bool {
     next_living(0, |process| process.group() == group).is_some()
 }
 
-/// `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into one of
-/// its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
+/// Performs `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into
+/// one of its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
 pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
@@ -1711,7 +1715,7 @@ pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Err
     Ok(())
 }
 
-/// Whether a process with this number exists, ended ones included.
+/// Returns whether a process with this number exists, as a zombie too.
 pub(crate) fn exists(id: u32) -> bool {
     TABLE.lock().entries.contains_key(&id)
 }
@@ -1724,7 +1728,7 @@ fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Resul
         Children::One(id) => {
             let group = match table.entries.get(&id) {
                 Some(Entry::Alive(child)) => Some(child.group()),
-                // It keeps the group that it had.
+                // It keeps its group.
                 Some(Entry::Zombie { group, .. }) => Some(*group),
                 None => None,
             };

@@ -1,24 +1,24 @@
 //! Workers and their switching coroutines.
 //!
 //! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel
-//! side is one coroutine, the *switching coroutine*: it goes to user mode, which is a call that returns a reason, deals
-//! with the reason, and goes back. It ends only with the worker. Its priority follows the process's: whenever it gives
-//! the hart up it takes the priority of the most important coroutine that the process has published, so that the
+//! side is one coroutine, the *switching coroutine*: it enters user mode, which is a call that returns a reason,
+//! handles the reason, and enters again. It ends only with the worker. Its priority follows the process's: whenever it
+//! gives the hart up it takes the priority of the most important coroutine that the process has published, so that the
 //! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
-//! of all is the one that runs next.
+//! of all runs next.
 //!
 //! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
 //! memory, for a worker that is blocked.
 //!
-//! # When the hart is given up
+//! # Yielding the hart
 //!
-//! * After a call: only to something that became ready on this hart and is more important than what the process claims
-//!   then.
+//! * After a call: only to something that became ready on this hart and is more important than the process's present
+//!   claim.
 //! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
 //!   before the process goes on, and equals alternate at the tick.
-//! * When the process asks for it: a strict executor does as soon as it is outranked.
+//! * By a call of the process: a strict executor yields as soon as it is outranked.
 //!
-//! What a claim is worth, who is charged for the time, and who runs in spite of it all is [`scheduling`]'s affair.
+//! The effective priority of a claim, the charges for time, and exceptions from the order are [`scheduling`]'s affair.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -51,13 +51,13 @@ use crate::time;
 
 const NOWHERE: usize = usize::MAX;
 
-/// How often a worker may finish what it does in the scheduler's image before it gives way.
+/// Number of times that a worker may finish a critical section in the scheduler's image before it yields.
 const MAXIMUM_GRACES: u32 = 4;
 
-/// Bytes of kernel memory that go with a worker or thread and its coroutine; a kernel thread's stack comes on top.
+/// Number of bytes of kernel memory for a worker or thread and its coroutine; a kernel thread's stack comes on top.
 const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024 + MEMORY_OF_A_WAIT;
 
-/// What a worker must have before there can be one.
+/// Resources that a worker must have before it is made.
 struct Means {
     deadline: time::Reservation,
     charge: Charge,
@@ -65,7 +65,7 @@ struct Means {
 }
 
 impl Means {
-    /// With a kernel stack of so many bytes. `ENOMEM`.
+    /// Takes the resources of a worker with a kernel stack of so many bytes. `ENOMEM`.
     fn new(process: &Process, stack: usize) -> Result<Means, Errno> {
         Ok(Means {
             charge: process.account.charge(Resource::Memory, MEMORY + stack)?,
@@ -81,35 +81,35 @@ pub(crate) struct Worker {
     pub process: Arc<Process>,
     index: AtomicUsize,
     cid: AtomicU64,
-    /// The hart on which it is in user mode.
+    /// The hart on which it is in user mode, or [`NOWHERE`].
     hart: AtomicUsize,
     stopped: AtomicBool,
     /// For its sleeps with a time limit.
     deadline: time::Reservation,
     /// For itself and its coroutine, and for its kernel thread's stack.
     charge: Mutex<Charge>,
-    /// For what it waits with.
+    /// Memory for its waits.
     _kept: Kept,
     parking: Mutex<Parking>,
     /// Its user interrupts.
     pub line: Line,
-    /// The word that becomes 0 when it ends, as an allegation; 0 for none.
+    /// User address of the word that becomes 0 when it ends (unvalidated); 0 for none.
     end_word: AtomicUsize,
-    /// Where its list of robust locks begins, as an allegation; 0 for none.
+    /// User address of the head of its list of robust locks (unvalidated); 0 for none.
     robust_list: AtomicUsize,
     time: Time,
 }
 
-/// What the worker has used, and how long it has waited.
+/// Processor time that the worker has used, and time that it has waited.
 #[derive(Default)]
 struct Time {
     /// Ticks that were charged.
     cpu: AtomicU64,
     /// The tick since which it runs uncharged; 0 while it does not run.
     since: AtomicU64,
-    /// How often it has begun to run.
+    /// Number of times that it has begun to run.
     turns: AtomicU64,
-    /// What `turns` was when the watchdog last found it ready, and 1 more, so that 0 means never.
+    /// Value of `turns` when the watchdog last found it ready, plus 1, so that 0 means never.
     seen_at: AtomicU64,
     /// Ticks that it may still run as the most important of all, because it had been ready for long.
     credit: AtomicU64,
@@ -117,14 +117,14 @@ struct Time {
 
 #[derive(Default)]
 struct Parking {
-    /// Somebody woke the worker while it was not asleep: its next sleep ends at once.
+    /// Set if the worker was woken while it was not asleep: its next sleep ends immediately.
     permit: bool,
     sleeper: Option<Waker>,
 }
 
 impl Worker {
-    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another, `ENOMEM`;
-    /// nothing has happened then.
+    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another; `ENOMEM`.
+    /// After an error nothing has happened.
     pub(crate) fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
         let means = Means::new(process, 0)?;
         let mut refused = None;
@@ -141,13 +141,13 @@ impl Worker {
                 }
             }
         });
-        // Out of the lock of the process's workers.
+        // Dropped outside of the lock of the process's workers.
         drop(refused);
         worker
     }
 
-    /// Creates a thread, lets `prepare` see it, and starts it with these registers. `EAGAIN` if the process may not
-    /// have another, `ENOMEM`.
+    /// Creates a thread, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not
+    /// have another; `ENOMEM`.
     pub(crate) fn start_thread(
         process: &Arc<Process>,
         context: Box<UserContext>,
@@ -187,8 +187,9 @@ impl Worker {
         }
     }
 
-    /// Notes its coroutine, known before its first turn too, which may be long in coming. If it has had that turn by
-    /// now, it has noted it itself, and may have gone on to another coroutine, on a kernel thread.
+    /// Records its coroutine, which must be known before its first turn, too; that may be long in coming. A worker that
+    /// has had its first turn by now has recorded its coroutine itself, and may have gone on to another one, on a
+    /// kernel thread.
     fn was_spawned_as(&self, cid: Cid) {
         let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
@@ -212,22 +213,23 @@ impl Worker {
         }
     }
 
-    /// Whether it is a thread: it runs its own code, and has no word in the process page.
+    /// Returns whether it is a thread: it runs its own code, and has no word in the process page.
     pub(crate) fn is_thread(&self) -> bool {
         self.index() >= process::MAXIMUM_WORKERS
     }
 
-    /// How important it is while it says nothing.
+    /// Returns its priority while it publishes nothing.
     fn own_priority(&self) -> Priority {
         self.process.standing.worth(self.process.default_priority)
     }
 
-    /// How important it is now: a worker as what its process has published, a thread as its process was at first.
+    /// Returns its present priority: a worker's follows the process's published bitmaps, a thread's is the process's
+    /// default.
     fn claimed_priority(&self) -> Priority {
         if self.is_thread() { self.own_priority() } else { self.process.claimed_priority() }
     }
 
-    /// The word that becomes 0 when it ends.
+    /// Returns the address of the word that becomes 0 when it ends.
     pub(crate) fn end_word(&self) -> usize {
         self.end_word.load(Ordering::Relaxed)
     }
@@ -237,27 +239,27 @@ impl Worker {
         self.end_word.store(address, Ordering::Relaxed);
     }
 
-    /// Where its list of robust locks begins.
+    /// Returns the address of the head of its list of robust locks.
     pub(crate) fn robust_list(&self) -> usize {
         self.robust_list.load(Ordering::Relaxed)
     }
 
-    /// Says where its list of robust locks begins; 0 for none.
+    /// Sets the address of the head of its list of robust locks; 0 for none.
     pub(crate) fn set_robust_list(&self, head: usize) {
         self.robust_list.store(head, Ordering::Relaxed);
     }
 
-    /// Its slot in the process: below [`process::MAXIMUM_WORKERS`] for workers, from there on for threads.
+    /// Returns its slot in the process: below [`process::MAXIMUM_WORKERS`] for workers, from there on for threads.
     pub(crate) fn index(&self) -> usize {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Whether it is in user mode on some hart, or in a call that it has made there.
+    /// Returns whether it is in user mode on some hart, or in a call that it has made there.
     pub(crate) fn is_visited(&self) -> bool {
         self.hart.load(Ordering::Relaxed) != NOWHERE
     }
 
-    /// If it waits for a hart, has it wait no longer than something of this priority would; `false` if it does not wait
+    /// Makes it wait for a hart no longer than something of this priority would; returns `false` if it does not wait
     /// for one.
     pub(crate) fn bring_forward(&self, priority: Priority) -> bool {
         let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
@@ -270,12 +272,12 @@ impl Worker {
         true
     }
 
-    /// Its number for programs: that of worker 0 is the process's, the others follow far above.
+    /// Returns its number for programs: worker 0 has the process's, the others follow far above.
     pub(crate) fn thread_id(&self) -> u32 {
         self.process.id + self.index() as u32 * 0x1_0000
     }
 
-    /// Whether it is to leave for good.
+    /// Returns whether it must leave for good.
     pub(crate) fn is_to_stop(&self) -> bool {
         self.process.has_ended() || self.stopped.load(Ordering::Acquire)
     }
@@ -293,12 +295,12 @@ impl Worker {
         self.call_back();
     }
 
-    /// Makes its coroutine the most important there is, to end.
+    /// Gives its coroutine the greatest importance, to end.
     pub(crate) fn boost(&self) {
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), Priority::HIGHEST);
     }
 
-    /// How important its coroutine is now.
+    /// Returns the present priority of its coroutine.
     fn priority(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.claimed_priority(),
@@ -306,7 +308,8 @@ impl Worker {
         }
     }
 
-    /// The same for one that waits for its turn now, and will look at the completions that its process has not taken.
+    /// Returns its priority while it waits for its turn; then it will look at the completions that its process has not
+    /// taken.
     fn priority_in_queue(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.priority_without_boost(),
@@ -314,36 +317,36 @@ impl Worker {
         }
     }
 
-    /// How important it is in a queue by what its process claims alone.
+    /// Returns its priority in a queue by its process's claims alone.
     pub(crate) fn priority_without_boost(&self) -> Priority {
         if self.is_thread() { self.own_priority() } else { self.process.claimed_with_completions() }
     }
 
-    /// Whether something that is ready on this hart goes before it. Asked after each call, so quick if nothing is
+    /// Returns whether something ready on this hart goes before it. Called after each call, so quick if nothing is
     /// ready.
     #[inline(always)]
     fn is_outranked(&self) -> bool {
         executor::is_anything_ready() && executor::is_ready_above(self.priority())
     }
 
-    /// Its coroutine.
+    /// Returns its coroutine.
     pub(crate) fn coroutine(&self) -> Cid {
         Cid::from_raw(self.cid.load(Ordering::Acquire))
     }
 
-    /// Gives its coroutine the priority that it has now.
+    /// Gives its coroutine its present priority.
     pub(crate) fn order_anew(&self) {
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), self.priority());
     }
 
-    /// It has its turn now.
+    /// Counts a turn, which it has now.
     fn count_turn(&self) {
         let turns = &self.time.turns;
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// For the watchdog: if the worker has been ready since the last look without a turn, makes it the most important of
-    /// all until it has run for a slice.
+    /// Returns whether the worker has been ready since the watchdog's last look without a turn; if so, makes it the
+    /// most important of all until it has run for a slice.
     pub(crate) fn is_starving(&self) -> bool {
         let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
         if executor::state(cid) != Some(State::Ready) {
@@ -359,10 +362,10 @@ impl Worker {
         true
     }
 
-    /// Charges what it has used up to now.
+    /// Charges the time that it has used up to now.
     fn charge(&self, now: u64, since: u64) {
         let used = match self.time.since.swap(since, Ordering::Relaxed) {
-            // It goes on in another coroutine already, on a kernel thread, which has begun to count for itself.
+            // It goes on in another coroutine already, on a kernel thread, which has begun a count of its own.
             0 => return,
             since => now.saturating_sub(since),
         };
@@ -376,7 +379,7 @@ impl Worker {
         scheduling::charge(&self.process, used, now);
     }
 
-    /// Ticks that it has used and was not charged yet.
+    /// Returns the ticks that it has used and was not charged yet.
     pub(crate) fn uncharged(&self, now: u64) -> u64 {
         match self.time.since.load(Ordering::Relaxed) {
             0 => 0,
@@ -384,12 +387,12 @@ impl Worker {
         }
     }
 
-    /// Ticks that it has used up to now.
+    /// Returns the ticks that it has used up to now.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now())
     }
 
-    /// Wakes the worker now, or ends its next sleep at once.
+    /// Wakes the worker now, or ends its next sleep immediately.
     pub(crate) fn wake(&self) {
         let sleeper = {
             let mut parking = self.parking.lock();
@@ -410,7 +413,7 @@ impl Worker {
         self.line.reset();
     }
 
-    /// Sends the worker a user interrupt that says that completions have come; `false` if it has no handler.
+    /// Sends the worker a user interrupt for completions; returns `false` if it has no handler.
     pub(crate) fn interrupt_for_completions(&self) -> bool {
         if !self.line.has_handler() {
             return false;
@@ -431,15 +434,16 @@ impl Worker {
             return;
         }
         self.line.set_pending();
-        // Pending was set before the look at the parking place, and who parks looks in the other order under the same
-        // lock.
+        // Pending was set before the look at the parking place; a worker that parks looks in the other order under the
+        // same lock.
         if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority)) {
             self.call_back();
         }
     }
 
-    /// Interrupts a worker that runs on another hart without calling it back; `false` if it does not, or has no guest
-    /// interrupt file. If it leaves the hart at this moment, the interrupt stays in the file, and the file is watched.
+    /// Interrupts a worker that runs on another hart without calling it back; returns `false` if it does not run there,
+    /// or has no guest interrupt file. If it leaves the hart at this moment, the interrupt stays in the file, and the
+    /// file is watched.
     fn interrupt_in_hardware(&self) -> bool {
         let hart = self.hart.load(Ordering::Relaxed);
         self.process.space.kind() == SpaceKind::Virtualised
@@ -448,11 +452,11 @@ impl Worker {
             && self.line.notify_through_file()
     }
 
-    /// Something has come in the worker's guest interrupt file while it does not run: wakes it if it sleeps, now or
-    /// when it is about to.
+    /// Wakes the worker, now or when it is about to sleep: an interrupt has come in its guest interrupt file while it
+    /// does not run.
     pub(crate) fn wake_for_interrupt(&self) {
-        // What its handler will wake is not known yet. Who is more important already, because it starves or is to end,
-        // stays so.
+        // The priority of the coroutines that its handler will wake is not known yet. A worker that is more important
+        // already, because it starves or must end, stays so.
         let (cid, own) = (Cid::from_raw(self.cid.load(Ordering::Acquire)), self.own_priority());
         if executor::priority(cid).is_some_and(|now| own.is_more_important_than(now)) {
             executor::set_priority(cid, own);
@@ -462,8 +466,8 @@ impl Worker {
 
     /// Calls the worker back from user mode on another hart.
     fn call_back(&self) {
-        // What the worker is to see was stored before; it stores its hart before it looks. With a fence on both sides
-        // at least one of the two sees the other's store.
+        // The change that the worker must see was stored before; it stores its hart before it looks. With a fence on
+        // both sides at least one of the two sees the other's store.
         fence(Ordering::SeqCst);
         let hart = self.hart.load(Ordering::Relaxed);
         if hart != NOWHERE && hart != Machine::hart() {
@@ -472,7 +476,7 @@ impl Worker {
         }
     }
 
-    /// Wakes the worker if it sleeps, giving its coroutine this priority; `false` if it does not sleep.
+    /// Wakes the worker if it sleeps, with this priority for its coroutine; returns `false` if it does not sleep.
     pub(crate) fn wake_if_parked(&self, priority: Priority) -> bool {
         let Some(waker) = self.parking.lock().sleeper.take() else { return false };
         executor::set_priority(Cid::from_raw(self.cid.load(Ordering::Acquire)), priority);
@@ -480,8 +484,8 @@ impl Worker {
         true
     }
 
-    /// Sleeps until something happened that the worker does not know: completions beyond `seen`, a wake-up by another
-    /// worker; or until `deadline` (ticks).
+    /// Sleeps until there is news for the worker: completions beyond `seen`, or a wake-up by another worker; or until
+    /// `deadline` (ticks).
     ///
     /// # Cancellation
     /// Dropping it leaves the worker awake; nothing is lost.
@@ -491,7 +495,7 @@ impl Worker {
             if self.is_to_stop() {
                 return Poll::Ready(Err(Errno::EINTR));
             }
-            // The program has made room in the ring; what waited for that is news too.
+            // The program has made room in the ring; completions that waited for that are news too.
             self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
             // A handler that came in the middle of the scheduler's image has left its word for a little later.
@@ -503,7 +507,7 @@ impl Worker {
                 return Poll::Ready(Ok(0));
             }
             if alarm.is_some() && parking.sleeper.is_none() {
-                // Woken by somebody who took the waker out.
+                // A wake-up has taken the waker out.
                 return Poll::Ready(Ok(0));
             }
             if deadline.is_some_and(|deadline| Machine::now() >= deadline) {
@@ -534,7 +538,7 @@ impl Owner for Arc<Worker> {
     }
 
     fn ends(&self, _start: u64) {
-        // What lies before the last interrupt was charged then.
+        // The time before the last interrupt was charged then.
         self.charge(Machine::now(), 0);
     }
 }
@@ -557,14 +561,14 @@ enum Pause {
 
 /// The switching coroutine of a worker.
 async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
-    // Before the coroutine can wait for anything, so that whoever must wake it knows whom.
+    // Before the coroutine can wait for anything, so that its wakers know it.
     worker.cid.store(executor::current().raw(), Ordering::Release);
     loop {
         let pause = visit(&worker, &mut context);
         crate::asynchronous::ring::leave_to_handler(&worker);
-        // From now on, and until the process publishes something else, it is as important as it says.
+        // From now on, and until the process publishes something else, its priority is that of the process's claim.
         if !matches!(pause, Pause::GiveWay) {
-            // Who waits for something does not starve any more.
+            // A worker that waits for something does not starve any more.
             worker.time.credit.store(0, Ordering::Relaxed);
         }
         match pause {
@@ -581,7 +585,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             Pause::Park { seen, deadline } => {
                 let result = worker.park(seen, deadline).await;
                 context.set_result(errno::encode(result) as u64);
-                // Nothing has waited if there was news, and what was made ready meanwhile may be more important.
+                // Without a wait, if there was news; and coroutines that became ready meanwhile may be more important.
                 if worker.is_outranked() {
                     executor::yield_now().await;
                 }
@@ -601,14 +605,14 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     leave(&worker, context).await;
 }
 
-/// Replaces the program, when all others have left.
+/// Replaces the program, when all other workers and calls have gone.
 async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
     stretch::goes_on_with(SystemCall::Execute);
     let plan = match Plan::read(&worker.process, path, arguments, environment).await {
         Ok(plan) => plan,
         Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
     };
-    // Asked again each time: a worker that was about to leave may have added another, or have submitted a call.
+    // Repeated each time: a worker that was about to leave may have added another, or have submitted a call.
     let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
         false => Poll::Ready(false),
         true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
@@ -616,7 +620,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
     })
     .await;
     if !is_alone {
-        // The next look says so too, and this worker leaves.
+        // The next look finds this too, and this worker leaves.
         return;
     }
     worker.process.forget_others(worker);
@@ -627,17 +631,17 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
     match plan.carry_out(&worker.process).await {
         Ok(fresh) => **context = fresh,
         Err(error) => {
-            // The old program is gone; there is nobody to tell.
+            // The old program is gone, so no caller can get the error.
             report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
             worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
         }
     }
 }
 
-/// A worker's last steps.
+/// Performs a worker's last steps.
 async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
-    // The last one tells the parent what the process has used; only what it does from here on is missing from that.
+    // The last worker reports the process's time to the parent; only the time from here on is missing from that.
     let now = Machine::now();
     worker.charge(now, now);
     let process = &worker.process;
@@ -646,7 +650,7 @@ async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
     interrupts::give_up(worker);
     let is_last = process.worker_is_gone(worker);
-    // Asked after it has gone: if the process ends after that, whoever ends it finds another worker.
+    // Looked at after the departure: an end of the process after that finds another worker.
     if process.has_ended() {
         stretch::goes_on_as(abi_unix::trace::stretch::END);
         process.call_all().await;
@@ -656,14 +660,13 @@ async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
 }
 
-/// Lets a worker go on on a kernel thread, in the place of its coroutine; gives the registers back if there is no
-/// memory.
+/// Moves a worker from its coroutine to a kernel thread; returns the registers if there is no memory.
 fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
     if worker.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE).is_err() {
         return Err(context);
     }
     let Ok(stack) = Stack::new() else { return Err(context) };
-    // Where the registers are while nobody can say who will have them.
+    // Place of the registers while their next owner is undecided.
     let between = Arc::new(Mutex::new(Some(context)));
     let (own, theirs) = (worker.clone(), between.clone());
     let thread = Thread::new(stack, move |current| {
@@ -680,13 +683,14 @@ fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(),
         }
         Err(SpawnError(_)) => match between.lock().take() {
             Some(context) => Err(context),
-            // Nobody else has taken it: the thread never ran.
+            // Only a run of the thread would have taken it, and the thread never ran.
             None => Ok(()),
         },
     }
 }
 
-/// The same as [`run`], on the stack of a kernel thread: what must wait waits where it stands.
+/// Runs a worker on the stack of a kernel thread, as [`run`] does in a coroutine: a call that must wait blocks the
+/// thread.
 fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
     worker.cid.store(executor::current().raw(), Ordering::Release);
     loop {
@@ -704,7 +708,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
                         break operation.give_up(Errno::EINTR);
                     }
                     current.block_on(executor::yield_now());
-                    // Each try is a turn: who only waits must not be taken for somebody who starves.
+                    // Each try is a turn: a thread that only waits must not count as starving.
                     worker.count_turn();
                     if worker.time.credit.swap(0, Ordering::Relaxed) != 0 {
                         executor::set_priority(executor::current(), worker.priority());
@@ -735,7 +739,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
     current.block_on(leave(worker, context));
 }
 
-/// Runs user mode, and everything that can be done at once, until the coroutine has to pause.
+/// Runs user mode, and everything that can be done without waiting, until the coroutine has to pause.
 fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let process = &worker.process;
     let hart = Machine::hart();
@@ -744,11 +748,11 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     worker.count_turn();
     counters::count(Counter::Switches);
     // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted
-    // here, it would give way, be the most important again, and so on.
+    // here, it would yield, be the most important again, and so on.
     let (taken_at, claim) = (executor::current_priority(), worker.priority());
     let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
-    // Before the fence in there, which pairs with the one in `call_back`: either that sees the hart and sends, or the
-    // look below sees what it is about.
+    // Before the fence in `begin_visit`, which pairs with the one in `call_back`: either that sees the hart and sends,
+    // or the look below sees the change that it announces.
     worker.hart.store(hart, Ordering::Relaxed);
     executor::begin_visit(hart, process.id, importance);
     let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
@@ -763,7 +767,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         Pause::GiveWay
     } else {
         loop {
-            // What fails on purpose fails in a call, and not where the program touches a page.
+            // Deliberate failures of memory happen in calls, and not where the program touches a page.
             memory::faults::works_for(0);
             if worker.line.is_pending() {
                 deliver_interrupt(worker, context);
@@ -787,7 +791,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 Trap::SystemCall => match calls::dispatch(worker, context) {
                     Outcome::Done(value) => {
                         context.set_result(value as u64);
-                        // What the process claims may have changed since it was entered.
+                        // The process's claim may have changed since it was entered.
                         if ready.load(Ordering::Relaxed) != 0 && worker.is_outranked() {
                             break Pause::GiveWay;
                         }
@@ -816,7 +820,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     }
                 },
                 Trap::Interrupt => {
-                    // What the interrupt wakes comes to this hart, which looks at it now.
+                    // Coroutines that the interrupt wakes come to this hart, which looks at them now.
                     executor::end_visit(hart);
                     let pending = crate::on_interrupt();
                     let now = Machine::now();
@@ -837,7 +841,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                     }
                     if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index())
                     {
-                        // Its handler may put what it runs aside for something more important in the process.
+                        // Its handler may put its coroutine aside for something more important in the process.
                         worker.line.set_pending();
                     }
                     let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
@@ -847,18 +851,19 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         executor::share_what_is_ready_here(is_outranked);
                     }
                     if pending.ipi && !is_outranked {
-                        // Whoever sent it may have known an older claim of this process than the one that holds now.
+                        // The sender may have seen an older claim of this process.
                         executor::pass_on();
                     }
                     if time::slice_has_ended() || is_outranked {
                         // The scheduler's short critical sections lie in its image. A worker that is interrupted in
                         // there gets a moment to come out, so that the others need not wait for it; a bounded number of
-                        // times, since anybody can jump there.
+                        // times, since any program can jump there.
                         if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
                             graces += 1;
                             time::extend_slice();
                         } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
-                            // Nobody wants the hart, and on another one its interrupt file would have to change.
+                            // The hart is not wanted, and on another one the worker's interrupt file would have to
+                            // change.
                             time::start_slice();
                         } else {
                             break Pause::GiveWay;
@@ -872,8 +877,8 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                             process.charge_tables();
                         }
                         Err(usermode::Fault::OutOfMemory) => {
-                            // The process that has most goes, whoever asks; what asked tries again after that. One that
-                            // has gone meanwhile is enough.
+                            // The largest process ends, whichever needs memory; this worker tries again after that. A
+                            // process that has gone meanwhile is enough.
                             if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
                                 process::end_largest();
                             }
@@ -905,7 +910,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     }
     time::stop_slice();
     if worker.time.credit.load(Ordering::Relaxed) != 0 {
-        // Its priority will depend on what is left. All others are charged when the poll ends.
+        // Its priority will depend on the rest of its credit. All other workers are charged when the poll ends.
         let now = Machine::now();
         worker.charge(now, now);
     }
@@ -941,7 +946,7 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
     trace::of_worker(Kind::Trap, worker, cause as u64, number);
 }
 
-/// Ends a process that has touched what it may not. Apart from the visit, which is the way of every call.
+/// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
 #[cold]
 #[inline(never)]
 fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
@@ -950,7 +955,7 @@ fn segmentation_fault(process: &Process, context: &UserContext, address: u64, tr
     fault(process, context, what, abi_unix::types::signal::SEGV, trap);
 }
 
-/// Ends a process for what it did, and says so in the log.
+/// Ends a process for a fault, and reports it in the log.
 #[cold]
 #[inline(never)]
 fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
@@ -969,7 +974,7 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
     };
     let pc = context.pc;
     let (ra, sp) = (context.register(1), context.stack());
-    // With that an address can be found in the program's file, although the program lies elsewhere each time.
+    // With this distance an address can be found in the program's file, although the program lies elsewhere each time.
     let moved = process.shared.program_bias();
     match detail {
         Some((verb, address)) => report::line(
