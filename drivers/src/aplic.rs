@@ -4,11 +4,11 @@
 //! wires into interrupts in one of two ways:
 //!
 //! * **message mode**: each source has a hart and an identity; when it becomes active the controller stores the
-//!   identity to the IMSIC of the hart. The kernel never reads the controller to find out what happened.
+//!   identity to the IMSIC of the hart. The kernel never reads the controller to find the cause.
 //! * **direct mode**, on machines without IMSIC: like a PLIC, each hart claims from its own block of registers.
 //!
 //! A level-sensitive source in message mode sends one message when its wire rises. If the wire is still high after the
-//! handler ran, nobody would send another one; [`Aplic::retrigger`] asks the controller to look again (section 4.9.2).
+//! handler ran, no other message would follow; [`Aplic::retrigger`] makes the controller look again (section 4.9.2).
 
 use crate::Registers;
 
@@ -17,7 +17,7 @@ const DOMAIN_ENABLE: u32 = 1 << 8;
 const DOMAIN_MESSAGES: u32 = 1 << 2;
 const SOURCE_CONFIGURATION: usize = 0x0000;
 const SET_PENDING_NUMBER: usize = 0x1cdc;
-/// Reads as the wires, each inverted if its trigger is.
+/// State of the wires, each inverted if its trigger is.
 const INPUT: usize = 0x1d00;
 const CLEAR_PENDING_NUMBER: usize = 0x1ddc;
 const SET_ENABLE_NUMBER: usize = 0x1edc;
@@ -30,24 +30,24 @@ const DELIVERY_ENABLE: usize = 0x00;
 const DELIVERY_THRESHOLD: usize = 0x08;
 const DELIVERY_CLAIM: usize = 0x1c;
 
-/// Bytes of registers that every domain has at least.
+/// Minimum bytes of registers of a domain.
 pub const LENGTH: u64 = 0x4000;
 
-/// When a source's wire means an interrupt.
+/// Condition of a source's wire that means an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// When it rises.
+    /// The wire rises.
     RisingEdge,
-    /// When it falls.
+    /// The wire falls.
     FallingEdge,
-    /// While it is high.
+    /// The wire is high.
     HighLevel,
-    /// While it is low.
+    /// The wire is low.
     LowLevel,
 }
 
 impl Trigger {
-    /// The trigger that the second cell of an interrupt in a device tree means.
+    /// Returns the trigger in the second cell of an interrupt in a device tree.
     pub const fn from_device_tree(cell: u32) -> Trigger {
         match cell {
             1 => Trigger::RisingEdge,
@@ -67,7 +67,7 @@ impl Trigger {
     }
 }
 
-/// How a domain delivers its interrupts.
+/// Form in which a domain delivers its interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// As messages to IMSICs.
@@ -84,17 +84,17 @@ pub struct Aplic<R> {
 }
 
 impl<R: Registers> Aplic<R> {
-    /// The domain behind these registers.
+    /// Makes the driver of the domain behind these registers.
     pub const fn new(registers: R, delivery: Delivery) -> Aplic<R> {
         Aplic { registers, delivery }
     }
 
-    /// Bytes of registers that a domain in direct mode has whose last hart is at this position.
+    /// Returns the bytes of registers of a domain in direct mode whose last hart is at this position.
     pub const fn direct_length(position: u32) -> u64 {
         (DELIVERY + (position as usize + 1) * DELIVERY_STRIDE) as u64
     }
 
-    /// How this domain delivers.
+    /// Returns the form of delivery.
     pub fn delivery(&self) -> Delivery {
         self.delivery
     }
@@ -112,8 +112,8 @@ impl<R: Registers> Aplic<R> {
         self.registers.write32(DOMAIN, DOMAIN_ENABLE | messages);
     }
 
-    /// Lets the harts' own block of registers deliver, in direct mode. `position` is the hart's place in the
-    /// controller's list of harts.
+    /// Enables delivery through the hart's own block of registers, in direct mode. `position` is the hart's place in
+    /// the controller's list of harts.
     pub fn enable_delivery(&self, position: u32) {
         let block = DELIVERY + position as usize * DELIVERY_STRIDE;
         self.registers.write32(block + DELIVERY_THRESHOLD, 0);
@@ -121,7 +121,7 @@ impl<R: Registers> Aplic<R> {
     }
 
     /// Turns a source on, with its interrupts going to the hart at this position of the controller's list (or, with
-    /// messages, of the IMSIC's list). `identity` is what the message says; direct mode does not use it.
+    /// messages, of the IMSIC's list). `identity` is the content of the message; direct mode does not use it.
     pub fn enable(&self, source: u32, trigger: Trigger, position: u32, identity: u32) {
         self.registers.write32(SOURCE_CONFIGURATION + source as usize * 4, trigger.mode());
         self.set_target(source, position, identity);
@@ -147,8 +147,8 @@ impl<R: Registers> Aplic<R> {
         self.registers.write32(CLEAR_PENDING_NUMBER, source);
     }
 
-    /// Makes a source pending again if its wire is still active. After every handler of a level-sensitive source, in
-    /// message mode.
+    /// Makes a source pending again if its wire is still active. To be called after every handler of a level-sensitive
+    /// source, in message mode.
     pub fn retrigger(&self, source: u32) {
         // The controller should look at the wire itself before it makes the source pending, but QEMU before 9.0 does
         // not.

@@ -15,9 +15,9 @@ pub trait InterruptFile {
     fn claim(&self) -> u32;
 }
 
-/// Whether the file interrupts its hart.
+/// Register that lets the file interrupt its hart.
 const DELIVERY: u64 = 0x70;
-/// Only identities below this interrupt; 0 lets all through.
+/// Register of the threshold: only identities below it interrupt; 0 lets all through.
 const THRESHOLD: u64 = 0x72;
 /// First register of pending bits. With 64-bit registers only the even ones exist.
 const PENDING: u64 = 0x80;
@@ -29,8 +29,8 @@ pub const PAGE: u64 = 4096;
 
 /// Brings the calling hart's file into a known state: nothing pending, all of the `identities` enabled, delivery on.
 ///
-/// Enabling all at once is safe because an identity becomes pending only when somebody stores it, and right because
-/// only the hart itself can change its enable bits: a source can then be moved to this hart by any other one.
+/// Enabling all at once is safe because an identity becomes pending only by a store, and right because only the hart
+/// itself can change its enable bits: a source can then be moved to this hart by any other one.
 pub fn initialise(file: &impl InterruptFile, identities: u32) {
     file.write(DELIVERY, 0);
     for word in 0..=u64::from(identities) / 64 {
@@ -47,8 +47,8 @@ pub fn initialise(file: &impl InterruptFile, identities: u32) {
     file.write(DELIVERY, 1);
 }
 
-/// Where the page of the supervisor file (`guest` 0) or of a guest file is, in the block of pages of an IMSIC with this
-/// many guest index bits, for the hart at this position of its list of harts.
+/// Returns the offset of the page of the supervisor file (`guest` 0) or of a guest file, in the block of pages of an
+/// IMSIC with this many guest index bits, for the hart at this position of its list of harts.
 pub const fn page_offset(position: u32, guest_index_bits: u32, guest: u32) -> u64 {
     ((position as u64) << guest_index_bits | guest as u64) * PAGE
 }

@@ -1,9 +1,9 @@
 //! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC, real-time clock.
 //!
-//! Each module knows one device and nothing else: not who maps its registers, not who is woken by its interrupts, not
-//! what is locked. A driver is a value over something that implements [`Registers`]; in a kernel that is a window of
-//! device memory, in a user-space server a mapped page, and in the tests below a model of the device. So the same
-//! driver serves both kernels and runs on the developer's own computer.
+//! Each module is about one device and nothing else: mapping registers, waking tasks and locking are left to the owner.
+//! A driver is a value over something that implements [`Registers`]; in a kernel that is a window of device memory, in
+//! a user-space server a mapped page, and in the tests below a model of the device. So one driver serves both kernels
+//! and runs on the developer's own computer.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -15,8 +15,8 @@ pub mod rtc;
 pub mod uart;
 
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
-/// exactly once and in program order. What was written to memory before a register is written is there for the device,
-/// and what is read from memory after a register is not older than the register's value: devices have queues in memory.
+/// exactly once and in program order. Memory written before a register is written is visible to the device, and memory
+/// read after a register is not older than the register's value: devices have queues in memory.
 pub trait Registers {
     /// Reads an 8-bit register.
     fn read8(&self, offset: usize) -> u8;
@@ -34,7 +34,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 
-    /// Registers that keep what is written to them.
+    /// Registers that keep the written values.
     #[derive(Default)]
     pub struct Block(RefCell<BTreeMap<usize, u32>>);
 

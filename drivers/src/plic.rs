@@ -2,8 +2,7 @@
 //!
 //! Registers as in the RISC-V PLIC specification, version 1.0: a priority for each source, an enable bit for each pair
 //! of source and *context* (a hart in one privilege mode), and for each context a threshold and the register through
-//! which an interrupt is claimed and completed. A source that was claimed does not interrupt anyone until it is
-//! completed.
+//! which an interrupt is claimed and completed. A claimed source does not interrupt again until it is completed.
 
 use crate::Registers;
 
@@ -22,12 +21,12 @@ pub struct Plic<R> {
 }
 
 impl<R: Registers> Plic<R> {
-    /// The controller behind these registers.
+    /// Makes the driver of the controller behind these registers.
     pub const fn new(registers: R) -> Plic<R> {
         Plic { registers }
     }
 
-    /// Bytes of registers that a controller has whose last context is `context`.
+    /// Returns the bytes of registers of a controller whose last context is `context`.
     pub const fn length(context: u32) -> u64 {
         (CONTEXT + (context as usize + 1) * CONTEXT_STRIDE) as u64
     }
@@ -64,7 +63,7 @@ impl<R: Registers> Plic<R> {
         }
     }
 
-    /// Says that a claimed interrupt was handled, so that the source may interrupt again.
+    /// Completes a claimed interrupt, so that the source may interrupt again.
     pub fn complete(&self, context: u32, source: u32) {
         self.registers.write32(CONTEXT + context as usize * CONTEXT_STRIDE + CLAIM, source);
     }

@@ -9,12 +9,12 @@ pub struct Ring<const N: usize> {
 }
 
 impl<const N: usize> Ring<N> {
-    /// An empty ring.
+    /// Makes an empty ring.
     pub const fn new() -> Ring<N> {
         Ring { bytes: [0; N], first: 0, length: 0 }
     }
 
-    /// Adds a byte at the end; gives it back if there is no room.
+    /// Adds a byte at the end; returns it if there is no room.
     pub fn push(&mut self, byte: u8) -> Result<(), u8> {
         if self.length == N {
             return Err(byte);
@@ -35,12 +35,12 @@ impl<const N: usize> Ring<N> {
         Some(byte)
     }
 
-    /// How many bytes there can be in the ring.
+    /// Returns the capacity in bytes.
     pub const fn capacity(&self) -> usize {
         N
     }
 
-    /// How many bytes are in the ring.
+    /// Returns the number of bytes in the ring.
     pub fn len(&self) -> usize {
         self.length
     }

@@ -1,4 +1,4 @@
-//! The Goldfish real-time clock: what QEMU's `virt` machine has, under the device tree's name `google,goldfish-rtc`.
+//! The Goldfish real-time clock of QEMU's `virt` machine, under the device tree's name `google,goldfish-rtc`.
 //!
 //! It counts the nanoseconds since 1970 in UTC. A kernel reads it once and goes on with its own timer, which is quicker
 //! to read and never jumps; a server of the microkernel, which has no timer, uses its alarm. The registers are those of
@@ -6,13 +6,13 @@
 
 use crate::Registers;
 
-/// Bytes of registers that are needed to tell the time. The alarm's follow them, in the same page.
+/// Bytes of registers that are needed to read the time. The alarm's follow them, in the same page.
 pub const LENGTH: u64 = 8;
 
-/// The lower half of the time. Reading it holds the upper half still.
+/// Lower half of the time. Reading it latches the upper half.
 const TIME_LOW: usize = 0x00;
 const TIME_HIGH: usize = 0x04;
-/// The time of the alarm. Writing the lower half sets it, so that the upper half is written first.
+/// Time of the alarm. Writing the lower half sets it, so that the upper half is written first.
 const ALARM_LOW: usize = 0x08;
 const ALARM_HIGH: usize = 0x0c;
 const INTERRUPT_ENABLE: usize = 0x10;
@@ -23,27 +23,27 @@ const CLEAR_INTERRUPT: usize = 0x1c;
 pub struct RealTimeClock<R>(R);
 
 impl<R: Registers> RealTimeClock<R> {
-    /// The clock behind these registers.
+    /// Makes the driver of the clock behind these registers.
     pub const fn new(registers: R) -> RealTimeClock<R> {
         RealTimeClock(registers)
     }
 
-    /// Nanoseconds since 1970 began.
+    /// Returns the nanoseconds since the start of 1970.
     pub fn nanoseconds(&self) -> u64 {
         let low = self.0.read32(TIME_LOW);
         let high = self.0.read32(TIME_HIGH);
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// Has the clock interrupt once at this time, in nanoseconds since 1970, or at once if that has passed. Takes the
-    /// place of an earlier alarm.
+    /// Makes the clock interrupt once at this time, in nanoseconds since 1970, or at once if that has passed. Replaces
+    /// an earlier alarm.
     pub fn set_alarm(&self, at: u64) {
         self.0.write32(INTERRUPT_ENABLE, 1);
         self.0.write32(ALARM_HIGH, (at >> 32) as u32);
         self.0.write32(ALARM_LOW, at as u32);
     }
 
-    /// Takes the interrupt of an alarm back.
+    /// Acknowledges the interrupt of an alarm.
     pub fn acknowledge(&self) {
         self.0.write32(CLEAR_INTERRUPT, 1);
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// The device: every look at the lower half is later than the one before.
+    /// The device: every read of the lower half is later than the one before.
     #[derive(Default)]
     struct Model {
         time: Cell<u64>,

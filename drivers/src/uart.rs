@@ -1,11 +1,11 @@
 //! The 16550 UART.
 //!
-//! Own code and not the crate `uart_16550`: that crate polls, its interface to registers asks every implementer for
-//! `unsafe`, and a console needs five registers. The registers are those of National Semiconductor's PC16550D data
+//! Own code and not the crate `uart_16550`: that crate polls, its interface to registers requires `unsafe` of every
+//! implementer, and a console needs five registers. The registers are those of National Semiconductor's PC16550D data
 //! sheet.
 //!
 //! Output goes to a ring that the transmitter's interrupt empties, 16 bytes at a time; input comes from the receiver's
-//! interrupt into another ring. The transmitter's interrupt is enabled only while the ring holds something: an idle
+//! interrupt into another ring. The transmitter's interrupt is enabled only while the ring holds bytes: an idle
 //! transmitter would otherwise interrupt for ever. The line's speed stays as the firmware set it.
 
 use crate::Registers;
@@ -29,11 +29,12 @@ const LINE_STATUS: usize = 5;
 const LINE_STATUS_RECEIVED: u8 = 1 << 0;
 const LINE_STATUS_TRANSMITTER_EMPTY: u8 = 1 << 5;
 
-/// Bytes that the transmitter takes once it says that it is empty.
+/// Number of bytes that the transmitter takes once it is empty.
 const FIFO_BYTES: usize = 16;
-/// Bytes that one interrupt takes from the receiver; what is left interrupts again.
+/// Number of bytes that one interrupt takes from the receiver; the rest interrupts again.
 const RECEIVE_LIMIT: usize = 16 * FIFO_BYTES;
-/// How often a polling writer looks at a transmitter before it gives up: a broken UART must not hang a panic.
+/// Number of times that a polling writer looks at a transmitter before it gives up: a broken UART must not hang a
+/// panic.
 const POLLS: usize = 1_000_000;
 
 /// A UART with its rings.
@@ -54,17 +55,17 @@ enum Transmitting {
     Interrupting,
 }
 
-/// What an interrupt brought.
+/// Result of an interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Bytes that were received.
+    /// Number of received bytes.
     pub received: usize,
-    /// Bytes that left for the transmitter, so that there is room again.
+    /// Number of bytes that left for the transmitter, so that there is room again.
     pub sent: usize,
 }
 
 impl<R: Registers> Uart<R> {
-    /// The UART behind these registers, which are `1 << shift` bytes apart.
+    /// Makes the driver of the UART behind these registers, which are `1 << shift` bytes apart.
     pub const fn new(registers: R, shift: u32) -> Uart<R> {
         Uart {
             registers,
@@ -84,12 +85,12 @@ impl<R: Registers> Uart<R> {
         self.write_register(MODEM_CONTROL, MODEM_READY);
     }
 
-    /// Lets the device interrupt. Before that, output is sent by polling.
+    /// Enables the device's interrupts. Before that, output is sent by polling.
     pub fn enable_interrupts(&mut self) {
         self.write_register(INTERRUPT_ENABLE, self.enabled());
     }
 
-    /// Takes as many bytes as there is room for, and says how many.
+    /// Queues as many bytes as there is room for, and returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.iter().take_while(|&&byte| self.transmit.push(byte).is_ok()).count();
         if self.transmitting == Transmitting::Idle && !self.transmit.is_empty() {
@@ -98,7 +99,7 @@ impl<R: Registers> Uart<R> {
         taken
     }
 
-    /// Moves received bytes into the buffer, and says how many.
+    /// Moves received bytes into the buffer, and returns their number.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut count = 0;
         for place in buffer {
@@ -109,29 +110,29 @@ impl<R: Registers> Uart<R> {
         count
     }
 
-    /// Bytes that wait for the transmitter.
+    /// Returns the number of bytes that wait for the transmitter.
     pub fn waiting(&self) -> usize {
         self.transmit.len()
     }
 
-    /// Bytes that can wait to be sent.
+    /// Returns the number of bytes that can wait to be sent.
     pub fn capacity(&self) -> usize {
         self.transmit.capacity()
     }
 
-    /// Bytes that were received but not read.
+    /// Returns the number of bytes that were received but not read.
     pub fn received(&self) -> usize {
         self.receive.len()
     }
 
-    /// Bytes that were received while the ring was full, and are gone.
+    /// Returns the number of bytes that were received while the ring was full, and are lost.
     pub fn lost(&self) -> usize {
         self.lost
     }
 
-    /// Serves the device after an interrupt, until it no longer asks.
+    /// Serves the device after an interrupt, until it no longer requests one.
     pub fn interrupt(&mut self) -> Events {
-        // Reading the identification takes the transmitter's request back; the status below says what there is to do.
+        // Reading the identification acknowledges the transmitter's interrupt; the status below selects the work.
         self.read_register(INTERRUPT_IDENTIFICATION);
         let received = self.drain_receiver();
         let before = self.transmit.len();
@@ -162,7 +163,7 @@ impl<R: Registers> Uart<R> {
         count
     }
 
-    /// Fills the transmitter if it is empty, and asks for an interrupt exactly if something is left to do then.
+    /// Fills the transmitter if it is empty, and enables its interrupt exactly if more work is left then.
     fn feed_transmitter(&mut self) {
         if self.read_register(LINE_STATUS) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
             for _ in 0..FIFO_BYTES {
@@ -193,7 +194,7 @@ impl<R: Registers> Uart<R> {
     }
 }
 
-/// Sends bytes by polling, past whatever a [`Uart`] over the same registers holds: for panics that cannot have it.
+/// Sends bytes by polling, bypassing a [`Uart`] over the same registers: for panics that cannot lock it.
 pub fn write_polled(registers: &impl Registers, shift: u32, bytes: &[u8]) {
     for &byte in bytes {
         send_polled(registers, shift, byte);

@@ -1,4 +1,4 @@
-//! One connection: what is still to be sent, which answers are awaited, and the bytes of the next one.
+//! One connection: unsent bytes, awaited answers, and the bytes of the next answer.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -16,16 +16,16 @@ struct Awaited {
     since: Instant,
 }
 
-/// What became of one request.
+/// Outcome of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered rightly, after this long.
+    /// The right answer, after this time.
     Right(Duration),
-    /// Answered with something else.
+    /// A wrong answer, described in words.
     Wrong(String),
 }
 
-/// A connection and what it owes.
+/// A connection with its open requests.
 pub struct Connection {
     stream: TcpStream,
     outgoing: Vec<u8>,
@@ -48,12 +48,12 @@ impl Connection {
         }
     }
 
-    /// The stream, to register it.
+    /// Returns the stream, to register it.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// How many requests have no answer yet.
+    /// Returns the number of requests without an answer yet.
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }
@@ -116,7 +116,7 @@ impl Connection {
             match Answer::decode(&self.incoming[taken..]) {
                 Ok(Decoded::NeedBytes(_)) => break Ok(()),
                 Ok(Decoded::Complete(answer, used)) => {
-                    // Answers come in order from a server that keeps them so; the search then ends at once.
+                    // Answers come in order from a server that preserves the order; the search then ends at once.
                     let Some(place) = self.awaited.iter().position(|awaited| awaited.sequence == answer.sequence)
                     else {
                         break Err(io::Error::new(
@@ -140,7 +140,7 @@ impl Connection {
     }
 }
 
-/// Whether to try again when the stream is ready; a stream that is still connecting says `NotConnected`.
+/// Whether to try again when the stream is ready; a stream that is still connecting returns `NotConnected`.
 fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

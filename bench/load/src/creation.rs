@@ -11,27 +11,27 @@ use matrix::{Answer, Decoded, Order};
 use crate::questions::Questions;
 use crate::run::histogram;
 
-/// What short connections to make.
+/// Parameters of a run of short connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Visits {
-    /// Where the server listens.
+    /// Address of the server.
     pub server: SocketAddr,
     /// Rows and columns of the matrices.
     pub order: Order,
-    /// Visitors at once; each makes one connection after the other.
+    /// Number of simultaneous visitors; each makes one connection after the other.
     pub visitors: usize,
-    /// How long.
+    /// Duration of the run.
     pub duration: Duration,
-    /// How long a visit may take.
+    /// Time limit of a visit.
     pub patience: Duration,
 }
 
-/// Connects, asks, checks the answer and closes, over and over. The time of each visit in microseconds, from before the
-/// connection to after the answer.
+/// Connects, asks, checks the answer and closes, over and over. Returns the times of the visits in microseconds, from
+/// before the connection to after the answer.
 ///
 /// # Errors
 ///
-/// The first visit that failed, or whose answer was wrong.
+/// The first failed visit, or the first with a wrong answer.
 pub fn visit(visits: &Visits) -> io::Result<Histogram<u64>> {
     let end = Instant::now() + visits.duration;
     let visitors: Vec<_> = (0..visits.visitors)

@@ -1,27 +1,27 @@
 //! A client that drives the matrix server over TCP, checks every answer and measures its latency.
 //!
-//! # What is measured
+//! # Measurement
 //!
 //! A [`Plan`] is one row of a table: so many connections, so large matrices, at this pace, for this long. With
 //! [`Pace::Every`] each connection sends a request whenever its interval has passed, whether or not the server has
 //! answered the one before: a server that falls behind shows long latencies, where a client that waits would show a
 //! polite average. With [`Pace::ClosedLoop`] each connection always has exactly one request under way, which finds the
-//! most that the server can do, and [`Pace::Pause`] is a loop with a pause, as the papers have it. [`visit`] makes a
+//! server's maximum throughput, and [`Pace::Pause`] is a loop with a pause, as in the papers. [`visit`] makes a
 //! connection for each request.
 //!
 //! The latency of a request runs from the moment it is handed to its connection, even if the connection cannot take it
-//! yet, to the moment its whole answer has been read. It includes the host's loopback and the emulator's network: that
-//! is what a user sees.
+//! yet, to the moment its whole answer has been read. It includes the host's loopback and the emulator's network: the
+//! latency for a user.
 //!
-//! # What is checked
+//! # Checks
 //!
 //! Every answer is compared, element by element, with the product that this program has computed itself. Each request
-//! that a plan asks for ends as exactly one of *answered*, *wrong* and *lost*; one that could not be sent because its
-//! connection is gone is lost. So `answered + wrong + lost` is the number of requests asked for, always.
+//! of a plan ends as exactly one of *answered*, *wrong* and *lost*; a request that could not be sent because its
+//! connection is gone is lost. So `answered + wrong + lost` is always the number of the plan's requests.
 //!
-//! # How it is built
+//! # Structure
 //!
-//! One thread and one readiness queue, so that the client takes as little of the host as it can: host and emulated
+//! One thread and one readiness queue, so that the client takes as little of the host as possible: host and emulated
 //! machine share the same cores. Matrices and their products are computed before the clock starts. Connections are
 //! opened a few at a time and each has to answer one request before the measurement begins; the emulator's port
 //! forwarding accepts connections before the guest has seen them, so that a successful `connect` proves nothing.
@@ -43,7 +43,7 @@ pub use matrix::Order;
 use matrix::{Answer, Decoded, MAXIMUM_ANSWER_BYTES};
 use questions::Questions;
 
-/// When a connection sends its next request.
+/// Time at which a connection sends its next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Each time this interval has passed, answered or not. The connections' timers are spread over the interval.
@@ -57,24 +57,24 @@ pub enum Pace {
 /// One measurement to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the server listens.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// How many connections to hold open at once.
+    /// Number of connections to hold open at once.
     pub connections: usize,
     /// Rows and columns of the matrices.
     pub order: Order,
-    /// When a connection sends its next request.
+    /// Time at which a connection sends its next request.
     pub pace: Pace,
-    /// How long requests are sent.
+    /// Duration of sending.
     pub duration: Duration,
-    /// How long to wait for an answer once nothing more is sent, and for each connection to be established.
+    /// Time limit for an answer after the last request, and for each connection to be established.
     pub patience: Duration,
     /// Connection `n` belongs to level `n % levels`, and levels are measured apart. With more than one, connections are
     /// opened one after the other, so that a server can count them alike.
     pub levels: usize,
 }
 
-/// What a plan's run is doing, for a progress display.
+/// Stage of a plan's run, for a progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Opening connections; this many have answered their first request.
@@ -94,14 +94,14 @@ pub enum Continue {
     No,
 }
 
-/// What a run found.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Measurement {
-    /// Connections the plan asked for.
+    /// Connections of the plan.
     pub connections: usize,
     /// Requests answered rightly.
     pub answered: u64,
-    /// Requests answered with something else than their product.
+    /// Requests with an answer other than their product.
     pub wrong: u64,
     /// Requests without an answer.
     pub lost: u64,
@@ -109,13 +109,13 @@ pub struct Measurement {
     pub elapsed: Duration,
     /// Latencies of the requests answered rightly, in microseconds.
     pub latency_us: Histogram<u64>,
-    /// The same for each level of the plan.
+    /// Results of each level of the plan.
     pub levels: Vec<Level>,
-    /// What went wrong first, in words.
+    /// First failure, in words.
     pub first_failure: Option<String>,
 }
 
-/// What a run found for the connections of one level.
+/// Result of a run for the connections of one level.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// Requests answered rightly.
@@ -125,7 +125,7 @@ pub struct Level {
 }
 
 impl Measurement {
-    /// Right answers in each second.
+    /// Returns the number of right answers in each second.
     pub fn messages_per_second(&self) -> f64 {
         if self.elapsed.is_zero() { 0.0 } else { self.answered as f64 / self.elapsed.as_secs_f64() }
     }
@@ -136,10 +136,10 @@ impl Measurement {
     }
 }
 
-/// Why a run has no result.
+/// Reason why a run has no result.
 #[derive(Debug)]
 pub enum Error {
-    /// The observer said no.
+    /// The observer stopped it.
     Stopped,
     /// The host refused something this program needs, such as one more open file.
     Host(io::Error),
@@ -172,10 +172,10 @@ pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Me
     run::run(plan, observe)
 }
 
-/// Why a server did not pass a [`probe`].
+/// Reason why a server did not pass a [`probe`].
 #[derive(Debug)]
 pub enum ProbeError {
-    /// No connection, or it was closed, or nothing came in time.
+    /// No connection, or it was closed, or no answer came in time.
     NoAnswer(io::Error),
     /// An answer came and it is not the product.
     WrongAnswer,

@@ -2,7 +2,7 @@
 
 use matrix::{Answer, HEADER_BYTES, Order, encode_request, multiply};
 
-/// Where the sequence number stands in a request.
+/// Position of the sequence number in a request.
 const SEQUENCE: std::ops::Range<usize> = HEADER_BYTES / 2..HEADER_BYTES;
 
 /// A fixed number of questions of one order. Runs send them in turn, each time with another sequence number.
@@ -34,7 +34,7 @@ impl Questions {
         Questions { order, questions }
     }
 
-    /// Appends question `number`, modulo their count, to what is to be sent.
+    /// Appends question `number`, modulo their count, to `outgoing`.
     pub fn ask(&self, number: usize, sequence: u32, outgoing: &mut Vec<u8>) {
         let request = &self.questions[number % self.questions.len()].request;
         let start = outgoing.len();

@@ -13,17 +13,17 @@ use crate::connection::{Connection, Outcome};
 use crate::questions::Questions;
 use crate::{Continue, Error, Level, Measurement, Pace, Plan, Stage};
 
-/// Different questions in a run. More would fill the caches that the emulator needs.
+/// Number of different questions in a run. More would fill the caches that the emulator needs.
 const QUESTIONS: usize = 64;
 
-/// Connections that are being established at the same time. The emulator's port forwarding keeps a listen queue of one
-/// and what does not fit waits a second for the host to try again.
+/// Number of connections that are being established at a time. The emulator's port forwarding has a listen queue of
+/// one, and further connections wait a second for the host to try again.
 const CONNECTING: usize = 2;
 
-/// How often the observer is called.
+/// Interval between calls of the observer.
 const OBSERVE: Duration = Duration::from_millis(33);
 
-/// Latencies are recorded up to this many microseconds, ten minutes; longer than any patience.
+/// Longest recorded latency in microseconds, ten minutes; longer than any patience.
 const MAXIMUM_LATENCY_US: u64 = 600_000_000;
 
 /// A run in progress.
@@ -75,14 +75,14 @@ pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Me
     Ok(run.measurement)
 }
 
-/// An empty record of latencies.
+/// Makes an empty record of latencies.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(MAXIMUM_LATENCY_US, 3).expect("the bounds are valid")
 }
 
 impl Run<'_> {
-    /// Opens the connections and has each answer one request. What this costs is not part of the measurement, except
-    /// that a connection that fails here is missing in what follows, and each of its requests is lost.
+    /// Opens the connections and makes each answer one request. The cost is not part of the measurement, except that a
+    /// connection that fails here is missing later, and each of its requests is lost.
     fn connect(&mut self) -> Result<(), Error> {
         let mut established = 0;
         let mut connecting: Vec<(usize, Instant)> = Vec::new();
@@ -98,8 +98,8 @@ impl Run<'_> {
             }
             self.turn(Some(now + OBSERVE), &mut |index, outcome| answers.push((index, outcome)))?;
             for (index, outcome) in answers.drain(..) {
-                if let Outcome::Wrong(what) = outcome {
-                    self.drop_connection(index, &what);
+                if let Outcome::Wrong(text) = outcome {
+                    self.drop_connection(index, &text);
                 }
             }
             connecting.retain(|&(index, since)| match &self.connections[index] {
@@ -126,7 +126,7 @@ impl Run<'_> {
     fn open(&mut self, index: usize, now: Instant) -> Result<(), Error> {
         let stream = match TcpStream::connect(self.plan.server) {
             Ok(stream) => stream,
-            // Running out of open files says nothing about the server.
+            // Running out of open files is not the server's failure.
             Err(error) if error.raw_os_error().is_some() && error.kind() != io::ErrorKind::ConnectionRefused => {
                 return Err(Error::Host(error));
             }
@@ -147,7 +147,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Each connection sends when its interval has passed. The timers are spread evenly, so that request `number` of
+    /// Sends on each connection when its interval has passed. The timers are spread evenly, so that request `number` of
     /// the whole run is due after `number / connections` intervals, on connection `number % connections`.
     fn send_on_time(&mut self, started: Instant, interval: Duration) -> Result<(), Error> {
         let connections = self.plan.connections as u128;
@@ -169,7 +169,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Each connection sends as soon as it has its answer.
+    /// Sends on each connection as soon as it has its answer.
     fn send_in_a_loop(&mut self, started: Instant) -> Result<(), Error> {
         for index in 0..self.plan.connections {
             self.send(index, Instant::now());
@@ -191,8 +191,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Each connection sends its next request a pause after the answer to the one before. The first requests are spread
-    /// over one pause.
+    /// Sends on each connection a pause after the answer to the request before. The first requests are spread over one
+    /// pause.
     fn send_after_pauses(&mut self, started: Instant, pause: Duration) -> Result<(), Error> {
         let connections = self.plan.connections;
         let mut due: BinaryHeap<_> = (0..connections)
@@ -248,7 +248,7 @@ impl Run<'_> {
         }
     }
 
-    /// Forgets a connection; what it owed is lost.
+    /// Drops a connection; its open requests are lost.
     fn drop_connection(&mut self, index: usize, why: &str) {
         if let Some(connection) = self.connections[index].take() {
             self.measurement.lost += connection.awaited() as u64;
@@ -256,7 +256,7 @@ impl Run<'_> {
         }
     }
 
-    /// One turn of the loop, with its outcomes counted. Returns the connections that got an answer.
+    /// Runs one turn of the loop and counts its outcomes. Returns the connections that got an answer.
     fn turn_and_count(&mut self, until: Option<Instant>) -> Result<Vec<usize>, Error> {
         let mut outcomes = Vec::new();
         self.turn(until, &mut |index, outcome| outcomes.push((index, outcome)))?;
@@ -274,9 +274,9 @@ impl Run<'_> {
                     self.measurement.levels[level].answered += 1;
                     self.measurement.levels[level].latency_us.saturating_record(latency_us);
                 }
-                Outcome::Wrong(what) => {
+                Outcome::Wrong(text) => {
                     self.measurement.wrong += 1;
-                    self.measurement.first_failure.get_or_insert(format!("connection {index}: {what}"));
+                    self.measurement.first_failure.get_or_insert(format!("connection {index}: {text}"));
                 }
             }
             free.push(index);

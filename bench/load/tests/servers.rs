@@ -1,4 +1,4 @@
-//! The load generator against servers that behave and servers that do not.
+//! The load generator against well-behaved and misbehaving servers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use load::{Continue, Error, Order, Pace, Plan, ProbeError, Stage, Visits, probe, run, visit};
 use matrix::{Decoded, Request, encode_answer, multiply};
 
-/// What a connection's thread does with each request.
+/// Reaction of a connection's thread to each request.
 type Handler = fn(&mut TcpStream, &Request<'_>) -> std::io::Result<()>;
 
 /// Starts a server whose connections are served by `handler`, one thread each.

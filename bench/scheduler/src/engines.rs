@@ -5,15 +5,15 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use crate::futures::{Pair, yield_by_waker};
 
-/// The most workers that are measured.
+/// Maximum number of workers that are measured.
 pub const WORKERS: usize = 8;
 
-/// What is measured.
+/// Measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Two coroutines for each worker yield to each other, in the engine's own way.
     Yield,
-    /// The same with a wake of themselves, which works in any executor.
+    /// The same two yield by waking themselves, which works in any executor.
     YieldByWaker,
     /// Pairs of coroutines, one for each worker, wake each other in turn and wait.
     Wake,
@@ -50,7 +50,7 @@ impl Operation {
         matches!(self, Operation::Yield | Operation::Wake | Operation::Join)
     }
 
-    /// How often a count of one does it, for each worker.
+    /// Returns the number of operations that a count of one makes, for each worker.
     pub fn times_each(self) -> u64 {
         match self {
             Operation::Yield | Operation::YieldByWaker | Operation::Wake => 2,
@@ -65,7 +65,7 @@ pub struct Engine {
     run: fn(Operation, u64, usize),
 }
 
-/// All of them, ours first.
+/// All engines, ours first.
 pub const ENGINES: &[Engine] = &[
     Engine { name: "cops", run: cops },
     Engine { name: "embassy", run: embassy },
@@ -116,14 +116,14 @@ struct Countdown {
 
 impl Countdown {
     fn end(&self) {
-        *self.ended.lock().expect("nobody panics") += 1;
+        *self.ended.lock().expect("no thread panics") += 1;
         self.changed.notify_all();
     }
 
     fn wait(&self, number: usize) {
-        let mut ended = self.ended.lock().expect("nobody panics");
+        let mut ended = self.ended.lock().expect("no thread panics");
         while *ended < number {
-            ended = self.changed.wait(ended).expect("nobody panics");
+            ended = self.changed.wait(ended).expect("no thread panics");
         }
     }
 }
@@ -165,7 +165,7 @@ mod threads {
 
         fn notify(&self, worker: usize) {
             self.beds[worker].notified.store(true, Ordering::Release);
-            if let Some(thread) = &*self.beds[worker].thread.lock().expect("nobody panics") {
+            if let Some(thread) = &*self.beds[worker].thread.lock().expect("no thread panics") {
                 thread.unpark();
             }
         }
@@ -185,7 +185,7 @@ mod threads {
 
     pub fn worker(number: usize) -> Worker {
         WORKER.set(number);
-        *THREADS.beds[number].thread.lock().expect("nobody panics") = Some(std::thread::current());
+        *THREADS.beds[number].thread.lock().expect("no thread panics") = Some(std::thread::current());
         EXECUTOR.worker(number, Signals::default()).expect("each is made once")
     }
 
@@ -246,7 +246,7 @@ fn cops(operation: Operation, count: u64, workers: usize) {
                 let ended = ended.clone();
                 let body = async move {
                     for _ in 0..count {
-                        EXECUTOR.spawn(std::future::ready(()), priority).await.expect("nobody cancels");
+                        EXECUTOR.spawn(std::future::ready(()), priority).await.expect("no task is cancelled");
                     }
                     ended.end();
                 };
@@ -288,7 +288,7 @@ fn cops(operation: Operation, count: u64, workers: usize) {
 
 // ---- embassy-executor ----
 
-/// Embassy calls this when something becomes ready; we poll in a loop anyway.
+/// Called by Embassy when a task becomes ready; we poll in a loop anyway.
 #[unsafe(export_name = "__pender")]
 fn pender(_: *mut ()) {}
 
@@ -350,7 +350,7 @@ fn tokio(mut builder: tokio::runtime::Builder, operation: Operation, count: u64,
         let mut handles = Vec::new();
         match operation {
             Operation::Spawn => {
-                // From inside a worker, as ours is; a yield lets what was spawned run.
+                // From inside a worker, as ours is; a yield lets the spawned task run.
                 static ENDED: AtomicU64 = AtomicU64::new(0);
                 handles.push(tokio::spawn(async move {
                     for done in 1..=count {
@@ -367,7 +367,7 @@ fn tokio(mut builder: tokio::runtime::Builder, operation: Operation, count: u64,
                 for _ in 0..workers {
                     handles.push(tokio::spawn(async move {
                         for _ in 0..count {
-                            tokio::spawn(std::future::ready(())).await.expect("nobody cancels");
+                            tokio::spawn(std::future::ready(())).await.expect("no task is cancelled");
                         }
                     }));
                 }
@@ -460,7 +460,7 @@ fn async_executor(operation: Operation, count: u64, workers: usize) {
                     if stop.load(Ordering::Acquire) {
                         return std::task::Poll::Ready(());
                     }
-                    WAITING.lock().expect("nobody panics").push(context.waker().clone());
+                    WAITING.lock().expect("no thread panics").push(context.waker().clone());
                     std::task::Poll::Pending
                 })))
             })
@@ -469,7 +469,7 @@ fn async_executor(operation: Operation, count: u64, workers: usize) {
     block_on(executor.run(executor.spawn(body)));
     stop.store(true, Ordering::Release);
     while !others.iter().all(|thread| thread.is_finished()) {
-        WAITING.lock().expect("nobody panics").drain(..).for_each(std::task::Waker::wake);
+        WAITING.lock().expect("no thread panics").drain(..).for_each(std::task::Waker::wake);
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! What the coroutines do, the same for every engine.
+//! The futures of the coroutines, common to all engines.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ impl Future for Yield {
 
 /// Two coroutines that wake each other in turn.
 pub struct Pair {
-    /// Of each side, from its first wait on; every engine gives a coroutine the same waker each time.
+    /// Waker of each side, from its first wait on; every engine gives a coroutine the same waker each time.
     wakers: [OnceLock<Waker>; 2],
     turns: [AtomicBool; 2],
 }

@@ -1,24 +1,24 @@
 //! The scheduler beside other executors of the Rust world, on the host.
 //!
 //! ```text
-//! scheduler-bench run ENGINE OPERATION COUNT [WORKERS]   do it, for whoever measures
+//! scheduler-bench run ENGINE OPERATION COUNT [WORKERS]   do it, under a measuring tool
 //! scheduler-bench count                                  instructions for each operation, counted by valgrind
 //! scheduler-bench time                                   time for each operation, with 1 to 8 workers
 //! ```
 //!
 //! `count` runs itself under `valgrind --tool=callgrind` with two counts and divides the difference, so that starting
 //! and ending drop out; with one worker the result is the same on every run. With several, valgrind runs one thread at
-//! a time and the counts vary a little. Both print the lines that `cargo xtask bench` collects. What an operation is
-//! made of:
+//! a time and the counts vary a little. Both print the lines that `cargo xtask bench` collects. To see the parts of an
+//! operation:
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=profile target/release/scheduler-bench run cops wake 100000
 //! callgrind_annotate profile
 //! ```
 //!
-//! Every engine does the same: the same futures, and between them the engine's own way to spawn, to wake and to yield.
-//! They are not equal in what they offer: `embassy-executor` has neither priorities nor workers, and its tasks lie in
-//! static memory, so that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
+//! Every engine runs the same futures, and between them the engine's own way to spawn, to wake and to yield. They are
+//! not equal in features: `embassy-executor` has neither priorities nor workers, and its tasks lie in static memory, so
+//! that its spawn is compared without an allocation; the others allocate. Only ours has priorities.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -32,7 +32,7 @@ use engines::{ENGINES, Engine, Operation, WORKERS};
 
 /// Operations of the smaller of two counted runs, by all workers together; the larger has three times as many.
 const FEW: u64 = 20_000;
-/// How many workers there are in counted runs.
+/// Numbers of workers in counted runs.
 const COUNTED_WORKERS: [usize; 4] = [1, 2, 4, 8];
 /// Operations of a timed run, by all workers together.
 const TIMED: u64 = 400_000;
@@ -67,7 +67,7 @@ fn run(engine: &str, operation: &str, count: &str, workers: &str) -> Result<(), 
     engine.run(operation, number(count)?, workers)
 }
 
-/// Instructions of one run of ourselves under valgrind.
+/// Returns the instructions of one run of ourselves under valgrind.
 fn instructions(engine: &Engine, operation: Operation, count: u64, workers: usize) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
     let output = Command::new("valgrind")
@@ -85,12 +85,12 @@ fn instructions(engine: &Engine, operation: Operation, count: u64, workers: usiz
     }
 }
 
-/// The number in callgrind's line `==PID== Collected : NUMBER`.
+/// Returns the number in callgrind's line `==PID== Collected : NUMBER`.
 fn collected(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
 }
 
-/// Instructions of one operation: what more of them cost more.
+/// Returns the instructions of one operation: the additional cost of additional operations.
 fn instructions_each(engine: &Engine, operation: Operation, workers: usize) -> Result<f64, String> {
     // A count is for each worker.
     let few = FEW / operation.times_each() / workers as u64;
@@ -100,7 +100,7 @@ fn instructions_each(engine: &Engine, operation: Operation, workers: usize) -> R
     Ok((many_cost? as f64 - few_cost? as f64) / operations as f64)
 }
 
-/// Figures are those of one worker; with several there are series, of the instructions and of the ratio.
+/// Prints the figures of one worker, and for several workers series of the instructions and of the ratio.
 fn count() -> Result<(), String> {
     for operation in Operation::ALL {
         let mut points = vec![Vec::new(); ENGINES.len()];
@@ -162,7 +162,7 @@ fn time() -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds of a run, without what an empty one takes.
+/// Returns the nanoseconds of a run, without those of an empty one.
 fn timed(engine: &Engine, operation: Operation, workers: usize) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
     let run = |count: u64| {

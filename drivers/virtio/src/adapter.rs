@@ -1,4 +1,4 @@
-//! The network device as the stack wants it. Only this module knows the stack's traits.
+//! The network device in the form that the stack requires. Only this module uses the stack's traits.
 
 use drivers::Registers;
 use network::phy::{Device, DeviceCapabilities, Medium, TxToken};
@@ -27,14 +27,14 @@ impl<R: Registers, M: Memory> Device for Network<R, M> {
     where
         Self: 'a;
 
-    /// Gives nothing: frames arrive by [`Link::receive_into`] alone, which copies them to where the stack wants them.
+    /// Returns `None`: frames arrive by [`Link::receive_into`] alone, which copies them to the stack's buffer.
     fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Departing<'_, M>)> {
         None
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Departing<'_, M>> {
         if !self.can_send() {
-            // Perhaps the device does not know yet that there is something to send.
+            // The device may not have been told yet of frames to send.
             self.notify();
             return None;
         }

@@ -1,7 +1,6 @@
-//! What is left to do when the device computes checksums: the sum over the pseudo header.
+//! Checksum work that is left when the device computes checksums: the sum over the pseudo header.
 
-/// Where the device is to begin summing, and where it is to put the result, in bytes from the start of the frame
-/// and from there.
+/// Start of the bytes that the device sums, from the start of the frame, and place of the result, from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) start: u16,
@@ -10,8 +9,8 @@ pub(crate) struct Request {
 
 const ETHERNET_HEADER: usize = 14;
 
-/// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): puts the sum of the pseudo header
-/// there and says what the device is to do. `None` for a frame that needs nothing.
+/// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): writes the sum of the pseudo
+/// header there and returns the device's part. `None` for a frame that needs no checksum.
 pub(crate) fn prepare(frame: &mut [u8]) -> Option<Request> {
     let ip = frame.get(ETHERNET_HEADER..)?;
     if frame.get(12..14)? != [8, 0] || ip.first()? >> 4 != 4 {

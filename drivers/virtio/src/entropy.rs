@@ -7,11 +7,11 @@ use crate::queue::{self, Direction, Notify, Queue};
 use crate::{Error, Memory};
 
 const SIZE: u16 = 2;
-/// How much is asked for at once: a seed, not a stream.
+/// Number of bytes requested at once: a seed, not a stream.
 const REQUEST: usize = 64;
 
 /// A source of random bytes. One request is always under way; the bytes of each are given out once. The device is
-/// stopped when its driver is dropped, so that whoever needs but a seed gets everything back.
+/// stopped when its driver is dropped, so that an owner that needs only a seed gets everything back.
 pub struct Entropy<R: Registers, M: Memory> {
     transport: Mmio<R>,
     queue: Queue<M>,
@@ -20,10 +20,10 @@ pub struct Entropy<R: Registers, M: Memory> {
 }
 
 impl<R: Registers, M: Memory> Entropy<R, M> {
-    /// Starts the device and the first request. `allocate` gives at least that many bytes of zeros.
+    /// Starts the device and the first request. `allocate` returns at least that many bytes of zeros.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it is no entropy device, [`Error::OutOfMemory`].
+    /// [`Error::Unsupported`] if it is not an entropy device, [`Error::OutOfMemory`].
     pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
         if transport.kind() != Kind::Entropy {
             return Err(Error::Unsupported);
@@ -51,8 +51,8 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
         Ok(Entropy { transport, queue, memory, failure: None })
     }
 
-    /// Copies random bytes to the start of `into` and returns how many there were; none means that the device has not
-    /// answered yet and will interrupt when it has.
+    /// Copies random bytes to the start of `into` and returns their number; 0 means that the device has not answered
+    /// yet and will interrupt when it has.
     ///
     /// # Errors
     /// [`Error::Misbehaved`].
@@ -89,12 +89,12 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
         }
     }
 
-    /// Takes the device's interrupt back. Do this before reading; see [`Acknowledger`].
+    /// Acknowledges the device's interrupt. Do this before reading; see [`Acknowledger`].
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
     }
 
-    /// A handle that takes interrupts back without the driver, for an interrupt handler.
+    /// Returns a handle that acknowledges interrupts without the driver, for an interrupt handler.
     pub fn acknowledger(&self) -> Acknowledger<R>
     where
         R: Clone,
@@ -105,7 +105,7 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
 
 impl<R: Registers, M: Memory> Drop for Entropy<R, M> {
     fn drop(&mut self) {
-        // Before the memory goes to somebody else.
+        // Before the memory gets another owner.
         if self.failure.is_none() {
             self.transport.reset();
         }

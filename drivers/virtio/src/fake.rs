@@ -1,4 +1,4 @@
-//! A fake virtio device in fake memory, strict about what a driver may do.
+//! A fake virtio device in fake memory, strict about the driver's conduct.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Default)]
 pub struct Arena(Rc<RefCell<Vec<u8>>>);
 
-/// A piece of it.
+/// A piece of the arena.
 pub struct Piece {
     arena: Arena,
     start: usize,
@@ -97,7 +97,7 @@ pub struct FakeQueue {
     pub done: u16,
 }
 
-/// What kind of device to fake.
+/// Kind of the faked device.
 #[derive(Clone, Copy)]
 pub struct Model {
     pub kind: u32,
@@ -120,7 +120,7 @@ pub struct State {
     pub sent: VecDeque<Vec<u8>>,
     address: [u8; 6],
     pub link: u8,
-    /// Whether it has said that it is done with what it has not seen: the driver is right to offer that once more.
+    /// Whether it has reported unseen buffers as used: the driver is right to offer those once more.
     pub lies: bool,
 }
 
@@ -166,7 +166,7 @@ impl Device {
         move |bytes| arena.allocate(bytes)
     }
 
-    /// A frame from the wire; `false` if the driver has offered no buffer.
+    /// Delivers a frame from the wire; returns `false` if the driver has offered no buffer.
     pub fn deliver(&self, frame: &[u8]) -> bool {
         self.0.borrow_mut().deliver(frame)
     }
@@ -241,7 +241,7 @@ impl State {
         true
     }
 
-    /// What the device does when it is told of something: it takes all there is, and goes to sleep.
+    /// Reacts to a notification as the device does: takes all buffers, and goes to sleep.
     fn wake(&mut self, queue: usize) {
         self.notifications += 1;
         if self.model.kind == 4 {

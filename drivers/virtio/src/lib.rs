@@ -1,21 +1,21 @@
 //! Virtio devices over memory-mapped registers: network and entropy.
 //!
 //! A driver is a value over two things that its owner provides: the device's [`Registers`](drivers::Registers) and
-//! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and what the device has
-//! finished is taken out when somebody asks, usually because the device has interrupted.
+//! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and finished ones are taken out
+//! on request, usually because the device has interrupted.
 //!
-//! **Nobody is trusted.** What the device writes is copied out once and checked then: indices against what was offered,
-//! lengths against what was given. A device that breaks the rules is reported as [`Error::Misbehaved`] and not used
-//! any more. Since memory is only copied and never borrowed, the crate needs no unsafe code; the copy of a frame costs
-//! less than the protocol's look at its header, and leaves the frame in the cache for it.
+//! **No trust.** Data of the device is copied out once and checked then: indices against the offered buffers, lengths
+//! against theirs. A device that breaks the rules is reported as [`Error::Misbehaved`] and not used any more. Since
+//! memory is only copied and never borrowed, the crate needs no unsafe code; the copy of a frame costs less than the
+//! protocol's look at its header, and leaves the frame in the cache for it.
 //!
-//! **Why a queue of our own.** The one widely used crate of drivers has its queues built around static functions for
-//! memory and pointers whose validity the caller swears to; and its queue compares event indices without regard to
-//! their wrapping around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer
-//! before the look at whether the device sleeps, and takes indices from the device on trust. The queue here knows one
-//! layout, one descriptor for each request, and is shorter than the adaptation would be.
+//! **A queue of our own.** The one widely used crate of drivers has its queues built around static functions for memory
+//! and pointers whose validity the caller must guarantee; and its queue compares event indices without regard to their
+//! wrapping around (a notification can be lost after 65,536 buffers), does not order the publication of a buffer before
+//! the check whether the device sleeps, and trusts indices from the device. The queue here has one layout, one
+//! descriptor for each request, and is shorter than the adaptation would be.
 //!
-//! Both versions of the register layout are spoken (virtio 1.2 section 4.2, and its legacy interface 4.2.4), because
+//! Both versions of the register layout are supported (virtio 1.2 section 4.2, and its legacy interface 4.2.4), because
 //! QEMU's default is the legacy one.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -41,12 +41,12 @@ pub use network_device::{LinkStatus, Network, NetworkCounters};
 
 use core::fmt;
 
-/// Why a device cannot be used. None of these goes away by trying again.
+/// Reason why a device cannot be used. Trying again does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// There is no virtio device behind the registers.
     Absent,
-    /// It is another kind of device, or lacks something that the driver needs.
+    /// It is another kind of device, or lacks a feature that the driver needs.
     Unsupported,
     /// There is not enough memory that the device can reach.
     OutOfMemory,

@@ -5,10 +5,10 @@
 ///
 /// Accesses outside of the piece read as zero and write nothing.
 pub trait Memory {
-    /// Where the device finds the first byte. A multiple of 4,096.
+    /// Returns the physical address of the first byte. A multiple of 4,096.
     fn physical_address(&self) -> u64;
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn length(&self) -> usize;
 
     /// Reads the aligned 32-bit word at a byte offset, in one access.

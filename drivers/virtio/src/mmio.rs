@@ -43,19 +43,19 @@ mod status {
 pub(crate) mod feature {
     /// A legacy device accepts a header and its data in one descriptor.
     pub const ANY_LAYOUT: u64 = 1 << 27;
-    /// Notifications are asked for by index instead of by flag.
+    /// Notifications are requested by index instead of by flag.
     pub const EVENT_INDEX: u64 = 1 << 29;
-    /// The device keeps to the standard, not to what was before it.
+    /// The device follows the standard, not its drafts.
     pub const VERSION_1: u64 = 1 << 32;
 }
 
-/// How often a device that was told to stop is asked whether it has.
+/// Number of times that a stopped device is polled for having stopped.
 const RESET_LOOKS: usize = 1000;
 
-/// The page size that legacy devices are told, and the alignment of what they are given.
+/// Page size for legacy devices, and alignment of their memory.
 pub(crate) const PAGE: usize = 4096;
 
-/// What a device is.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The register block is there, but no device behind it.
@@ -70,7 +70,7 @@ pub enum Kind {
     Other(u32),
 }
 
-/// Why a device has interrupted.
+/// Cause of a device's interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interrupt {
     /// It has used buffers.
@@ -80,7 +80,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Whether the device had interrupted at all.
+    /// Whether the device had interrupted.
     pub fn is_some(self) -> bool {
         self.queue || self.configuration
     }
@@ -100,15 +100,15 @@ pub struct Mmio<R: Registers> {
     status: u32,
 }
 
-/// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for whoever uses the
+/// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for the user of the
 /// driver.
 ///
-/// Acknowledge *before* the driver looks at its queues: an acknowledgement after the look takes back the interrupt for
-/// what came in between.
+/// Acknowledge *before* the driver looks at its queues: an acknowledgement after the look clears the interrupt for
+/// buffers used in between.
 pub struct Acknowledger<R: Registers>(R);
 
 impl<R: Registers> Acknowledger<R> {
-    /// Takes the interrupt back; says why it came.
+    /// Acknowledges the interrupt; returns its cause.
     pub fn acknowledge(&self) -> Interrupt {
         acknowledge(&self.0)
     }
@@ -123,10 +123,10 @@ fn acknowledge<R: Registers>(registers: &R) -> Interrupt {
 }
 
 impl<R: Registers> Mmio<R> {
-    /// Looks at what is behind `registers`. This changes nothing there.
+    /// Identifies the device behind `registers`. This changes nothing there.
     ///
     /// # Errors
-    /// [`Error::Absent`] if it is no virtio device, [`Error::Unsupported`] if it speaks a version that is not known.
+    /// [`Error::Absent`] if it is not a virtio device, [`Error::Unsupported`] for an unknown version.
     pub fn probe(registers: R) -> Result<Self, Error> {
         if registers.read32(register::MAGIC) != MAGIC {
             return Err(Error::Absent);
@@ -146,12 +146,12 @@ impl<R: Registers> Mmio<R> {
         Ok(Mmio { registers, version, kind, status: 0 })
     }
 
-    /// What the device is.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// A handle for the interrupt handler.
+    /// Returns a handle for the interrupt handler.
     pub fn acknowledger(&self) -> Acknowledger<R>
     where
         R: Clone,
@@ -171,7 +171,7 @@ impl<R: Registers> Mmio<R> {
     /// Resets the device and agrees on features: those of `wanted` that it offers, and all of `needed`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it lacks one that is needed, or does not agree.
+    /// [`Error::Unsupported`] if it lacks a needed one, or does not agree.
     pub(crate) fn start(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
         self.reset();
         self.add_status(status::ACKNOWLEDGE);
@@ -215,13 +215,13 @@ impl<R: Registers> Mmio<R> {
         Ok(agreed)
     }
 
-    /// The largest size that a queue may have; 0 if there is no such queue.
+    /// Returns the largest size of a queue; 0 if there is no such queue.
     pub(crate) fn largest_queue(&self, queue: u32) -> u32 {
         self.registers.write32(register::QUEUE_SELECT, queue);
         self.registers.read32(register::QUEUE_MAXIMUM)
     }
 
-    /// Tells the device where a queue is.
+    /// Tells the device the addresses of a queue.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is out of the device's reach.
@@ -250,7 +250,7 @@ impl<R: Registers> Mmio<R> {
         Ok(())
     }
 
-    /// Lets the device begin.
+    /// Starts the device.
     pub(crate) fn finish(&mut self) {
         self.add_status(status::DRIVER_OK);
     }
@@ -259,7 +259,7 @@ impl<R: Registers> Mmio<R> {
     pub(crate) fn reset(&mut self) {
         self.registers.write32(register::STATUS, 0);
         self.status = 0;
-        // It has stopped when it says so; one that never does must not hang the hart.
+        // It has stopped when the register reads zero; a device for which it never does must not hang the hart.
         for _ in 0..RESET_LOOKS {
             if self.registers.read32(register::STATUS) == 0 {
                 break;
@@ -267,25 +267,25 @@ impl<R: Registers> Mmio<R> {
         }
     }
 
-    /// Stops a device that cannot be used, and says so to it.
+    /// Stops a device that cannot be used, and reports that to it.
     pub(crate) fn stop(&mut self) {
         self.reset();
         self.add_status(status::ACKNOWLEDGE | status::FAILED);
     }
 
-    /// Tells the device that there is something in a queue. What is in the queue comes before this register, as
-    /// [`Registers`] promises.
+    /// Notifies the device of new buffers in a queue. The queue's contents come before this register, as [`Registers`]
+    /// promises.
     pub(crate) fn notify(&self, queue: u32) {
         self.registers.write32(register::QUEUE_NOTIFY, queue);
     }
 
-    /// A byte of the device's configuration.
+    /// Returns a byte of the device's configuration.
     pub(crate) fn configuration(&self, offset: usize) -> u8 {
         self.registers.read8(register::CONFIGURATION + offset)
     }
 }
 
-/// Where the parts of a queue are.
+/// Addresses of the parts of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueAddresses {
     pub(crate) descriptors: u64,

@@ -17,19 +17,19 @@ const TRANSMIT: u32 = 1;
 const BUFFER: usize = 2048;
 /// The largest Ethernet frame without its check sequence.
 pub(crate) const LARGEST_FRAME: usize = 1514;
-/// How many frames may arrive between two looks, and how many may be on their way out. Four more pages for each
-/// eight of these.
+/// Number of frames that may arrive between two looks, and number that may be on their way out. Four more pages for
+/// each eight of these.
 const RECEIVE_BUFFERS: u16 = 256;
 const TRANSMIT_BUFFERS: u16 = 256;
-/// With fewer the device is not worth driving.
+/// Minimum number of buffers for which the device is driven.
 const FEWEST_BUFFERS: u16 = 8;
 
 mod network_feature {
-    /// The device fills in checksums of what is sent.
+    /// The device fills in checksums of outgoing frames.
     pub const CHECKSUM: u64 = 1;
     /// The device has an address.
     pub const ADDRESS: u64 = 1 << 5;
-    /// The device tells the state of the link.
+    /// The device reports the state of the link.
     pub const STATUS: u64 = 1 << 16;
 }
 
@@ -38,13 +38,13 @@ mod network_feature {
 pub enum LinkStatus {
     /// Frames get through.
     Up,
-    /// Nothing gets through.
+    /// No frames get through.
     Down,
-    /// The device does not tell.
+    /// The device does not report it.
     Unknown,
 }
 
-/// What the device has carried.
+/// Counts of the device's traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkCounters {
     /// Frames received.
@@ -53,26 +53,26 @@ pub struct NetworkCounters {
     pub sent: u64,
     /// Frames that were not sent because all buffers were on their way.
     pub dropped: u64,
-    /// How often the device was told that there is something to do.
+    /// Number of notifications to the device.
     pub notifications: u64,
 }
 
 /// A network device. Frames go out by the trait [`network::phy::Device`], and come in by [`network::Link`].
 ///
 /// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame
-/// to be sent is copied into a free buffer, and buffers that the device has sent are found free when the next one is
-/// wanted. The device is told of new buffers once for each batch, and interrupts only when frames have arrived since
-/// the driver last found none.
+/// to be sent is copied into a free buffer, and buffers that the device has sent are reclaimed when the next one is
+/// needed. The device is notified of new buffers once for each batch, and interrupts only when frames have arrived
+/// since the driver last found none.
 pub struct Network<R: Registers, M: Memory> {
     transport: Mmio<R>,
     receive: Queue<M>,
     receive_memory: M,
-    /// How many buffers have frames in them that were not taken yet.
+    /// Number of buffers with frames that were not taken yet.
     kept: u16,
     transmit: Queue<M>,
     transmit_memory: M,
     free: Vec<u16>,
-    /// The header and frame being written.
+    /// Header and frame being written.
     departing: Vec<u8>,
     header: usize,
     address: [u8; 6],
@@ -82,7 +82,7 @@ pub struct Network<R: Registers, M: Memory> {
     counters: NetworkCounters,
 }
 
-/// Who computes the transport checksums of what is sent.
+/// Side that computes the transport checksums of outgoing frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offload {
     Stack,
@@ -96,7 +96,7 @@ fn zeros(length: usize) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// A queue with buffers for all of its descriptors: as many as wanted, or as there is memory for.
+/// Makes a queue with buffers for all of its descriptors: as many as wanted, or as memory allows.
 fn queue_with_buffers<R: Registers, M: Memory>(
     transport: &mut Mmio<R>,
     number: u32,
@@ -128,7 +128,7 @@ fn queue_with_buffers<R: Registers, M: Memory>(
 
 impl<R: Registers, M: Memory> Drop for Network<R, M> {
     fn drop(&mut self) {
-        // Before the memory goes to somebody else.
+        // Before the memory gets another owner.
         if self.failure.is_none() {
             self.transport.reset();
         }
@@ -136,10 +136,10 @@ impl<R: Registers, M: Memory> Drop for Network<R, M> {
 }
 
 impl<R: Registers, M: Memory> Network<R, M> {
-    /// Starts the device. `allocate` gives at least that many bytes of zeros; it is called a few times.
+    /// Starts the device. `allocate` returns at least that many bytes of zeros; it is called a few times.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it is no network device or an unusable one, [`Error::OutOfMemory`].
+    /// [`Error::Unsupported`] if it is not a network device or an unusable one, [`Error::OutOfMemory`].
     pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
         if transport.kind() != Kind::Network {
             return Err(Error::Unsupported);
@@ -216,12 +216,12 @@ impl<R: Registers, M: Memory> Network<R, M> {
         Ok((agreed, receive, receive_memory, transmit, transmit_memory, (receive_size, transmit_size)))
     }
 
-    /// The device's own address.
+    /// Returns the device's own address.
     pub fn address(&self) -> [u8; 6] {
         self.address
     }
 
-    /// The state of the link now.
+    /// Returns the present state of the link.
     pub fn link_status(&self) -> LinkStatus {
         match self.tells_status {
             true if self.transport.configuration(6) & 1 != 0 => LinkStatus::Up,
@@ -230,12 +230,12 @@ impl<R: Registers, M: Memory> Network<R, M> {
         }
     }
 
-    /// Takes the device's interrupt back. Do this before polling; see [`Acknowledger`].
+    /// Acknowledges the device's interrupt. Do this before polling; see [`Acknowledger`].
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
     }
 
-    /// A handle that takes interrupts back without the driver, for an interrupt handler.
+    /// Returns a handle that acknowledges interrupts without the driver, for an interrupt handler.
     pub fn acknowledger(&self) -> Acknowledger<R>
     where
         R: Clone,
@@ -243,12 +243,12 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transport.acknowledger()
     }
 
-    /// What the device has carried so far.
+    /// Returns the counts of traffic so far.
     pub fn counters(&self) -> NetworkCounters {
         self.counters
     }
 
-    /// Why the device is not used any more, if it is not.
+    /// Returns the reason why the device is no longer used, if it is not.
     pub fn failure(&self) -> Option<Error> {
         self.failure
     }
@@ -262,9 +262,9 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transport.stop();
     }
 
-    /// Copies the next frame that has arrived to the beginning of `room`. Of a longer one than `enough` only so many
-    /// bytes are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of them are. A
-    /// frame that does not fit is dropped.
+    /// Copies the next frame that has arrived to the beginning of `room`. Of a frame longer than `enough` only so many
+    /// bytes are copied, and its buffer is kept until it is [given back](Self::give_back), unless half of the buffers
+    /// are kept. A frame that does not fit is dropped.
     pub(crate) fn next_frame_into(&mut self, room: &mut [u8], enough: usize) -> Option<ReceivedFrame> {
         loop {
             if self.failure.is_some() {
@@ -273,7 +273,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
             match self.receive.take() {
                 Ok(Some(used)) => {
                     let length = (used.length as usize).checked_sub(self.header).filter(|&length| length <= room.len());
-                    // A frame too short to be one is dropped, and one that is too long.
+                    // A frame that is too short or too long is dropped.
                     let Some(length) = length else {
                         self.offer(used.buffer);
                         continue;
@@ -299,7 +299,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
 
     fn offer(&mut self, buffer: u16) {
         self.receive.offer(buffer);
-        // Give back in good time, lest the device run out of buffers during a long batch.
+        // Offer buffers in good time, lest the device run out of them during a long batch.
         if self.receive.unpublished() >= RECEIVE_BUFFERS / 4 {
             self.notify();
         }
@@ -310,13 +310,13 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.receive_memory.read(usize::from(buffer) * BUFFER + self.header, into);
     }
 
-    /// Gives the buffer of a frame back that was kept.
+    /// Offers the buffer of a kept frame again.
     pub(crate) fn give_back(&mut self, buffer: u16) {
         self.kept -= 1;
         self.offer(buffer);
     }
 
-    /// Finds a free buffer.
+    /// Finds a free buffer; returns whether there is one.
     pub(crate) fn can_send(&mut self) -> bool {
         if self.failure.is_some() {
             return false;
@@ -327,11 +327,11 @@ impl<R: Registers, M: Memory> Network<R, M> {
         !self.free.is_empty() && self.failure.is_none()
     }
 
-    /// Takes back the buffers that the device has sent.
+    /// Reclaims the buffers that the device has sent.
     fn reclaim(&mut self) {
         loop {
             match self.transmit.take() {
-                // `free` has room for every buffer there is, and `take` gives each back once.
+                // `free` has room for every buffer there is, and `take` returns each once.
                 Ok(Some(used)) => self.free.push(used.buffer),
                 Ok(None) => break,
                 Err(error) => {
@@ -343,7 +343,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transmit.disarm();
     }
 
-    /// The sending half.
+    /// Returns the sending half.
     pub(crate) fn sender(&mut self) -> Sender<'_, M> {
         Sender {
             transmit: &mut self.transmit,
@@ -356,7 +356,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
         }
     }
 
-    /// Shows the device what was offered in both queues, and tells it if it sleeps.
+    /// Publishes the offered buffers of both queues, and notifies the device if it sleeps.
     pub(crate) fn notify(&mut self) {
         if self.failure.is_some() {
             return;
@@ -386,7 +386,7 @@ impl<M: Memory> Sender<'_, M> {
     /// with the next [`Network::notify`].
     pub(crate) fn send<T>(self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
         const NEEDS_CHECKSUM: u8 = 1;
-        // The stack keeps to the largest frame it was told; what is longer is cut off.
+        // The stack keeps to the largest frame it was told; longer ones are cut off.
         let end = self.header + length.min(LARGEST_FRAME);
         let (header, frame) = self.departing[..end].split_at_mut(self.header);
         header.fill(0);

@@ -1,7 +1,7 @@
 //! A split virtqueue of single descriptors (virtio 1.2 section 2.7).
 //!
-//! Descriptor number *i* always describes buffer number *i*, so there is no free list here and no chain: to offer a
-//! buffer is to write its number into the available ring. The layout is the one that legacy devices assume, which suits
+//! Descriptor number *i* always describes buffer number *i*, so there is no free list here and no chain: offering a
+//! buffer writes its number into the available ring. The layout is the one that legacy devices assume, which suits
 //! modern ones as well:
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //! used          flags, index, (number, length) each, avail_event
 //! ```
 //!
-//! Fields of 16 bits are read and written as halves of 32-bit words. Where the other half is the device's to read, it
-//! is rewritten with its old value.
+//! Fields of 16 bits are read and written as halves of 32-bit words. If the other half is the device's to read, it is
+//! rewritten with its old value.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
@@ -24,7 +24,7 @@ use crate::{Error, Memory};
 
 const DEVICE_WRITES: u32 = 2;
 
-/// Who writes a buffer.
+/// Writer of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     ToDevice,
@@ -35,11 +35,11 @@ pub(crate) enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) buffer: u16,
-    /// How many bytes it has written there.
+    /// Number of bytes that it has written there.
     pub(crate) length: u32,
 }
 
-/// Whether the device must be told.
+/// Whether the device must be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Notify {
@@ -53,28 +53,28 @@ pub(crate) struct Queue<M: Memory> {
     available: usize,
     used: usize,
     event_index: bool,
-    /// What the device has: the length of each buffer it was offered, or 0.
+    /// Buffers of the device: the length of each offered buffer, or 0.
     offered: Vec<u32>,
     lengths: Vec<u32>,
-    /// How many buffers were offered since the beginning, and how many of these the device was shown.
+    /// Number of buffers offered since the beginning, and number of these that were published.
     offers: u16,
     published: u16,
-    /// How many buffers the device has used since the beginning, as far as we have looked.
+    /// Number of buffers used by the device since the beginning, as far as we have looked.
     taken: u16,
     armed: Armed,
 }
 
-/// Which interrupts the device was asked for.
+/// Requested interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     None,
-    /// One, when it uses a buffer beyond this many.
+    /// One, when the device uses a buffer beyond this number.
     At(u16),
     /// One for each buffer.
     Always,
 }
 
-/// The bytes that a queue takes.
+/// Returns the size of a queue in bytes.
 pub(crate) fn bytes(size: u16) -> usize {
     let size = usize::from(size);
     used_offset(size) + 8 + 8 * size
@@ -85,7 +85,8 @@ fn used_offset(size: usize) -> usize {
 }
 
 impl<M: Memory> Queue<M> {
-    /// Queue number `number` of a device, with `size` buffers (a power of two). `memory` has at least [`bytes`] zeros.
+    /// Makes queue number `number` of a device, with `size` buffers (a power of two). `memory` has at least [`bytes`]
+    /// zeros.
     pub(crate) fn new<R: Registers>(
         transport: &mut Mmio<R>,
         number: u32,
@@ -124,12 +125,12 @@ impl<M: Memory> Queue<M> {
             offers: 0,
             published: 0,
             taken: 0,
-            // So it is for memory that is zero.
+            // This is the meaning of zeroed memory.
             armed: if event_index { Armed::At(0) } else { Armed::Always },
         })
     }
 
-    /// Says where a buffer is. Only for a buffer that the device does not have.
+    /// Sets the address of a buffer. Only for a buffer that the device does not have.
     pub(crate) fn describe(&mut self, buffer: u16, address: u64, length: u32, direction: Direction) {
         let at = 16 * usize::from(buffer);
         self.memory.store(at, address as u32);
@@ -150,8 +151,8 @@ impl<M: Memory> Queue<M> {
         }
     }
 
-    /// Puts a buffer into the ring; the device sees it after [`publish`](Self::publish). Only for a buffer that
-    /// was described and that the device does not have.
+    /// Puts a buffer into the ring; the device sees it after [`publish`](Self::publish). Only for a buffer that was
+    /// described and that the device does not have.
     pub(crate) fn offer(&mut self, buffer: u16) {
         let index = usize::from(buffer);
         let (Some(offered), Some(length)) = (self.offered.get_mut(index), self.lengths.get(index)) else {
@@ -173,32 +174,33 @@ impl<M: Memory> Queue<M> {
         self.offers = self.offers.wrapping_add(1);
     }
 
-    /// How many buffers it has.
+    /// Returns the number of buffers.
     pub(crate) fn size(&self) -> u16 {
         self.size
     }
 
-    /// How many offered buffers the device was not shown yet.
+    /// Returns the number of offered buffers that were not published yet.
     pub(crate) fn unpublished(&self) -> u16 {
         self.offers.wrapping_sub(self.published)
     }
 
-    /// Shows the device what was offered, and finds out whether it must be told.
+    /// Publishes the offered buffers, and returns whether the device must be notified.
     pub(crate) fn publish(&mut self) -> Notify {
         if self.offers == self.published {
             return Notify::NotNeeded;
         }
-        // What the buffers contain comes before their publication.
+        // The contents of the buffers come before their publication.
         fence(Ordering::Release);
         let word = self.memory.load(self.available);
         self.memory.store(self.available, word & 0xffff | u32::from(self.offers) << 16);
         let before = self.published;
         self.published = self.offers;
-        // The publication comes before the look at whether the device sleeps. Without this fence both sides could go
-        // to sleep, each having missed what the other wrote.
+        // The publication comes before the check whether the device sleeps. Without this fence both sides could go to
+        // sleep, each having missed the other's write.
         fence(Ordering::SeqCst);
         let needed = if self.event_index {
-            // The device wants to be told when a certain buffer is published: was it among these? All modulo 2^16.
+            // The device requests a notification when a certain buffer is published: was it among these? All modulo
+            // 2^16.
             let event = self.memory.load(self.used + 4 + 8 * usize::from(self.size)) as u16;
             self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(before)
         } else {
@@ -210,8 +212,8 @@ impl<M: Memory> Queue<M> {
     /// Takes the next buffer that the device has finished with.
     ///
     /// # Errors
-    /// [`Error::Misbehaved`] if it is one that the device did not have, or longer than it was, or if there are more
-    /// than were offered.
+    /// [`Error::Misbehaved`] if the device did not have the buffer, or wrote more than its length, or has used more
+    /// buffers than were offered.
     pub(crate) fn take(&mut self) -> Result<Option<Used>, Error> {
         let index = (self.memory.load(self.used) >> 16) as u16;
         let ready = index.wrapping_sub(self.taken);
@@ -235,11 +237,11 @@ impl<M: Memory> Queue<M> {
         Ok(Some(Used { buffer: number as u16, length }))
     }
 
-    /// Asks for an interrupt when the device finishes the next buffer. Returns whether it already has: then there will
+    /// Requests an interrupt when the device finishes the next buffer. Returns whether it already has: then there will
     /// be none, and the caller must look again. Call this when [`take`](Self::take) has just found nothing.
     pub(crate) fn arm(&mut self) -> bool {
         match self.armed {
-            // It was asked for before, and nothing was used since then: the request still stands.
+            // It was requested before, and no buffer was used since then: the request still stands.
             Armed::Always => return false,
             Armed::At(taken) if taken == self.taken => return false,
             Armed::At(_) | Armed::None => {}
@@ -257,7 +259,7 @@ impl<M: Memory> Queue<M> {
         (self.memory.load(self.used) >> 16) as u16 != self.taken
     }
 
-    /// Asks for no interrupts.
+    /// Requests no interrupts.
     pub(crate) fn disarm(&mut self) {
         self.armed = Armed::None;
         if self.event_index {

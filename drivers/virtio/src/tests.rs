@@ -53,7 +53,7 @@ fn a_device_is_recognised() {
     assert_eq!(driven.err(), Some(Error::Unsupported));
     let future = Device::new(Model { kind: 1, version: 3, features: 0, largest_queue: 0 }, 0);
     assert_eq!(Mmio::probe(future).err(), Some(Error::Unsupported));
-    // A modern device that does not keep to the standard, one without queues, and one too old.
+    // A modern device that does not follow the standard, one without queues, and one too old.
     for (version, features, largest_queue) in [(2, ADDRESS, 256), (2, ADDRESS | MODERN, 4), (1, ADDRESS, 256)] {
         let device = Device::new(Model { kind: 1, version, features, largest_queue }, 0);
         let driven = Network::new(Mmio::probe(device.clone()).unwrap(), device.allocator());
@@ -150,7 +150,7 @@ fn long_frames_stay_in_their_buffers_until_somebody_wants_them() {
             assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.kept), Some(None));
             network.flush();
         }
-        // What does not fit is dropped.
+        // Frames that do not fit are dropped.
         assert!(device.deliver(&[1; 1600]));
         assert!(device.deliver(&[2; 60]));
         assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.length), Some(60));
@@ -177,7 +177,7 @@ fn batches_are_announced_once() {
         assert_eq!(received, 10);
         let state = device.0.borrow();
         assert_eq!(state.notifications - before.0, 1);
-        // Nobody asked to be told of frames sent; with the event index, of ten frames received only the first.
+        // Interrupts for sent frames were not requested; with the event index, of ten frames received only the first.
         let interrupts = state.interrupts - before.1;
         assert_eq!(interrupts, if features & EVENT_INDEX != 0 { 1 } else { 10 });
     }
@@ -192,7 +192,7 @@ fn a_full_device_takes_no_more_and_recovers() {
         sent += 1;
         assert!(sent < 10_000);
         if sent == 256 {
-            // The device was told only now, by the driver that found no buffer.
+            // The device was notified only now, by the driver that found no buffer.
             assert_eq!(device.0.borrow().sent.len(), 0);
             assert!(network.transmit(NOW).is_none());
             break;
@@ -200,7 +200,7 @@ fn a_full_device_takes_no_more_and_recovers() {
     }
     assert_eq!(device.0.borrow().sent.len(), 256);
     assert!(send(&mut network, &[3; 100]));
-    // Nobody offers more receive buffers than there are.
+    // The driver offers no more receive buffers than there are.
     let mut delivered = 0;
     while device.deliver(&[4; 60]) {
         delivered += 1;
@@ -268,7 +268,7 @@ fn a_device_is_stopped_before_its_memory_goes() {
     }
 }
 
-/// A driver's answer to a frame, whatever its header says the device still has to compute, as it leaves the device.
+/// A driver's answer to a frame, for any checksum work left to the device, as it leaves the device.
 fn completed(device: &Device, mut sent: Vec<u8>) -> Vec<u8> {
     let header = device.header();
     let mut frame = sent.split_off(header);
@@ -344,7 +344,7 @@ fn two_stacks_talk_through_two_devices() {
     }
 }
 
-/// A device writes where and what it likes into its rings, and moves its registers' answers along.
+/// A device writes arbitrary words to arbitrary places of its rings, and changes its registers' answers.
 #[test]
 fn fuzz_virtqueue() {
     let seeds: [&[u8]; 3] = [
@@ -387,7 +387,7 @@ fn fuzz_virtqueue() {
 proptest! {
     #![proptest_config(property::cases(256))]
 
-    /// Whatever a device writes into its ring, the driver stops or goes on, but neither panics nor hangs.
+    /// For any writes of a device into its ring, the driver stops or goes on, but neither panics nor hangs.
     #[test]
     fn a_device_may_misbehave(
         version in 1u32..3,
@@ -414,7 +414,7 @@ proptest! {
             }
             send(&mut network, &[9; 64]);
             if network.failure().is_none() {
-                // The fake device would rightly complain about what its ring has become.
+                // The fake device would rightly complain about the state of its ring.
                 network.transmit(NOW);
             }
         }

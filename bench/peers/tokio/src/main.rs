@@ -1,4 +1,4 @@
-//! The matrix server with tokio: a task for each connection on a worker for each hart, which is how one writes it.
+//! The matrix server with tokio: a task for each connection on a worker for each hart, the idiomatic way.
 
 #![forbid(unsafe_code)]
 
