@@ -1,6 +1,6 @@
 //! The priority coroutine scheduler: ready sets, states, many workers.
 //!
-//! The same code schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every
+//! One implementation schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every
 //! process. It depends on no machine and no kernel, allocates nothing, has no globals and never panics: all its state
 //! is an [`Executor`] and its slots, in the caller's memory. Rust programs use the crate `coroutine`, a safe interface;
 //! C programs use `user/c/cops.h`.

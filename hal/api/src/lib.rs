@@ -6,8 +6,8 @@
 //! everywhere.
 //!
 //! The central idea is [`Machine::enter_user`]: *user mode is a call that returns a reason*. A kernel has one stack for
-//! each hart; it calls into a program and gets back a [`Trap`] when the program asks for something or is interrupted.
-//! Kernel code itself runs with interrupts off: pending interrupts are found in user mode, in
+//! each hart; it calls into a program and gets back a [`Trap`] when the program makes a system call, faults or is
+//! interrupted. Kernel code itself runs with interrupts off: pending interrupts are found in user mode, in
 //! [`Machine::wait_for_interrupt`], and by polling, so no handler ever interrupts kernel code and no lock needs to care
 //! about interrupts.
 #![no_std]
@@ -48,8 +48,8 @@ pub trait Machine {
 
     /// Runs user code with this context in the active address space until it traps, and returns the reason.
     ///
-    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc`
-    /// already stands behind the instruction; after any other trap it stands on the instruction that did not finish.
+    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc` points
+    /// behind the instruction; after any other trap it points to the instruction that did not finish.
     #[must_use]
     fn enter_user(context: &mut UserContext) -> Trap;
 
@@ -261,9 +261,9 @@ pub struct Configuration<'a> {
 pub struct Interrupts {
     /// The deadline of the timer has passed.
     pub timer: bool,
-    /// Another hart asks for attention.
+    /// Another hart has sent an interprocessor interrupt.
     pub ipi: bool,
-    /// A device asks for attention.
+    /// A device interrupt is pending.
     pub external: bool,
     /// An interrupt is pending in a watched guest interrupt file.
     pub guest: bool,

@@ -129,7 +129,7 @@ pub fn prepare(index: usize, hart_id: u64) -> &'static HartArea {
 #[inline(always)]
 pub fn this() -> &'static HartArea {
     let pointer: *const HartArea;
-    // SAFETY: reading `tp` has no effect; the register contract says that it points to this hart's area, a static.
+    // SAFETY: reading `tp` has no effect; by the register contract it points to this hart's area, a static.
     unsafe {
         core::arch::asm!("mv {}, tp", out(reg) pointer, options(nomem, nostack, preserves_flags));
         &*pointer

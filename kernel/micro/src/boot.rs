@@ -81,7 +81,7 @@ pub enum RootTask<'a> {
         end: u64,
         /// Physical minus virtual address.
         offset: u64,
-        /// Where it starts.
+        /// Virtual address of its entry point.
         entry: u64,
     },
     /// An ELF file.
@@ -230,7 +230,7 @@ struct Image {
     end: u64,
     /// Physical minus virtual address.
     offset: u64,
-    /// Where it starts.
+    /// Virtual address of its entry point.
     entry: u64,
 }
 

@@ -9,7 +9,7 @@ use objects::{Capability, Node, Ref, Slot, Tcb, own};
 /// because every CNode uses at least one bit.
 ///
 /// # Errors
-/// Where the way broke off.
+/// The failed step of the resolution.
 #[inline(always)]
 pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
     // The remaining bits, from the highest place on. Shifts that may be by 64 are made in two steps.
@@ -42,7 +42,7 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
 /// Resolves an address in a thread's capability space.
 ///
 /// # Errors
-/// Where the way broke off.
+/// The failed step of the resolution.
 #[inline(always)]
 pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup> {
     let root = thread.slots[own::CSPACE].capability.node().ok_or(FailedLookup::InvalidRoot)?;

@@ -1283,7 +1283,7 @@ fn put_nonsense_into_a_buffer(seed: u64) {
             }
             let memory = machine.untyped(16);
             machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]);
-            // Or into the memory's slot.
+            // The memory's slot may contain another capability, too.
             if !matches!(machine.slot(memory).capability.get(), Capability::Untyped { .. }) {
                 break;
             }
@@ -1693,7 +1693,7 @@ fn be_hostile(seed: u64) -> usize {
             }
             _ => {}
         }
-        // The first thread keeps its CNode, itself and its address space, because it must go on making calls.
+        // The first thread keeps its CNode, itself and its address space, because it must continue to make calls.
         let fixed = |slot: u64| slot < 16;
         if target == 2 && words.iter().take(4).step_by(2).any(|&index| fixed(index))
             || fixed(target) && target != 2 && random.below(4) != 0

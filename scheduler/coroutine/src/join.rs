@@ -88,7 +88,7 @@ impl Join {
         Join { state: AtomicU32::new(EXECUTOR | HANDLE), output, waker: UnsafeCell::new(None) }
     }
 
-    /// Where the output is, in bytes from the beginning of the block.
+    /// Offset of the output in the block, in bytes.
     pub fn output(&self) -> u32 {
         self.output
     }

@@ -180,7 +180,7 @@ unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_v
 ///
 /// # Safety
 /// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is present, else its future.
-/// Or called by the block's last owner with `FREE` or `FREE_WITH_OUTPUT`.
+/// The block's last owner calls it with `FREE` or `FREE_WITH_OUTPUT`.
 unsafe extern "C" fn finish<F: Future>(header: *mut Header, outcome: u32) {
     let task = header.cast::<Task<F>>();
     // SAFETY: as above, and this function has the executor's share of the block until `complete`.

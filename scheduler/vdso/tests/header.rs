@@ -230,7 +230,7 @@ fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
     let made = unsafe { std::slice::from_raw_parts((&raw const made).cast::<u64>(), size_of::<Header>() / 8) };
     assert_eq!(made, &*Block::new(0xbeef, 23).words);
 
-    // And in use.
+    // The header in use.
     let layout = std::alloc::Layout::from_size_align(entry::executor_size(), 128).unwrap();
     let slots = std::alloc::Layout::from_size_align(scheduler::CHUNK_BYTES, 16).unwrap();
     let ready: [ReadyWord; SHARDS] = Default::default();
