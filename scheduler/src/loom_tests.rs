@@ -430,7 +430,7 @@ fn what_is_left_to_a_busy_worker_is_not_forgotten() {
     });
 }
 
-/// A world with lazy sharing, in which worker 0 is the caller.
+/// Makes a world with lazy sharing, in which worker 0 is the caller.
 fn world_of_worker_0() -> Arc<World> {
     unsafe extern "C" fn worker_0(_: *mut c_void) -> u32 {
         0

@@ -23,13 +23,13 @@ pub(crate) fn spin() {
 pub struct Plain<T: Copy>(#[cfg(not(loom))] core::cell::UnsafeCell<T>, #[cfg(loom)] loom::cell::UnsafeCell<T>);
 
 impl<T: Copy> Plain<T> {
-    /// A word with this value.
+    /// Makes a word with this value.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Plain<T> {
         Plain(core::cell::UnsafeCell::new(value))
     }
 
-    /// A word with this value.
+    /// Makes a word with this value.
     #[cfg(loom)]
     pub fn new(value: T) -> Plain<T> {
         Plain(loom::cell::UnsafeCell::new(value))

@@ -69,7 +69,7 @@ pub struct FloatingPoint {
 }
 
 impl UserContext {
-    /// A program that starts at `pc` with this stack pointer and zeros everywhere else.
+    /// Makes a program that starts at `pc` with this stack pointer and zeros everywhere else.
     pub const fn new(pc: u64, stack: u64) -> UserContext {
         let mut x = [0; 31];
         x[1] = stack;
@@ -77,7 +77,7 @@ impl UserContext {
         UserContext { pc, x, kernel_stack: 0, token: 0, floating_point, supervisor: SupervisorRegisters::NEW }
     }
 
-    /// The value of register x`number`; x0 is 0.
+    /// Returns the value of register x`number`; x0 is 0.
     ///
     /// # Panics
     /// If `number` is greater than 31.
@@ -95,12 +95,12 @@ impl UserContext {
         }
     }
 
-    /// The arguments of a call, a0 to a5.
+    /// Returns the arguments of a call, a0 to a5.
     pub const fn arguments(&self) -> [u64; 6] {
         [self.x[9], self.x[10], self.x[11], self.x[12], self.x[13], self.x[14]]
     }
 
-    /// The number of a system call, a7.
+    /// Returns the number of a system call, a7.
     pub const fn call_number(&self) -> u64 {
         self.x[16]
     }
@@ -110,17 +110,17 @@ impl UserContext {
         self.x[9] = value;
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     pub const fn stack(&self) -> u64 {
         self.x[1]
     }
 
-    /// The floating-point registers.
+    /// Returns the floating-point registers.
     pub const fn floating_point(&self) -> &FloatingPoint {
         &self.floating_point
     }
 
-    /// The floating-point registers, mutable; clears the token.
+    /// Returns the floating-point registers, mutable; clears the token.
     pub const fn floating_point_mut(&mut self) -> &mut FloatingPoint {
         self.token = 0;
         &mut self.floating_point
@@ -133,7 +133,7 @@ impl UserContext {
         }
     }
 
-    /// Whether [`forbid_floating_point`](UserContext::forbid_floating_point) has forbidden floating point.
+    /// Returns whether [`forbid_floating_point`](UserContext::forbid_floating_point) has forbidden floating point.
     pub const fn is_floating_point_forbidden(&self) -> bool {
         self.token == FORBIDDEN
     }

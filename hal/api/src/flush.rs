@@ -10,47 +10,47 @@ impl HartSet {
     /// No hart.
     pub const EMPTY: HartSet = HartSet(0);
 
-    /// The set whose members are the one bits of `mask`; bits beyond the last possible hart are dropped.
+    /// Makes the set whose members are the one bits of `mask`; bits beyond the last possible hart are dropped.
     pub const fn from_mask(mask: u64) -> HartSet {
         HartSet(mask & ((1 << MAXIMUM_HARTS) - 1))
     }
 
-    /// The harts 0 to `count - 1`.
+    /// Makes the set of the harts 0 to `count - 1`.
     pub const fn first(count: usize) -> HartSet {
         if count >= MAXIMUM_HARTS { HartSet::from_mask(u64::MAX) } else { HartSet((1 << count) - 1) }
     }
 
-    /// One hart.
+    /// Makes the set of one hart.
     pub const fn only(hart: usize) -> HartSet {
         HartSet::EMPTY.with(hart)
     }
 
-    /// The set and one more hart. A hart that cannot exist changes nothing.
+    /// Returns the set and one more hart. A hart that cannot exist changes nothing.
     pub const fn with(self, hart: usize) -> HartSet {
         if hart < MAXIMUM_HARTS { HartSet(self.0 | 1 << hart) } else { self }
     }
 
-    /// The set but one hart.
+    /// Returns the set but one hart.
     pub const fn without(self, hart: usize) -> HartSet {
         if hart < MAXIMUM_HARTS { HartSet(self.0 & !(1 << hart)) } else { self }
     }
 
-    /// Whether the hart belongs to the set.
+    /// Returns whether the hart belongs to the set.
     pub const fn contains(self, hart: usize) -> bool {
         hart < MAXIMUM_HARTS && self.0 >> hart & 1 == 1
     }
 
-    /// Whether the set has no member.
+    /// Returns whether the set has no member.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The members as one bits.
+    /// Returns the members as one bits.
     pub const fn mask(self) -> u64 {
         self.0
     }
 
-    /// The members in rising order.
+    /// Returns the members in rising order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..MAXIMUM_HARTS).filter(move |&hart| self.contains(hart))
     }

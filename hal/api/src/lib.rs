@@ -28,10 +28,10 @@ pub const PAGE_SIZE: usize = 4096;
 
 /// A machine below a kernel. All functions concern the calling hart unless they say otherwise.
 pub trait Machine {
-    /// The dense index of this hart; the hart that booted is 0.
+    /// Returns the dense index of this hart; the hart that booted is 0.
     fn hart() -> usize;
 
-    /// The time since some fixed moment, in ticks of the platform's time base.
+    /// Returns the time since some fixed moment, in ticks of the platform's time base.
     fn now() -> u64;
 
     /// Arms the timer of this hart: its interrupt becomes pending once [`now`](Machine::now) reaches `deadline_ticks`.
@@ -70,13 +70,14 @@ pub trait Machine {
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16);
 
-    /// The frame number of the root of the kernel's own page table. A new address space copies its upper 256 entries.
+    /// Returns the frame number of the root of the kernel's own page table. A new address space copies its upper 256
+    /// entries.
     fn kernel_root_ppn() -> u64;
 
-    /// The largest address-space identifier of this machine; 0 if it has no identifiers.
+    /// Returns the largest address-space identifier of this machine; 0 if it has no identifiers.
     fn maximum_asid() -> u16;
 
-    /// The address of a physical byte in the kernel's direct map of all memory.
+    /// Returns the address of a physical byte in the kernel's direct map of all memory.
     fn direct_map(physical: u64) -> *mut u8;
 
     /// Shuts the machine down. The status reaches the process that started it if the machine can pass it on.
@@ -101,7 +102,7 @@ pub trait Virtualisation: Machine {
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(root_ppn: u64);
 
-    /// Number of guest interrupt files of each hart; 0 if programs cannot run virtualised on this machine.
+    /// Returns the number of guest interrupt files of each hart; 0 if programs cannot run virtualised on this machine.
     fn guest_files() -> usize;
 
     /// Loads a virtualised program's supervisor registers into the hart before the program is entered, and assigns it a
@@ -136,10 +137,10 @@ pub trait Virtualisation: Machine {
     /// Assigns a guest interrupt file of the hart to the program whose supervisor registers are loaded.
     fn choose_guest_file(file: usize);
 
-    /// The files selected by [`watch_guest_files`](Virtualisation::watch_guest_files).
+    /// Returns the files selected by [`watch_guest_files`](Virtualisation::watch_guest_files).
     fn watched_guest_files() -> u64;
 
-    /// The files of this hart in which an interrupt is pending, watched or not.
+    /// Returns the files of this hart in which an interrupt is pending, watched or not.
     fn pending_guest_files() -> u64;
 }
 
@@ -197,8 +198,8 @@ pub enum Trap {
 }
 
 impl Trap {
-    /// The number of `rd` if a program without an interrupt file was about to claim from one with `csrrw rd, stopei,
-    /// x0`.
+    /// Returns the number of `rd` if a program without an interrupt file was about to claim from one with
+    /// `csrrw rd, stopei, x0`.
     ///
     /// An interrupt handler may lose its file before it claims, and then the machine does not have the register. The
     /// kernel lets the claim find nothing, 0 in `rd`, and continues behind the instruction. Every other use of the
@@ -270,7 +271,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Whether nothing is pending.
+    /// Returns whether nothing is pending.
     pub const fn is_empty(self) -> bool {
         !self.timer && !self.ipi && !self.external && !self.guest
     }

@@ -182,22 +182,22 @@ impl Simulation {
         self.0.changed.notify_all();
     }
 
-    /// The flushes so far, in order.
+    /// Returns the flushes so far, in order.
     pub fn flushes(&self) -> Vec<Flush> {
         self.state().flushes.clone()
     }
 
-    /// The harts whose instruction fetch was synchronised so far, in order.
+    /// Returns the harts whose instruction fetch was synchronised so far, in order.
     pub fn synchronised(&self) -> Vec<HartSet> {
         self.state().synchronised.clone()
     }
 
-    /// The harts to which interprocessor interrupts were sent so far, in order.
+    /// Returns the harts to which interprocessor interrupts were sent so far, in order.
     pub fn ipis(&self) -> Vec<usize> {
         self.state().ipis.clone()
     }
 
-    /// The harts that were started so far, in order. The test runs them, in threads that attach.
+    /// Returns the harts that were started so far, in order. The test runs them, in threads that attach.
     pub fn started(&self) -> Vec<usize> {
         self.state().started.clone()
     }
@@ -207,17 +207,17 @@ impl Simulation {
         self.state().lost.push(hart);
     }
 
-    /// The deadline of a hart's timer.
+    /// Returns the deadline of a hart's timer.
     pub fn deadline(&self, hart: usize) -> Option<u64> {
         self.state().harts[hart].deadline
     }
 
-    /// The page table that is active on a hart: root frame and identifier.
+    /// Returns the page table that is active on a hart: root frame and identifier.
     pub fn active(&self, hart: usize) -> (u64, u16) {
         self.state().harts[hart].active
     }
 
-    /// The console output so far.
+    /// Returns the console output so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&self.state().output).into_owned()
     }
@@ -411,7 +411,7 @@ pub fn start_hart(index: usize, _hart_id: u64) -> Result<(), isize> {
     Ok(())
 }
 
-/// Whether a hart has arrived; a started hart arrives at once.
+/// Returns whether a hart has arrived; a started hart arrives at once.
 pub fn has_arrived(index: usize) -> bool {
     current().0.state().started.contains(&index)
 }
@@ -432,7 +432,7 @@ pub fn set_panic_writer(_writer: fn(&[u8])) {}
 /// Does nothing: the fake machine has no guest interrupt files.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
-/// The interrupts that are pending on the calling hart.
+/// Returns the interrupts that are pending on the calling hart.
 pub fn pending() -> Interrupts {
     let (simulation, hart) = current();
     let state = simulation.state();
@@ -503,12 +503,12 @@ impl Window {
         }
     }
 
-    /// Physical address of the first register; the fake machine does not map registers.
+    /// Returns the physical address of the first register; the fake machine does not map registers.
     pub fn address(&self) -> usize {
         self.physical as usize
     }
 
-    /// Length of the window in bytes.
+    /// Returns the length of the window in bytes.
     pub fn length(&self) -> usize {
         self.length as usize
     }

@@ -346,12 +346,12 @@ pub fn with_tables<R>(change: impl FnOnce(&mut Tables) -> R) -> R {
     change(&mut Tables::new(frames, used, physical))
 }
 
-/// The frame number of the root of the kernel's page table.
+/// Returns the frame number of the root of the kernel's page table.
 pub fn kernel_root_ppn() -> u64 {
     image_to_physical(POOL.0.get() as usize) >> 12
 }
 
-/// The device tree in the direct map; empty if the firmware passed none.
+/// Returns the device tree in the direct map; empty if the firmware passed none.
 fn device_tree_bytes(physical: u64) -> &'static [u8] {
     /// First word of the header, big-endian. The second word is the size of the whole tree in bytes, big-endian too.
     const MAGIC: u32 = 0xd00d_feed;
@@ -385,33 +385,33 @@ pub struct LoaderArguments {
     pub entry: u64,
 }
 
-/// The loader's arguments; `None` if firmware entered the kernel directly.
+/// Returns the loader's arguments; `None` if firmware entered the kernel directly.
 pub fn loader_arguments() -> Option<LoaderArguments> {
     let [image_start, image_end, physical_offset, entry] = [0, 1, 2, 3].map(|index: usize| LOADER[index].load(Relaxed));
     (image_end != 0).then_some(LoaderArguments { image_start, image_end, physical_offset, entry })
 }
 
-/// The virtual addresses of the kernel image: first byte, and first byte behind.
+/// Returns the virtual addresses of the kernel image: first byte, and first byte behind.
 pub fn image() -> (usize, usize) {
     (&raw const __image_start as usize, &raw const __image_end as usize)
 }
 
-/// The physical addresses of the image's pages that must not be written: text and constants.
+/// Returns the physical addresses of the image's pages that must not be written: text and constants.
 pub fn constant_image() -> (u64, u64) {
     (image_to_physical(&raw const __image_start as usize), image_to_physical(&raw const __rodata_end as usize))
 }
 
-/// Whether an address is in the kernel's text.
+/// Returns whether an address is in the kernel's text.
 pub fn is_text(address: usize) -> bool {
     (&raw const __image_start as usize..&raw const __text_end as usize).contains(&address)
 }
 
-/// The physical address of something in the kernel image.
+/// Returns the physical address of something in the kernel image.
 pub fn image_to_physical(address: usize) -> u64 {
     address as u64 - IMAGE_OFFSET.load(Relaxed)
 }
 
-/// The physical addresses of the pages that hold the section `.vdso`: first byte, and first byte behind.
+/// Returns the physical addresses of the pages that hold the section `.vdso`: first byte, and first byte behind.
 pub fn vdso_pages() -> (u64, u64) {
     (image_to_physical(&raw const __vdso_start as usize), image_to_physical(&raw const __vdso_end as usize))
 }
@@ -431,7 +431,7 @@ pub fn start_hart(index: usize, hart_id: u64) -> Result<(), isize> {
     if result.error == 0 { Ok(()) } else { Err(result.error as isize) }
 }
 
-/// Whether the hart that [`start_hart`] started has arrived.
+/// Returns whether the hart that [`start_hart`] started has arrived.
 pub fn has_arrived(index: usize) -> bool {
     EXPECTED[index].load(Acquire) == NOBODY
 }

@@ -62,12 +62,12 @@ impl Window {
     access!(read32, write32, u32, "32");
     access!(read64, write64, u64, "64");
 
-    /// The virtual address of the first register, for drivers that make their own pointers.
+    /// Returns the virtual address of the first register, for drivers that make their own pointers.
     pub fn address(&self) -> usize {
         self.base
     }
 
-    /// Length of the window in bytes.
+    /// Returns the length of the window in bytes.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -85,7 +85,7 @@ static FILES: AtomicUsize = AtomicUsize::new(0);
 /// The greatest identity of a guest file.
 static IDENTITIES: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of guest files of each hart; 0 if programs cannot be virtualised.
+/// Returns the number of guest files of each hart; 0 if programs cannot be virtualised.
 #[inline(always)]
 pub fn files() -> usize {
     FILES.load(Relaxed)
@@ -185,7 +185,7 @@ fn set_file(file: usize) {
     unsafe { write_csr!(csr::HSTATUS, status | (file as u64 & 63) << VGEIN_SHIFT) };
 }
 
-/// Whether the program that ran last has changed its own address translation, which VTVM should have prevented.
+/// Returns whether the program that ran last has changed its own address translation, which VTVM should have prevented.
 pub fn has_own_translation() -> bool {
     hart::this().virtualised.load(Relaxed) != 0 && read_csr!(csr::VSATP) != 0
 }
@@ -342,17 +342,17 @@ pub fn watch(files: u64) {
     unsafe { write_csr!(csr::HGEIE, files) };
 }
 
-/// The files selected by [`watch`].
+/// Returns the files selected by [`watch`].
 pub fn watched() -> u64 {
     if files() == 0 { 0 } else { read_csr!(csr::HGEIE) }
 }
 
-/// The files in which an interrupt is pending, watched or not.
+/// Returns the files in which an interrupt is pending, watched or not.
 pub fn pending() -> u64 {
     if files() == 0 { 0 } else { read_csr!(csr::HGEIP) }
 }
 
-/// Whether an interrupt is pending in a watched file.
+/// Returns whether an interrupt is pending in a watched file.
 #[inline(always)]
 pub fn is_waiting() -> bool {
     pending() & watched() != 0

@@ -97,19 +97,19 @@ pub static HART_STACKS: [Stack; MAXIMUM_HARTS] =
 static EMERGENCY_STACKS: [Emergency; MAXIMUM_HARTS] =
     [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; MAXIMUM_HARTS];
 
-/// The guard region of a hart's stack: first byte, and first byte behind.
+/// Returns the guard region of a hart's stack: first byte, and first byte behind.
 pub fn guard(index: usize) -> (usize, usize) {
     let start = HART_STACKS[index].guard.get() as usize;
     (start, start + GUARD_SIZE)
 }
 
-/// A hart's stack: first byte, and first byte behind.
+/// Returns a hart's stack: first byte, and first byte behind.
 pub fn stack(index: usize) -> (usize, usize) {
     let start = HART_STACKS[index].memory.get() as usize;
     (start, start + STACK_SIZE)
 }
 
-/// A hart's emergency stack: first byte, and first byte behind.
+/// Returns a hart's emergency stack: first byte, and first byte behind.
 pub fn emergency_stack(index: usize) -> (usize, usize) {
     let start = EMERGENCY_STACKS[index].0.get() as usize;
     (start, start + EMERGENCY_SIZE)
@@ -125,7 +125,7 @@ pub fn prepare(index: usize, hart_id: u64) -> &'static HartArea {
     area
 }
 
-/// The area of the calling hart.
+/// Returns the area of the calling hart.
 #[inline(always)]
 pub fn this() -> &'static HartArea {
     let pointer: *const HartArea;

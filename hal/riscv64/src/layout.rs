@@ -21,7 +21,7 @@ pub fn remember(not_devices: &[(u64, u64)]) {
     }
 }
 
-/// Whether any byte of `[start, end)` is memory.
+/// Returns whether any byte of `[start, end)` is memory.
 pub fn is_memory(start: u64, end: u64) -> bool {
     NOT_DEVICES.iter().any(|range| start < range[1].load(Relaxed) && range[0].load(Relaxed) < end)
 }

@@ -102,7 +102,7 @@ pub fn set_doorbell(hart: usize, window: &Window) {
     DOORBELLS[hart].store(window.address(), Relaxed);
 }
 
-/// The interrupts that are pending on this hart.
+/// Returns the interrupts that are pending on this hart.
 #[inline(always)]
 pub fn pending() -> Interrupts {
     // These interrupts are always enabled, so the pending register suffices. Guest files have registers of their own.

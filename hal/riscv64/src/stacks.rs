@@ -51,7 +51,7 @@ pub(crate) fn root_entry() -> (usize, u64) {
     (STACK_WINDOW >> 30 & 511, entry_for(&MIDDLE))
 }
 
-/// The first address above a slot's stack.
+/// Returns the first address above a slot's stack.
 ///
 /// # Panics
 /// If there is no such slot.
@@ -77,7 +77,7 @@ pub unsafe fn set_thread_stack(slot: usize, frames: Option<[u64; THREAD_STACK_SI
     }
 }
 
-/// Whether an address lies in the guard region below a kernel thread's stack.
+/// Returns whether an address lies in the guard region below a kernel thread's stack.
 pub(crate) fn is_guard(address: usize) -> bool {
     address
         .checked_sub(STACK_WINDOW)

@@ -69,7 +69,7 @@ pub struct Tables<'a> {
 const COVER: [u64; 3] = [1 << 12, 1 << 21, 1 << 30];
 
 impl<'a> Tables<'a> {
-    /// The table in `frames`, whose physical address is `physical` and of which the first `used` are in use. With
+    /// Makes the table in `frames`, whose physical address is `physical` and of which the first `used` are in use. With
     /// `used` at 0 it is new and empty.
     pub fn new(frames: &'a mut [Table], used: &'a mut usize, physical: u64) -> Tables<'a> {
         *used = (*used).max(1);
@@ -120,7 +120,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// The unused entry of this level for an address; makes the tables above it.
+    /// Returns the unused entry of this level for an address; makes the tables above it.
     fn entry(&mut self, address: u64, level: usize) -> Result<&mut u64, MapError> {
         let mut table = 0;
         for above in (level + 1..3).rev() {

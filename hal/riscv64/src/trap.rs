@@ -141,7 +141,7 @@ unsafe extern "C" {
     fn hal_load_floating_point(registers: *const u8);
 }
 
-/// The address of the trap vector.
+/// Returns the address of the trap vector.
 pub fn vector() -> usize {
     hal_trap_vector as *const () as usize
 }
@@ -238,9 +238,9 @@ fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
     Some(reason(cause, value))
 }
 
-/// Whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do not report
-/// the instruction deliver 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
-/// Listings".)
+/// Returns whether an instruction that was illegal may be legal when the floating-point unit is on. Machines that do
+/// not report the instruction deliver 0. (Unprivileged architecture, "RV32/64G Instruction Set Listings" and "RVC
+/// Instruction Set Listings".)
 fn may_be_floating_point(bits: u32) -> bool {
     match bits & 3 {
         _ if bits == 0 => true,

@@ -125,7 +125,7 @@ impl Buffer {
         (count > 0).then_some(Buffer { header, capacity, frame_bits, frames })
     }
 
-    /// The kilobyte that contains an offset, and the index of the word.
+    /// Returns the kilobyte that contains an offset, and the index of the word.
     #[inline(always)]
     fn words(&self, offset: usize) -> (Ref<Words>, usize) {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
@@ -133,19 +133,19 @@ impl Buffer {
         (frame.kilobyte((within / size_of::<Words>()) as u64), within % size_of::<Words>() / 8)
     }
 
-    /// The words of an entry at an offset.
+    /// Returns the words of an entry at an offset.
     #[inline(always)]
     fn entry(&self, offset: usize) -> Entry {
         let (words, first) = self.words(offset);
         Entry { words, first }
     }
 
-    /// The state word of the kernel's side: awake, asleep or broken.
+    /// Returns the state word of the kernel's side: awake, asleep or broken.
     fn handler(&self) -> &AtomicU64 {
         self.header.atomic(syscall_buffer::HANDLER_OFFSET / 8)
     }
 
-    /// The state word of the thread's side.
+    /// Returns the state word of the thread's side.
     fn receiver(&self) -> &AtomicU64 {
         self.header.atomic(RECEIVER_OFFSET / 8)
     }
@@ -364,7 +364,7 @@ impl Kernel {
             .min_by_key(urgency)
     }
 
-    /// The most important handler that no hart runs.
+    /// Returns the most important handler that no hart runs.
     fn best_handler(&self) -> Option<Ref<Tcb>> {
         let handlers = &self.handlers[self.domains.index()];
         handlers.highest().and_then(|priority| handlers.first(priority))
@@ -448,8 +448,8 @@ impl Kernel {
         }
     }
 
-    /// Whether this hart has something more important to run than this thread's handler. Another hart may have made it
-    /// ready while this hart waited for the lock.
+    /// Returns whether this hart has something more important to run than this thread's handler. Another hart may have
+    /// made it ready while this hart waited for the lock.
     fn is_outdone(&self, thread: Ref<Tcb>) -> bool {
         let is_above = |priority: u8| priority > thread.priority.get();
         thread.domain.get() != self.domains.current()
@@ -480,7 +480,7 @@ impl Kernel {
         }
     }
 
-    /// Whether this hart polls an empty buffer.
+    /// Returns whether this hart polls an empty buffer.
     pub(crate) fn lingers(&self) -> bool {
         self.node().serving.get().is_some() && self.node().linger_until.get() != 0
     }

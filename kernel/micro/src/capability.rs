@@ -6,7 +6,7 @@ use abi_sel4::object::{
 use abi_sel4::{CNodeData, Rights};
 use objects::{Capability, Dying, VirtualRights};
 
-/// Whether the second capability's object is the first's or a part of it (seL4's `sameRegionAs`).
+/// Returns whether the second capability's object is the first's or a part of it (seL4's `sameRegionAs`).
 pub fn same_region(above: &Capability, below: &Capability) -> bool {
     use Capability::*;
     match (above, below) {
@@ -33,7 +33,7 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
     }
 }
 
-/// Whether both capabilities refer to the same object (seL4's `sameObjectAs`).
+/// Returns whether both capabilities refer to the same object (seL4's `sameObjectAs`).
 pub fn same_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {
@@ -45,13 +45,13 @@ pub fn same_object(first: &Capability, second: &Capability) -> bool {
     }
 }
 
-/// Whether a capability's object lies in this memory.
+/// Returns whether a capability's object lies in this memory.
 #[inline]
 pub fn is_within(base: u64, bits: u8, capability: &Capability) -> bool {
     extent(capability).is_some_and(|(start, end)| base <= start && end - base < 1 << bits)
 }
 
-/// The physical memory of a capability's object: first and last byte. `None` for an object without memory.
+/// Returns the physical memory of a capability's object: first and last byte. `None` for an object without memory.
 #[inline]
 pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
     use Capability::*;

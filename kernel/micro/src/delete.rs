@@ -201,7 +201,8 @@ impl Kernel {
         self.reschedule();
     }
 
-    /// Whether deleting a slot's capability may take long, so that no other operation may replace the capability.
+    /// Returns whether deleting a slot's capability may take long, so that no other operation may replace the
+    /// capability.
     pub(crate) fn is_long_deletion(&self, slot: Ref<Slot>) -> bool {
         match slot.capability.get() {
             Capability::Remains { .. } => true,
@@ -215,7 +216,7 @@ fn waiting(queue: &Queue) -> bool {
     queue.head.get().is_some()
 }
 
-/// Whether a slot is one of an object's own.
+/// Returns whether a slot is one of an object's own.
 pub(crate) fn has_slot(object: Dying, slot: Ref<Slot>) -> bool {
     object.slots().is_some_and(|(first, count)| {
         let place = slot.physical().wrapping_sub(first.physical()) / size_of::<Slot>() as u64;

@@ -14,7 +14,7 @@ use objects::{Capability, Lineage, Page, Ref, Slot, tag};
 use crate::capability::{is_within, same_object, same_region};
 use crate::ring;
 
-/// Whether the second capability, which must follow the first in the list, is a child of the first.
+/// Returns whether the second capability, which must follow the first in the list, is a child of the first.
 pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
     if !parent.is_revocable() {
         return false;
@@ -33,7 +33,7 @@ pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
     }
 }
 
-/// Whether anything is derived from a slot's capability.
+/// Returns whether anything is derived from a slot's capability.
 #[inline]
 pub fn has_children(slot: Ref<Slot>) -> bool {
     slot.next.get().is_some_and(|next| is_parent(&slot, &next))
@@ -54,7 +54,7 @@ pub fn has_objects(slot: Ref<Slot>, base: u64, bits: u8) -> bool {
     slot.is_revocable() && slot.next.get().is_some_and(|next| is_within(base, bits, &next.capability.get()))
 }
 
-/// Whether a slot's capability is the last one of its object.
+/// Returns whether a slot's capability is the last one of its object.
 pub fn is_final(slot: Ref<Slot>) -> bool {
     let capability = slot.capability.get();
     let same = |other: Option<Ref<Slot>>| other.is_some_and(|other| same_object(&capability, &other.capability.get()));
@@ -122,7 +122,7 @@ fn link_behind(before: Ref<Slot>, slot: Ref<Slot>) {
     }
 }
 
-/// The relation of a capability derived from `source` to the capabilities that follow it.
+/// Returns the relation of a capability derived from `source` to the capabilities that follow it.
 fn lineage(derived: &Capability, source: &Capability) -> Lineage {
     let is_original = match (derived, source) {
         (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: from, .. }) => badge != from,
@@ -195,7 +195,7 @@ pub fn remove(slot: Ref<Slot>) {
     slot.reset();
 }
 
-/// The capability that a copy would have.
+/// Returns the capability that a copy would have.
 ///
 /// # Errors
 /// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be copied.

@@ -132,7 +132,7 @@ pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
     }
 }
 
-/// The fault message for a fault at this address, if it fits into registers.
+/// Returns the fault message for a fault at this address, if it fits into registers.
 #[inline(always)]
 pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: ThreadFault) -> Option<[u64; 4]> {
     match fault {

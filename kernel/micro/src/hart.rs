@@ -83,7 +83,8 @@ impl Harts {
         self.waiting.fetch_and(!(1 << hart), Ordering::Relaxed);
     }
 
-    /// Whether a hart waits for the lock, perhaps with an interrupt that is more urgent than a long operation here.
+    /// Returns whether a hart waits for the lock, perhaps with an interrupt that is more urgent than a long operation
+    /// here.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
         cfg!(feature = "smp") && self.waiting.load(Ordering::Relaxed) != 0

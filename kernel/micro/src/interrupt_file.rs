@@ -88,7 +88,7 @@ pub struct NewSender {
     mapping: Option<Mapping>,
 }
 
-/// Whether a thread waits for its bound notification.
+/// Returns whether a thread waits for its bound notification.
 fn waits(thread: Ref<Tcb>) -> bool {
     match thread.state() {
         ThreadState::BlockedOnReceive => true,

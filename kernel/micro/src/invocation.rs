@@ -44,43 +44,43 @@ impl Arguments {
         Arguments { thread: proxy, buffer, length, capabilities, mode: SendMode::Call }
     }
 
-    /// The thread that gets the answer.
+    /// Returns the thread that gets the answer.
     #[inline(always)]
     pub fn thread(&self) -> Ref<Tcb> {
         self.thread
     }
 
-    /// Number of message words.
+    /// Returns the number of message words.
     #[inline(always)]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether the thread waits for an answer.
+    /// Returns whether the thread waits for an answer.
     #[inline(always)]
     pub fn is_call(&self) -> bool {
         self.mode.is_call()
     }
 
-    /// The mode of the system call.
+    /// Returns the mode of the system call.
     #[inline(always)]
     pub fn mode(&self) -> SendMode {
         self.mode
     }
 
-    /// A message word.
+    /// Returns a message word.
     #[inline(always)]
     pub fn word(&self, index: usize) -> u64 {
         message_register(self.thread, self.buffer, index)
     }
 
-    /// The first message words; the caller has checked the length.
+    /// Returns the first message words; the caller has checked the length.
     #[inline(always)]
     pub fn words<const COUNT: usize>(&self) -> [u64; COUNT] {
         core::array::from_fn(|index| self.word(index))
     }
 
-    /// The first message words, with a check of the length.
+    /// Returns the first message words, with a check of the length.
     ///
     /// # Errors
     /// If the message is shorter.
@@ -92,7 +92,7 @@ impl Arguments {
         Ok(self.words())
     }
 
-    /// The slot of a capability argument.
+    /// Returns the slot of a capability argument.
     ///
     /// # Errors
     /// If the message has no such capability.

@@ -408,7 +408,7 @@ fn transfer_capabilities(
     (count, unwrapped)
 }
 
-/// The empty slot in which a thread receives a capability.
+/// Returns the empty slot in which a thread receives a capability.
 fn receive_slot(receiver: Ref<Tcb>, buffer: Ref<Words>) -> Option<Ref<Slot>> {
     let root = cspace::lookup(receiver, buffer.get(word::RECEIVE_CNODE)).ok()?.capability.get();
     let (index, depth) = (buffer.get(word::RECEIVE_INDEX), buffer.get(word::RECEIVE_DEPTH));

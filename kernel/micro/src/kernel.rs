@@ -62,7 +62,7 @@ impl Kernel {
         }
     }
 
-    /// The index of the hart that holds the lock.
+    /// Returns the index of the hart that holds the lock.
     #[inline(always)]
     pub(crate) fn here(&self) -> usize {
         if MAXIMUM_NODES == 1 { 0 } else { self.here.get() }

@@ -148,7 +148,7 @@ impl Kernel {
         }
     }
 
-    /// Whether the thread that made this kernel entry continues without a context switch.
+    /// Returns whether the thread that made this kernel entry continues without a context switch.
     #[inline(always)]
     fn goes_on(&self, thread: Ref<Tcb>) -> bool {
         let node = self.node();

@@ -45,7 +45,7 @@ pub fn prepare_guest_files() {
     }
 }
 
-/// The physical address of a guest interrupt file's page. A store of an identity to the page makes the identity
+/// Returns the physical address of a guest interrupt file's page. A store of an identity to the page makes the identity
 /// pending.
 pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
     let files = GUEST_FILES.get()?;

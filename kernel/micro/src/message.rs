@@ -27,13 +27,13 @@ pub enum SendMode {
 }
 
 impl SendMode {
-    /// Whether the thread waits for a receiver.
+    /// Returns whether the thread waits for a receiver.
     #[inline(always)]
     pub const fn is_blocking(self) -> bool {
         !matches!(self, SendMode::NonBlocking)
     }
 
-    /// Whether the thread waits for a reply.
+    /// Returns whether the thread waits for a reply.
     #[inline(always)]
     pub const fn is_call(self) -> bool {
         matches!(self, SendMode::Call)
@@ -69,25 +69,25 @@ pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index:
     true
 }
 
-/// The address of a capability in a message.
+/// Returns the address of a capability in a message.
 #[inline(always)]
 pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
     buffer.get(word::CAPABILITIES + index)
 }
 
-/// A thread's IPC buffer for sending, if it has one with at least read rights.
+/// Returns a thread's IPC buffer for sending, if it has one with at least read rights.
 #[inline(always)]
 pub fn send_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
     buffer(thread, VirtualRights::ReadOnly)
 }
 
-/// A thread's IPC buffer for receiving, if it has one with write rights.
+/// Returns a thread's IPC buffer for receiving, if it has one with write rights.
 #[inline(always)]
 pub fn receive_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
     buffer(thread, VirtualRights::ReadWrite)
 }
 
-/// A thread's IPC buffer, if its frame capability has at least these rights.
+/// Returns a thread's IPC buffer, if its frame capability has at least these rights.
 #[inline(always)]
 fn buffer(thread: Ref<Tcb>, needed: VirtualRights) -> Option<Ref<Words>> {
     let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;

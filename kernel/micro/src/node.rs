@@ -26,8 +26,8 @@ pub enum Action {
     Switch(Ref<Tcb>),
 }
 
-/// The place of a priority in the bitmaps: the highest priority first, because a machine without an instruction for it
-/// finds a word's lowest bit with a multiplication, and its highest only with many instructions.
+/// Returns the place of a priority in the bitmaps: the highest priority first, because a machine without an instruction
+/// for it finds a word's lowest bit with a multiplication, and its highest only with many instructions.
 #[inline(always)]
 fn place(priority: u8) -> (usize, u32) {
     let place = u32::from(u8::MAX - priority);
@@ -39,7 +39,7 @@ pub type Link = Cell<Option<Ref<Tcb>>>;
 
 /// The links of a thread in the queues of one kind. A thread can be in one queue of each kind.
 pub trait Links {
-    /// The thread's links: next and previous.
+    /// Returns the thread's links: next and previous.
     fn of(thread: &Tcb) -> (&Link, &Link);
 }
 
@@ -89,7 +89,7 @@ impl<Kind: Links> Ready<Kind> {
         }
     }
 
-    /// The highest priority with a ready thread.
+    /// Returns the highest priority with a ready thread.
     #[inline(always)]
     pub fn highest(&self) -> Option<u8> {
         let summary = self.summary.get();
@@ -101,14 +101,14 @@ impl<Kind: Links> Ready<Kind> {
         Some(255 - (level * 64 + bit) as u8)
     }
 
-    /// Whether no thread with a higher priority is ready.
+    /// Returns whether no thread with a higher priority is ready.
     #[inline(always)]
     pub fn has_none_above(&self, priority: u8) -> bool {
         let (level, bit) = place(priority);
         self.summary.get() & ((1 << level) - 1) == 0 && self.levels[level].get() & ((1 << bit) - 1) == 0
     }
 
-    /// The first thread of a priority.
+    /// Returns the first thread of a priority.
     #[inline(always)]
     pub fn first(&self, priority: u8) -> Option<Ref<Tcb>> {
         self.queues[usize::from(priority)].head.get()
@@ -177,7 +177,7 @@ impl<Kind: Links> Ready<Kind> {
         }
     }
 
-    /// Whether a thread of this priority is ready according to the bitmaps.
+    /// Returns whether a thread of this priority is ready according to the bitmaps.
     pub(crate) fn is_marked(&self, priority: u8) -> bool {
         let (level, bit) = place(priority);
         let word = self.levels[level].get();

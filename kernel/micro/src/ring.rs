@@ -12,7 +12,7 @@ pub fn alone(slot: Ref<Slot>) -> Ring {
     Ring { next: slot, previous: slot }
 }
 
-/// The object whose remains are in a slot, and its ring.
+/// Returns the object whose remains are in a slot, and its ring.
 fn remains(slot: Ref<Slot>) -> Option<(Dying, Ring)> {
     match slot.capability.get() {
         Capability::Remains { object, ring } => Some((object, ring)),

@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::node::{Action, MAXIMUM_DOMAINS, Ready, TICKS_IN_A_TURN};
 
 impl Kernel {
-    /// The thread that made this kernel entry.
+    /// Returns the thread that made this kernel entry.
     ///
     /// # Panics
     /// If the hart is idle: only kernel entries that a thread made may call this.

@@ -116,7 +116,7 @@ impl Shared {
 }
 
 impl Kernel {
-    /// Whether another hart waits for the lock.
+    /// Returns whether another hart waits for the lock.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
         self.harts.others_wait()

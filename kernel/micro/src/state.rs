@@ -48,7 +48,7 @@ impl Domains {
         }
     }
 
-    /// The domain whose threads run.
+    /// Returns the domain whose threads run.
     #[inline(always)]
     pub fn current(&self) -> u8 {
         self.current.get()
@@ -60,12 +60,12 @@ impl Domains {
         usize::from(self.current.get()) % MAXIMUM_DOMAINS
     }
 
-    /// Number of domains that programs can use.
+    /// Returns the number of domains that programs can use.
     pub fn known(&self) -> u64 {
         self.known.get().into()
     }
 
-    /// Whether the domain's time is over.
+    /// Returns whether the domain's time is over.
     pub fn is_over(&self) -> bool {
         self.ticks_left.get() == 0
     }
@@ -80,7 +80,7 @@ impl Domains {
         left <= 1
     }
 
-    /// An entry of the schedule.
+    /// Returns an entry of the schedule.
     ///
     /// # Panics
     /// If the index is too large.
@@ -96,7 +96,7 @@ impl Domains {
         self.schedule[index].set(period);
     }
 
-    /// The entry with which the schedule begins.
+    /// Returns the entry with which the schedule begins.
     pub fn start(&self) -> usize {
         self.start.get()
     }
@@ -159,13 +159,13 @@ impl Interrupts {
         self.slots.set(Some(first));
     }
 
-    /// The slot for an interrupt's notification.
+    /// Returns the slot for an interrupt's notification.
     pub fn slot(&self, irq: u16) -> Option<Ref<Slot>> {
         let first = self.slots.get()?;
         (u64::from(irq) < IRQ_SLOTS).then(|| first.slot(irq.into()))
     }
 
-    /// The use of an interrupt; `None` if the number is too large.
+    /// Returns the use of an interrupt; `None` if the number is too large.
     pub fn state(&self, irq: u32) -> Option<IrqState> {
         self.states.get(irq as usize).map(Cell::get)
     }
@@ -179,7 +179,7 @@ impl Interrupts {
         place.is_some()
     }
 
-    /// Number of used interrupts.
+    /// Returns the number of used interrupts.
     pub fn in_use(&self) -> usize {
         self.states.iter().filter(|state| state.get() != IrqState::Inactive).count()
     }
@@ -202,7 +202,7 @@ impl DeferredFlushes {
         DeferredFlushes { is_deferring: Cell::new(false), asid: Cell::new(0), address: Cell::new(0) }
     }
 
-    /// Whether flushes are deferred at present.
+    /// Returns whether flushes are deferred at present.
     #[inline(always)]
     pub fn is_deferring(&self) -> bool {
         self.is_deferring.get()
@@ -269,27 +269,27 @@ impl Senders {
         Senders { each: [const { FREE }; SENDERS], in_use: Cell::new(0), had_any: Cell::new(false) }
     }
 
-    /// The entry with this number.
+    /// Returns the entry with this number.
     pub fn get(&self, page: u8) -> Option<&Sender> {
         self.each.get(usize::from(page))
     }
 
-    /// All entries, including free ones.
+    /// Returns all entries, including free ones.
     pub fn iter(&self) -> core::slice::Iter<'_, Sender> {
         self.each.iter()
     }
 
-    /// Number of used entries.
+    /// Returns the number of used entries.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
     }
 
-    /// Whether no entry is free.
+    /// Returns whether no entry is free.
     pub fn is_full(&self) -> bool {
         self.in_use.get() == SENDERS
     }
 
-    /// Whether an entry was ever used.
+    /// Returns whether an entry was ever used.
     pub fn had_any(&self) -> bool {
         self.had_any.get()
     }

@@ -471,7 +471,7 @@ impl Kernel {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }
     }
 
-    /// Whether a long operation must stop for an interrupt or for a hart that waits for the lock.
+    /// Returns whether a long operation must stop for an interrupt or for a hart that waits for the lock.
     #[inline(always)]
     pub(crate) fn must_stop(&self) -> bool {
         !platform::machine::pending().is_empty() || self.others_wait()

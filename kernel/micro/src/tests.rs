@@ -63,7 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether `node` is below `above` in the model.
+/// Returns whether `node` is below `above` in the model.
 fn is_below(model: &[Option<Derived>], mut node: usize, above: usize) -> bool {
     while let Some(parent) = model[node].and_then(|derived| derived.parent) {
         if parent == above {
@@ -373,7 +373,7 @@ impl Machine {
         (answer.label(), core::array::from_fn(|index| self.init.register_at(12 + index).get()))
     }
 
-    /// The first untyped memory of at least this size that is not device memory.
+    /// Returns the first untyped memory of at least this size that is not device memory.
     fn untyped(&self, bits: u64) -> u64 {
         let (first, end) = (self.information(19), self.information(20));
         (first..end)
@@ -1145,7 +1145,7 @@ fn random_invocations(random: &mut Random, machine: &Machine, count: usize) -> V
     asked
 }
 
-/// The visible state of the slots: kinds, neighbours in the derivation list, and mappings of pages.
+/// Returns the visible state of the slots: kinds, neighbours in the derivation list, and mappings of pages.
 fn visible_state(machine: &Machine) -> Vec<String> {
     let free = machine.first_empty();
     let node = machine.slot(0).physical();

@@ -371,7 +371,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A thread's address space; the kernel's, in which the thread has no access, if it has none that is alive.
+    /// Returns a thread's address space; the kernel's, in which the thread has no access, if it has none that is alive.
     ///
     /// SPACE-EPOCH: the result is cached in the thread, and valid while the kernel's epoch is unchanged. The epoch
     /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID
@@ -399,7 +399,7 @@ impl Kernel {
         space.unwrap_or_else(Space::kernel::<Machine>)
     }
 
-    /// A thread's address space, if it has one that is alive.
+    /// Returns a thread's address space, if it has one that is alive.
     pub(crate) fn address_space(&self, thread: Ref<Tcb>) -> Option<Space> {
         let (table, asid) = thread.own_slot(own::VSPACE).capability.mapped_table()?;
         (self.root_of(asid) == Some(table)).then(|| Space::new::<Machine>(table, asid))
@@ -456,7 +456,7 @@ fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationE
     }
 }
 
-/// The maximum controlled priority of the authority, the thread whose capability is the first of the message.
+/// Returns the maximum controlled priority of the authority, the thread whose capability is the first of the message.
 fn authority(arguments: &Arguments) -> Result<u8, InvocationError> {
     match arguments.capability(0)?.capability.get() {
         Capability::Thread { tcb } => Ok(tcb.maximum_priority.get()),

@@ -21,12 +21,12 @@ const LIMIT: u64 = configuration::RETYPE_LIMIT as u64;
 /// Logarithm of the number of bytes that are cleared between two preemption points.
 const CHUNK_BITS: u32 = 12;
 
-/// Number of free bytes of untyped memory of `1 << bits` bytes.
+/// Returns the number of free bytes of untyped memory of `1 << bits` bytes.
 pub fn free_bytes(bits: u8, used: u64) -> u64 {
     (1 << bits) - used
 }
 
-/// Offset of the next object of a size.
+/// Returns the offset of the next object of a size.
 pub fn align(used: u64, object_bits: u32) -> u64 {
     used.next_multiple_of(1 << object_bits)
 }

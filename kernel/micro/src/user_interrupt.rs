@@ -140,7 +140,7 @@ impl Kernel {
         }
     }
 
-    /// Whether a thread's next interrupt must wait for a tick of its hart.
+    /// Returns whether a thread's next interrupt must wait for a tick of its hart.
     fn was_interrupted_enough(&self, thread: Ref<Tcb>) -> bool {
         let interrupts = &thread.interrupts;
         let next_tick = self.nodes[self.node_of(thread)].next_tick.get();

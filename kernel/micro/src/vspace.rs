@@ -56,7 +56,7 @@ mod entry {
         (entry >> 10 & ((1 << 44) - 1)) << 12
     }
 
-    /// Whether the entry points to another table.
+    /// Returns whether the entry points to another table.
     pub const fn is_table(entry: u64) -> bool {
         entry & (VALID | LEAF) == VALID
     }
@@ -138,13 +138,13 @@ pub enum Call {
 }
 
 impl Kernel {
-    /// The pool of an ASID.
+    /// Returns the pool of an ASID.
     #[inline(always)]
     fn pool_of(&self, asid: u16) -> Option<Ref<AsidPool>> {
         self.asid_pools[usize::from(asid >> ASID_POOL_INDEX_BITS) % POOLS].get()
     }
 
-    /// The root of the address space with this ASID.
+    /// Returns the root of the address space with this ASID.
     #[inline(always)]
     pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
         self.pool_of(asid)?.roots[usize::from(asid) % IDENTIFIERS].get()
@@ -291,7 +291,7 @@ impl Kernel {
         Ok(Mapping { asid, address })
     }
 
-    /// Whether a small page can be mapped at this place, and none is mapped.
+    /// Returns whether a small page can be mapped at this place, and none is mapped.
     pub(crate) fn is_unmapped_page(&self, mapping: Mapping) -> bool {
         self.root_of(mapping.asid).is_some_and(|root| {
             let place = walk(root, mapping.address);
@@ -323,7 +323,7 @@ impl Kernel {
         }
     }
 
-    /// Whether the last page mapped at this place was a sender page whose capability was deleted.
+    /// Returns whether the last page mapped at this place was a sender page whose capability was deleted.
     pub(crate) fn is_revoked_sender(&self, mapping: Mapping) -> bool {
         self.is_unmapped_page(mapping)
             && self.root_of(mapping.asid).is_some_and(|root| walk(root, mapping.address).get() == entry::REVOKED)
@@ -502,7 +502,7 @@ impl Kernel {
         }
     }
 
-    /// The place at which a page is mapped, if it still is.
+    /// Returns the place at which a page is mapped, if it still is.
     pub(crate) fn page_place(&self, base: u64, size: FrameSize, mapping: Mapping) -> Option<Place> {
         let place = walk(self.root_of(mapping.asid)?, mapping.address);
         let found = place.get();
@@ -518,7 +518,7 @@ impl Kernel {
         }
     }
 
-    /// The place at which a table is mapped, if it still is.
+    /// Returns the place at which a table is mapped, if it still is.
     pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<Place> {
         let mut bits = TOPMOST_BITS;
         let mut above = self.root_of(mapping.asid)?;
@@ -604,7 +604,7 @@ pub fn mark_root(root: Ref<PageTable>) {
     root_mark(root).mark();
 }
 
-/// The place of an address space's mark: the last entry, which is the kernel's.
+/// Returns the place of an address space's mark: the last entry, which is the kernel's.
 fn root_mark(root: Ref<PageTable>) -> Place {
     Place { table: root, index: ENTRIES - 1, bits: TOPMOST_BITS }
 }

@@ -32,7 +32,7 @@ impl Cid {
         Cid(raw)
     }
 
-    /// The number: generation in the upper half, index in the lower half. Never 0 for a coroutine.
+    /// Returns the number: generation in the upper half, index in the lower half. Never 0 for a coroutine.
     pub const fn raw(self) -> u64 {
         self.0
     }
@@ -42,10 +42,11 @@ impl Cid {
 ///
 /// The scheduler holds no lock when it calls one of these functions.
 pub trait Platform: Sync + 'static {
-    /// Number of the calling worker; any number if the caller is not a worker.
+    /// Returns the number of the calling worker; any number if the caller is not a worker.
     fn worker(&self) -> usize;
 
-    /// The calling worker; `None` if the caller is not a worker. Called only if [`sharing`](Self::sharing) is lazy.
+    /// Returns the calling worker; `None` if the caller is not a worker. Called only if [`sharing`](Self::sharing) is
+    /// lazy.
     fn calling_worker(&self) -> Option<usize> {
         Some(self.worker())
     }
@@ -75,8 +76,8 @@ pub trait Platform: Sync + 'static {
     /// Whether [`wake_affinity`](Self::wake_affinity) is called at each use of a waker.
     const HAS_AFFINITY: bool = false;
 
-    /// The worker to which a woken coroutine migrates: the calling worker, if it will soon look for ready coroutines.
-    /// `None` leaves the coroutine to the worker on which it ran last.
+    /// Returns the worker to which a woken coroutine migrates: the calling worker, if it will soon look for ready
+    /// coroutines. `None` leaves the coroutine to the worker on which it ran last.
     #[inline]
     fn wake_affinity(&self) -> Option<usize> {
         None
@@ -89,7 +90,7 @@ pub trait Platform: Sync + 'static {
         let _ = cid;
     }
 
-    /// The policy for notifying an idle worker of coroutines that a busy worker could run. Called once, by
+    /// Returns the policy for notifying an idle worker of coroutines that a busy worker could run. Called once, by
     /// `initialise`.
     fn sharing(&self) -> Sharing {
         Sharing::Eager
@@ -472,7 +473,7 @@ impl Executor {
         status(unsafe { (self.table().set_priority)(self.core(), cid.0, priority.number().into()) })
     }
 
-    /// A coroutine's priority.
+    /// Returns a coroutine's priority.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -482,7 +483,7 @@ impl Executor {
         u8::try_from(priority).ok().and_then(Priority::new).ok_or(Stale)
     }
 
-    /// The kind that a coroutine was spawned with.
+    /// Returns the kind that a coroutine was spawned with.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -492,7 +493,7 @@ impl Executor {
         u16::try_from(kind).map_err(|_| Stale)
     }
 
-    /// State of a coroutine at some moment during the call.
+    /// Returns the state of a coroutine at some moment during the call.
     ///
     /// # Errors
     /// [`Stale`]: it has exited, or never existed.
@@ -505,7 +506,7 @@ impl Executor {
             .ok_or(Stale)
     }
 
-    /// The calling coroutine; `None` outside of a poll.
+    /// Returns the calling coroutine; `None` outside of a poll.
     pub fn current(&'static self) -> Option<Cid> {
         let table = self.table();
         // SAFETY: initialised, as `table` has checked.
@@ -516,8 +517,8 @@ impl Executor {
         if cid == 0 { None } else { Some(Cid(cid)) }
     }
 
-    /// The coroutine that a waker wakes; `None` if the waker is not this executor's, for example because a combinator
-    /// made it. Storing the cid instead of the waker takes half the memory.
+    /// Returns the coroutine that a waker wakes; `None` if the waker is not this executor's, for example because a
+    /// combinator made it. Storing the cid instead of the waker takes half the memory.
     #[inline]
     pub fn cid_of(&'static self, waker: &Waker) -> Option<Cid> {
         self.table();
@@ -526,7 +527,8 @@ impl Executor {
         if ours { Some(Cid(waker.data().addr() as u64)) } else { None }
     }
 
-    /// The waker of a coroutine, as in the context of its polls. For a coroutine that has exited it has no effect.
+    /// Returns the waker of a coroutine, as in the context of its polls. For a coroutine that has exited it has no
+    /// effect.
     #[inline]
     pub fn waker(&'static self, cid: Cid) -> Waker {
         self.table();
@@ -536,8 +538,8 @@ impl Executor {
         unsafe { Waker::new(core::ptr::without_provenance(cid.0 as usize), vtable) }
     }
 
-    /// The priorities with ready coroutines, one bit each, over all workers: only a hint, since it may be stale at
-    /// once.
+    /// Returns the priorities with ready coroutines, one bit each, over all workers: only a hint, since it may be stale
+    /// at once.
     pub fn ready(&'static self) -> u64 {
         self.table();
         // SAFETY: initialised.
@@ -545,7 +547,7 @@ impl Executor {
         ready.map_or(0, |ready| ready.iter().fold(0, |all, word| all | word.0.load(Ordering::Relaxed)))
     }
 
-    /// The counters of a worker's shard.
+    /// Returns the counters of a worker's shard.
     pub fn counters(&'static self, worker: usize) -> Counters {
         let mut counters = Counters::default();
         // SAFETY: initialised, as `table` has checked.
@@ -580,7 +582,7 @@ impl Executor {
         }
     }
 
-    /// The scheduler's functions. Panics if the executor is not initialised.
+    /// Returns the scheduler's functions. Panics if the executor is not initialised.
     #[inline(always)]
     fn table(&'static self) -> &'static Table {
         // Acquire: pairs with the end of `initialise`.
@@ -617,7 +619,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Number of the worker.
+    /// Returns the number of the worker.
     pub fn number(&self) -> usize {
         self.number
     }
@@ -701,7 +703,7 @@ unsafe impl<T: Send> Sync for JoinHandle<T> {}
 impl<T> Unpin for JoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
-    /// The coroutine's cid.
+    /// Returns the coroutine's cid.
     pub fn cid(&self) -> Cid {
         self.cid
     }
@@ -716,7 +718,7 @@ impl<T> JoinHandle<T> {
     /// Detaches the coroutine, which continues.
     pub fn detach(self) {}
 
-    /// Whether the coroutine has ended.
+    /// Returns whether the coroutine has ended.
     pub fn is_finished(&self) -> bool {
         // SAFETY: the handle owns a share of the block while it has the pointer.
         self.block.is_none_or(|block| unsafe { (*block.as_ptr()).join.is_complete() })

@@ -86,14 +86,14 @@ const fn traced_vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
-/// The vtable of the wakers of the executor with this number.
+/// Returns the vtable of the wakers of the executor with this number.
 #[inline]
 pub(crate) fn vtable_of(executor: usize) -> &'static RawWakerVTable {
     let vtables = if tracer().is_some() { &TRACED_VTABLES } else { &VTABLES };
     &vtables[executor]
 }
 
-/// Whether this is the vtable of the executor with this number.
+/// Returns whether this is the vtable of the executor with this number.
 #[inline]
 pub(crate) fn is_vtable_of(executor: usize, vtable: &'static RawWakerVTable) -> bool {
     core::ptr::eq(vtable, &VTABLES[executor]) || core::ptr::eq(vtable, &TRACED_VTABLES[executor])

@@ -56,7 +56,7 @@ impl<'a> Symbols<'a> {
         parse().ok_or(ImageError::Damaged)
     }
 
-    /// The offset of a defined symbol.
+    /// Returns the offset of a defined symbol.
     pub fn find(&self, name: &str) -> Option<usize> {
         (1..self.count).find_map(|index| {
             let at = self.symbols.checked_add(index.checked_mul(SYMBOL_SIZE)?)?;
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// An image with the symbols `first` at 0x123 and `second` at 0x456, and `undefined`.
+    /// Makes an image with the symbols `first` at 0x123 and `second` at 0x456, and `undefined`.
     fn image() -> Vec<u8> {
         let mut image = std::vec![0; 0x300];
         image[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -83,12 +83,12 @@ pub(crate) enum End {
 }
 
 impl Join {
-    /// The state of a coroutine that has not ended and whose handle exists.
+    /// Makes the state of a coroutine that has not ended and whose handle exists.
     pub fn new(output: u32) -> Join {
         Join { state: AtomicU32::new(EXECUTOR | HANDLE), output, waker: UnsafeCell::new(None) }
     }
 
-    /// Offset of the output in the block, in bytes.
+    /// Returns the offset of the output in the block, in bytes.
     pub fn output(&self) -> u32 {
         self.output
     }
@@ -155,7 +155,7 @@ impl Join {
         if state & COMPLETE != 0 { ended(state) } else { Ready::Pending }
     }
 
-    /// Whether the coroutine has ended.
+    /// Returns whether the coroutine has ended.
     pub fn is_complete(&self) -> bool {
         self.state.load(Ordering::Relaxed) & COMPLETE != 0
     }

@@ -46,7 +46,7 @@ macro_rules! table {
                 Ok(table)
             }
 
-            /// The functions of the scheduler that is linked into this program.
+            /// Returns the functions of the scheduler that is linked into this program.
             #[cfg(any(test, feature = "native"))]
             pub const fn native() -> Table {
                 Table { $($name: entry::$name,)* }

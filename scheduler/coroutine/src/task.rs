@@ -87,7 +87,7 @@ impl Block {
         }
     }
 
-    /// Pointer to the block's header, for the scheduler.
+    /// Returns the pointer to the block's header, for the scheduler.
     pub fn header(block: NonNull<Block>) -> *mut Header {
         block.as_ptr().cast()
     }

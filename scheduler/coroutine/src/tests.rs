@@ -101,7 +101,7 @@ fn ready_in(ready: Ready, worker: usize) -> u64 {
     ready[worker].0.load(Ordering::Relaxed)
 }
 
-/// A coroutine that waits for ever, at home on a worker.
+/// Makes a coroutine that waits for ever, at home on a worker.
 fn sleeper<const HAS_AFFINITY: bool>(
     executor: &'static Executor,
     platform: &Scripted<HAS_AFFINITY>,

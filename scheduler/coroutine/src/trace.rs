@@ -27,7 +27,7 @@ pub fn trace_with(tracer: &'static Tracer) {
     TRACER.store(core::ptr::from_ref(tracer).cast_mut(), Ordering::Release);
 }
 
-/// The tracer, if there is one.
+/// Returns the tracer, if there is one.
 #[inline]
 pub(crate) fn tracer() -> Option<&'static Tracer> {
     // SAFETY: only `trace_with` writes it, from a static reference.

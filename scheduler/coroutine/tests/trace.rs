@@ -38,7 +38,7 @@ fn events() -> Vec<Event> {
     std::mem::take(&mut EVENTS.lock().unwrap())
 }
 
-/// A coroutine that yields and waits once, and its waker when it has waited.
+/// Returns a coroutine that yields and waits once, and its waker when it has waited.
 fn spawn(executor: &'static Executor) -> (JoinHandle<()>, Arc<Mutex<Option<Waker>>>) {
     let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
     let place = waker.clone();

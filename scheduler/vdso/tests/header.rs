@@ -13,7 +13,7 @@ use scheduler::{Counters, Executor, Header, Hooks, Outcome, ReadyWord, SHARDS, S
 const HEADER: &str = include_str!("../../../user/c/cops.h");
 const IMAGE: &str = include_str!("../src/lib.rs");
 
-/// The header without its comments.
+/// Returns the header without its comments.
 fn code() -> String {
     let mut code = String::new();
     let mut rest = HEADER;
@@ -25,7 +25,7 @@ fn code() -> String {
     code + rest
 }
 
-/// The macros that are defined as numbers.
+/// Returns the macros that are defined as numbers.
 fn numbers() -> BTreeMap<String, i64> {
     let code = code();
     let number = |line: &str| {
@@ -130,7 +130,7 @@ fn the_completion_ring_is_the_kernel_s() {
     assert!(header.contains("    uint64_t token;\n    uint64_t cid;\n    uint64_t result;\n    uint64_t reserved;\n"));
 }
 
-/// The declarations between the braces of a structure.
+/// Returns the declarations between the braces of a structure.
 fn fields(structure: &str) -> Vec<String> {
     let code = code();
     let (_, rest) = code.split_once(&format!("struct {structure} {{")).expect("the structure is there");
@@ -139,7 +139,7 @@ fn fields(structure: &str) -> Vec<String> {
     fields.filter(|field| !field.is_empty()).collect()
 }
 
-/// The C type of a parameter or result, ready for a name after it.
+/// Returns the C type of a parameter or result, ready for a name after it.
 fn c_type(rust: &str) -> String {
     match rust {
         "u32" => "uint32_t ".into(),
@@ -157,7 +157,7 @@ fn c_type(rust: &str) -> String {
     }
 }
 
-/// The prototype in C of a function of the image.
+/// Returns the prototype in C of a function of the image.
 fn prototype(name: &str) -> String {
     let start = format!("extern \"C\" fn {name}(");
     let (_, rest) = IMAGE.split_once(&start).unwrap_or_else(|| panic!("the image has no {name}"));

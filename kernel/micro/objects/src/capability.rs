@@ -35,7 +35,7 @@ pub enum FrameSize {
 }
 
 impl FrameSize {
-    /// The logarithm of the size in bytes.
+    /// Returns the logarithm of the size in bytes.
     #[inline(always)]
     pub const fn bits(self) -> u32 {
         PAGE_BITS as u32 + PAGE_TABLE_INDEX_BITS as u32 * self as u32
@@ -70,7 +70,7 @@ pub enum Dying {
 }
 
 impl Dying {
-    /// The object's slots: the first slot and their number.
+    /// Returns the object's slots: the first slot and their number.
     #[inline(always)]
     pub fn slots(self) -> Option<(Ref<Slot>, u64)> {
         match self {
@@ -236,7 +236,7 @@ mod remains {
 pub struct Packed([u64; 2]);
 
 impl Capability {
-    /// The number of this kind of capability, as in the answer of the debugging call.
+    /// Returns the number of this kind of capability, as in the answer of the debugging call.
     #[inline]
     pub fn tag(&self) -> u64 {
         self.pack().0[0] & TAG_MASK
@@ -399,7 +399,7 @@ impl Node {
         Node { slots, radix: u64::from(radix & 63), guard_bits, high_guard: high_bits(guard, guard_bits) }
     }
 
-    /// The guard as a number.
+    /// Returns the guard as a number.
     #[inline]
     pub fn guard(&self) -> u64 {
         low_bits(self.high_guard, self.guard_bits)
@@ -434,19 +434,19 @@ pub struct Page {
 pub struct CapabilityCell(Cell<Packed>);
 
 impl CapabilityCell {
-    /// The capability in the cell.
+    /// Returns the capability in the cell.
     #[inline(always)]
     pub fn get(&self) -> Capability {
         self.0.get().unpack()
     }
 
-    /// The kind of the capability: a constant of [`tag`].
+    /// Returns the kind of the capability: a constant of [`tag`].
     #[inline(always)]
     pub fn tag(&self) -> u64 {
         self.0.get().0[0] & TAG_MASK
     }
 
-    /// The CNode in the cell, if there is one. This function and the following ones exist beside
+    /// Returns the CNode in the cell, if there is one. This function and the following ones exist beside
     /// [`get`](CapabilityCell::get) because almost every system call uses them.
     #[inline(always)]
     pub fn node(&self) -> Option<Node> {
@@ -458,7 +458,7 @@ impl CapabilityCell {
         Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, high_guard })
     }
 
-    /// The endpoint in the cell, with badge and rights, if there is one.
+    /// Returns the endpoint in the cell, with badge and rights, if there is one.
     #[inline(always)]
     pub fn endpoint(&self) -> Option<(Ref<Endpoint>, u64, Rights)> {
         let Packed([first, badge]) = self.0.get();
@@ -468,7 +468,7 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, badge, Rights::from_word(first >> 8)))
     }
 
-    /// The page of ordinary memory in the cell: physical address, size and rights, if there is one.
+    /// Returns the page of ordinary memory in the cell: physical address, size and rights, if there is one.
     #[inline(always)]
     pub fn memory(&self) -> Option<(u64, FrameSize, VirtualRights)> {
         let Packed([first, second]) = self.0.get();
@@ -479,7 +479,7 @@ impl CapabilityCell {
         Some(((second & 0xffff_ffff) << 12, frame_size(byte), frame_rights(byte)))
     }
 
-    /// The page or unmapped page table in the cell, if there is one.
+    /// Returns the page or unmapped page table in the cell, if there is one.
     #[inline(always)]
     pub fn page(&self) -> Option<Page> {
         let Packed([first, second]) = self.0.get();
@@ -496,14 +496,14 @@ impl CapabilityCell {
         }
     }
 
-    /// The untyped memory in the cell: physical address and logarithm of the size, if there is any.
+    /// Returns the untyped memory in the cell: physical address and logarithm of the size, if there is any.
     #[inline(always)]
     pub fn untyped(&self) -> Option<(u64, u8)> {
         let Packed([first, base]) = self.0.get();
         (first & TAG_MASK == tag::UNTYPED).then_some((base, (first >> 8) as u8))
     }
 
-    /// The notification in the cell, with its badge, if there is one and the capability has the write right.
+    /// Returns the notification in the cell, with its badge, if there is one and the capability has the write right.
     #[inline(always)]
     pub fn signal(&self) -> Option<(Ref<Notification>, u64)> {
         let Packed([first, badge]) = self.0.get();
@@ -514,7 +514,8 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, badge))
     }
 
-    /// The thread that the reply capability in the cell answers, and whether it has the grant right, if there is one.
+    /// Returns the thread that the reply capability in the cell answers, and whether it has the grant right, if there
+    /// is one.
     #[inline(always)]
     pub fn reply(&self) -> Option<(Ref<Tcb>, bool)> {
         let Packed([first, _]) = self.0.get();
@@ -525,7 +526,7 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, first >> 9 & 1 != 0))
     }
 
-    /// The page table in the cell and its ASID, if there is one and it is mapped.
+    /// Returns the page table in the cell and its ASID, if there is one and it is mapped.
     #[inline(always)]
     pub fn mapped_table(&self) -> Option<(Ref<PageTable>, u16)> {
         let Packed([first, _]) = self.0.get();
@@ -542,7 +543,7 @@ impl CapabilityCell {
         self.0.set(capability.pack());
     }
 
-    /// Whether the cell contains no capability.
+    /// Returns whether the cell contains no capability.
     #[inline(always)]
     pub fn is_null(&self) -> bool {
         self.0.get().0[0] & TAG_MASK == tag::NULL

@@ -104,7 +104,7 @@ pub(crate) fn pointer(physical: u64) -> *mut u8 {
     place::base().wrapping_add(physical as usize) as *mut u8
 }
 
-/// The physical address of an object in the direct map.
+/// Returns the physical address of an object in the direct map.
 #[inline(always)]
 pub fn physical_of<T>(object: &T) -> u64 {
     (core::ptr::from_ref(object) as usize).wrapping_sub(place::base()) as u64
@@ -143,7 +143,7 @@ pub struct Row<T> {
 }
 
 impl<T> Row<T> {
-    /// The object with this index, which must be smaller than the number of claimed objects.
+    /// Returns the object with this index, which must be smaller than the number of claimed objects.
     #[inline(always)]
     pub fn get(&self, index: u64) -> Ref<T> {
         self.first.further(index as u32 * self.units)
@@ -204,7 +204,7 @@ pub fn copy_in(physical: u64, bytes: &[u8]) {
     unsafe { core::ptr::copy(bytes.as_ptr(), target, bytes.len()) };
 }
 
-/// The contents of a page as words that are read and written one by one: programs may change them at any time.
+/// Returns the contents of a page as words that are read and written one by one: programs may change them at any time.
 #[inline]
 pub(crate) fn words(physical: u64) -> Ref<Words> {
     claim(physical)

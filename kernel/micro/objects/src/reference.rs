@@ -41,32 +41,32 @@ impl<T> fmt::Debug for Ref<T> {
 }
 
 impl<T> Ref<T> {
-    /// The reference with this number from [`raw`](Ref::raw); `None` for 0.
+    /// Returns the reference with this number from [`raw`](Ref::raw); `None` for 0.
     #[inline(always)]
     pub(crate) fn from_raw(raw: u32) -> Option<Ref<T>> {
         NonZeroU32::new(raw).map(|raw| Ref(raw, PhantomData))
     }
 
-    /// The reference as a number that is not 0.
+    /// Returns the reference as a number that is not 0.
     #[inline(always)]
     pub fn raw(self) -> u32 {
         self.0.get()
     }
 
-    /// The object's physical address.
+    /// Returns the object's physical address.
     #[inline(always)]
     pub fn physical(self) -> u64 {
         u64::from(self.0.get()) * UNIT
     }
 
-    /// The reference to an object from a Rust reference to it, for example as a part of another object.
+    /// Returns the reference to an object from a Rust reference to it, for example as a part of another object.
     #[inline(always)]
     pub fn of(object: &T) -> Ref<T> {
         let physical = memory::physical_of(object);
         Ref::from_raw((physical / UNIT) as u32).expect("no object is at address 0")
     }
 
-    /// The object this many units of memory behind this object.
+    /// Returns the object this many units of memory behind this object.
     #[inline(always)]
     pub(crate) fn further(self, units: u32) -> Ref<T> {
         Ref(self.0.saturating_add(units), PhantomData)
@@ -91,7 +91,7 @@ impl<T> Deref for Ref<T> {
 }
 
 impl Ref<crate::Slot> {
-    /// The slot `index` places further in the same CNode.
+    /// Returns the slot `index` places further in the same CNode.
     #[inline(always)]
     pub fn slot(self, index: u64) -> Ref<crate::Slot> {
         let units = index as u32 * (size_of::<crate::Slot>() as u64 / UNIT) as u32;
@@ -100,7 +100,7 @@ impl Ref<crate::Slot> {
 }
 
 impl Ref<crate::Slot> {
-    /// This slot and those behind it, `count` in all, which must be slots of one CNode.
+    /// Returns this slot and those behind it, `count` in all, which must be slots of one CNode.
     #[inline(always)]
     pub fn row(&self, count: u64) -> &[crate::Slot] {
         // SAFETY: LIVE-OBJECT: a CNode's slots lie in a row, and the caller guarantees their number; otherwise as in
@@ -119,7 +119,7 @@ impl Ref<crate::Slot> {
 }
 
 impl Ref<crate::Words> {
-    /// The kilobyte `index` places further in the same frame.
+    /// Returns the kilobyte `index` places further in the same frame.
     #[inline(always)]
     pub fn kilobyte(self, index: u64) -> Ref<crate::Words> {
         let units = index as u32 * (size_of::<crate::Words>() as u64 / UNIT) as u32;
@@ -128,14 +128,14 @@ impl Ref<crate::Words> {
 }
 
 impl Ref<crate::Tcb> {
-    /// One of the thread's own slots.
+    /// Returns one of the thread's own slots.
     #[inline(always)]
     pub fn own_slot(self, index: usize) -> Ref<crate::Slot> {
         // A thread begins with its slots, and its alignment is larger than their size.
         Ref::<crate::Slot>(self.0, PhantomData).in_node(index as u64)
     }
 
-    /// One of the slots of the thread's handler.
+    /// Returns one of the slots of the thread's handler.
     ///
     /// # Panics
     /// If the index is too large.

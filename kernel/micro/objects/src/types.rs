@@ -46,13 +46,13 @@ impl Slot {
     /// Position of the count of slots that belongs to a zombie.
     const LEFT_SHIFT: u32 = 8;
 
-    /// Whether the following capabilities of the same object are children of this capability.
+    /// Returns whether the following capabilities of the same object are children of this capability.
     #[inline(always)]
     pub fn is_revocable(&self) -> bool {
         self.flags.get() & Slot::REVOCABLE != 0
     }
 
-    /// Whether this is the first capability with its badge.
+    /// Returns whether this is the first capability with its badge.
     #[inline(always)]
     pub fn is_first_badged(&self) -> bool {
         self.flags.get() & Slot::FIRST_BADGED != 0
@@ -109,14 +109,14 @@ impl Slot {
         self.flags.set(0);
     }
 
-    /// Whether the slot contains no capability.
+    /// Returns whether the slot contains no capability.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.capability.is_null()
     }
 
-    /// Whether all of these slots are empty. Checks eight at a time: one call checks all slots that it fills, without a
-    /// preemption point.
+    /// Returns whether all of these slots are empty. Checks eight at a time: one call checks all slots that it fills,
+    /// without a preemption point.
     #[inline]
     pub fn are_empty(slots: &[Slot]) -> bool {
         let tags = |slots: &[Slot]| slots.iter().fold(0, |tags, slot| tags | slot.capability.tag());
@@ -136,7 +136,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub const fn new() -> Queue {
         Queue { head: Cell::new(None), tail: Cell::new(None) }
     }
@@ -195,7 +195,7 @@ pub enum ThreadState {
 }
 
 impl ThreadState {
-    /// Whether a thread in this state can run.
+    /// Returns whether a thread in this state can run.
     #[inline(always)]
     pub const fn is_runnable(self) -> bool {
         matches!(self, ThreadState::Running | ThreadState::Restart)
@@ -240,7 +240,7 @@ pub enum ThreadFault {
 }
 
 impl ThreadFault {
-    /// The kind of the fault, which is also the kind of its message.
+    /// Returns the kind of the fault, which is also the kind of its message.
     #[inline]
     pub const fn kind(self) -> Fault {
         match self {
@@ -308,7 +308,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// The handler's state.
+    /// Returns the handler's state.
     #[inline(always)]
     pub fn state(&self) -> HandlerState {
         match self.state.get() {
@@ -350,8 +350,8 @@ pub struct UserInterrupts {
 }
 
 impl UserInterrupts {
-    /// Whether the thread has supervisor registers of its own. It keeps them once it has them, since it may be at any
-    /// place of a handler that uses them.
+    /// Returns whether the thread has supervisor registers of its own. It keeps them once it has them, since it may be
+    /// at any place of a handler that uses them.
     #[inline(always)]
     pub fn is_virtualised(&self) -> bool {
         self.is_virtualised.get() != 0
@@ -362,7 +362,7 @@ impl UserInterrupts {
         self.is_virtualised.set(1);
     }
 
-    /// Whether the thread has been interrupted and has not returned yet.
+    /// Returns whether the thread has been interrupted and has not returned yet.
     #[inline(always)]
     pub fn is_in_handler(&self) -> bool {
         self.is_in_handler.get() != 0
@@ -447,7 +447,7 @@ impl Tcb {
     /// Bit of `wait_rights`: the thread waits for a reply once the message is delivered.
     pub const IS_CALL: u8 = 16;
 
-    /// The thread's state.
+    /// Returns the thread's state.
     #[inline(always)]
     pub fn state(&self) -> ThreadState {
         match self.state.get() {
@@ -467,7 +467,7 @@ impl Tcb {
         self.state.set(state as u8);
     }
 
-    /// The thread's fault.
+    /// Returns the thread's fault.
     pub fn fault(&self) -> ThreadFault {
         let [first, second, third] = self.fault_words.get();
         match self.fault_kind() {
@@ -484,12 +484,12 @@ impl Tcb {
         }
     }
 
-    /// The kind of the thread's fault.
+    /// Returns the kind of the thread's fault.
     pub fn fault_kind(&self) -> Fault {
         Fault::from_label(self.fault_label.get()).unwrap_or(Fault::NullFault)
     }
 
-    /// Whether the thread has no fault.
+    /// Returns whether the thread has no fault.
     #[inline(always)]
     pub fn has_no_fault(&self) -> bool {
         self.fault_label.get() == Fault::NullFault.label()
@@ -555,7 +555,7 @@ impl Words {
         self.words[index].load(Relaxed)
     }
 
-    /// The atomic word itself, for accesses that are ordered with the program's.
+    /// Returns the atomic word itself, for accesses that are ordered with the program's.
     ///
     /// # Panics
     /// If the index is too large.
@@ -574,8 +574,8 @@ impl Words {
     }
 }
 
-/// The kilobyte of a program's page at this physical address. Any memory for objects can be accessed as words, because
-/// every bit pattern is valid.
+/// Returns the kilobyte of a program's page at this physical address. Any memory for objects can be accessed as words,
+/// because every bit pattern is valid.
 ///
 /// # Panics
 /// If the address is outside the memory for objects, or not a multiple of a kilobyte.

@@ -12,7 +12,7 @@ use crate::types::{FloatingPointUse, PageTable, Tcb};
 use crate::{Ref, claim};
 
 impl Tcb {
-    /// Address of the thread's next instruction.
+    /// Returns the address of the thread's next instruction.
     #[inline(always)]
     pub fn pc(&self) -> &Cell<u64> {
         self.word(offset_of!(UserContext, pc) / 8)
@@ -35,7 +35,7 @@ impl Tcb {
         self.word(offset_of!(UserContext, x) / 8 + number - 1)
     }
 
-    /// The word with this index among `pc` and the registers, the first fields of the context.
+    /// Returns the word with this index among `pc` and the registers, the first fields of the context.
     #[inline(always)]
     fn word(&self, index: usize) -> &Cell<u64> {
         debug_assert!(index < 32);
@@ -165,25 +165,25 @@ impl Space {
         Space(root.physical() >> 12 | u64::from(asid) << Space::ASID_SHIFT | flag)
     }
 
-    /// The kernel's own address space, in which programs have no access.
+    /// Returns the kernel's own address space, in which programs have no access.
     #[inline]
     pub fn kernel<M: Machine>() -> Space {
         Space(M::kernel_root_ppn())
     }
 
-    /// This address space for a virtualised thread, which the machine runs under another table.
+    /// Returns this address space for a virtualised thread, which the machine runs under another table.
     #[inline]
     pub fn virtualised(self) -> Space {
         Space(self.0 | Space::IS_VIRTUALISED)
     }
 
-    /// Whether it is for a virtualised thread.
+    /// Returns whether this is the address space of a virtualised thread.
     #[inline(always)]
     pub fn is_virtualised(self) -> bool {
         self.0 & Space::IS_VIRTUALISED != 0
     }
 
-    /// The ASID.
+    /// Returns the ASID.
     #[inline(always)]
     pub fn asid(self) -> u16 {
         (self.0 >> Space::ASID_SHIFT) as u16
@@ -191,7 +191,7 @@ impl Space {
 }
 
 impl Tcb {
-    /// The cached address space, if it was stored in this epoch.
+    /// Returns the cached address space, if it was stored in this epoch.
     #[inline(always)]
     pub fn space_in(&self, epoch: u64) -> Option<Space> {
         (self.space_epoch.get() == epoch).then(|| Space(self.space.get()))

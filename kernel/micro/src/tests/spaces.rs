@@ -62,7 +62,7 @@ const FAILED_LOOKUP: u64 = 6;
 const DELETE_FIRST: u64 = 8;
 
 impl Naive {
-    /// The number of mapped tables that cover an address.
+    /// Returns the number of mapped tables that cover an address.
     fn depth(&self, address: u64) -> usize {
         self.tables.iter().flatten().filter(|table| table.covers(address)).count()
     }
@@ -148,17 +148,17 @@ impl Space {
         space
     }
 
-    /// The slot of a table.
+    /// Returns the slot of a table.
     fn table(&self, table: usize) -> u64 {
         self.space + 1 + table as u64
     }
 
-    /// The slot of a page.
+    /// Returns the slot of a page.
     fn page(&self, page: usize) -> u64 {
         self.table(TABLES) + page as u64
     }
 
-    /// The physical address of a page.
+    /// Returns the physical address of a page.
     fn base(page: usize) -> u64 {
         (1 + page as u64) << 32
     }
