@@ -20,6 +20,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
+use abi_unix::types::TimeSpec;
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -562,10 +563,12 @@ impl Program {
         Ok((child, self.read_u32(status)))
     }
 
-    /// Sleeps without looking at completions.
+    /// Sleeps for so long, whatever is posted meanwhile.
     pub(crate) fn sleep_ns(&mut self, ns: usize) {
-        let seen = self.process().posted() as usize;
-        let _ = self.call(SystemCall::WorkerWait, [seen, ns]);
+        let begin = self.room.start;
+        let time = self.store(&TimeSpec::from_ns(ns as u64).to_bytes());
+        self.room.start = begin;
+        assert_eq!(self.call(SystemCall::Sleep, [time, 0]), Ok(0));
     }
 
     /// Takes the completions from its ring, in their order.

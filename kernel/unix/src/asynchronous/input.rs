@@ -425,3 +425,186 @@ pub(crate) fn leave(process: &Process) -> bool {
     calls.tell(process, list.everything_is_last());
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    const PIPES: usize = 4;
+
+    fn reads(program: &mut Program, reader: usize, token: u64, priority: u8) {
+        let place = program.place(8);
+        let priority = Priority::new(priority).unwrap();
+        assert_eq!(program.submit_at(priority, SystemCall::Read, [reader, place, 1], token), None);
+    }
+
+    fn tokens(program: &mut Program) -> Vec<u64> {
+        program.completions().iter().map(|done| done.token).collect()
+    }
+
+    /// The more important call is completed first, although its input came last; equals in the order of their input.
+    #[test]
+    fn calls_that_are_ready_go_on_in_the_order_of_their_importance() {
+        run(|program| {
+            let pipes: Vec<_> = (0..4).map(|_| program.pipe(0)).collect();
+            for (index, priority) in [40, 8, 40, 8].into_iter().enumerate() {
+                reads(program, pipes[index].0, index as u64, priority);
+            }
+            for index in [2, 0, 3, 1] {
+                program.write_to(pipes[index].1, b"x").unwrap();
+            }
+            program.sleep_ns(1_000_000);
+            let order = tokens(program);
+            // Each write may have let the completer run at once, which is more important than the program then.
+            let position = |token| order.iter().position(|other| *other == token).unwrap();
+            assert_eq!(order.len(), 4);
+            assert!(position(3) < position(1) && position(2) < position(0), "{order:?}");
+        });
+    }
+
+    /// Several wait for one pipe: each byte goes to one of them, and the end to all that are left.
+    #[test]
+    fn input_is_shared_by_those_who_wait_for_it() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            for token in 0..6 {
+                reads(program, reader, token, 20);
+            }
+            program.write_to(writer, b"ab").unwrap();
+            program.sleep_ns(1_000_000);
+            let done = program.completions();
+            assert_eq!(done.len(), 2);
+            assert!(done.iter().all(|done| done.result == 1));
+            program.close(writer).unwrap();
+            program.sleep_ns(1_000_000);
+            let done = program.completions();
+            assert_eq!(done.len(), 4);
+            assert!(done.iter().all(|done| done.result == 0));
+        });
+    }
+
+    /// More calls than one turn of the completer takes are all done in the end.
+    #[test]
+    fn more_than_a_turn_are_all_done() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let count = 5 * BATCH as u64 + 3;
+            for token in 0..count {
+                reads(program, reader, token, 20);
+            }
+            program.write_to(writer, &vec![1; count as usize]).unwrap();
+            let mut done = Vec::new();
+            while (done.len() as u64) < count {
+                done.extend(program.await_completions().iter().map(|&(token, result)| {
+                    assert_eq!(result, Ok(1));
+                    token
+                }));
+            }
+            done.sort();
+            assert_eq!(done, (0..count).collect::<Vec<_>>());
+            assert_eq!(program.process().input_calls.count.load(Ordering::Relaxed), 0);
+        });
+    }
+
+    /// A call that is cancelled between its input and its turn is completed once, and the input stays if it was not
+    /// taken.
+    #[test]
+    fn a_call_that_is_ready_can_still_be_cancelled() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            reads(program, reader, 1, 63);
+            program.write_to(writer, b"x").unwrap();
+            let cancelled = program.call(SystemCall::Cancel, [1]);
+            program.sleep_ns(1_000_000);
+            let done: Vec<_> = program.completions().iter().map(|done| done.result as usize).collect();
+            if done == [1] {
+                assert!(matches!(cancelled, Ok(0) | Err(Errno::ENOENT)));
+            } else {
+                assert_eq!((cancelled, done), (Ok(0), vec![errno::encode(Err(Errno::ECANCELED))]));
+                assert_eq!(program.read_from(reader, 8), Ok(b"x".to_vec()));
+            }
+        });
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Begin(usize, u8),
+        Write(usize, usize),
+        Cancel(usize),
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..PIPES, 0..64u8).prop_map(|(pipe, priority)| Step::Begin(pipe, priority)),
+            3 => (0..PIPES, 1..5usize).prop_map(|(pipe, count)| Step::Write(pipe, count)),
+            2 => any::<usize>().prop_map(Step::Cancel),
+            1 => Just(Step::Take),
+        ]
+    }
+
+    /// Whatever is begun, cancelled and answered: each call completes once, and calls wait only while their pipe is
+    /// empty.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let pipes: Vec<_> = (0..PIPES).map(|_| program.pipe(0)).collect();
+        let mut inside = [0usize; PIPES];
+        let mut open: std::collections::BTreeMap<u64, usize> = Default::default();
+        let place = program.place(8);
+        let mut take =
+            |program: &mut Program, inside: &mut [usize; PIPES], open: &mut std::collections::BTreeMap<u64, usize>| {
+                for done in program.completions() {
+                    let pipe = open.remove(&done.token).expect("each call completes once");
+                    match errno::decode(done.result as usize) {
+                        Ok(1) => inside[pipe] -= 1,
+                        other => assert_eq!(other, Err(Errno::ECANCELED)),
+                    }
+                }
+            };
+        for (token, step) in (0u64..).zip(steps) {
+            match *step {
+                Step::Begin(pipe, priority) => {
+                    let priority = Priority::new(priority).unwrap();
+                    match program.submit_at(priority, SystemCall::Read, [pipes[pipe].0, place, 1], token) {
+                        None => drop(open.insert(token, pipe)),
+                        Some(result) => {
+                            assert_eq!(result, Ok(1));
+                            inside[pipe] -= 1;
+                        }
+                    }
+                }
+                Step::Write(pipe, count) => {
+                    inside[pipe] += count;
+                    program.write_to(pipes[pipe].1, &vec![1; count]).unwrap();
+                }
+                Step::Cancel(number) if !open.is_empty() => {
+                    let token = *open.keys().nth(number % open.len()).unwrap();
+                    let _ = program.call(SystemCall::Cancel, [token as usize]);
+                }
+                Step::Cancel(_) => {}
+                Step::Take => {
+                    program.sleep_ns(1_000_000);
+                    take(program, &mut inside, &mut open);
+                    for pipe in open.values() {
+                        assert_eq!(inside[*pipe], 0, "a call waits beside input");
+                    }
+                }
+            }
+        }
+        program.sleep_ns(1_000_000);
+        take(program, &mut inside, &mut open);
+        assert_eq!(program.process().input_calls.count.load(Ordering::Relaxed), open.len());
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(64))]
+
+        #[test]
+        fn calls_complete_once_and_wait_only_without_input(steps in prop::collection::vec(step(), 0..60)) {
+            run(move |program| compare(program, &steps));
+        }
+    }
+}

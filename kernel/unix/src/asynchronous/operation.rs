@@ -531,3 +531,226 @@ pub(crate) fn read_time(process: &Process, address: usize) -> Result<u64, Errno>
     process.copy_in(address, &mut bytes)?;
     TimeSpec::from_bytes(bytes).to_ns().ok_or(Errno::EINVAL)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::{futex, open};
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    fn vector(program: &mut Program, parts: &[(usize, usize)]) -> usize {
+        let words: Vec<u8> = parts
+            .iter()
+            .flat_map(|&(address, length)| [address.to_le_bytes(), length.to_le_bytes()].concat())
+            .collect();
+        program.store(&words)
+    }
+
+    fn time(program: &mut Program, ns: u64) -> usize {
+        program.store(&TimeSpec::from_ns(ns).to_bytes())
+    }
+
+    #[test]
+    fn a_call_that_need_not_wait_is_done_at_once_and_posts_nothing() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(8);
+            assert_eq!(program.submit(SystemCall::Write, [writer, place, 3], 1), Some(Ok(3)));
+            assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 2), Some(Ok(3)));
+            assert_eq!(program.submit(SystemCall::Read, [77, place, 8], 3), Some(Err(Errno::EBADF)));
+            assert_eq!(program.submit(SystemCall::Wait, [usize::MAX, 0, 0, 0], 4), Some(Err(Errno::ECHILD)));
+            assert_eq!(program.completions(), []);
+            assert_eq!(program.call(SystemCall::Cancel, [1]), Err(Errno::ENOENT));
+        });
+    }
+
+    #[test]
+    fn completions_carry_the_token_and_the_coroutine_and_come_as_calls_end() {
+        run(|program| {
+            let (late, soon) = (time(program, 3_000_000), time(program, 1_000_000));
+            assert_eq!(program.submit(SystemCall::Sleep, [late, 0], 1), None);
+            assert_eq!(program.submit(SystemCall::Sleep, [soon, 0], 2), None);
+            program.sleep_ns(10_000_000);
+            let found: Vec<_> = program.completions().iter().map(|done| (done.token, done.cid, done.result)).collect();
+            assert_eq!(found, [(2, 1002, 0), (1, 1001, 0)]);
+        });
+    }
+
+    #[test]
+    fn a_token_names_one_call_at_a_time() {
+        run(|program| {
+            let time = time(program, 1_000_000);
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), None);
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), Some(Err(Errno::EEXIST)));
+            assert_eq!(program.await_completions(), [(9, Ok(0))]);
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), None);
+            assert_eq!(program.await_completions(), [(9, Ok(0))]);
+        });
+    }
+
+    /// Each kind of call that can wait is cancelled, leaves nothing registered, and what it waited for goes to others.
+    #[test]
+    fn every_wait_can_be_cancelled() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (_full_reader, full_writer) = program.pipe(0);
+            program.write_to(full_writer, &[0; 65536]).unwrap();
+            let place = program.place(64);
+            let time = time(program, 1_000_000_000_000);
+            let epoll = program.call(SystemCall::EpollCreate, [0]).unwrap();
+            let list = program.store(&[(reader as u32).to_le_bytes(), 1u32.to_le_bytes()].concat());
+            let child = program.spawn(move |program| {
+                program.sleep_ns(1_000_000_000);
+            });
+            let child = child.unwrap();
+            let waits = [
+                (SystemCall::Read, [reader, place, 8, 0, 0, 0]),
+                (SystemCall::Write, [full_writer, place, 8, 0, 0, 0]),
+                (SystemCall::Sleep, [time, 0, 0, 0, 0, 0]),
+                (SystemCall::Futex, [place, futex::WAIT as usize, 0, 0, 0, 0]),
+                (SystemCall::EpollWait, [epoll, place, 1, usize::MAX, 0, 0]),
+                (SystemCall::Poll, [list, 1, 0, 0, 0, 0]),
+                (SystemCall::Wait, [usize::MAX, 0, 0, 0, 0, 0]),
+            ];
+            for (token, (call, arguments)) in (1..).zip(waits) {
+                assert_eq!(program.submit(call, arguments, token as u64), None, "{}", call.name());
+                program.sleep_ns(100_000);
+                assert_eq!(program.completions(), [], "{}", call.name());
+                assert_eq!(program.call(SystemCall::Cancel, [token]), Ok(0), "{}", call.name());
+                assert_eq!(program.await_completions(), [(token as u64, Err(Errno::ECANCELED))], "{}", call.name());
+                assert_eq!(program.call(SystemCall::Cancel, [token]), Err(Errno::ENOENT));
+            }
+            program.write_to(writer, b"bytes").unwrap();
+            assert_eq!(program.read_from(reader, 10), Ok(b"bytes".to_vec()), "nobody has taken them");
+            assert_eq!(program.call(SystemCall::Futex, [place, futex::WAKE as usize, 9]), Ok(0), "nobody waits");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// What was moved before the end is the result.
+    #[test]
+    fn a_write_that_is_cancelled_in_the_middle_says_how_far_it_came() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let parts = vector(program, &[(DATA, 50_000), (DATA, 50_000)]);
+            assert_eq!(program.submit(SystemCall::WriteVector, [writer, parts, 2], 1), None);
+            program.sleep_ns(100_000);
+            assert_eq!(program.call(SystemCall::Cancel, [1]), Ok(0));
+            assert_eq!(program.await_completions(), [(1, Ok(65536))]);
+            let mut left = 65536;
+            while left > 0 {
+                left -= program.read_from(reader, 30_000).unwrap().len();
+            }
+        });
+    }
+
+    #[test]
+    fn a_descriptor_may_be_closed_while_a_call_waits_at_it() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(8);
+            assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 1), None);
+            program.close(reader).unwrap();
+            // The call holds the file.
+            assert_eq!(program.write_to(writer, b"abc"), Ok(3));
+            assert_eq!(program.await_completions(), [(1, Ok(3))]);
+            assert_eq!(program.write_to(writer, b"abc"), Err(Errno::EPIPE));
+        });
+    }
+
+    #[test]
+    fn a_file_that_must_not_wait_does_not() {
+        run(|program| {
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            let place = program.place(8);
+            assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 1), Some(Err(Errno::EAGAIN)));
+            let parts = vector(program, &[(DATA, 40_000), (DATA, 40_000)]);
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, parts, 2]), Ok(65536));
+            assert_eq!(program.submit(SystemCall::WriteVector, [writer, parts, 2], 2), Some(Err(Errno::EAGAIN)));
+        });
+    }
+
+    #[test]
+    fn vectors_are_checked_and_moved_in_their_order() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (first, second) = (program.store(b"first "), program.store(b"second"));
+            let parts = vector(program, &[(first, 6), (0x1000, 0), (second, 6)]);
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, parts, 3]), Ok(12));
+            let place = program.place(16);
+            let parts = vector(program, &[(place + 8, 4), (place, 8)]);
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, parts, 2]), Ok(12));
+            assert_eq!(program.read(place, 12), b"t secondfirs");
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, parts, 0]), Ok(0), "nothing is waited for");
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, parts, 1025]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, 0x1000, 1]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ReadVector, [writer, parts, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::WriteVector, [reader, parts, 0]), Err(Errno::EBADF));
+            let beyond = vector(program, &[(usize::MAX - 4, 8)]);
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, beyond, 1]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn a_worker_that_waits_leaves_when_its_process_ends() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let (reader, _writer) = program.pipe(0);
+                let place = program.place(8);
+                program.submit(SystemCall::Read, [reader, place, 8], 1);
+                program.add_worker(move |program| drop(program.read_from(reader, 8))).unwrap();
+                let word = program.place(8);
+                program
+                    .add_worker(move |program| {
+                        let _ = program.call(SystemCall::Futex, [word, 0, 0, 0]);
+                    })
+                    .unwrap();
+                program.sleep_ns(1_000_000);
+                let _ = program.call(SystemCall::ExitGroup, [5]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 5 << 8)));
+        });
+    }
+
+    #[test]
+    fn sleeps_are_as_long_as_they_should_be() {
+        run(|program| {
+            let now = Machine::now;
+            let begin = now();
+            let ms = time(program, 2_000_000);
+            assert_eq!(program.call(SystemCall::Sleep, [ms, 0]), Ok(0));
+            let slept = time::ns_at_ticks(now() - begin);
+            assert!((2_000_000..3_000_000).contains(&slept), "{slept}");
+            let until = time(program, time::now_ns() + 5_000_000);
+            let begin = now();
+            assert_eq!(program.call(SystemCall::SleepOn, [1, 1, until, 0]), Ok(0));
+            let slept = time::ns_at_ticks(now() - begin);
+            assert!((4_000_000..6_000_000).contains(&slept), "{slept}");
+            assert_eq!(program.call(SystemCall::SleepOn, [1, 1, ms, 0]), Ok(0), "that was long ago");
+            let nonsense = program.store(&[1u64.to_le_bytes(), 1_000_000_000u64.to_le_bytes()].concat());
+            assert_eq!(program.call(SystemCall::Sleep, [nonsense, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SleepOn, [99, 0, ms, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn calls_in_flight_have_a_limit() {
+        run(|program| {
+            let which = abi_unix::types::limit::CALLS_IN_FLIGHT as usize;
+            let limit = program.store(&abi_unix::types::limit::to_bytes(3, 3));
+            assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
+            let time = time(program, 1_000_000);
+            for token in 0..3 {
+                assert_eq!(program.submit(SystemCall::Sleep, [time, 0], token), None);
+            }
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 3), Some(Err(Errno::EBUSY)));
+            let mut done = 0;
+            while done < 3 {
+                done += program.await_completions().len();
+            }
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 3), None);
+        });
+    }
+}

@@ -625,3 +625,424 @@ pub(crate) fn take_everything(worker: &Arc<Worker>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use abi_queue::request::{BROKEN, SLEEPING, SMALLEST_CAPACITY};
+    use abi_unix::types::TimeSpec;
+    use abi_unix::{SystemCall, errno};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    /// A program's own side of a request ring.
+    struct Submitter {
+        address: usize,
+        capacity: usize,
+        tail: u64,
+    }
+
+    impl Submitter {
+        fn new(program: &mut Program, capacity: usize) -> Submitter {
+            let address = program.call(SystemCall::RingSetup, [capacity, 0]).unwrap();
+            Submitter { address, capacity, tail: 0 }
+        }
+
+        fn word(&self, program: &Program, offset: usize) -> u64 {
+            program.read_u64(self.address + offset)
+        }
+
+        fn free(&self, program: &Program) -> usize {
+            self.capacity - (self.tail - self.word(program, request::HEAD_OFFSET)) as usize
+        }
+
+        fn push(&mut self, program: &Program, call: u64, token: u64, arguments: &[usize]) {
+            let mut request = Request { call, token, arguments: [0; 6] };
+            for (place, &argument) in request.arguments.iter_mut().zip(arguments) {
+                *place = argument as u64;
+            }
+            let offset = request::entry_offset(self.tail as usize % self.capacity);
+            for (index, word) in request.to_words().iter().enumerate() {
+                program.write(self.address + offset + 8 * index, &word.to_le_bytes());
+            }
+            self.tail += 1;
+            program.write(self.address + request::TAIL_OFFSET, &self.tail.to_le_bytes());
+        }
+
+        fn enter(&self, program: &mut Program) -> Result<usize, Errno> {
+            program.call(SystemCall::RingEnter, [0, 0])
+        }
+    }
+
+    /// Tokens and results of the completions that are there.
+    fn results(program: &mut Program) -> Vec<(u64, Result<usize, Errno>)> {
+        program.completions().iter().map(|done| (done.token, errno::decode(done.result as usize))).collect()
+    }
+
+    const GET_PROCESS: u64 = SystemCall::GetProcess as u64;
+
+    #[test]
+    fn requests_are_performed_in_their_order_and_completed_together() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            assert_eq!(ring.word(program, request::CAPACITY_OFFSET), SMALLEST_CAPACITY as u64);
+            assert_eq!(ring.word(program, request::STATE_OFFSET), SLEEPING);
+            let (reader, writer) = program.pipe(0);
+            let text = program.store(b"abcdef");
+            ring.push(program, SystemCall::Write as u64, 1, &[writer, text, 4]);
+            ring.push(program, SystemCall::Write as u64, 2, &[writer, text + 4, 2]);
+            ring.push(program, SystemCall::Close as u64, 3, &[writer]);
+            ring.push(program, SystemCall::Write as u64, 4, &[writer, text, 4]);
+            assert_eq!(results(program), [], "nothing happens by itself");
+            assert_eq!(ring.enter(program), Ok(0));
+            assert_eq!(results(program), [(1, Ok(4)), (2, Ok(2)), (3, Ok(0)), (4, Err(Errno::EBADF))]);
+            assert_eq!(program.read_from(reader, 10), Ok(b"abcdef".to_vec()));
+            assert_eq!(ring.free(program), SMALLEST_CAPACITY);
+            assert_eq!(ring.word(program, request::STATE_OFFSET), SLEEPING);
+        });
+    }
+
+    #[test]
+    fn requests_that_make_no_sense_complete_with_their_error() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            ring.push(program, 0xfff, 1, &[]);
+            ring.push(program, GET_PROCESS | 1 << 40, 2, &[]);
+            ring.push(program, GET_PROCESS | 1 << 18, 3, &[]);
+            for (token, call) in [SystemCall::Yield, SystemCall::Exit, SystemCall::Execute, SystemCall::WorkerWait]
+                .into_iter()
+                .enumerate()
+            {
+                ring.push(program, call as u64, 4 + token as u64, &[0, 0]);
+            }
+            ring.push(program, SystemCall::Read as u64, 8, &[usize::MAX, usize::MAX, usize::MAX]);
+            ring.push(program, GET_PROCESS, 9, &[]);
+            ring.enter(program).unwrap();
+            let own = program.id as usize;
+            let refused = [1, 2, 3, 4, 5, 6, 7, 8].map(|token| {
+                let error = match token {
+                    1 => Errno::ENOSYS,
+                    2 | 3 => Errno::EINVAL,
+                    8 => Errno::EBADF,
+                    _ => Errno::EOPNOTSUPP,
+                };
+                (token, Err(error))
+            });
+            let found = results(program);
+            assert_eq!(found[..8], refused);
+            assert_eq!(found[8..], [(9, Ok(own))]);
+        });
+    }
+
+    #[test]
+    fn a_request_can_name_the_coroutine_to_wake_in_place_of_a_token() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            ring.push(program, GET_PROCESS | request::WAKES, 77, &[]);
+            ring.enter(program).unwrap();
+            let done = program.completions();
+            assert_eq!(done.iter().map(|done| (done.token, done.cid)).collect::<Vec<_>>(), [(0, 77)]);
+        });
+    }
+
+    /// A call that waits is completed later; those behind it are not kept back.
+    #[test]
+    fn a_request_that_waits_lets_the_others_pass() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(16);
+            let time = program.store(&TimeSpec::from_ns(5_000_000).to_bytes());
+            ring.push(program, SystemCall::Read as u64, 1, &[reader, place, 16]);
+            ring.push(program, SystemCall::Sleep as u64, 2, &[time, 0]);
+            ring.push(program, GET_PROCESS, 3, &[]);
+            ring.enter(program).unwrap();
+            let own = program.id as usize;
+            assert_eq!(results(program), [(3, Ok(own))]);
+            assert_eq!(program.await_completions(), [(2, Ok(0))]);
+            program.write_to(writer, b"late").unwrap();
+            assert_eq!(program.await_completions(), [(1, Ok(4))]);
+            assert_eq!(program.read(place, 4), b"late");
+        });
+    }
+
+    /// Without room for results requests stay in the ring, and nothing is lost or done twice.
+    #[test]
+    fn a_full_completion_ring_holds_requests_back() {
+        run(|program| {
+            let mut ring = Submitter::new(program, 1024);
+            let total = completion::INITIAL_CAPACITY + 300;
+            for token in 0..total as u64 {
+                ring.push(program, GET_PROCESS, token, &[]);
+            }
+            ring.enter(program).unwrap();
+            assert_eq!(ring.free(program), 1024 - 300, "no more were taken than there is room");
+            ring.enter(program).unwrap();
+            assert_eq!(ring.free(program), 1024 - 300);
+            let mut tokens: Vec<u64> = results(program).iter().map(|(token, _)| *token).collect();
+            assert_eq!(tokens.len(), completion::INITIAL_CAPACITY);
+            ring.enter(program).unwrap();
+            tokens.extend(results(program).iter().map(|(token, _)| *token));
+            assert_eq!(tokens, (0..total as u64).collect::<Vec<_>>());
+        });
+    }
+
+    /// A direct call that completes while the ring is full finds its room in the kernel, and comes when there is some.
+    #[test]
+    fn completions_beyond_the_ring_wait_in_the_kernel() {
+        run(|program| {
+            let mut ring = Submitter::new(program, 1024);
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(8);
+            assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 5000), None);
+            for token in 0..completion::INITIAL_CAPACITY as u64 {
+                ring.push(program, GET_PROCESS, token, &[]);
+            }
+            ring.enter(program).unwrap();
+            program.write_to(writer, b"x").unwrap();
+            program.sleep_ns(100_000);
+            let first = results(program);
+            assert_eq!(first.len(), completion::INITIAL_CAPACITY);
+            assert!(first.iter().all(|(token, _)| *token != 5000));
+            assert_eq!(program.await_completions(), [(5000, Ok(1))]);
+        });
+    }
+
+    #[test]
+    fn a_ring_whose_indexes_cannot_be_is_given_up() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            ring.push(program, GET_PROCESS, 1, &[]);
+            let nonsense = SMALLEST_CAPACITY as u64 + 2;
+            program.write(ring.address + request::TAIL_OFFSET, &nonsense.to_le_bytes());
+            assert_eq!(ring.enter(program), Err(Errno::EPROTO));
+            assert_eq!(ring.word(program, request::STATE_OFFSET), BROKEN);
+            // For good, also when the index makes sense again.
+            program.write(ring.address + request::TAIL_OFFSET, &1u64.to_le_bytes());
+            assert_eq!(ring.enter(program), Err(Errno::EPROTO));
+            program.sleep_ns(100_000);
+            assert_eq!(results(program), []);
+        });
+    }
+
+    /// The process's `head` of the completion ring is a claim: one that cannot be means "full", and costs the process
+    /// its own completions only.
+    #[test]
+    fn a_completion_ring_with_an_impossible_head_is_full() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            let head =
+                program.process().shared.address(abi_queue::pages::COMPLETION_RING_OFFSET) + completion::HEAD_OFFSET;
+            program.write(head, &(1u64 << 40).to_le_bytes());
+            ring.push(program, GET_PROCESS, 1, &[]);
+            ring.enter(program).unwrap();
+            assert_eq!(ring.free(program), SMALLEST_CAPACITY - 1, "the request stays");
+            program.write(head, &0u64.to_le_bytes());
+            ring.enter(program).unwrap();
+            let own = program.id as usize;
+            assert_eq!(results(program), [(1, Ok(own))]);
+        });
+    }
+
+    #[test]
+    fn rings_are_set_up_once_for_each_worker_with_a_size_that_can_be() {
+        run(|program| {
+            assert_eq!(program.call(SystemCall::RingEnter, [0, 0]), Err(Errno::ENXIO));
+            for size in [0, 1, 63, 65, 96, 8192, usize::MAX] {
+                assert_eq!(program.call(SystemCall::RingSetup, [size, 0]), Err(Errno::EINVAL), "{size}");
+            }
+            assert_eq!(program.call(SystemCall::RingSetup, [64, 100]), Err(Errno::EINVAL));
+            let first = program.call(SystemCall::RingSetup, [64, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::RingSetup, [64, 0]), Err(Errno::EEXIST));
+            assert_eq!(program.call(SystemCall::RingEnter, [0, 2]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::RingEnter, [99, 0]), Err(Errno::ENXIO));
+            let place = program.place(8);
+            program
+                .add_worker(move |program| {
+                    let second = program.call(SystemCall::RingSetup, [64, 0]).unwrap();
+                    program.write(place, &second.to_le_bytes());
+                })
+                .unwrap();
+            program.sleep_ns(100_000);
+            assert_eq!(program.read_u64(place) as usize, first + request::STRIDE);
+        });
+    }
+
+    #[test]
+    fn the_completion_ring_grows_while_it_is_empty() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(8);
+            program.submit(SystemCall::Read, [reader, place, 8], 1);
+            program.write_to(writer, b"x").unwrap();
+            program.sleep_ns(100_000);
+            assert_eq!(program.call(SystemCall::RingSetup, [64, 2048]), Err(Errno::EBUSY));
+            assert_eq!(results(program), [(1, Ok(1))]);
+            let address = program.call(SystemCall::RingSetup, [2048, 2048]).unwrap();
+            let mut ring = Submitter { address, capacity: 2048, tail: 0 };
+            for token in 0..2000 {
+                ring.push(program, GET_PROCESS, token, &[]);
+            }
+            ring.enter(program).unwrap();
+            assert_eq!(results(program).len(), 2000);
+        });
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_or_waits_has_its_requests_taken() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            ring.push(program, GET_PROCESS, 1, &[]);
+            assert_eq!(program.call(SystemCall::WorkerWait, [0, 1000]), Ok(0), "there is news");
+            assert_eq!(results(program).len(), 1);
+            // In a call that waits, the handler takes them.
+            let time = program.store(&TimeSpec::from_ns(1_000_000).to_bytes());
+            ring.push(program, GET_PROCESS, 2, &[]);
+            program.call(SystemCall::Sleep, [time, 0]).unwrap();
+            assert_eq!(results(program).len(), 1);
+        });
+    }
+
+    /// `cancel` finds a call that is still in the ring.
+    #[test]
+    fn a_request_that_was_not_taken_yet_can_be_cancelled() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            let (reader, _writer) = program.pipe(0);
+            let place = program.place(8);
+            ring.push(program, SystemCall::Read as u64, 6, &[reader, place, 8]);
+            assert_eq!(program.call(SystemCall::Cancel, [6]), Ok(0));
+            assert_eq!(program.await_completions(), [(6, Err(Errno::ECANCELED))]);
+            assert_eq!(program.call(SystemCall::Cancel, [6]), Err(Errno::ENOENT));
+        });
+    }
+
+    /// A process that ends with requests, calls in flight and completions leaves nothing.
+    #[test]
+    fn a_process_ends_in_the_middle_of_it_all() {
+        run(|program| {
+            let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+            let (reader, _writer) = program.pipe(0);
+            let place = program.place(8);
+            for token in 0..20 {
+                ring.push(program, SystemCall::Read as u64, token, &[reader, place, 8]);
+            }
+            ring.enter(program).unwrap();
+            for token in 20..40 {
+                ring.push(program, SystemCall::Read as u64, token, &[reader, place, 8]);
+            }
+        });
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Null(u8),
+        Read(u8),
+        Write(u8),
+        Cancel(u8),
+        Enter,
+        Take,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => any::<u8>().prop_map(Step::Null),
+            3 => any::<u8>().prop_map(Step::Read),
+            3 => (1..20u8).prop_map(Step::Write),
+            1 => any::<u8>().prop_map(Step::Cancel),
+            3 => Just(Step::Enter),
+            2 => Just(Step::Take),
+        ]
+    }
+
+    /// Submits, cancels and takes completions in some order: every request completes exactly once, and each byte is
+    /// read once.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+        let (reader, writer) = program.pipe(0);
+        let place = program.place(512);
+        let mut open: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut reads = VecDeque::new();
+        let (mut next, mut written, mut read) = (0u64, 0usize, 0usize);
+        let mut check = |program: &mut Program, open: &mut BTreeMap<u64, bool>, reads: &mut VecDeque<u64>| {
+            for (token, result) in results(program) {
+                let is_read =
+                    open.remove(&token).unwrap_or_else(|| panic!("{token} completes twice or out of nowhere"));
+                match result {
+                    Ok(1) if is_read => {
+                        read += 1;
+                        reads.retain(|other| *other != token);
+                    }
+                    Err(Errno::ECANCELED) if is_read => reads.retain(|other| *other != token),
+                    _ => assert!(!is_read && result.is_ok(), "{token}: {result:?}"),
+                }
+            }
+        };
+        for step in steps {
+            if ring.free(program) == 0 {
+                ring.enter(program).unwrap();
+                check(program, &mut open, &mut reads);
+            }
+            match *step {
+                Step::Null(_) => {
+                    ring.push(program, GET_PROCESS, next, &[]);
+                    open.insert(next, false);
+                    next += 1;
+                }
+                Step::Read(_) => {
+                    ring.push(program, SystemCall::Read as u64, next, &[reader, place + next as usize % 512, 1]);
+                    open.insert(next, true);
+                    reads.push_back(next);
+                    next += 1;
+                }
+                Step::Write(count) => {
+                    written += usize::from(count);
+                    program.write_to(writer, &vec![7; count.into()]).unwrap();
+                }
+                Step::Cancel(number) if !reads.is_empty() => {
+                    let token = reads[usize::from(number) % reads.len()];
+                    let result = program.call(SystemCall::Cancel, [token as usize]);
+                    // It may be done, and its completion be in the ring already.
+                    assert!(matches!(result, Ok(0) | Err(Errno::ENOENT)), "{result:?}");
+                }
+                Step::Cancel(_) => {}
+                Step::Enter => assert_eq!(ring.enter(program), Ok(0)),
+                Step::Take => check(program, &mut open, &mut reads),
+            }
+        }
+        program.close(writer).unwrap();
+        ring.enter(program).unwrap();
+        let rest = reads.len();
+        program.sleep_ns(1_000_000);
+        let mut at_the_end = 0;
+        for (token, result) in results(program) {
+            let is_read = open.remove(&token).expect("no completion comes twice");
+            at_the_end += usize::from(is_read && result == Ok(0));
+            read += usize::from(is_read && result == Ok(1));
+        }
+        assert!(open.is_empty(), "{open:?} have not completed");
+        assert!(at_the_end <= rest);
+        let left = written.saturating_sub(read);
+        assert!(at_the_end == 0 || left == 0, "{at_the_end} readers have found the end before {left} bytes");
+        let mut found = 0;
+        loop {
+            match program.read_from(reader, 512).unwrap().len() {
+                0 => break,
+                count => found += count,
+            }
+        }
+        assert_eq!(found, left, "each byte was read once");
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(48))]
+
+        #[test]
+        fn every_request_completes_once(steps in prop::collection::vec(step(), 0..80)) {
+            run(move |program| compare(program, &steps));
+        }
+    }
+}

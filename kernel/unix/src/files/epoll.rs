@@ -1171,6 +1171,8 @@ mod tests {
             }
             assert_eq!(events(program, watching, 1), []);
             program.write_to(writer, b"x").unwrap();
+            // So many are woken in portions.
+            program.sleep_ns(1_000_000);
             let mut found = Vec::new();
             for _ in 0..100 {
                 found.extend(events(program, watching, 64).iter().map(|(file, _)| *file));

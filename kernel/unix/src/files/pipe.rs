@@ -315,14 +315,14 @@ mod tests {
                 program.write(done, &[1]);
             });
             assert_eq!(worker, Ok(1));
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.write_to(writer, b"first"), Ok(5));
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             program.close(writer).unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [0], "there is another writer");
             program.close(second).unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [1]);
         });
     }
@@ -341,12 +341,12 @@ mod tests {
                     program.write(done, &[1]);
                 })
                 .unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read_from(reader, 99).map(|bytes| bytes.len()), Ok(99));
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [0], "99 bytes are no room for 100");
             assert_eq!(program.read_from(reader, 1).map(|bytes| bytes.len()), Ok(1));
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [1]);
         });
     }
@@ -366,7 +366,7 @@ mod tests {
                     program.write(done, &[1]);
                 })
                 .unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             let mut taken = 0;
             while taken < 80_000 {
                 let begin = taken % 20_000;
@@ -375,7 +375,7 @@ mod tests {
                 assert_eq!(bytes, pattern(begin, bytes.len()));
                 taken += bytes.len();
             }
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [1]);
         });
     }
@@ -395,9 +395,9 @@ mod tests {
                     program.write(done, &[1]);
                 })
                 .unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             program.close(reader).unwrap();
-            program.sleep_ns(1000);
+            program.sleep_ns(100_000);
             assert_eq!(program.read(done, 1), [1]);
             assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
         });
