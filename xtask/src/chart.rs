@@ -50,7 +50,7 @@ pub struct Axis {
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Title, also read to readers who cannot see the chart.
+    /// Title, also read to readers unable to see the chart.
     pub title: String,
     /// From left to right.
     pub x: Axis,

@@ -36,11 +36,11 @@ EXIT STATUS
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, after_help = AFTER_HELP, max_term_width = 120)]
 pub struct Arguments {
-    /// What to do.
+    /// The chore.
     #[command(subcommand)]
     pub command: Command,
 
-    /// Show what cargo, the linker and apt-get print, not only when they fail.
+    /// Show the output of cargo, the linker and apt-get, not only when they fail.
     #[arg(long, short, global = true)]
     pub verbose: bool,
 }
@@ -56,13 +56,13 @@ pub enum Command {
     Top(Watch),
     /// Run a program and write a scheduling trace for Perfetto's viewer.
     Trace(Trace),
-    /// Boot COPS, drive its matrix server over TCP and show what it does.
+    /// Boot COPS, drive its matrix server over TCP and show its figures.
     Demo(Demo),
     /// Run the tests: host, loom, and both kernels in QEMU on 1 and 4 harts of both machine types.
     Test(Test),
     /// Keep the whole system busy for long, and check that its answers are right and nothing is lost.
     Soak(Soak),
-    /// Do what continuous integration does: format, lints, tidy, tests, documentation, builds.
+    /// Run the steps of continuous integration: format, lints, tidy, tests, documentation, builds.
     Check(Check),
     /// Look for inputs that break a property, with libFuzzer.
     Fuzz(Fuzz),

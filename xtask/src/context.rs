@@ -58,7 +58,7 @@ impl Context {
         Toolchain::ensure(&self.board.qemu.program, c_example, &self.progress)
     }
 
-    /// Finds the tools and builds what a boot needs.
+    /// Finds the tools and builds the files of a boot.
     ///
     /// # Errors
     ///

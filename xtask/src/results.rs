@@ -202,8 +202,8 @@ const ABOUT: [(&str, &str); 12] = [
     ),
     (
         "memory",
-        "The kernel's memory for idle connections and calls in flight. The papers could have 385 connections with coroutines and 186 with threads \
-         in the memory of their machine.",
+        "The kernel's memory for idle connections and calls in flight. The papers could have 385 connections with \
+         coroutines and 186 with threads in the memory of their machine.",
     ),
     ("async-calls", "System calls made synchronously, asynchronously one by one, and through shared rings."),
     (

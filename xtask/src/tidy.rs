@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn unsafe_code_is_forbidden_except_where_the_table_says() {
         let mut open = package("a", "abi", "both", &[]);
-        open.roots[0].1 = "//! #![forbid(unsafe_code)] is what others say\n#![no_std]\n".into();
+        open.roots[0].1 = "//! #![forbid(unsafe_code)] is a quotation\n#![no_std]\n".into();
         let text = objections(std::slice::from_ref(&open)).join("\n");
         assert_eq!(text, "a/src/lib.rs does not forbid unsafe code, and `a` is not in ARCHITECTURE.md's unsafe table");
 

@@ -2,7 +2,7 @@
 //! kernel and Linux.
 //!
 //! The servers are equivalent and have the same clients on the host. They differ in the place of the network: on the
-//! microkernel every byte goes through another program, by asynchronous IPC, which is what this measures.
+//! microkernel every byte goes through another program, by asynchronous IPC: this measures its cost.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

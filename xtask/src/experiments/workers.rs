@@ -1,4 +1,4 @@
-//! One job on 1 to 8 workers over four harts: does it become faster, and what happens with more workers than harts?
+//! One job on 1 to 8 workers over four harts: the speed-up, and the cost of more workers than harts.
 //!
 //! Only the wall clock can tell: when it counts instructions, QEMU runs the harts in turn, and for so long at a time
 //! that a wait for another hart takes very many instructions. Countable is the work of several workers on one hart;
