@@ -1,4 +1,4 @@
-//! Links the program as root tasks are linked.
+//! Links the program with the script of root tasks.
 
 fn main() {
     println!("cargo::rerun-if-changed=../../user/sel4/root-task.ld");

@@ -1,10 +1,10 @@
-//! Links the program as root tasks are linked, and says where the archive of the programs is that it contains.
+//! Links the program with the script of root tasks, and passes it the path of its archive of programs.
 
 fn main() {
     println!("cargo::rerun-if-changed=../../user/sel4/root-task.ld");
     println!("cargo::rerun-if-env-changed=COPS_CONTAINED_PROGRAMS");
     let archive = std::env::var("COPS_CONTAINED_PROGRAMS").unwrap_or_else(|_| {
-        // Nothing is run that was built without xtask, which makes the archive: checks need a file all the same.
+        // xtask makes the archive. Other builds are only checked, never run: an empty file is enough for them.
         let empty = std::env::var("OUT_DIR").expect("cargo says where output goes") + "/empty.cpio";
         std::fs::write(&empty, []).expect("the directory for output can be written");
         empty

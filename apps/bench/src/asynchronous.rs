@@ -1,17 +1,17 @@
-//! Asynchronous calls beside synchronous ones: what each way costs with so many in flight.
+//! Asynchronous calls beside synchronous ones: the cost of each way by the number of calls in flight.
 //!
-//! As many coroutines as calls are to be in flight each make one after another, which is what programs do: the cost of
+//! There are as many coroutines as calls in flight, and each makes one call after another, as programs do: the cost of
 //! a call includes suspending the coroutine, waking it and polling it again. The ways are: *synchronous* (the worker
-//! makes the call and goes on), *direct* (a trap that returns at once), *ring* (requests in shared memory), and
-//! *adaptive*, which chooses between the two and is what programs get; and *together*, where one coroutine makes as
-//! many calls at once (`cops::call::all`) and is woken once for all. Calls that need not wait show what crossing into
-//! the kernel costs; reading an empty pipe shows what waiting costs.
+//! makes the call and continues), *direct* (a trap that returns at once), *ring* (requests in shared memory),
+//! *adaptive*, which chooses between the two; and *together*, where one coroutine makes as many calls at once
+//! (`cops::call::all`) and is woken once for all. Calls that need not wait show the cost of crossing into the kernel;
+//! reading an empty pipe shows the cost of waiting.
 //!
-//! `speed_vs_sync` is that of coroutines in the adaptive way; `instructions_saved` is that of calls made together, for
-//! the call that does least, which is what the crossing itself costs; each call has figures of its own beside these.
+//! `speed_vs_sync` is that of coroutines in the adaptive way. `instructions_saved` is that of calls made together, for
+//! the cheapest call, which is the cost of the crossing itself. Each call has figures of its own beside these.
 //!
-//! Told `count`, it reports instructions and kernel entries; told `time`, the speed in comparison with synchronous
-//! calls, which has a meaning only where the clock is a real one.
+//! With the argument `count` it reports instructions and kernel entries; with `time` the speed in comparison with
+//! synchronous calls, which has a meaning only on a real clock.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -26,12 +26,12 @@ use cops::system;
 
 use crate::{Outcome, attempt, figure, now, series};
 
-/// How many calls are in flight.
+/// Numbers of calls in flight.
 const IN_FLIGHT: [usize; 8] = [1, 2, 4, 16, 64, 256, 512, 1024];
 /// Calls of each measurement, over all coroutines.
 const CALLS: usize = 16 * 1024;
 
-/// The calls that are measured.
+/// The measured calls.
 #[derive(Clone, Copy)]
 enum Call {
     /// Does nothing: `getpid`.
@@ -46,7 +46,7 @@ enum Call {
 
 const CALLS_THAT_NEED_NOT_WAIT: [Call; 4] = [Call::Nothing, Call::Clock, Call::Write, Call::ReadAt];
 
-/// What calls work on.
+/// The objects of the calls.
 struct Objects {
     null: cops::file::File,
     file: cops::file::File,
@@ -62,7 +62,7 @@ impl Call {
         }
     }
 
-    /// Number and arguments, for a buffer.
+    /// Returns number and arguments, for a buffer.
     fn arguments(self, objects: &Objects, buffer: *mut u8) -> (SystemCall, [usize; 4]) {
         let buffer = buffer as usize;
         match self {
@@ -73,7 +73,7 @@ impl Call {
         }
     }
 
-    /// Makes so many, one after another, each awaited.
+    /// Makes `count` calls, one after another, each awaited.
     async fn repeat(self, objects: Arc<Objects>, count: usize) -> bool {
         let mut buffer = alloc::vec![0u8; 64].into_boxed_slice();
         for _ in 0..count {
@@ -88,7 +88,7 @@ impl Call {
         true
     }
 
-    /// Makes so many, always `in_flight` at once.
+    /// Makes `count` calls, always `in_flight` at once.
     async fn repeat_together(self, objects: Arc<Objects>, in_flight: usize, count: usize) -> bool {
         let mut buffers: Vec<_> = (0..in_flight).map(|_| alloc::vec![0u8; 64].into_boxed_slice()).collect();
         for _ in 0..count / in_flight {
@@ -107,7 +107,7 @@ impl Call {
         true
     }
 
-    /// Makes so many, one after another, synchronously.
+    /// Makes `count` calls, one after another, synchronously.
     async fn repeat_synchronously(self, objects: Arc<Objects>, count: usize) -> bool {
         let mut buffer = alloc::vec![0u8; 64].into_boxed_slice();
         for _ in 0..count {
@@ -122,7 +122,7 @@ impl Call {
     }
 }
 
-/// How calls are made.
+/// The way in which calls are made.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Synchronous,
@@ -138,14 +138,14 @@ const MANNERS: [(Manner, &str); 5] = [
     (Manner::Together, "together"),
 ];
 
-/// What a call has cost.
+/// The cost of a call.
 #[derive(Clone, Copy)]
 struct Cost {
     ns: f64,
     entries: f64,
 }
 
-/// Makes `CALLS` calls with so many coroutines; the mean cost of one.
+/// Makes `CALLS` calls with `in_flight` coroutines; returns the mean cost of one.
 async fn measure_one(call: Call, manner: Manner, in_flight: usize, objects: &Arc<Objects>) -> Result<Cost, String> {
     if let Manner::Asynchronous(way) = manner {
         set_way(way);
@@ -162,7 +162,7 @@ async fn measure_one(call: Call, manner: Manner, in_flight: usize, objects: &Arc
 }
 
 async fn run(call: Call, manner: Manner, in_flight: usize, objects: &Arc<Objects>, calls: usize) -> Outcome {
-    // Many at once are made by one coroutine, or by as many.
+    // Calls at once are made by one coroutine, or by as many.
     let coroutines = if manner == Manner::Together { 1 } else { in_flight };
     let mut handles = Vec::with_capacity(coroutines);
     for _ in 0..coroutines {
@@ -182,8 +182,8 @@ async fn run(call: Call, manner: Manner, in_flight: usize, objects: &Arc<Objects
     Ok(())
 }
 
-/// A byte goes through a pipe that is empty when it is read: pairs of coroutines, one that reads and one that writes.
-/// The cost is that of one turn, which is a call that waits and one that does not.
+/// Measures a byte through a pipe that is empty when it is read: pairs of coroutines, one that reads and one that
+/// writes. The cost is that of one turn, which is a call that waits and one that does not.
 async fn waiting(manner: Manner, in_flight: usize) -> Result<Cost, String> {
     if let Manner::Asynchronous(way) = manner {
         set_way(way);
@@ -245,7 +245,7 @@ pub async fn measure(part: &str) -> Outcome {
     }
 }
 
-/// Instructions and kernel entries, where an instruction is a nanosecond.
+/// Reports instructions and kernel entries, where an instruction is a nanosecond.
 async fn count() -> Outcome {
     let objects = objects().await?;
     let mut entries_at_1024: f64 = 0.0;
@@ -291,10 +291,10 @@ async fn count() -> Outcome {
     Ok(())
 }
 
-/// How often each is measured. The least counts: whatever else the host does only makes it more.
+/// Number of measurements of each. The least counts: other load of the host only adds to it.
 const REPETITIONS: usize = 9;
 
-/// Speeds by the clock, as a multiple of the synchronous one's.
+/// Reports speeds by the clock, as a multiple of the synchronous one.
 async fn time() -> Outcome {
     let objects = objects().await?;
     let harts = cops::time::global_page().map_or(1, |page| page.harts.load(Ordering::Relaxed));
@@ -302,7 +302,7 @@ async fn time() -> Outcome {
     for in_flight in [1, 64] {
         let mut worst = f64::INFINITY;
         for call in CALLS_THAT_NEED_NOT_WAIT {
-            // In turns, so that all see the same host.
+            // In turns, so that all meet the same load of the host.
             let mut least = [f64::INFINITY; MANNERS.len()];
             for _ in 0..REPETITIONS {
                 for (place, (manner, _)) in least.iter_mut().zip(MANNERS) {

@@ -1,6 +1,6 @@
-//! Load for the matrix server that costs as little as it can, because client and server are in the one figure.
+//! Cheapest possible load for the matrix server, because the figure contains client and server.
 //!
-//! As the client of the programs for Linux that COPS is compared with: questions and products are computed before the
+//! Like the client of the programs for Linux that COPS is compared with: requests and products are computed before the
 //! clock starts, every answer is compared with its product, and each connection is a closed loop. Here a connection is
 //! a coroutine.
 
@@ -21,7 +21,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{Outcome, argument, attempt, figure, now, series};
 
-/// Different questions.
+/// Number of different requests.
 const QUESTIONS: usize = 16;
 /// Requests of each connection before the clock starts.
 const WARM: usize = 4;
@@ -65,7 +65,7 @@ struct Counts {
     wrong: AtomicU64,
 }
 
-/// Asks one question and checks the answer; the buffers come back for the next.
+/// Sends one request and checks the answer; the buffers are returned for the next.
 async fn ask(
     stream: &TcpStream,
     questions: &Questions,
@@ -95,8 +95,8 @@ async fn ask(
     Ok((message, answer))
 }
 
-/// Whether an answer is the expected one with this sequence number. Compared word by word, because what the client
-/// costs is in the figure, and slices of whatever kind are compared byte by byte.
+/// Returns whether an answer is the expected one with this sequence number. Compared word by word, because the client's
+/// cost is in the figure, and slices of any kind are compared byte by byte.
 fn is_right(answer: &[u8], expected: &[u8], sequence: u32) -> bool {
     let (header, elements) = answer.split_at(HEADER_BYTES);
     let (expected_header, expected_elements) = expected.split_at(HEADER_BYTES);
@@ -107,7 +107,7 @@ fn is_right(answer: &[u8], expected: &[u8], sequence: u32) -> bool {
                 let same = words.iter().zip(expected_words).all(|(word, expected)| word == expected);
                 same && words.len() == expected_words.len() && rest == expected_rest
             }
-            // The heap aligns blocks of this size; were it otherwise, bytes would do.
+            // The heap aligns blocks of this size; without that, bytes are compared.
             _ => elements == expected_elements,
         }
 }
@@ -118,7 +118,7 @@ async fn connect() -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-/// `requests` requests one after the other, on `stream` or on a connection of its own each.
+/// Makes `requests` requests one after the other, on `stream` or each on a connection of its own.
 async fn drive(
     stream: Option<TcpStream>,
     questions: Arc<Questions>,
@@ -139,7 +139,7 @@ async fn drive(
     Ok(stream)
 }
 
-/// Runs all connections to their ends; gives them back.
+/// Runs all connections to their ends, and returns them.
 async fn run(
     streams: Vec<Option<TcpStream>>,
     questions: &Arc<Questions>,
@@ -161,7 +161,7 @@ async fn run(
 async fn start(model: &str) -> Result<Child, String> {
     let (reader, writer) = attempt!(cops::io::pipe());
     let mut command = Command::new("/bin/matrix-server").argument("--backlog").argument("1024");
-    // The model that the server has if nothing is said.
+    // The server's default model.
     if model != "kcuc" {
         command = command.argument("--model").argument(model);
     }
@@ -171,12 +171,12 @@ async fn start(model: &str) -> Result<Child, String> {
     if !line[..length].starts_with(b"matrix-server: listening") {
         return Err(alloc::format!("the server does not listen in the model {model}"));
     }
-    // What it says later goes where nobody reads, and does not stop it: the pipe is large.
+    // Later output goes to a pipe that is not read, and does not block the server: the pipe is large.
     core::mem::forget(reader);
     Ok(child)
 }
 
-/// What a request costs to a server that is started for it, so that no count profits from what another has left.
+/// Measures a request to a server that is started for it, so that no count profits from the server's earlier work.
 async fn measure_one(
     model: &str,
     fresh: bool,
@@ -200,13 +200,13 @@ async fn measure_one(
     Ok(cost)
 }
 
-/// `matrix-models MODELS ORDER REQUESTS CONNECTIONS...`: what a request costs, for each model and number of
+/// `matrix-models MODELS ORDER REQUESTS CONNECTIONS...`: the cost of a request, for each model and number of
 /// connections.
 pub async fn models() -> Outcome {
     measure(false).await
 }
 
-/// `creation MODELS ORDER REQUESTS VISITORS...`: the same with a connection for each request.
+/// `creation MODELS ORDER REQUESTS VISITORS...`: the cost of a request with a connection of its own.
 pub async fn creation() -> Outcome {
     measure(true).await
 }
@@ -250,19 +250,20 @@ const PAPER_KERNEL_HEAP: f64 = (8 << 20) as f64;
 const PAPER_FRAMES: f64 = 0x1a0_0000 as f64;
 const PAPER_USER_HEAP: f64 = (2 << 20) as f64;
 
-/// Connections whose memory is measured, and those before, which make tables grow.
+/// Connections whose memory is measured, and earlier ones, which make tables grow.
 const MEASURED: usize = 2048;
 const FIRST: usize = 32;
 
-/// What a connection of the server takes in each model, and how many the papers' memory could hold. `endpoint_bytes` is
-/// what the client's end takes of the kernel's heap, which is the same machine's.
+/// Reports the memory of a connection of the server in each model, and the number that the papers' memory could hold.
+/// `endpoint_bytes` is the part of the client's end in the kernel's heap, which is the same machine's.
 ///
-/// A connection has answered one request of the papers' size and is idle. What is not the kernel's heap is the server's
+/// A connection has answered one request of the papers' size and is idle. Memory outside of the kernel's heap is the
+/// server's, and with threads their stacks in kernel and program, all of it in whole pages.
 /// memory, and with threads their stacks in kernel and program, all of it in whole pages.
 pub async fn memory(endpoint_bytes: f64) -> Outcome {
     let wanted = argument(2).unwrap_or_else(|_| "kcuc,kcut,ktut,ktut-wait,ktuc,ktuc-epoll".into());
     for model in wanted.split(',') {
-        // Threads take so much that fewer show it as well.
+        // Threads take so much that fewer are enough.
         let measured = if with_threads(model) { MEASURED / 8 } else { MEASURED };
         match memory_of(model, measured, endpoint_bytes).await {
             Ok((heap, pages)) => {
@@ -281,16 +282,16 @@ pub async fn memory(endpoint_bytes: f64) -> Outcome {
     Ok(())
 }
 
-/// Whether the program's side of a model is threads.
+/// Returns whether the program's side of a model is threads.
 fn with_threads(model: &str) -> bool {
     model.contains("ut")
 }
 
-/// Bytes of the kernel's heap, and of other frames, that each further connection takes.
+/// Returns the bytes of the kernel's heap, and of other frames, that each further connection takes.
 async fn memory_of(model: &str, measured: usize, endpoint_bytes: f64) -> Result<(f64, f64), String> {
     let sample = || async {
         cops::sleep(Duration::from_millis(50)).await;
-        // In this order: asking for the frames that are free makes the heap give back what it does not need.
+        // In this order: reading the number of free frames makes the heap return its unused ones.
         let free = attempt!(cops::system::system::counter(Counter::FramesFree)) as f64 * 4096.0;
         let heap = attempt!(cops::system::system::counter(Counter::HeapFootprint)) as f64;
         Ok::<_, String>((heap, free))

@@ -1,8 +1,7 @@
-//! What processes leave each other while one of them does its worst: `bench fairness SCENARIO ARGUMENT...`.
+//! The shares that processes leave each other while one of them attacks: `bench fairness SCENARIO ARGUMENT...`.
 //!
-//! Each scenario is a file of its own, with its counterpart of the same name in `xtask/src/fairness`, where the goals
-//! are. Other processes that it needs are this program again ([`accomplice`]): `bench fairness SCENARIO act
-//! ARGUMENT...`.
+//! Each scenario is a file of its own, with its counterpart of the same name in `xtask/src/fairness`, which has the
+//! goals. Its other processes are this program again ([`accomplice`]): `bench fairness SCENARIO act ARGUMENT...`.
 
 mod budget_worst;
 mod hoards;
@@ -17,7 +16,7 @@ use cops::process::{Child, Command};
 
 use crate::Outcome;
 
-/// Where this program lies.
+/// Path of this program.
 const OWN_PATH: &str = "/bin/bench";
 
 pub async fn measure(scenario: &str) -> Outcome {
@@ -37,12 +36,12 @@ pub async fn measure(scenario: &str) -> Outcome {
     run.await
 }
 
-/// Another process of a scenario; arguments of its own and the like can be added before it is started.
+/// Describes another process of a scenario; the caller may add arguments before it starts it.
 fn accomplice(scenario: &str) -> Command {
     Command::new(OWN_PATH).argument("fairness").argument(scenario).argument("act")
 }
 
-/// Ends a process and waits until it has gone.
+/// Kills a process and waits for its end.
 async fn end(child: Child) -> Outcome {
     crate::attempt!(child.kill());
     crate::attempt!(child.wait().await);

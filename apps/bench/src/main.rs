@@ -3,11 +3,11 @@
 //! ARGUMENT...`; and attacks by the name of their scenario: `bench fairness NAME ARGUMENT...`.
 //!
 //! Run under QEMU's `-icount shift=0`, where an instruction takes a nanosecond of the machine's time, so that the clock
-//! counts instructions: of this process, of the kernel, and of whatever else runs. Every figure is the mean of very
-//! many repetitions, and costs that are not meant (starting, waiting for the end) are taken out by measuring twice with
-//! different numbers of repetitions and dividing the difference.
+//! counts instructions: of this process, of the kernel, and of other processes. Every figure is the mean of very many
+//! repetitions. Other costs (starting, waiting for the end) are excluded by measuring twice with different numbers of
+//! repetitions and dividing the difference.
 //!
-//! Results are lines that begin with `bench: ` and go on as JSON; everything else is for people.
+//! Results are lines that begin with `bench: ` and continue as JSON; all other output is for people.
 #![no_std]
 #![no_main]
 
@@ -32,10 +32,10 @@ use core::pin::Pin;
 use cops::time::Instant;
 use cops::{eprintln, println};
 
-/// What a measurement that cannot be made says.
+/// The result of a measurement: the error is the reason why it could not be made.
 type Outcome = Result<(), String>;
 
-/// Says what failed.
+/// Returns with the error of an expression.
 #[macro_export]
 macro_rules! attempt {
     ($result:expr) => {
@@ -46,12 +46,12 @@ macro_rules! attempt {
     };
 }
 
-/// Nanoseconds, which are instructions where this program is run for its figures.
+/// Returns nanoseconds, which are instructions where this program is run for its figures.
 fn now() -> u64 {
     Instant::now().as_ns()
 }
 
-/// The command line's argument at a place; the scenario's name is at 1.
+/// Returns the command line's argument at a place; the scenario's name is at 1.
 fn argument(place: usize) -> Result<String, String> {
     match cops::arguments().nth(place).map(|text| text.to_str()) {
         Some(Ok(text)) => Ok(text.into()),

@@ -1,4 +1,4 @@
-//! The matrix server with its client in the same machine: what a request costs all of them together.
+//! The matrix server with its client in the same machine: the cost of a request for all of them together.
 
 use abi_unix::Counter;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use crate::{Outcome, attempt, figure, now, series};
 
 /// Connections at once.
 const CONNECTIONS: [usize; 6] = [1, 4, 16, 64, 256, 1024];
-/// Requests that are measured at each count, at least.
+/// Least number of measured requests at each count.
 const REQUESTS: usize = 8192;
 
 /// A server in a process of its own.
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-/// A closed loop of 1x1 requests.
+/// Describes a closed loop of 1x1 requests.
 pub fn load(server: &Server, connections: usize, requests: usize) -> Result<Load, String> {
     Ok(Load {
         server: server.address,
@@ -65,11 +65,11 @@ pub async fn measure() -> Outcome {
     let mut points = Vec::new();
     let (mut wrong, mut lost) = (0, 0);
     for count in CONNECTIONS {
-        // A fresh one each time, so that no count profits from what another has left.
+        // A new one each time, so that no count profits from the server's earlier work.
         let server = Server::start().await?;
         let requests = (REQUESTS / count).max(8);
         let connections = attempt!(matrix_client::connect(&load(&server, count, 0)?).await);
-        // Buffers grow, and pages come.
+        // Warm-up: buffers grow, and pages are mapped.
         let (warm, connections) = matrix_client::run(load(&server, count, 4)?, connections).await;
         let start = now();
         let (answers, connections) = matrix_client::run(load(&server, count, requests)?, connections).await;
@@ -92,7 +92,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// From the machine's reset, firmware included, to the first answer.
+/// Measures from the machine's reset, firmware included, to the first answer.
 pub async fn measure_boot() -> Outcome {
     let server = Server::start().await?;
     let listening = attempt!(cops::system::system::counter(Counter::UptimeNs));

@@ -1,8 +1,8 @@
-//! The kernel's memory for what waits: idle connections, and calls in flight.
+//! The kernel's memory for idle connections, and for calls in flight.
 //!
-//! Connections here have both ends in this machine, so each is two endpoints; the figure is for one. What a connection
-//! has sent and received before it became idle makes a difference where buffers are made when they are needed, so both
-//! are measured.
+//! Connections here have both ends in this machine, so each is two endpoints; the figure is for one. Where buffers are
+//! made when they are needed, it matters whether a connection has sent and received before it became idle, so both are
+//! measured.
 
 use abi_unix::Counter;
 use alloc::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Outcome, attempt, figure};
 const CONNECTIONS: usize = 256;
 const CALLS: usize = 1000;
 
-/// Bytes of the kernel's heap that are in use, after everything has settled.
+/// Returns the bytes of the kernel's heap in use, after a pause.
 async fn heap() -> Result<f64, alloc::string::String> {
     cops::sleep(Duration::from_millis(50)).await;
     Ok(attempt!(cops::system::system::counter(Counter::HeapBytes)) as f64)
@@ -42,7 +42,7 @@ pub async fn measure() -> Outcome {
     figure("connection", each(used - before), "bytes");
     figure("connection-fresh", each(fresh - before), "bytes");
 
-    // Calls that wait, one for each endpoint of a connection, as in servers.
+    // Waiting calls, one for each endpoint of a connection, as in servers.
     let idle = heap().await?;
     let mut readers = Vec::new();
     for (one, other) in pairs {
@@ -58,7 +58,7 @@ pub async fn measure() -> Outcome {
     drop(readers);
     drop(first);
 
-    // And on one object.
+    // Waiting calls on one object.
     let (reader, _writer) = attempt!(cops::io::pipe());
     let reader = Arc::new(reader);
     let idle = heap().await?;
@@ -75,7 +75,7 @@ pub async fn measure() -> Outcome {
     crate::client::memory(each(used - before)).await
 }
 
-/// Makes connections, both ends of each.
+/// Makes connections, with both ends of each.
 async fn connect(
     listener: &TcpListener,
     address: SocketAddrV4,

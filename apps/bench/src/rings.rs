@@ -1,17 +1,17 @@
 //! The ring experiments: tasks that take turns.
 //!
 //! *Experiment A*: `n` coroutines, numbered from 1, share a counter; each waits until the counter is its number and
-//! then counts on. `coroutine-yield` looks again whenever its turn comes, as the papers' coroutines do;
-//! `coroutine-wake` is woken by the one before it.
+//! then increments it. `coroutine-yield` looks again at each of its turns, as the papers' coroutines do;
+//! `coroutine-wake` is woken by its predecessor.
 //!
 //! *Experiment B*: `n` coroutines and `n + 1` pipes; each reads from the pipe before it and writes to the one behind
-//! it. `coroutine` has them all at one priority; with `coroutine-priority` those that come first are more important, as
-//! in the papers.
+//! it. `coroutine` has them all at one priority; with `coroutine-priority` the first ones are more important, as in the
+//! papers.
 //!
-//! Both also with threads: `thread-wait` blocks, at a word of its own or in `read`, as one writes it; `thread-yield`
-//! tries again after giving way, as the papers' threads do.
+//! Both also with threads: `thread-wait` blocks, at a word of its own or in `read`; `thread-yield` tries again after a
+//! yield, as the papers' threads do.
 //!
-//! The time runs from before the first one is made to after the last one has ended, as in the papers.
+//! The time runs from before the first task is made to after the last one has ended, as in the papers.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,12 +34,12 @@ const STACK: usize = 64 << 10;
 /// Levels of priority that a ring with priorities uses.
 const LEVELS: usize = 8;
 
-/// The counts of tasks that the command line names from argument `first` on.
+/// Returns the counts of tasks in the command line's arguments from `first` on.
 fn counts(first: usize) -> Result<Vec<usize>, String> {
     cops::arguments().skip(first).map(|text| Ok(attempt!(attempt!(text.to_str()).parse::<usize>()))).collect()
 }
 
-/// How often a ring of this size is measured; the middle counts. As in the program for Linux.
+/// Returns the number of measurements of a ring of this size; the median counts. As in the program for Linux.
 fn repetitions(count: usize) -> usize {
     match count {
         0..=100 => 5,
@@ -48,11 +48,11 @@ fn repetitions(count: usize) -> usize {
     }
 }
 
-/// Whether a ring of the next size would take longer than it may, as far as the last one tells.
+/// Returns whether a ring of the next size would exceed the limit, extrapolated from the last one.
 fn is_too_long(variant: &str, last: Option<&(f64, f64)>, count: usize, limit_ns: f64) -> bool {
     let Some((size, time)) = last else { return false };
     let growth = count as f64 / size;
-    // Who tries again does so while each of the others has its turn.
+    // A task that tries again does so at each turn of each other task.
     time * if variant == "thread-yield" { growth * growth } else { growth } > limit_ns
 }
 
@@ -66,7 +66,7 @@ pub async fn counter() -> Outcome {
     Ok(())
 }
 
-/// Measures one variant at all sizes up to the one that would take longer than the limit, and reports it.
+/// Measures one variant at all sizes up to the limit, and reports it.
 async fn measure<F: Future<Output = Result<u64, String>>>(
     variant: &str,
     counts: Vec<usize>,
@@ -98,7 +98,7 @@ async fn measure<F: Future<Output = Result<u64, String>>>(
     report(variant, outcome, &points);
 }
 
-/// Reports what was measured, and why there is no more.
+/// Reports the results, and the reason if there are no more.
 fn report(id: &str, outcome: Outcome, points: &[(f64, f64)]) {
     if let Err(error) = outcome {
         println!("bench failed: {id}: {}", error.lines().last().unwrap_or_default());
@@ -130,7 +130,7 @@ async fn counting(variant: &str, count: usize) -> Result<u64, String> {
             COUNTER.store(1, Ordering::Relaxed);
         }
         "coroutine-wake" => {
-            // Left behind at the end; this program measures and ends.
+            // Leaked; this program measures and ends.
             let cids: &'static [AtomicU64] = (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
             for (index, next) in cids.iter().cycle().skip(1).take(count).enumerate() {
                 let number = index + 1;
@@ -161,7 +161,7 @@ async fn counting(variant: &str, count: usize) -> Result<u64, String> {
     finished(now() - start, &COUNTER, count)
 }
 
-/// The time, if all have counted.
+/// Returns the time, if all have counted.
 fn finished(time: u64, counter: &AtomicUsize, count: usize) -> Result<u64, String> {
     if counter.load(Ordering::Relaxed) != count + 1 {
         return Err("the counter is wrong".into());
@@ -169,9 +169,9 @@ fn finished(time: u64, counter: &AtomicUsize, count: usize) -> Result<u64, Strin
     Ok(time)
 }
 
-/// Threads that count: each waits for a word of its own to become 1, or tries again.
+/// Runs threads that count: each waits for a word of its own to become 1, or tries again.
 fn counting_threads(waits: bool, count: usize, counter: &'static AtomicUsize) -> Outcome {
-    // Left behind at the end; this program measures and ends.
+    // Leaked; this program measures and ends.
     let turns: &'static [AtomicU32] = (0..=count).map(|_| AtomicU32::new(0)).collect::<Vec<_>>().leak();
     let pass_to = move |number: usize| {
         if number <= count {
@@ -255,7 +255,7 @@ async fn passing(variant: &str, bytes: usize, count: usize) -> Result<u64, Strin
     Ok(time)
 }
 
-/// The same with threads, which read and write synchronously.
+/// Runs threads that pass the message on, which read and write synchronously.
 fn passing_threads(waits: bool, bytes: usize, count: usize) -> Result<u64, String> {
     let read_message = move |descriptor: &Descriptor, message: &mut [u8]| -> Result<(), Errno> {
         let mut have = 0;

@@ -10,9 +10,9 @@ use cops::{Cid, yield_now};
 
 use crate::{Outcome, figure, now, series};
 
-/// How many coroutines there are at once.
+/// Numbers of coroutines.
 const COUNTS: [usize; 6] = [1, 10, 100, 1000, 10_000, 100_000];
-/// How many operations are measured in all, at least.
+/// Least number of measured operations.
 const OPERATIONS: usize = 200_000;
 /// The count whose value is the figure.
 const FIGURE: usize = 1000;
@@ -36,7 +36,7 @@ pub async fn measure() -> Outcome {
         let many = waking(ring, 1 + turns).await;
         wakes.push((ring as f64, per(many - few, ring * turns)));
 
-        // Twice as many in as many batches: what a batch costs beside them drops out.
+        // Twice as many in as many batches: the other costs of a batch cancel out.
         let batches = (OPERATIONS / count).max(2);
         spawning(2 * count, 1).await;
         let few = spawning(count, batches).await;
@@ -55,7 +55,7 @@ fn per(total: u64, count: usize) -> f64 {
     total as f64 / count as f64
 }
 
-/// The time in which `count` coroutines yield `turns` times each.
+/// Returns the time in which `count` coroutines yield `turns` times each.
 async fn yielding(count: usize, turns: usize) -> u64 {
     let handles: Vec<_> = (0..count)
         .map(|_| {
@@ -73,9 +73,9 @@ async fn yielding(count: usize, turns: usize) -> u64 {
     now() - start
 }
 
-/// One of a ring of coroutines: woken, it wakes the next.
+/// A member of a ring of coroutines: woken, it wakes the next.
 struct Member {
-    /// The cid of the next; 0 until all have had the poll that comes with the spawn.
+    /// Cid of the next; 0 until all have had the poll that comes with the spawn.
     next: &'static AtomicU64,
     polls_left: usize,
 }
@@ -90,9 +90,9 @@ impl Future for Member {
     }
 }
 
-/// The time in which a wake-up goes round a ring of `count` coroutines `rounds` times.
+/// Returns the time in which a wake-up goes round a ring of `count` coroutines `rounds` times.
 async fn waking(count: usize, rounds: usize) -> u64 {
-    // Left behind at the end; this program measures and ends.
+    // Leaked; this program measures and ends.
     let cids: &'static [AtomicU64] = (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
     let handles: Vec<_> = (0..count)
         .map(|index| cops::spawn(Member { next: &cids[(index + 1) % count], polls_left: rounds + 2 }))
@@ -109,7 +109,7 @@ async fn waking(count: usize, rounds: usize) -> u64 {
     now() - start
 }
 
-/// The time in which `batches` times `count` coroutines are made, run and ended.
+/// Returns the time in which `batches` times `count` coroutines are made, run and ended.
 async fn spawning(count: usize, batches: usize) -> u64 {
     let finished = Arc::new(AtomicUsize::new(0));
     let start = now();

@@ -11,8 +11,8 @@ use crate::{Outcome, attempt, figure, now};
 const TURNS: usize = 10_000;
 
 pub async fn measure() -> Outcome {
-    // First, and apart from everything that computes with floating-point numbers: a program that uses that unit pays a
-    // few instructions more at each trap, and a function that uses it does so from its first instruction on.
+    // First, and apart from all floating-point computation: a program that uses that unit pays a few instructions more
+    // at each trap, and a function that uses it does so from its first instruction on.
     let null = total(|| {
         // SAFETY: the call has no pointers.
         let _ = unsafe { system::call!(GetProcess) };
@@ -33,7 +33,7 @@ async fn measure_others(null: u64) -> Outcome {
     figure("pipe", attempt!(synchronous_pipe(&reader, &writer)), "instructions");
     figure("pipe-async", attempt!(asynchronous_pipe(&reader, &writer).await), "instructions");
 
-    // A read that is ready: the bytes are there before.
+    // A read that is ready: the bytes are written before.
     let output = writer.descriptor().raw();
     let start = now();
     for _ in 0..TURNS {
@@ -60,7 +60,7 @@ async fn measure_others(null: u64) -> Outcome {
     Ok(())
 }
 
-/// The cost of all turns of an operation.
+/// Returns the cost of all turns of an operation.
 #[inline(never)]
 fn total(mut operation: impl FnMut()) -> u64 {
     operation();
@@ -76,7 +76,7 @@ fn fill(writer: &PipeWriter) -> Result<(), Errno> {
     system::file::write_all(writer.descriptor().raw(), &[1; TURNS])
 }
 
-/// One byte through the pipe and back, by one coroutine.
+/// Measures one byte through the pipe and back, by one coroutine.
 fn synchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
     let (input, output) = (reader.descriptor().raw(), writer.descriptor().raw());
     let mut buffer = [0u8; 1];
@@ -88,7 +88,7 @@ fn synchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Err
     Ok((now() - start) as f64 / TURNS as f64)
 }
 
-/// The same, awaited.
+/// Measures one byte through the pipe and back, with awaited calls.
 async fn asynchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
     let mut buffer = alloc::vec![0u8; 1];
     let start = now();
@@ -102,7 +102,7 @@ async fn asynchronous_pipe(reader: &PipeReader, writer: &PipeWriter) -> Result<f
     Ok((now() - start) as f64 / TURNS as f64)
 }
 
-/// A read that has to wait for another coroutine's write: both calls, the completion and two switches.
+/// Measures a read that has to wait for another coroutine's write: both calls, the completion and two switches.
 async fn waiting(reader: &PipeReader, writer: &PipeWriter) -> Result<f64, Errno> {
     let number = writer.descriptor().raw();
     let writing = cops::spawn(async move {

@@ -1,18 +1,18 @@
-//! User interrupts within a process: from the send to the handler's end, and to a coroutine that goes on; and what the
-//! kernel has to do with it.
+//! User interrupts within a process: from the send to the handler's end, and to a coroutine that continues; and the
+//! kernel entries for them.
 
 use abi_unix::Counter;
 use cops::interrupt::{Receiver, SendRight};
 
 use crate::{Outcome, attempt, figure, now};
 
-/// How many are sent for each figure.
+/// Number of signals for each figure.
 const SENT: u64 = 100_000;
 
 pub async fn measure() -> Outcome {
     let receiver = attempt!(Receiver::new());
     let right = attempt!(receiver.grant());
-    // The first send finds out how to send.
+    // The first send determines the way of sending.
     attempt!(right.send());
     receiver.wait().await;
 
@@ -32,13 +32,13 @@ pub async fn measure() -> Outcome {
     let other = attempt!(Receiver::new());
     let back = attempt!(other.grant());
     let opening = attempt!(right.duplicate());
-    // The first send of each right finds out how to send.
+    // The first send of each right determines the way of sending.
     let (first, second) = attempt!(play_turns(1, &opening, (receiver, back), (other, right)).await);
     let (start, entries_before) = (now(), attempt!(entries()));
-    // What comes back is dropped at the end: that is a call.
+    // Kept, because dropping the rights is a call.
     let _kept = attempt!(play_turns(SENT, &opening, first, second).await);
     let (end, entries_after) = (now(), attempt!(entries()));
-    // What is printed interrupts the kernel.
+    // Printing interrupts the kernel.
     figure("handler", handler, "instructions");
     figure("entries", handler_entries as f64, "kernel entries");
     figure("coroutine", (end - start) as f64 / (2 * SENT) as f64, "instructions");
@@ -46,10 +46,10 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// Where one is signalled, and how it signals the other.
+/// One side: its receiver, and its right to signal the other.
 type Side = (Receiver, SendRight);
 
-/// Two coroutines, one at each side, signal each other in turn, after an opening signal.
+/// Runs two coroutines, one at each side, that signal each other in turn, after an opening signal.
 async fn play_turns(turns: u64, opening: &SendRight, first: Side, second: Side) -> cops::system::Result<(Side, Side)> {
     let (first, second) = (cops::spawn(play(turns, first)), cops::spawn(play(turns, second)));
     cops::yield_now().await;
@@ -66,7 +66,7 @@ async fn play(turns: u64, (receiver, right): Side) -> cops::system::Result<Side>
     Ok((receiver, right))
 }
 
-/// How often programs have entered the kernel, but for its own timer.
+/// Returns the number of kernel entries of programs, without those of the kernel's own timer.
 fn entries() -> cops::system::Result<u64> {
     let counters = cops::system::system::counters()?;
     Ok(counters[Counter::Traps as usize] - counters[Counter::TimerTraps as usize])

@@ -3,7 +3,7 @@
 //! Each of the coroutines computes for a number of steps, yields, and does so again for a number of turns, so that the
 //! workers meet in the executor once for each turn. The program ends then; another number of workers is another
 //! process, because workers stay. `workers all …` starts one process for each number and reports the series: the time,
-//! and from the scheduler's own counters what the workers were in each other's way, and how many coroutines they took
+//! and from the scheduler's own counters the contention of the workers, and the number of coroutines that they stole
 //! from each other.
 
 use alloc::string::{String, ToString};
@@ -17,10 +17,10 @@ use cops::{Counters, println, spawn, yield_now};
 
 use crate::{Outcome, argument, attempt, now, series};
 
-/// What is reported beside the time, in the order of the line that a process with workers prints after time and polls.
+/// Other counts beside the time, in the order of the line that a process with workers prints after time and polls.
 const COUNTED: [&str; 3] = ["steals", "lock-spins", "atomic-retries"];
 
-/// The most workers that are tried.
+/// Largest number of workers.
 const WORKERS: usize = 8;
 
 pub async fn measure() -> Outcome {
@@ -28,7 +28,7 @@ pub async fn measure() -> Outcome {
     let (coroutines, turns, steps) = (number(3)?, number(4)?, number(5)?);
     if argument(2)? != "all" {
         let time = job(number(2)?, coroutines, turns, steps).await?;
-        // Workers count their polls when they find nothing more to do.
+        // Workers count their polls when no coroutine is ready any more.
         cops::sleep(Duration::from_millis(10)).await;
         let Counters { polls, steals, spins, retries, .. } = counted();
         println!("{time} {polls} {steals} {spins} {retries}");
@@ -71,7 +71,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// What all shards have counted.
+/// Returns the sum of all shards' counters.
 fn counted() -> Counters {
     (0..WORKERS).map(|worker| cops::executor().counters(worker)).fold(Counters::default(), |sum, one| Counters {
         polls: sum.polls + one.polls,

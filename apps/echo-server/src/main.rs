@@ -1,4 +1,4 @@
-//! Sends back what it receives over TCP: the least that a server can do.
+//! Echoes its input over TCP: the smallest possible server.
 #![no_std]
 #![no_main]
 
@@ -37,7 +37,7 @@ async fn main() -> Result<i32, Errno> {
     loop {
         let (stream, _) = listener.accept().await?;
         spawn(async move {
-            // A connection that fails is the peer's business.
+            // A failed connection concerns its peer only.
             let _ = echo(stream).await;
         })
         .detach();

@@ -1,4 +1,4 @@
-//! Sends back what it receives over TCP: the least that a server on the network server can do.
+//! Echoes its input over TCP: the smallest possible server on the network server.
 #![no_std]
 #![no_main]
 

@@ -1,15 +1,14 @@
 //! Random system calls: `fuzz SEED COUNT`.
 //!
-//! Whatever a process asks for, the answer is a result or an error number, and the kernel goes on. This program asks
-//! for everything: each call of the table with arguments of the right kind, of the wrong kind and of no kind, numbers
-//! that do not exist, and tokens that were never given. It only leaves out what would end itself by design (exiting,
-//! starting other programs, unmapping its own code) or trouble the world outside (addresses of other machines,
-//! switching off).
+//! Every call of a process must get a result or an error number, and the kernel must continue. This program makes all
+//! of them: each call of the table with arguments of the right kind, of the wrong kind and of no kind, numbers that do
+//! not exist, and tokens that were never given. It leaves out only calls that would end itself by design (exiting,
+//! starting other programs, unmapping its own code) or affect the outside (addresses of other machines, switching off).
 //!
 //! Some of the calls go through a request ring, whose other words are overwritten now and then.
 //!
-//! Calls that can wait are made in their asynchronous form, so that none of them stops the program; what they post is
-//! taken now and then. The sequence depends on the seed alone. Exit status 0 says that it came to the end and that
+//! Calls that can wait are made in their asynchronous form, so that none of them stops the program; their completions
+//! are taken now and then. The sequence depends on the seed alone. Exit status 0 means that it came to the end and that
 //! calls still work.
 #![no_std]
 #![no_main]
@@ -31,7 +30,7 @@ unix::entry!(main);
 /// Longest path that is cleaned up, with its NUL.
 const LONGEST_PATH: usize = 512;
 
-/// Removes what a path names, with everything below it: random renames make trees of what random calls have made. The
+/// Removes the file of a path, with all entries below it: random renames make trees of the files of random calls. The
 /// path is the first `length` bytes of the buffer; the rest of it is zeros, and is again afterwards.
 fn remove(path: &mut [u8; LONGEST_PATH], length: usize) {
     let Ok(name) = CStr::from_bytes_until_nul(path) else { return };
@@ -78,9 +77,9 @@ fn remove(path: &mut [u8; LONGEST_PATH], length: usize) {
 
 /// Bytes that the kernel may write to, and as many again that it only reads.
 const AREA: usize = 64 * 1024;
-/// Where these lie.
+/// Address of these areas.
 const AREAS: usize = 0x18_0000_0000;
-/// Where the pages begin that mapping calls may change. Nothing else lies near it.
+/// First of the pages that mapping calls may change. No other mapping lies near them.
 const PLAYGROUND: usize = 0x10_0000_0000;
 
 /// A small random number generator (xorshift64*, Marsaglia and Vigna).
@@ -115,26 +114,26 @@ struct Areas {
     output: usize,
 }
 
-/// What the kernel says in the auxiliary vector, mostly where something lies.
+/// Returns a value of the kernel's auxiliary vector, mostly an address.
 fn kernel_s(key: u64) -> usize {
     unix::start::auxiliary_value(key).unwrap_or(0) as usize
 }
 
-/// An address of this program's code, which nobody may write.
+/// Returns an address of this program's code, which is read-only.
 fn own_code() -> usize {
     main as *const () as usize
 }
 
 /// Paths that may be created, opened, renamed and removed.
 const OWN_PATHS: [&CStr; 4] = [c"/tmp/fuzz-a", c"/tmp/fuzz-b", c"/tmp/fuzz-d", c"/tmp/fuzz-d/x"];
-/// Paths that may only be opened: they are everybody's.
+/// Paths that may only be opened: they are shared.
 const OTHER_PATHS: [&CStr; 4] = [c"/dev/zero", c"/dev/null", c"/bin", c""];
-/// Distance of the things in the input area.
+/// Distance of the items in the input area.
 const STEP: usize = 256;
 
 impl Areas {
     fn new(random: &mut Random) -> Option<Areas> {
-        // Far from everything that this program needs: a call may write beyond the area's end, as far as memory goes.
+        // Far from this program's own memory: a call may write beyond the area's end, as far as memory goes.
         let flags = mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED_NOREPLACE;
         // SAFETY: the mapping replaces nothing.
         let area = unsafe { unix::memory::map_with(AREAS, 2 * AREA, READ | WRITE, flags, -1, 0) }.ok()?;
@@ -143,13 +142,13 @@ impl Areas {
         for (index, place) in input.chunks_exact_mut(STEP).enumerate() {
             match index % 4 {
                 0 => {
-                    // Our own lie in the lower half.
+                    // This program's own paths lie in the lower half.
                     let paths = if index < AREA / STEP / 2 { &OWN_PATHS } else { &OTHER_PATHS };
                     let path = random.of(paths).to_bytes_with_nul();
                     place[..path.len()].copy_from_slice(path);
                 }
                 1 => {
-                    // Loopback only: a random address would be somebody else's.
+                    // Loopback only: a random address would be another machine's.
                     let address = SocketAddress { address: [127, 0, 0, 1], port: random.next() as u16 };
                     place[..16].copy_from_slice(&address.to_bytes());
                 }
@@ -157,14 +156,14 @@ impl Areas {
                     let time = random.of(&[0, 1, 1000, 1_000_000]);
                     place[..16].copy_from_slice(&TimeSpec::from_ns(time).to_bytes());
                 }
-                // Everything that is wrong with bytes: no NUL, no family, nanoseconds out of range.
+                // All kinds of wrong bytes: no NUL, no family, nanoseconds out of range.
                 _ => place.fill(0xff),
             }
         }
         Some(Areas { input: area as usize, output: area as usize + AREA })
     }
 
-    /// Addresses that no call may accept, or only for reading.
+    /// Returns addresses that no call may accept, or only for reading.
     fn bad(&self, random: &mut Random) -> usize {
         random.of(&[
             0,
@@ -189,7 +188,7 @@ impl Areas {
         if random.one_in(4) { self.bad(random) } else { self.input + random.below(AREA / STEP) * STEP }
     }
 
-    /// A path that may be created, renamed and removed.
+    /// Returns a path that may be created, renamed and removed.
     fn own_path(&self, random: &mut Random) -> usize {
         self.input + random.below(AREA / STEP / 8) * 4 * STEP
     }
@@ -197,7 +196,7 @@ impl Areas {
     fn output(&self, random: &mut Random) -> usize {
         match random.below(16) {
             0..4 => self.bad(random),
-            // Shared pages are the process's own affair.
+            // Shared pages: a wrong value in them affects this process only.
             4 => kernel_s(auxiliary::COPS_PROCESS_PAGE) + random.below(4096),
             5 => self.output + random.below(AREA),
             _ => self.output + random.below(AREA / STEP) * STEP,
@@ -242,18 +241,18 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         | SystemCall::InterruptHandler => {
             return None;
         }
-        // Nothing here is a program, but somebody could come upon one; strings that never are paths.
+        // These paths name no programs, but random calls could make one; strings that are never paths.
         SystemCall::Execute | SystemCall::Spawn => {
             arguments[0] = random.of(&[0, 1, areas.input + 3 * STEP, areas.input + 7 * STEP])
         }
         SystemCall::Kill => arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX]),
         SystemCall::Reboot => arguments[0] = 0,
-        // Every line that is right would be printed.
+        // A valid line would be printed.
         SystemCall::Log => arguments[..2].copy_from_slice(&[areas.output + AREA - 3, 4 + random.below(1000)]),
         SystemCall::WorkerWait => arguments[1] = random.below(100_000),
         SystemCall::Unmap | SystemCall::Protect => {
             arguments[0] = random.of(&[pages, pages, pages, 1, usize::MAX, 0xffff_ffc0_8020_0000]);
-            // Anything longer could reach the stack.
+            // A longer range could reach the stack.
             arguments[1] = random.of(&[0, 1, 4096, 8192, 1 << 20, usize::MAX]);
             if arguments[0] == 1 {
                 arguments[1] = 4096;
@@ -282,7 +281,7 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
             (arguments[1], arguments[3]) = (areas.own_path(random), areas.own_path(random));
         }
         SystemCall::SymbolicLink => arguments[2] = areas.own_path(random),
-        // Large files are the file system's to refuse, not the machine's memory's to hold.
+        // Large files must be refused by the file system, not by the lack of memory.
         SystemCall::Truncate => arguments[1] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
         SystemCall::WriteAt => arguments[3] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
         SystemCall::Seek => arguments[1] = random.of(&[0, 100, 65536, usize::MAX, 1 << 62]),
@@ -297,7 +296,7 @@ struct Ring {
     producer: Producer,
 }
 
-/// Its entries.
+/// Entries of the ring.
 const ENTRIES: usize = 64;
 
 impl Ring {
@@ -311,7 +310,7 @@ impl Ring {
         Some(Ring { requests, producer: Producer::new(ENTRIES) })
     }
 
-    /// Makes a call through the ring; one that finds no room is not made.
+    /// Makes a call through the ring; without room it is not made.
     fn submit(&mut self, number: usize, arguments: [usize; 6], random: &mut Random) {
         let mut call = unix::raw::asynchronous_number(number, random.next() as u8) as u64;
         if random.one_in(20) {
@@ -332,7 +331,7 @@ impl Ring {
     }
 }
 
-/// One call. What it answers does not matter, as long as it answers.
+/// Makes one call. Any answer is right.
 fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
     let number = if random.one_in(50) {
         random.next() as usize >> random.below(64)
@@ -354,7 +353,7 @@ fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
             Argument::Length => Areas::length(random),
         };
     }
-    // Pointers that are really numbers could hit anything: not where the kernel writes.
+    // Pointers that are really numbers could hit any memory: not where the kernel writes.
     for (argument, (_, kind)) in arguments.iter_mut().zip(call.arguments()) {
         let ours = areas.input..areas.output + AREA;
         let known_bad =
@@ -372,8 +371,8 @@ fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
             ring.submit(call as usize, arguments, random);
             return;
         }
-        // SAFETY: what the kernel may write to is the output area and the shared pages, on which nothing here relies;
-        // mapping calls reach the playground only.
+        // SAFETY: the kernel may write to the output area and the shared pages, on which no code here relies; mapping
+        // calls reach the playground only.
         unsafe {
             if call.waiting() == Waiting::Possible && call != SystemCall::WorkerWait || random.one_in(8) {
                 let token = random.next() % 4096;
@@ -385,7 +384,7 @@ fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
     }
 }
 
-/// Whether calls still do what they should.
+/// Returns whether calls still work.
 fn still_works() -> bool {
     let Ok((reader, writer)) = unix::file::pipe(0) else { return false };
     let mut buffer = [0; 4];
@@ -403,7 +402,7 @@ fn main() -> i32 {
     };
     let mut random = Random(seed.wrapping_mul(2) + 1);
     let Some(areas) = Areas::new(&mut random) else { return 3 };
-    // Random bytes are not for the console.
+    // Random bytes must not reach the console.
     if let Ok(null) = unix::file::open(c"/dev/null", open::RDWR, 0) {
         for descriptor in 0..3 {
             let _ = unix::file::duplicate_to(null.raw(), descriptor, 0);
@@ -423,13 +422,13 @@ fn main() -> i32 {
             while ring.take().is_some() {}
         }
         if turn % 4096 == 0 {
-            // The calls that wait for ever would come to be too many.
+            // Calls that wait for ever would accumulate to the limit.
             for token in 0..4096u64 {
                 let _ = unix::worker::cancel(token);
             }
         }
     }
-    // Room for the proof: all descriptors may be in use.
+    // Room for the final check: all descriptors may be in use.
     for descriptor in 3..32 {
         drop(unix::Descriptor::from_raw(descriptor));
     }

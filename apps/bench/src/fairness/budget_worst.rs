@@ -1,8 +1,8 @@
 //! Every call of the table in every way to make it, repeated for ever by a process with a budget of a tenth of the
-//! machine: what a second process, which never rests, does not get.
+//! machine: the time that a second process, which never rests, loses.
 //!
-//! A call that would soon fail for ever because it makes something is followed by its opposite ([`undo`]); what a call
-//! needs to mean something stands in [`arguments`]; what cannot be repeated is in [`EXCEPTIONS`], with the reason.
+//! A call that creates objects, and so would soon fail for ever, is followed by its opposite ([`undo`]); [`arguments`]
+//! gives each call meaningful arguments; [`EXCEPTIONS`] lists the calls that cannot be repeated, with the reason.
 
 use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,20 +28,20 @@ use super::{accomplice, end};
 const MS: u64 = 1_000_000;
 /// A tenth of the time of the one hart.
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
-/// What is watched: whole periods, after one in which everything has begun.
+/// Watched time: whole periods, after a start-up time.
 const WATCHED: Duration = Duration::from_millis(1000);
 const BEFORE: Duration = Duration::from_millis(200);
 const VICTIM: Priority = Priority::saturating(31);
 /// Entries of an attacker's request ring.
 const ENTRIES: usize = 256;
 
-/// Calls that are not repeated, and why.
+/// Calls that are not repeated, with the reason.
 const EXCEPTIONS: &[(SystemCall, &str)] = &[
     (SystemCall::Exit, "ends the caller; processes that exit are what `spawn` repeats"),
     (SystemCall::ExitGroup, "as exit"),
 ];
 
-/// How a call is made.
+/// The way in which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Direct,
@@ -62,7 +62,7 @@ const WAYS: [(&str, Way); 6] = [
 ];
 
 impl Way {
-    /// Whether it is another way than [`Way::Direct`] for a call.
+    /// Returns whether this way differs from [`Way::Direct`] for a call.
     fn is_for(self, call: SystemCall) -> bool {
         match self {
             Way::Direct => true,
@@ -72,10 +72,10 @@ impl Way {
     }
 }
 
-/// How many times [`BEFORE`] those that an attacker has started may take to end.
+/// Number of times [`BEFORE`] in which an attacker's children must have ended.
 const PATIENCE: usize = 200;
 
-/// Measures all pairs, or those of the calls that the next argument names, separated by commas.
+/// Measures all pairs, or those of the calls in the next argument, separated by commas.
 pub async fn measure() -> Outcome {
     let chosen = crate::argument(3).unwrap_or_default();
     let is_chosen = |name: &str| chosen.is_empty() || chosen.split(',').any(|one| one == name);
@@ -102,7 +102,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// What one attack takes from the victim, in percent.
+/// Returns the victim's loss by one attack, in percent.
 async fn attack(victim: &Child, way: &str, call: SystemCall) -> Result<f64, String> {
     let processes = || system::system::counter(abi_unix::Counter::Processes).map_err(|error| alloc::format!("{error}"));
     let others = processes()?;
@@ -120,7 +120,7 @@ async fn attack(victim: &Child, way: &str, call: SystemCall) -> Result<f64, Stri
         return Err(alloc::format!("the attacker with {way} {} has ended", call.name()));
     }
     end(attacker).await?;
-    // Those that it has started have their own share of what is left of its budget, and are not the next one's.
+    // The attacker's children have their own share of the rest of its budget, and must not count for the next one.
     for _ in 0..PATIENCE {
         if processes()? <= others {
             break;
@@ -130,7 +130,7 @@ async fn attack(victim: &Child, way: &str, call: SystemCall) -> Result<f64, Stri
     Ok(100.0 - had as f64 / passed as f64 * 100.0)
 }
 
-/// What calls are made with.
+/// The objects of the calls.
 struct Things {
     zero: usize,
     file: usize,
@@ -200,7 +200,7 @@ impl Things {
         Ok(things)
     }
 
-    /// The arguments with which a call does something.
+    /// Returns arguments with which a call has an effect.
     fn arguments(&self, call: SystemCall, turn: usize) -> [usize; 6] {
         use SystemCall::*;
         let buffer = at(&self.buffer);
@@ -238,9 +238,9 @@ impl Things {
             SetScheduling => [0, scheduling::BUDGET as usize, BUDGET.0 as usize, BUDGET.1 as usize, 0, 0],
             InterruptReceiver => [6, 0, 0, 0, 0, 0],
             InterruptGrant => [self.receiver, 0, 0, 0, 0, 0],
-            // Everybody's log is left as it is.
+            // The log is shared, and left unchanged.
             Log => [buffer, 0, 0, 0, 0, 0],
-            // The side is what the way says.
+            // The way determines the kernel side.
             KernelSide => [usize::MAX, 0, 0, 0, 0, 0],
             _ => {
                 let mut arguments = [0; 6];
@@ -258,7 +258,7 @@ impl Things {
         }
     }
 
-    /// Takes back what a call has made.
+    /// Undoes the effect of a call.
     fn undo(&self, call: SystemCall, result: usize) {
         use SystemCall::*;
         match call {
@@ -288,7 +288,7 @@ impl Things {
     }
 }
 
-/// Forgets the completions that have come.
+/// Drops the completions that have come.
 fn forget_completions() {
     let Some(ring) = system::start::auxiliary_value(abi_unix::types::auxiliary::COPS_COMPLETION_RING) else { return };
     let word = |offset: usize| {
@@ -298,7 +298,7 @@ fn forget_completions() {
     word(completion::HEAD_OFFSET).store(word(completion::TAIL_OFFSET).load(Ordering::Acquire), Ordering::Release);
 }
 
-/// The other processes: `act victim`, and `act WAY CALL`.
+/// Runs as another process: `act victim`, and `act WAY CALL`.
 pub async fn act() -> Outcome {
     let word = crate::argument(4)?;
     if word == "victim" {
@@ -344,7 +344,7 @@ fn asynchronously(things: &Things, call: SystemCall) -> Outcome {
         if call == ReceiveFrom {
             arguments[3] = 0;
         }
-        // SAFETY: as in `raw`; nothing looks at what the kernel writes.
+        // SAFETY: as in `raw`; the data written by the kernel is not read.
         let result = unsafe { system::raw::syscall_asynchronous(call as usize, arguments, 0, 0, 0) };
         if result != abi_unix::WILL_BE_POSTED
             && let Ok(result) = errno::decode(result)
@@ -389,7 +389,7 @@ fn through_the_ring(things: &Things, call: SystemCall) -> Outcome {
         }
         let _ = system::worker::ring_enter(0, 0);
         forget_completions();
-        // What was made is taken back when the descriptors have run out.
+        // New descriptors are closed when the table is full.
         if turn % 512 == 0 {
             for descriptor in 30..1024 {
                 let _ = raw(SystemCall::Close, [descriptor, 0, 0, 0, 0, 0]);

@@ -1,5 +1,5 @@
-//! Processes that take all kernel memory and all calls that they may have, beside one that sleeps, starts processes and
-//! uses pipes: how many of its calls fail.
+//! Processes that take as much kernel memory and as many calls as they may, beside one that sleeps, starts processes
+//! and uses pipes: the number of its calls that fail.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,12 +17,12 @@ use super::{accomplice, end};
 /// Rounds of the innocent process; in each it makes [`CALLS`] calls, and sometimes a process.
 const ROUNDS: usize = 1000;
 const CALLS: usize = 8;
-/// Processes that are started while others hold all calls that they may.
+/// Processes that are started while others hold as many calls as they may.
 const SPAWNS: usize = 8;
-/// How long a hoarder waits for one more connection.
+/// Time for which a hoarder waits for one more connection.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Starts an accomplice that hoards this, and waits until it has all of it.
+/// Starts an accomplice that hoards `what`, and waits until it holds all that it can get.
 async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
     let (reader, writer) = attempt!(pipe());
     let started = accomplice("hoards").argument(what).descriptor(1, writer.into_descriptor()).spawn();
@@ -34,7 +34,7 @@ async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
     Ok(child)
 }
 
-/// Whether a process can be started and ends as it should.
+/// Returns whether a process can be started and ends normally.
 async fn spawns() -> bool {
     let Ok(child) = Command::new("/bin/hello").without_descriptor(1).spawn() else { return false };
     child.wait().await.is_ok()
@@ -89,7 +89,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// Takes all of something, says so, and keeps it.
+/// Takes all of one resource, reports that, and keeps it.
 pub async fn act() -> Outcome {
     let mut kept = Vec::new();
     let mut sockets = Vec::new();
@@ -109,7 +109,7 @@ pub async fn act() -> Outcome {
             let any = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
             let listener = attempt!(TcpListener::bind(any));
             let address = attempt!(listener.local_address());
-            // Without memory for the other end a connection waits for some.
+            // A connection waits while there is no memory for its other end.
             while let Ok(Ok(client)) = cops::timeout(PATIENCE, TcpStream::connect(address)).await
                 && let Ok((server, _)) = listener.accept().await
             {

@@ -1,5 +1,5 @@
-//! A process that is ready all the time, though unimportant, beside one with 4,000 threads that never rest: how long it
-//! goes without a turn at most.
+//! A process that is always ready, though unimportant, beside one with 4,000 threads that never rest: its longest time
+//! without a turn.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -15,7 +15,7 @@ use crate::{Outcome, attempt, figure, now};
 use super::{accomplice, end};
 
 const THREADS: usize = 4000;
-/// For how long it is watched.
+/// Duration of the measurement.
 const WATCHED_NS: u64 = 5_000_000_000;
 /// The victim's priority.
 const VICTIM: Priority = Priority::saturating(40);
@@ -24,7 +24,7 @@ pub async fn measure() -> Outcome {
     let (reader, writer) = attempt!(pipe());
     let attacker = accomplice("largest_gap").descriptor(1, writer.into_descriptor()).priority(Priority::HIGHEST);
     let attacker = attempt!(attacker.spawn());
-    // It answers when all its threads are there, before it lets them go.
+    // The attacker answers when all its threads exist, before it lets them run.
     let (count, _) = reader.read(vec![0; 1]).await;
     if attempt!(count) != 1 {
         return Err("the attacker could not start its threads".into());
@@ -36,7 +36,7 @@ pub async fn measure() -> Outcome {
     let (mut last, mut largest, mut had) = (start, 0, 0);
     while last - start < WATCHED_NS {
         let time = now();
-        // Whoever reads the clock again within this has not been away.
+        // A shorter gap between two looks at the clock is running time.
         if time - last < 10_000 {
             had += time - last;
         }
@@ -51,7 +51,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// Starts the threads, says so, and lets them go.
+/// Starts the threads, reports that, and lets them run.
 pub async fn act() -> Outcome {
     let go = Arc::new(AtomicU32::new(0));
     for _ in 0..THREADS {

@@ -1,8 +1,8 @@
-//! Every call whose work can be long, at its largest: for how long the kernel goes without a look for interrupts at
-//! most.
+//! Every call whose work can be long, at its largest: the longest time for which the kernel does not look for
+//! interrupts.
 //!
-//! The kernel measures that itself, for each call. Each drive does what makes one or a few calls as long as they can
-//! be, on an otherwise idle machine; in the end the kernel is asked what it has seen.
+//! The kernel measures that itself, for each call. Each drive makes one or a few calls as long as they can be, on an
+//! otherwise idle machine; in the end the kernel reports its measurements.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -26,18 +26,18 @@ const LARGE: usize = 24 << 20;
 const MANY: usize = 20_000;
 /// Files: as many as fill segments of inodes up to the tenth.
 const INODES: usize = 33_000;
-/// Descriptors; a process may have this many.
+/// Number of descriptors; a process may have this many.
 const DESCRIPTORS: usize = 16_000;
 
 type Result<T> = core::result::Result<T, Errno>;
 
-/// Makes a call as it is.
+/// Makes a call directly.
 fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize> {
     // SAFETY: the drives pass addresses of their own buffers, which outlive the calls.
     errno::decode(unsafe { syscall(call as usize, arguments) })
 }
 
-/// Makes a call that goes on by itself, and of whose completion nobody will hear.
+/// Makes a call that continues by itself, and whose completion is never taken.
 fn leave(call: SystemCall, arguments: [usize; 6]) -> Result<()> {
     // SAFETY: the arguments are numbers, and addresses of words that live for ever.
     match unsafe { syscall_asynchronous(call as usize, arguments, 0, 7, 0) } {
@@ -66,7 +66,7 @@ fn map(length: usize, flags: u32, file: usize) -> Result<usize> {
 fn files_and_memory() -> Result<()> {
     let area = map(LARGE, mapping::ANONYMOUS, 0)?;
     let file = open(FILE, open::RDWR | open::CREAT)?;
-    // Pages are made at the first touch: here for the kernel.
+    // Pages are made at the first touch, here by the kernel.
     call(SystemCall::GetRandom, [area, 1 << 20, 0, 0, 0, 0])?;
     expect(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
     call(SystemCall::Seek, [file, 0, 0, 0, 0, 0])?;
@@ -75,7 +75,7 @@ fn files_and_memory() -> Result<()> {
     expect(call(SystemCall::ReadAt, [file, area, LARGE / 4, 4096 + 7, 0, 0])?, LARGE / 4)?;
     call(SystemCall::Protect, [area, LARGE, protection::READ as usize, 0, 0, 0])?;
     let copy = map(LARGE, 0, file)?;
-    // In place of what is there.
+    // In place of the present mapping.
     let fixed = (mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED) as usize;
     call(SystemCall::Map, [area, LARGE, protection::READ as usize, fixed, 0, 0])?;
     call(SystemCall::Unmap, [copy, LARGE, 0, 0, 0, 0])?;
@@ -90,7 +90,7 @@ fn files_and_memory() -> Result<()> {
     Ok(())
 }
 
-/// Removes large files: by name, by their last descriptor, and by what takes their place.
+/// Removes large files: by name, by their last descriptor, and by replacement.
 fn removing() -> Result<()> {
     let area = map(LARGE, mapping::ANONYMOUS, 0)?;
     for how in 0..4 {
@@ -116,7 +116,7 @@ fn removing() -> Result<()> {
     call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0]).map(drop)
 }
 
-/// A directory with many entries.
+/// Makes and removes a directory with many entries.
 fn directories() -> Result<()> {
     call(SystemCall::MakeDirectory, [HERE, path(c"/many"), 0o700, 0, 0, 0])?;
     for number in 0..1000 {
@@ -131,7 +131,7 @@ fn directories() -> Result<()> {
     call(SystemCall::Close, [directory, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// So many files that the table of inodes grows by one of its larger segments.
+/// Makes so many files that the table of inodes grows by one of its larger segments.
 fn inodes() -> Result<()> {
     call(SystemCall::MakeDirectory, [HERE, path(c"/inodes"), 0o700, 0, 0, 0])?;
     let name = |number: usize| alloc::format!("/inodes/{number}\0");
@@ -155,7 +155,7 @@ fn futexes(command: u32, most: usize, moves: usize) -> Result<usize> {
     call(SystemCall::Futex, [word, command as usize, most, moves, other, 0])
 }
 
-/// Thousands of waiters at a word, moved and woken.
+/// Makes thousands of waiters at a word, moves and wakes them.
 async fn waiters() -> Result<()> {
     for _ in 0..MANY {
         leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0])?;
@@ -169,12 +169,12 @@ async fn waiters() -> Result<()> {
     Ok(())
 }
 
-/// Lets calls come to wait, or what was woken end.
+/// Gives calls time to wait, or woken ones time to end.
 async fn settle() {
     cops::sleep(cops::time::Duration::from_millis(100)).await;
 }
 
-/// Thousands that wait for children, and thousands of timers that are due at once.
+/// Makes thousands of waiters for children, and thousands of timers that are due at once.
 async fn waiting_for_children_and_times() -> Outcome {
     let child = attempt!(accomplice("longest_stretch").argument("sleep").spawn());
     for _ in 0..MANY {
@@ -191,7 +191,7 @@ async fn waiting_for_children_and_times() -> Outcome {
     Ok(())
 }
 
-/// Many descriptors that are asked together.
+/// Polls many descriptors together.
 fn readiness() -> Result<()> {
     let mut ends = [0u32; 2];
     let waiting = call(SystemCall::EpollCreate, [0; 6])?;
@@ -219,7 +219,7 @@ fn readiness() -> Result<()> {
     Ok(())
 }
 
-/// What a pipe holds, at once.
+/// Fills and empties a pipe at once.
 fn pipes() -> Result<()> {
     let mut ends = [0u32; 2];
     call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, open::NONBLOCK as usize, 0, 0, 0, 0])?;
@@ -235,7 +235,7 @@ fn pipes() -> Result<()> {
 }
 
 /// Executes another program, with many descriptors of which the last is closed by that, and with many completions that
-/// nobody has taken.
+/// were not taken.
 fn execute_with_much() -> Result<()> {
     many_descriptors()?;
     let last = DESCRIPTORS - 1;
@@ -244,7 +244,7 @@ fn execute_with_much() -> Result<()> {
     for _ in 0..MANY {
         leave(SystemCall::Sleep, [SOON.as_ptr() as usize, 0, 0, 0, 0, 0])?;
     }
-    // The worker itself, so that no completion is taken meanwhile.
+    // A call of the worker itself, so that no completion is taken meanwhile.
     static LATER: [i64; 2] = [0, 100_000_000];
     call(SystemCall::Sleep, [LATER.as_ptr() as usize, 0, 0, 0, 0, 0])?;
     let program = alloc::format!("{}\0", super::OWN_PATH);
@@ -261,7 +261,7 @@ fn many_descriptors() -> Result<()> {
     Ok(())
 }
 
-/// Processes that end with much of everything, that begin with long lists, and many that are ended together.
+/// Ends processes with many objects of each kind, starts one with long lists, and ends many together.
 async fn processes() -> Outcome {
     for ending in ["memory", "descriptors", "calls", "children", "execution"] {
         let child = attempt!(accomplice("longest_stretch").argument(ending).spawn());
@@ -291,10 +291,10 @@ async fn processes() -> Outcome {
     Ok(())
 }
 
-/// A part of the calls, with the name under which it can be driven alone.
+/// A part of the calls, with its name for a run alone.
 type Drive = (&'static str, fn() -> Result<()>);
 
-/// What needs nobody else.
+/// Drives that need no other process.
 const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
     ("removing", removing),
@@ -305,11 +305,11 @@ const DRIVES: &[Drive] = &[
 ];
 
 fn expect(found: usize, expected: usize) -> Result<()> {
-    // A call that has done less has not been measured at its largest.
+    // A call with a smaller effect has not been measured at its largest.
     if found == expected { Ok(()) } else { Err(Errno::ERANGE) }
 }
 
-/// Drives everything, or what the next argument names, and asks the kernel.
+/// Runs all drives, or those of the next argument, and reports the kernel's measurements.
 pub async fn measure() -> Outcome {
     attempt!(call(SystemCall::Snapshot, [subject::BEGIN_STRETCHES as usize, 0, 0, 0, 0, 0]));
     let only = crate::argument(3).ok();
@@ -342,7 +342,7 @@ pub async fn measure() -> Outcome {
     Ok(())
 }
 
-/// What a cause is called.
+/// Returns the name of a cause.
 fn name(cause: usize) -> &'static str {
     match (stretch::call(cause).and_then(SystemCall::from_number), cause) {
         (Some(call), _) => call.name(),
@@ -355,7 +355,7 @@ fn name(cause: usize) -> &'static str {
     }
 }
 
-/// Gets much of something, and ends with it.
+/// Gets many objects of one kind, and ends with them.
 pub async fn act() -> Outcome {
     match crate::argument(4)?.as_str() {
         "sleep" => cops::sleep(cops::time::Duration::from_secs(3600)).await,

@@ -1,5 +1,5 @@
-//! A server that strangers attack from outside. It answers each word with how many frames are free: a client sees that
-//! it is served, and what the attacks have cost.
+//! A server under attack by strangers from outside. It answers each word with the number of free frames: an answer
+//! shows a client that it is served, and the number shows the cost of the attacks.
 
 use alloc::vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
