@@ -1,9 +1,9 @@
-//! Asynchronous IPC beside synchronous IPC: the same request to a server in another address space, with 1 to 256 calls
-//! in flight.
+//! Asynchronous IPC beside synchronous IPC: equal requests to a server in another address space, with 1 to 256 calls in
+//! flight.
 //!
-//! The synchronous call takes the kernel's short way if its message fits into registers, and the long one if it has a
+//! The synchronous call takes the kernel's fastpath if its message fits into registers, and the slow path if it has a
 //! word more. Times are nanoseconds of the machine's clock for each call; where the emulator counts instructions, these
-//! are instructions. The server has the same priority as this program, and a hart of its own if there are several.
+//! are instructions. The server has this program's priority, and a hart of its own if there are several.
 #![no_std]
 #![no_main]
 
@@ -19,25 +19,25 @@ use sel4::mapping::Window;
 use sel4::process::{LoadError, Process, Program};
 use sel4::{Allocator, BootInformation, Failure, Message, ObjectType, Rights, executor, println};
 
-/// The programs that this one contains.
+/// The archive of contained programs.
 static CONTAINED: &[u8] = include_bytes!(env!("COPS_CONTAINED_PROGRAMS"));
 
-/// What the peer can be; see there.
+/// Roles of the peer; see there.
 const SERVE: u64 = 0;
 const SERVE_SYNCHRONOUSLY: u64 = 1;
 const SERVE_BY_STORES: u64 = 8;
 
-/// The highest: nobody interrupts.
+/// The highest priority: no thread interrupts.
 const PRIORITY: u64 = 255;
 /// Calls of one measurement, and of the run before it that warms up.
 const CALLS: u64 = 8192;
 const WARM_UP: u64 = 512;
 /// Calls in flight.
 const IN_FLIGHT: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-/// How often both sides look at the rings before they sleep, if there are several harts.
+/// Number of looks at the rings before a side sleeps, if there are several harts.
 const PATIENCE: u64 = 1000;
 
-/// Measurements of which the quickest counts, because the host does other things too.
+/// Number of measurements, of which the quickest counts, because of other load on the host.
 const ATTEMPTS: usize = 3;
 
 struct Problem(alloc::string::String);
@@ -55,7 +55,7 @@ impl From<LoadError> for Problem {
     }
 }
 
-/// Where the measured system is.
+/// The measured system.
 struct Bench<'a> {
     boot: &'a BootInformation,
     allocator: Allocator,
@@ -73,14 +73,14 @@ impl Bench<'_> {
     }
 }
 
-/// Nanoseconds for each of so many calls, at best.
+/// Returns the nanoseconds of each call, at best.
 fn quickest(mut measure: impl FnMut() -> u64) -> f64 {
     let ticks = (0..ATTEMPTS).map(|_| measure()).min().unwrap_or_default();
     // The machine's clock has a tick each 100 ns.
     ticks as f64 * 100.0 / CALLS as f64
 }
 
-/// Calls over an endpoint, one after the other; `words` for each message.
+/// Measures calls over an endpoint, one after the other; `words` for each message.
 fn synchronous(endpoint: Endpoint, words: usize) -> f64 {
     let message = [1; 8];
     let call = || {
@@ -95,7 +95,7 @@ fn synchronous(endpoint: Endpoint, words: usize) -> f64 {
     })
 }
 
-/// So many coroutines that call one after the other, together so many calls.
+/// Runs `coroutines` coroutines that call one after the other, `calls` times together.
 async fn call_from<D: Doorbell>(client: &Client<D>, coroutines: u64, calls: u64) {
     let handles: Vec<_> = (0..coroutines)
         .map(|_| {
@@ -138,7 +138,7 @@ fn asynchronous<D: Doorbell>(name: &'static str, doorbell: Notification, end: En
 
 fn run(bench: &mut Bench<'_>) -> Result<(), Problem> {
     let cores = bench.boot.cores().1;
-    // The synchronous server on this hart, where handing over is quickest.
+    // The synchronous server on this hart, where a switch to it is quickest.
     let mut server = bench.load(0)?;
     let endpoint = bench.allocator.object(ObjectType::Endpoint)?;
     let pointer = server.grant(endpoint, Rights::ALL, 0)?;
@@ -165,7 +165,7 @@ fn run(bench: &mut Bench<'_>) -> Result<(), Problem> {
             server.start(&mut bench.allocator)?;
             asynchronous("asynchronous", notification, end);
         } else {
-            // For ever: so this is the last thing to be measured.
+            // Irreversible: so this is measured last.
             if !executor::receive_stores(initial::THREAD, notification)? {
                 break;
             }
@@ -180,7 +180,7 @@ fn run(bench: &mut Bench<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A system call that does next to nothing: it looks whether something was signalled.
+/// Measures a system call that does next to nothing: it polls a notification.
 fn system_calls(id: &str, notification: Notification) {
     let each = quickest(|| {
         let start = sel4::time::now();

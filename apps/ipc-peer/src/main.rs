@@ -1,8 +1,7 @@
-//! The other side of asynchronous IPC, for the suite and for measurements: a program that is told by its arguments what
-//! to be.
+//! The other side of asynchronous IPC, for the suite and for measurements: a program whose first argument is its role.
 //!
-//! A server answers each message with its first word plus one; the second word says how. As a program that ends it does
-//! so in the way it is told.
+//! A server answers each message with its first word plus one; the second word selects the time of the answer. Other
+//! roles end the program in different ways.
 #![no_std]
 #![no_main]
 
@@ -17,7 +16,7 @@ use sel4::channel::{self, Client, Message as Words, Server};
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, Message, executor};
 
-/// Serves all its ends asynchronously; the next argument is how patient it is.
+/// Serves all its ends asynchronously; the next argument is the number of looks at the rings before it sleeps.
 const SERVE: u64 = 0;
 /// Serves synchronously; the next argument is the endpoint.
 const SERVE_SYNCHRONOUSLY: u64 = 1;
@@ -27,16 +26,17 @@ const EXIT: u64 = 2;
 const PANIC: u64 = 3;
 /// Reads an address, the next argument.
 const READ: u64 = 4;
-/// Writes anything anywhere into the memory of its first end, so many times, and signals the other side now and then.
+/// Writes arbitrary words to arbitrary places of its first end's memory, so many times, and signals the other side now
+/// and then.
 const SCRIBBLE: u64 = 5;
 /// Calls the server at its first end so many times, one after the other, and ends with the number of wrong answers.
 const CALL: u64 = 6;
-/// Runs over the end of its stack.
+/// Overflows its stack.
 const OVERFLOW: u64 = 7;
-/// Serves as [`SERVE`], and where the machine can do it both sides ring each other's doorbells with stores.
+/// Serves as [`SERVE`]; where the machine can do it both sides ring each other's doorbells with stores.
 const SERVE_BY_STORES: u64 = 8;
 
-/// How a request is answered: at once, after others, never, or not at all because the program dies.
+/// Time of an answer: at once (0), after others, never, or none because the program dies.
 const LATER: u64 = 1;
 const NEVER: u64 = 2;
 const DIE: u64 = 3;
@@ -58,12 +58,12 @@ fn serve_synchronously(endpoint: Endpoint) -> ! {
     loop {
         let mut words = [0; 8];
         words[0] = request.word(0).unwrap_or(0) + 1;
-        // As long as the request, so that both take the same way.
+        // As long as the request, so that both take the same path in the kernel.
         request = endpoint.reply_and_receive(&Message::new(0, &words[..request.length().min(8)]));
     }
 }
 
-/// Writes anything anywhere.
+/// Writes arbitrary words to arbitrary places.
 fn scribble(boot: &BootInformation, times: u64) {
     let Some(end) = channel::ends(boot).next() else { return };
     let words = end.memory().words();
@@ -72,9 +72,9 @@ fn scribble(boot: &BootInformation, times: u64) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // Mostly where the indexes are, and mostly small numbers: what is far off is found out at once.
+        // Mostly at the indexes, and mostly small numbers: large ones are detected at once.
         let place = if random & 3 == 0 { random >> 32 } else { random >> 32 & 63 } as usize % words.len();
-        // Not the end: that would be the end.
+        // Not the mark of the end: that would close the connection.
         if place != abi_queue::channel::CLOSED {
             words[place].store(if random & 4 == 0 { random >> 40 } else { random >> 8 & 15 }, Ordering::Relaxed);
         }
@@ -84,7 +84,7 @@ fn scribble(boot: &BootInformation, times: u64) {
     }
 }
 
-/// Takes more and more of the stack: each step a kilobyte that is written.
+/// Uses more and more of the stack: each step writes a kilobyte.
 #[expect(unconditional_recursion, reason = "it is to end with a fault")]
 fn descend(depth: u64) -> u64 {
     let mut frame = [depth; 128];
@@ -101,7 +101,7 @@ fn main(boot: BootInformation) {
         EXIT => sel4::exit(parameter),
         PANIC => panic!("as told"),
         READ => {
-            // SAFETY: there may be nothing; that is what it is for.
+            // SAFETY: the address may be unmapped; the fault is the purpose.
             let word = unsafe { core::ptr::with_exposed_provenance::<u64>(parameter as usize).read_volatile() };
             sel4::exit(word);
         }

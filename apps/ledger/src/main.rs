@@ -1,9 +1,9 @@
-//! A server and its clients over an endpoint: how programs of the microkernel talk to each other.
+//! A server and its clients over an endpoint: an example of communication between programs of the microkernel.
 //!
-//! The server keeps a balance for each client. It knows clients by the *badge* of the capability that they call it
-//! through: a number that the kernel puts into each message, that whoever made the capability chose, and that no client
-//! can change. Clients can only call: their capabilities have neither the right to receive nor the right to hand on
-//! capabilities. When all clients are done they signal one notification, each with a bit of its own.
+//! The server keeps a balance for each client. It identifies clients by the *badge* of the capability with which they
+//! call: a number that the kernel puts into each message, that was chosen by the maker of the capability, and that no
+//! client can change. Clients can only call: their capabilities have neither the right to receive nor the right to
+//! grant capabilities. When all clients are done they signal one notification, each with a bit of its own.
 #![no_std]
 #![no_main]
 
@@ -12,22 +12,22 @@ use sel4::mapping::Window;
 use sel4::thread::{Start, spawn};
 use sel4::{Allocator, BootInformation, Message, ObjectType, Result, Rights, println};
 
-/// Adds the first word to the client's balance; the answer's first word is the balance then.
+/// Adds the first word to the client's balance; the answer's first word is the new balance.
 const DEPOSIT: u64 = 1;
 /// Takes the first word from the balance, if there is as much.
 const WITHDRAW: u64 = 2;
 
-/// The answer's label: it was done.
+/// The answer's label: success.
 const DONE: u64 = 0;
 /// The answer's label: the balance is too low, or would be too high.
 const REFUSED: u64 = 1;
 /// The answer's label: there is no such request.
 const UNKNOWN: u64 = 2;
 
-/// How many clients there are; badges go from 1 on.
+/// Number of clients; badges count from 1.
 const CLIENTS: u64 = 3;
 
-/// The server is more important than its clients, so that it waits when they call.
+/// The server is more important than its clients, so it waits when they call.
 const SERVER_PRIORITY: u64 = 110;
 const CLIENT_PRIORITY: u64 = 100;
 
@@ -37,7 +37,7 @@ fn serve(endpoint: u64) {
     let mut balances = [0_u64; CLIENTS as usize];
     let mut request = endpoint.receive();
     loop {
-        // The badge is the kernel's word and not the client's.
+        // The badge comes from the kernel and not from the client.
         let balance = &mut balances[request.badge() as usize - 1];
         let changed = match (request.label(), request.word(0)) {
             (DEPOSIT, Some(amount)) => balance.checked_add(amount).ok_or(REFUSED),
@@ -55,7 +55,7 @@ fn serve(endpoint: u64) {
     }
 }
 
-/// What a client is given in one word: its number, its capability to the server, and the one to say that it is done.
+/// A client's arguments in one word: its number, its capability to the server, and the one to signal its end.
 #[derive(Clone, Copy)]
 struct Client {
     number: u64,
@@ -78,7 +78,7 @@ impl Client {
     }
 }
 
-/// Pays in, takes out, and asks for more than there is.
+/// Deposits, withdraws, and tries to withdraw more than the balance.
 fn use_ledger(word: u64) {
     let client = Client::from_word(word);
     for (request, amount) in [(DEPOSIT, 100 * client.number), (WITHDRAW, 30), (WITHDRAW, 1_000), (9, 0)] {
@@ -105,7 +105,7 @@ fn start(boot: &BootInformation) -> Result<()> {
     spawn(&mut allocator, &mut window, Start::new(serve, endpoint, SERVER_PRIORITY))?;
     for number in 1..=CLIENTS {
         let server = allocator.slot()?;
-        // To write and to be replied to, and nothing else.
+        // Rights to write and to be replied to, and no others.
         Slot::own(server).mint_from(Slot::own(endpoint), Rights::WRITE.union(Rights::GRANT_REPLY), number)?;
         let done = allocator.slot()?;
         Slot::own(done).mint_from(Slot::own(notification.pointer()), Rights::WRITE, 1 << number)?;
@@ -116,7 +116,7 @@ fn start(boot: &BootInformation) -> Result<()> {
     while missing != 0 {
         missing &= !notification.wait();
     }
-    // Everybody's last capability to the endpoint goes, and with it whoever still waits there.
+    // Deletes all capabilities to the endpoint, and cancels the calls of threads that still wait there.
     Slot::own(endpoint).revoke()?;
     Slot::own(endpoint).delete()?;
     println!("all clients are done");

@@ -1,4 +1,4 @@
-//! Asynchronous invocations of coroutines.
+//! Tests of asynchronous invocations by coroutines.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,10 +10,10 @@ use sel4::{Error, ObjectType, Rights, executor};
 
 use crate::{Bench, Outcome, equal};
 
-/// Where pages are mapped.
+/// Address at which pages are mapped.
 const ADDRESS: u64 = 0x20_0000_0000;
 
-/// A doorbell, and the initial thread's calls with 64 places.
+/// Makes a doorbell, and the initial thread's calls with 64 places.
 fn calls(bench: &mut Bench<'_>, way: Way) -> sel4::Result<(Notification, Arc<Calls>)> {
     let doorbell = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
     let ringer = Notification::from_pointer(bench.badged(doorbell.pointer(), executor::RINGS)?);
@@ -22,7 +22,7 @@ fn calls(bench: &mut Bench<'_>, way: Way) -> sel4::Result<(Notification, Arc<Cal
     Ok((doorbell, calls))
 }
 
-/// The word at an address where a page is mapped.
+/// Returns the word at an address where a page is mapped.
 fn word(address: u64) -> *mut u64 {
     core::ptr::with_exposed_provenance_mut(address as usize)
 }
@@ -55,7 +55,7 @@ pub fn more_coroutines_than_places_map_and_unmap(bench: &mut Bench<'_>) -> Outco
                             assert_eq!(found, round);
                             // SAFETY: as above.
                             unsafe { word(address).write_volatile(round + 1) };
-                            // An error reaches who awaits it: the page is mapped elsewhere already.
+                            // An error reaches its waiter: the page is mapped elsewhere already.
                             let wrong =
                                 page.map_async(&calls, space, address + 0x100_0000, Rights::READ_WRITE, 0).await;
                             assert!(wrong.is_err_and(|failure| failure.error == Error::FailedLookup));
@@ -89,7 +89,7 @@ pub fn dropped_invocations_give_their_places_back(bench: &mut Bench<'_>) -> Outc
     let found = executor::run(doorbell, async move {
         let calls = of_main;
         for _ in 0..3 {
-            // All places are taken and as many wait for one; then half of each is dropped in each state.
+            // All places are taken and as many calls wait for one; then half of each is dropped in each state.
             let handles: Vec<_> = (0..128)
                 .map(|_| {
                     let calls = calls.clone();
@@ -105,7 +105,7 @@ pub fn dropped_invocations_give_their_places_back(bench: &mut Bench<'_>) -> Outc
                 }
             }
         }
-        // Every place is there again.
+        // Every place is free again.
         let all: Vec<_> = (0..64)
             .map(|_| {
                 let calls = calls.clone();
@@ -116,7 +116,7 @@ pub fn dropped_invocations_give_their_places_back(bench: &mut Bench<'_>) -> Outc
         for handle in all {
             count += u64::from(handle.await == Ok(Ok(expected)));
         }
-        calls.put_string("note: the kernel writes this, which is longer than what one request can carry to it\n").await;
+        calls.put_string("note: the kernel writes this, which is longer than the text that one request can carry\n").await;
         calls.put_char(b'\n').await;
         count
     });
@@ -154,7 +154,7 @@ pub fn slots_are_filled_and_emptied(bench: &mut Bench<'_>) -> Outcome {
     });
     let errors: Vec<_> = results.into_iter().map(|result| result.err().map(|failure| failure.error)).collect();
     let mut expected = alloc::vec![None; 11];
-    // A second time there is nothing to unbind, and capabilities with badges are moved only by moving.
+    // A second time there is no binding to undo, and capabilities with badges can only be moved with `move_from`.
     expected[9] = Some(Error::IllegalOperation);
     expected[10] = Some(Error::IllegalOperation);
     equal!(errors, expected);

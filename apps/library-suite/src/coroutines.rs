@@ -1,4 +1,4 @@
-//! Coroutines on a thread of the microkernel.
+//! Tests of coroutines on a thread of the microkernel.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -62,7 +62,7 @@ pub fn a_signal_wakes_who_awaits_it(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// What the other thread of the next test finds: the coroutine to wake, and how often it has.
+/// The state of the next test's other thread: the coroutine to wake, and the number of wakes.
 static SHARED: Mutex<Option<Waker>> = Mutex::new(None);
 static WOKEN: AtomicU64 = AtomicU64::new(0);
 const WAKES: u64 = 1000;
@@ -120,7 +120,7 @@ pub fn a_signal_interrupts_a_worker_that_never_sleeps(bench: &mut Bench<'_>) -> 
     }
     let started = spawn(&mut bench.allocator, &mut bench.window, Start::new(signal_once, sender, PRIORITY))?;
     let (own, own_priority) = (initial::THREAD, sel4::abi::configuration::MAXIMUM_PRIORITY as u64);
-    // As important as the other thread, which has its turn when this one's is over.
+    // Equal in priority to the other thread, which runs when this one's time slice is over.
     own.set_priority(own, PRIORITY)?;
     let before = executor::entries();
     executor::run(doorbell, async {
@@ -130,7 +130,7 @@ pub fn a_signal_interrupts_a_worker_that_never_sleeps(bench: &mut Bench<'_>) -> 
         }
     });
     own.set_priority(own, own_priority)?;
-    // It neither slept nor asked.
+    // It neither slept nor polled the doorbell.
     equal!(executor::entries(), before);
     executor::end_interrupts()?;
     equal!(doorbell.poll(), None);

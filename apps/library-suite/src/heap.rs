@@ -1,4 +1,4 @@
-//! The heap, on the machine.
+//! Tests of the heap, on the machine.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use sel4::thread::{Start, spawn};
 
 use crate::{Bench, Outcome, PRIORITY, equal};
 
-/// Allocates and frees, and looks whether anybody else has written into what it has. Says how many bytes were wrong.
+/// Allocates and frees, and checks that its blocks keep their content. Returns the number of wrong bytes.
 fn churn(seed: u64, rounds: u64) -> u64 {
     let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut wrong = 0;
@@ -28,16 +28,16 @@ fn churn(seed: u64, rounds: u64) -> u64 {
 }
 
 pub fn blocks_are_separate_and_come_back(_: &mut Bench<'_>) -> Outcome {
-    // Far more than the heap has, if nothing came back.
+    // Far more than the heap has, if freed blocks were lost.
     equal!(churn(1, 20_000), 0);
     Ok(())
 }
 
-/// Signals when it is done and was right: what the badge of its capability says is who it is.
+/// Signals success; the badge of its capability identifies it.
 fn churn_and_tell(word: u64) {
     let (number, pointer) = (word >> 32, word & 0xffff_ffff);
     let wrong = churn(number + 2, 200);
-    // A thread that found something wrong says nothing, and the test waits in vain.
+    // A thread that found a wrong byte does not signal, and the test waits until its limit.
     if wrong == 0 {
         Notification::from_pointer(pointer).signal();
     }
@@ -48,8 +48,7 @@ pub fn threads_of_all_priorities_allocate(bench: &mut Bench<'_>) -> Outcome {
     let mut missing = 0;
     for number in 0..4 {
         let badged = bench.badged(done.pointer(), 1 << number)?;
-        // Two and two take turns at the kernel's ticks, in the middle of whatever they do; on several harts all run at
-        // once.
+        // Two and two alternate at the kernel's ticks, at any instruction; on several harts all run at once.
         let start = Start::new(churn_and_tell, number << 32 | badged, PRIORITY + number / 2);
         let started = spawn(&mut bench.allocator, &mut bench.window, start)?;
         let core = number % bench.boot.cores().1;

@@ -1,7 +1,7 @@
-//! The suite of what programs of the microkernel link: a root task that tests the parts of `user/sel4` that need the
+//! The suite of the microkernel programs' library: a root task that tests the parts of `user/sel4` that need the
 //! machine.
 //!
-//! Its last line is `N passed, N failed`. What needs no machine is tested on the host, with the library itself.
+//! Its last line is `N passed, N failed`. Parts that need no machine are tested on the host, with the library itself.
 #![no_std]
 #![no_main]
 
@@ -20,7 +20,7 @@ use sel4::capability::Slot;
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, Failure, Rights, println};
 
-/// Addresses for what tests map.
+/// Addresses for the mappings of tests.
 const WINDOW: (u64, u64) = (0x10_0000_0000, 0x18_0000_0000);
 
 /// Steps by which the heap grows at first.
@@ -29,17 +29,17 @@ const HEAP_STEPS: u64 = 4;
 /// The priority of threads and programs that tests start.
 const PRIORITY: u64 = 100;
 
-/// The programs that this one contains.
+/// The archive of contained programs.
 static CONTAINED: &[u8] = include_bytes!(env!("COPS_CONTAINED_PROGRAMS"));
 
-/// The file of one of them; nothing if there is none.
+/// Returns the file of a contained program; empty if there is none.
 fn contained(name: &str) -> &'static [u8] {
     let path = alloc::format!("bin/{name}");
     let mut entries = cpio::entries(CONTAINED).filter_map(Result::ok);
     entries.find(|entry| entry.path == path.as_bytes()).map_or(&[], |entry| entry.data)
 }
 
-/// What a test has.
+/// The resources of a test.
 struct Bench<'a> {
     boot: &'a BootInformation,
     allocator: Allocator,
@@ -47,7 +47,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// A copy of the capability to a notification, to signal with this badge.
+    /// Makes a copy of the capability to a notification, to signal with this badge.
     fn badged(&mut self, notification: u64, badge: u64) -> sel4::Result<u64> {
         let slot = self.allocator.slot()?;
         Slot::own(slot).mint_from(Slot::own(notification), Rights::WRITE, badge)?;
@@ -55,7 +55,7 @@ impl Bench<'_> {
     }
 }
 
-/// What was wrong.
+/// Description of a failure.
 struct Wrong(String);
 
 impl From<Failure> for Wrong {
@@ -73,7 +73,7 @@ impl From<String> for Wrong {
 
 type Outcome = Result<(), Wrong>;
 
-/// Two values must be equal.
+/// Fails unless two values are equal.
 #[macro_export]
 macro_rules! equal {
     ($found:expr, $expected:expr) => {
@@ -92,7 +92,7 @@ macro_rules! equal {
     };
 }
 
-/// A test.
+/// A test: its name and its function.
 type Test = (&'static str, fn(&mut Bench<'_>) -> Outcome);
 
 macro_rules! tests {

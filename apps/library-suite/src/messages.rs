@@ -1,4 +1,4 @@
-//! Asynchronous IPC between programs.
+//! Tests of asynchronous IPC between programs.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,27 +16,27 @@ const LATER: u64 = 1;
 const NEVER: u64 = 2;
 const DIE: u64 = 3;
 
-/// How the peer looks at rings before it sleeps.
+/// The peer's number of looks at the rings before it sleeps.
 const PATIENCE: u64 = 20;
 
-/// A peer at work and this program's way to it.
+/// A running peer and this program's connections to it.
 struct Peer {
     process: Process,
     supervisor: Endpoint,
     connections: Vec<Connection>,
     ends: Vec<channel::End>,
-    /// What this program waits on.
+    /// The notification that this program waits on.
     doorbell: Notification,
 }
 
 impl Peer {
-    /// Starts a peer with so many connections to this program.
+    /// Starts a peer with `count` connections to this program.
     fn start(bench: &mut Bench<'_>, count: usize, role: u64, parameter: u64) -> Result<Peer, Wrong> {
         let doorbell = bench.allocator.object(ObjectType::Notification)?;
         Peer::start_with(bench, doorbell, count, role, parameter)
     }
 
-    /// The same, where this program waits on a notification that it may have had before.
+    /// Starts a peer, where this program waits on a notification that may have been used before.
     fn start_with(
         bench: &mut Bench<'_>,
         doorbell: u64,
@@ -63,7 +63,7 @@ impl Peer {
         Ok(Peer { process, supervisor, connections, ends, doorbell })
     }
 
-    /// Waits for its end.
+    /// Waits for the peer's end.
     fn ending(&self) -> Option<Ending> {
         Ending::of(&self.supervisor.receive())
     }
@@ -107,7 +107,7 @@ pub fn calls_are_answered_by_another_program(bench: &mut Bench<'_>) -> Outcome {
 }
 
 pub fn a_server_has_many_clients(bench: &mut Bench<'_>) -> Outcome {
-    // Peers are the clients this time, all of one notification, on priorities of their own.
+    // Peers are the clients this time, all of one notification, with priorities of their own.
     let doorbell = bench.allocator.object(ObjectType::Notification)?;
     let mut peers = Vec::new();
     for number in 0..3 {
@@ -150,14 +150,14 @@ pub fn a_server_that_dies_ends_all_calls(bench: &mut Bench<'_>) -> Outcome {
         async move { client.call([1, NEVER, 0, 0, 0, 0, 0]).await }
     };
     let dying = client.clone();
-    // It dies with requests in flight. The supervisor learns of it and closes the connection.
+    // The peer dies with requests in flight. The supervisor learns of it and closes the connection.
     let handles = executor::run(doorbell, async move {
         let handles: Vec<_> = (0..20).map(|_| executor::spawn(Priority::DEFAULT, waiting())).collect();
         executor::spawn(Priority::HIGHEST, async move { dying.call([1, DIE, 0, 0, 0, 0, 0]).await }).detach();
         coroutine::yield_now().await;
         handles
     });
-    // It has not been told yet if it slept: this program's executor has ended first.
+    // It may not have been signalled yet if it slept: this program's executor has ended first.
     let again = client.clone();
     executor::run(doorbell, async move {
         executor::spawn(Priority::HIGHEST, async move { again.call([1, DIE, 0, 0, 0, 0, 0]).await }).detach();
@@ -221,7 +221,7 @@ pub fn a_client_that_rings_with_stores_outlives_its_server(bench: &mut Bench<'_>
         let mut right = 0;
         for number in 0..200 {
             let how = if number % 3 == 0 { LATER } else { 0 };
-            // For nothing, and while the server serves the other connection.
+            // A spurious signal, while the server serves the other connection.
             other.doorbell().signal();
             right += u64::from(client.call([number, how, 2, 3, 4, 5, 6]).await == Ok([number + 1, how, 2, 3, 4, 5, 6]));
         }
@@ -232,7 +232,7 @@ pub fn a_client_that_rings_with_stores_outlives_its_server(bench: &mut Bench<'_>
     for connection in peer.connections.drain(..) {
         connection.close()?;
     }
-    // Its rights are gone in the middle of its signals, and nobody handles its faults.
+    // Its rights are revoked in the middle of its signals, and its faults are not handled.
     for _ in 0..100 {
         other.doorbell().signal();
     }
@@ -249,7 +249,7 @@ pub fn a_peer_that_scribbles_ends_only_its_connection(bench: &mut Bench<'_>) -> 
             let client = Client::new(end);
             executor::run(doorbell, async move {
                 let mut number = 0;
-                // Some answers may come that look like ones.
+                // Some answers may come that look valid.
                 while client.failure().is_none() {
                     let client = client.clone();
                     let call = executor::spawn(Priority::DEFAULT, async move { client.call([number; 7]).await });
@@ -272,7 +272,7 @@ pub fn a_peer_that_scribbles_ends_only_its_connection(bench: &mut Bench<'_>) -> 
         equal!(peer.ending(), Some(Ending::Exited(0)));
         peer.end(bench)?;
     }
-    // Others are served as before.
+    // Other peers are served as before.
     calls_are_answered_by_another_program(bench)
 }
 

@@ -1,4 +1,4 @@
-//! Programs of their own: how they are started, what they have, how they end.
+//! Tests of separate programs: their start, their authority, their end.
 
 use sel4::ObjectType;
 use sel4::Rights;
@@ -8,7 +8,7 @@ use sel4::process::{Ending, LoadError, PANICKED, Process, Program};
 
 use crate::{Bench, Outcome, PRIORITY, Wrong, contained, equal};
 
-/// What `ipc-peer` can be; see there.
+/// Roles of `ipc-peer`; see there.
 pub const SERVE: u64 = 0;
 pub const EXIT: u64 = 2;
 pub const PANIC: u64 = 3;
@@ -24,7 +24,7 @@ impl From<LoadError> for Wrong {
     }
 }
 
-/// The peer, on another hart if there is one.
+/// Describes the peer, on another hart if there is one.
 pub fn program(bench: &Bench<'_>) -> Program<'static> {
     Program { core: 1 % bench.boot.cores().1, ..Program::new("peer", contained("ipc-peer"), PRIORITY) }
 }
@@ -45,14 +45,14 @@ fn run(bench: &mut Bench<'_>, role: u64, parameter: u64) -> Result<Ending, Wrong
 pub fn they_end_in_every_way(bench: &mut Bench<'_>) -> Outcome {
     equal!(run(bench, EXIT, 7)?, Ending::Exited(7));
     equal!(run(bench, PANIC, 0)?, Ending::Exited(PANICKED));
-    // Nothing is mapped at the start, and the supervisor's heap is not in its address space.
+    // No page is mapped at 0, and the supervisor's heap is not in the peer's address space.
     for address in [0, 0x10_0000_0000] {
         match run(bench, READ, address)? {
             Ending::Faulted(Fault::Memory { address: found, fetch: false, .. }) => equal!(found, address),
             other => return Err(Wrong(alloc::format!("{other:?}"))),
         }
     }
-    // The stack is the beginning of the image, and nothing is below.
+    // The stack is the beginning of the image, and the memory below is unmapped.
     match run(bench, OVERFLOW, 0)? {
         Ending::Faulted(Fault::Memory { address: 0xe000..0x1_0000, fetch: false, .. }) => Ok(()),
         other => Err(Wrong(alloc::format!("{other:?}"))),
@@ -66,7 +66,7 @@ pub fn what_they_were_is_used_again(bench: &mut Bench<'_>) -> Outcome {
         equal!(run(bench, EXIT, status)?, Ending::Exited(status));
     }
     let (bytes, slots) = (bench.allocator.bytes_left() >> 20, bench.allocator.slots_left());
-    // Each test here makes an endpoint; what a program is made of is far more.
+    // Each test here makes an endpoint; the objects of a program are far larger.
     equal!(before.0 - bytes < 8 && before.1 - slots < 40, true);
     Ok(())
 }
@@ -79,7 +79,7 @@ pub fn files_that_are_none_are_refused(bench: &mut Bench<'_>) -> Outcome {
         let loaded = Process::load(&mut bench.allocator, &mut bench.window, &program, supervisor, 1);
         equal!(matches!(loaded, Err(LoadError::Image(_))), true);
     }
-    // Too little memory: it fails, and what was made until then is gone.
+    // Too little memory: it fails, and the objects made until then are deleted.
     let before = bench.allocator.bytes_left() >> 20;
     let program = Program { memory_bits: 16, own_bits: 15, ..program(bench) };
     let loaded = Process::load(&mut bench.allocator, &mut bench.window, &program, supervisor, 1);

@@ -1,8 +1,8 @@
 //! Load for the matrix server from inside the guest, where instructions can be counted: client, server and network are
 //! then all in the one figure.
 //!
-//! Every connection is a coroutine that sends a request, waits for its answer, compares it with the product that it has
-//! computed itself, and goes on: at once (*closed loop*), or at regular moments (*timed*).
+//! Every connection is a coroutine that sends a request, waits for its answer, compares it with its own product, and
+//! sends the next: at once (*closed loop*), or at regular moments (*timed*).
 #![no_std]
 
 extern crate alloc;
@@ -18,7 +18,7 @@ use cops::time::{Duration, Instant};
 use cops::{Errno, JoinHandle};
 use matrix::{Answer, Decoded, Order};
 
-/// What to send.
+/// A load to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The server.
@@ -33,14 +33,14 @@ pub struct Load {
     pub period: Duration,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Answers that were right.
+    /// Number of right answers.
     pub right: u64,
-    /// Answers that were wrong.
+    /// Number of wrong answers.
     pub wrong: u64,
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub lost: u64,
     /// Sum of the times from request to answer.
     pub latency_ns: u64,
@@ -67,11 +67,11 @@ pub struct Connection {
 ///
 /// # Errors
 ///
-/// That of the first connection that could not be made.
+/// The error of the first connection that could not be made.
 ///
 /// # Cancellation
 ///
-/// Closes those that were made.
+/// Weak. Closes the connections made so far.
 pub async fn connect(load: &Load) -> Result<Vec<Connection>, Errno> {
     let mut connections = Vec::new();
     for number in 0..load.connections as u64 {
@@ -82,11 +82,11 @@ pub async fn connect(load: &Load) -> Result<Vec<Connection>, Errno> {
     Ok(connections)
 }
 
-/// Sends the load over connections that were made before, and gives them back.
+/// Sends the load over connections that were made before, and returns them.
 ///
 /// # Cancellation
 ///
-/// The connections' coroutines go on to their ends.
+/// Weak. The connections' coroutines continue to their ends; the connections are lost.
 pub async fn run(load: Load, connections: Vec<Connection>) -> (Outcome, Vec<Connection>) {
     let counts = Arc::new(Counts::default());
     let expected = connections.len() as u64 * u64::from(load.requests);
@@ -120,7 +120,7 @@ async fn drive(load: Load, connection: Connection, counts: Arc<Counts>) -> Conne
     for sequence in 0..load.requests {
         let (left, rest) = words.split_at_mut(elements);
         let (right, product) = rest.split_at_mut(elements);
-        // Different numbers for each request, and the same in each run.
+        // Different numbers for each request, and equal ones in each run.
         let mut seed = (connection.number as u32) << 16 ^ sequence;
         for word in left.iter_mut().chain(right.iter_mut()) {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -161,7 +161,7 @@ async fn drive(load: Load, connection: Connection, counts: Arc<Counts>) -> Conne
     connection
 }
 
-/// Fills the buffer; whether that worked.
+/// Fills the buffer; returns whether that succeeded.
 async fn receive(stream: &TcpStream, mut buffer: Vec<u8>) -> (bool, Vec<u8>) {
     let (mut end, length) = (0, buffer.len());
     while end < length {

@@ -1,9 +1,9 @@
 //! The model `ktuc-epoll`: coroutines whose calls never wait, and one that waits for all of them.
 //!
-//! Sockets do not block. A stage tries its call first; if that would wait, the stage waits until the *reactor* says
-//! that the socket is ready. The reactor is a coroutine too, less important than all others, so that it runs when
-//! nothing else can go on; it makes one `epoll_pwait` and wakes the stages of all sockets that this reports. Each
-//! socket is registered once, edge-triggered, for both directions.
+//! Sockets do not block. A stage tries its call first; if that would wait, the stage waits until the *reactor* reports
+//! the socket as ready. The reactor is a coroutine too, less important than all others, so that it runs when no other
+//! is ready; it makes one `epoll_pwait` and wakes the stages of all reported sockets. Each socket is registered once,
+//! edge-triggered, for both directions.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,10 +21,10 @@ use matrix::{Decoded, Request};
 
 use crate::{FIRST_BUFFER, Options, PAUSE, QUEUE, Reason, answer};
 
-/// Events that are taken at once.
+/// Largest number of events taken at once.
 const EVENTS: usize = 256;
 
-/// One direction of a socket: somebody who waits, and whether it has become ready since.
+/// One direction of a socket: its waiter, and whether it has become ready since.
 #[derive(Default)]
 struct Direction {
     ready: AtomicBool,
@@ -32,7 +32,7 @@ struct Direction {
 }
 
 impl Direction {
-    /// Waits until the reactor has found it ready since the last time.
+    /// Waits until the reactor has found the direction ready since the last time.
     async fn wait(&self) {
         poll_fn(|context| {
             // Acquire: pairs with the reactor's release.
@@ -40,7 +40,7 @@ impl Direction {
                 return Poll::Ready(());
             }
             *self.waker.lock() = Some(context.waker().clone());
-            // It may have become ready before the waker was there.
+            // It may have become ready before the waker was registered.
             if self.ready.swap(false, Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -64,13 +64,13 @@ struct Socket {
     output: Direction,
 }
 
-/// Who waits for all sockets.
+/// The coroutine that waits for all sockets.
 struct Reactor {
     epoll: Epoll,
     sockets: Lock<Sockets>,
 }
 
-/// Sockets by the number that comes with an event, and numbers that are free.
+/// Sockets by the number that comes with an event, and free numbers.
 type Sockets = (Vec<Option<Arc<Socket>>>, Vec<usize>);
 
 impl Reactor {
@@ -101,11 +101,11 @@ impl Reactor {
         }
     }
 
-    /// Waits for events and wakes who waits for them, for ever.
+    /// Waits for events and wakes their stages, for ever.
     async fn run(self: Arc<Reactor>, retry: Arc<AtomicBool>, listener: Arc<Socket>) {
         let mut events = alloc::vec![Event::default(); EVENTS];
         loop {
-            // If accepting has failed for want of something, it is tried again after a while, whatever happens.
+            // If accepting has failed for lack of a resource, it is tried again after a while, without an event.
             let timeout = if retry.load(Ordering::Relaxed) { PAUSE.0.as_millis() as i32 } else { -1 };
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             if retry.swap(false, Ordering::Relaxed) {
@@ -148,7 +148,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes it out of the reactor, so that it is closed when its stages are done with it.
+    /// Removes the socket from the reactor, so that it is closed when its stages are done with it.
     fn forget(&self) {
         let mut sockets = self.reactor.sockets.lock();
         let own = sockets.0[self.number].take();
@@ -213,7 +213,7 @@ fn open_connection(socket: Arc<Socket>, priority: Priority) {
     spawn_at(priority, async move {
         if let Err(error) = send(&socket, to_send).await {
             eprintln!("matrix-server: closing a connection: {error}");
-            // Ends the receiving coroutine too, which may wait for bytes that nobody would answer.
+            // Ends the receiving coroutine too: the requests that it waits for could not be answered.
             let _ = system::network::shutdown(socket.descriptor.raw(), SHUT_RDWR);
         }
         // The last stage: it ends when the others have.
@@ -250,7 +250,7 @@ async fn receive(socket: &Socket, requests: Sender<Vec<u8>>) -> Result<(), Reaso
     }
 }
 
-/// Multiplies.
+/// Multiplies the matrices of requests.
 async fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) {
     while let Some(message) = requests.receive().await {
         if answers.send(answer(message)).await.is_err() {

@@ -1,15 +1,14 @@
-//! Multiplies matrices for whoever connects: the system's main example and its benchmark.
+//! Multiplies matrices for all clients that connect: the system's main example and its benchmark.
 //!
 //! Each connection has three coroutines, joined by two queues, as in the papers: *receive* cuts the byte stream into
-//! requests, *handle* multiplies, *send* writes the answers. While one connection's answer is on its way its next
-//! request is being read, and thousands of connections are thousands of small coroutines on as many workers as were
-//! asked for.
+//! requests, *handle* multiplies, *send* writes the answers. While one answer of a connection is sent, its next request
+//! is being read, and thousands of connections are thousands of small coroutines on the chosen number of workers.
 //!
 //! That is the model called *kcuc*. For comparisons the same server can be run in all others ([`model`]): with threads
 //! in its own part (`threads`) or in the kernel's, and around epoll (`epoll`).
 //!
-//! A peer cannot do more than waste its own connection: a length that is out of range is seen before anything is
-//! allocated for it, queues are short so that a peer that does not read is not read from, and every error ends that one
+//! A peer can waste only its own connection: a length that is out of range is detected before memory is allocated for
+//! it, queues are short so that the server does not read from a peer that does not read, and every error ends that one
 //! connection with a line in the log.
 #![no_std]
 #![no_main]
@@ -37,12 +36,11 @@ use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Order, Request};
 
 use model::Model;
 
-/// Requests, and answers, of one connection that may wait in a queue. More would only let a peer use more memory.
+/// Capacity of a connection's queues of requests, and of answers. More would only let a peer use more memory.
 const QUEUE: usize = 8;
-/// The first size of a connection's receive buffer in the models that keep it; it grows to what the peer's requests
-/// need.
+/// First size of a connection's receive buffer in the models that keep it; it grows with the peer's requests.
 const FIRST_BUFFER: usize = 512;
-/// Bytes of the buffer in which the beginning of a request is awaited: the smallest ones fit.
+/// Bytes of the buffer in which the beginning of a request is awaited: the smallest requests fit.
 const IDLE_BUFFER: usize = Order::MINIMUM.request_bytes();
 /// Pauses before accepting again when there is no memory or no descriptor.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
@@ -58,7 +56,7 @@ usage: matrix-server [OPTION]...
                  what works in the kernel (k) and in the program (u),
                  coroutines (c) or threads (t)";
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Options {
     port: u16,
     workers: usize,
@@ -100,7 +98,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The priority of the connection with this number.
+    /// Returns the priority of the connection with this number.
     fn priority_of(&self, connection: u64) -> Priority {
         match self.levels {
             0 => self.priority,
@@ -133,7 +131,7 @@ async fn main() -> Result<i32, Errno> {
     println!("matrix-server: listening on {address}");
     match options.model {
         Model::Kcuc | Model::Ktuc => serve(&listener, &options).await?,
-        // Nothing else runs on this worker.
+        // No coroutine runs on this worker.
         Model::Kcut | Model::Ktut | Model::KtutWait => return Err(threads::serve(&listener.into_descriptor())),
         Model::KtucEpoll => epoll::serve(listener.into_descriptor(), &options).await?,
     }
@@ -151,7 +149,7 @@ async fn serve(listener: &TcpListener, options: &Options) -> Result<(), Errno> {
                 open(stream, peer, options.priority_of(connections));
                 connections += 1;
             }
-            // Others may close something in the meantime; clients wait in the backlog.
+            // Other connections may close in the meantime; clients wait in the backlog.
             Err(error @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)) => {
                 eprintln!("matrix-server: accepting again in {} ms: {error}", pause.as_millis());
                 cops::sleep(pause).await;
@@ -178,7 +176,7 @@ fn open(stream: TcpStream, peer: SocketAddrV4, priority: Priority) {
     spawn_at(priority, send(stream, peer, to_send)).detach();
 }
 
-/// Why a connection is closed before its peer has closed it.
+/// The reason why the server closes a connection.
 enum Reason {
     Malformed(matrix::Malformed),
     Failed(Errno),
@@ -196,13 +194,13 @@ impl core::fmt::Display for Reason {
     }
 }
 
-// The stages are functions that return blocks, because an `async fn` keeps its arguments twice: once as they came, and
-// once as variables. And what is needed for a moment only is on the heap for that moment, not in the coroutine for
-// ever: what a connection needs while it is idle is what many connections need.
+// The stages are functions that return blocks, because an `async fn` keeps its arguments twice: once as arguments, and
+// once as variables. Temporary memory is on the heap, not in the coroutine: the memory of an idle connection, times the
+// number of connections, is the memory of the server.
 
 /// Cuts the stream into requests.
 ///
-/// While nothing has come a connection has a buffer for the beginning of a request only.
+/// Before a request begins a connection has a buffer for the beginning of a request only.
 fn receive(stream: Arc<TcpStream>, peer: SocketAddrV4, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         let reason = loop {
@@ -223,7 +221,7 @@ fn receive(stream: Arc<TcpStream>, peer: SocketAddrV4, requests: Sender<Vec<u8>>
     }
 }
 
-/// Passes on a buffer that is nothing but a request, if there is room for it now; else it comes back.
+/// Passes on a buffer that consists of one request, if there is room for it now; else returns it.
 fn pass_on(requests: &Sender<Vec<u8>>, buffer: Vec<u8>, count: usize) -> Result<(), Vec<u8>> {
     match Request::decode(&buffer[..count]) {
         Ok(Decoded::Complete(_, length)) if length == buffer.len() => {
@@ -233,14 +231,14 @@ fn pass_on(requests: &Sender<Vec<u8>>, buffer: Vec<u8>, count: usize) -> Result<
     }
 }
 
-/// Whether a stage has more to do.
+/// Whether a stage continues.
 enum Going {
     On,
-    /// The next one has failed, which has said why.
+    /// The next stage has failed, and has logged the reason.
     Away,
 }
 
-/// Passes on all requests that begin in the first `end` bytes of the buffer, and receives what they lack.
+/// Passes on all requests that begin in the first `end` bytes of the buffer, and receives their missing bytes.
 async fn receive_from(
     stream: &TcpStream,
     requests: &Sender<Vec<u8>>,
@@ -265,7 +263,7 @@ async fn receive_from(
                 }
             }
             Decoded::NeedBytes(needed) => {
-                // It has been checked: it is at most what the largest request needs.
+                // The length has been checked: it is at most that of the largest request.
                 debug_assert!((HEADER_BYTES..=MAXIMUM_REQUEST_BYTES).contains(&needed));
                 buffer.copy_within(start..end, 0);
                 (start, end) = (0, end - start);
@@ -282,7 +280,7 @@ async fn receive_from(
     Ok(Going::On)
 }
 
-/// Multiplies.
+/// Multiplies the matrices of requests.
 fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         loop {
@@ -295,7 +293,7 @@ fn handle(requests: Receiver<Vec<u8>>, answers: Sender<Vec<u8>>) -> impl Future<
     }
 }
 
-/// The answer to a complete request.
+/// Returns the answer to a complete request.
 fn answer(message: Vec<u8>) -> Vec<u8> {
     let Ok(Decoded::Complete(request, _)) = Request::decode(&message) else {
         unreachable!("only complete requests are passed on");
@@ -313,7 +311,7 @@ fn send(stream: Arc<TcpStream>, peer: SocketAddrV4, answers: Receiver<Vec<u8>>) 
             let writing = Box::pin(stream.write_all(answer));
             if let Err(error) = writing.await.0 {
                 eprintln!("matrix-server: closing {peer}: {error}");
-                // Ends the receiving coroutine too, which may wait for bytes that nobody would answer.
+                // Ends the receiving coroutine too: the requests that it waits for could not be answered.
                 let _ = stream.shutdown(Shutdown::Both);
                 return;
             }

@@ -1,7 +1,7 @@
-//! Which model serves: what works in the kernel and what in the program, coroutines (c) or threads (t).
+//! The models of the server: coroutines (c) or threads (t), in the kernel (k) and in the program (u).
 //!
-//! All have the same three stages for each connection, joined by queues of the same length. What each does for a
-//! request that finds everybody waiting, beside the multiplication:
+//! All have the same three stages for each connection, joined by queues of equal length. The work of each for a request
+//! that finds all stages waiting, beside the multiplication:
 //!
 //! | model | kernel side | program's side | calls for a request, and what becomes of them |
 //! |---|---|---|---|
@@ -26,7 +26,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// From its name.
+    /// Returns the model of a name.
     pub fn from_name(name: &[u8]) -> Option<Model> {
         Some(match name {
             b"kcuc" => Model::Kcuc,
@@ -39,7 +39,7 @@ impl Model {
         })
     }
 
-    /// What is to carry its calls in the kernel.
+    /// Returns the kernel's side of the model's calls.
     pub fn kernel_side(self) -> KernelSide {
         match self {
             Model::Kcuc | Model::Kcut => KernelSide::Coroutines,

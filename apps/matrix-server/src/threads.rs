@@ -47,7 +47,7 @@ impl Queue {
 }
 
 impl Sender {
-    /// Waits for room; `false` if nobody will receive it.
+    /// Waits for room; `false` if the receiver is gone.
     fn send(&self, message: Vec<u8>) -> bool {
         let mut state = self.0.state.lock();
         while state.messages.len() == QUEUE && !state.closed {
@@ -64,7 +64,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Waits for a message; `None` if there will be none.
+    /// Waits for a message; `None` if the sender is gone.
     fn receive(&self) -> Option<Vec<u8>> {
         let mut state = self.0.state.lock();
         loop {
@@ -118,7 +118,7 @@ pub fn serve(listener: &Descriptor) -> Errno {
     }
 }
 
-/// Starts the three threads of a connection. If one cannot be started, those before it end by themselves.
+/// Starts the three threads of a connection. If one cannot be started, the earlier ones end by themselves.
 fn open(stream: Descriptor, peer: SocketAddress) -> Result<(), Errno> {
     let _ = system::network::set_option(stream.raw(), socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY, 1);
     let stream = Arc::new(stream);
@@ -129,7 +129,7 @@ fn open(stream: Descriptor, peer: SocketAddress) -> Result<(), Errno> {
     builder.spawn(move || {
         if let Err(error) = send(&sending, &to_send) {
             eprintln!("matrix-server: closing {}: {error}", Peer(peer));
-            // Ends the receiving thread too, which may wait for bytes that nobody would answer.
+            // Ends the receiving thread too: the requests that it waits for could not be answered.
             let _ = system::network::shutdown(sending.raw(), SHUT_RDWR);
         }
     })?;
@@ -180,7 +180,7 @@ fn receive(stream: &Descriptor, requests: &Sender) -> Result<(), Reason> {
     }
 }
 
-/// Multiplies.
+/// Multiplies the matrices of requests.
 fn handle(requests: &Receiver, answers: &Sender) {
     while let Some(message) = requests.receive() {
         if !answers.send(answer(message)) {

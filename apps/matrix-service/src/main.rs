@@ -1,7 +1,7 @@
-//! The matrix server as a program of the microkernel: it has the network through asynchronous IPC, and one coroutine
-//! for each connection.
+//! The matrix server as a program of the microkernel: its network is asynchronous IPC with the network server, and it
+//! has one coroutine for each connection.
 //!
-//! Messages and arithmetic are those of the Unix kernel's server ([`matrix`]), so that the same clients ask both.
+//! Messages and arithmetic are those of the Unix kernel's server ([`matrix`]), so that the same clients can use both.
 #![no_std]
 #![no_main]
 
@@ -19,7 +19,7 @@ use sockets::{Error, Network, PIECE, Stream};
 const PORT: u16 = 7000;
 const BACKLOG: usize = 128;
 
-/// Why a connection is closed before its peer has closed it.
+/// The reason why the server closes a connection.
 enum Reason {
     Malformed(matrix::Malformed),
     Failed(Error),

@@ -1,10 +1,10 @@
-//! What asynchronous invocations are worth: the papers' memory server, which maps and unmaps pages for others.
+//! The benefit of asynchronous invocations: the papers' memory server, which maps and unmaps pages for its clients.
 //!
-//! The server has frames and a place in the address space for each. Whoever wants memory has a coroutine in it, which
-//! has its page mapped and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and
-//! without coroutines; by coroutines whose invocations go through memory; and by coroutines that choose. A line for
-//! each says what an invocation took, by the number of frames, and how many system calls there were for each
-//! invocation. With a clock that counts instructions the times are instructions.
+//! The server has frames and an address for each. Each client is a coroutine in the server, which has its page mapped
+//! and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and without coroutines; by
+//! coroutines whose invocations go through memory; and by coroutines in the adaptive way. A line for each reports the
+//! time of an invocation, by the number of frames, and the number of system calls for each invocation. With a clock
+//! that counts instructions the times are instructions.
 #![no_std]
 #![no_main]
 
@@ -21,26 +21,26 @@ use sel4::capability::{Notification, Page, Slot, initial};
 use sel4::mapping::{self, Window};
 use sel4::{Allocator, BootInformation, Failure, ObjectType, Result, Rights, executor, println};
 
-/// How often each frame is mapped and unmapped.
+/// Number of times that each frame is mapped and unmapped.
 const ROUNDS: u64 = 10;
-/// The most frames, as a power of two.
+/// Largest number of frames, as a power of two.
 const LARGEST: u32 = 10;
-/// How many invocations a measurement makes at least.
+/// Least number of invocations of a measurement.
 const INVOCATIONS: u64 = 1000;
-/// How often the ways are measured in turns; the middle counts. Oftener with few frames, where a measurement is short
-/// beside what the host does meanwhile.
+/// Number of measurements of each way, in turns; the median counts. More with few frames, where a measurement is short
+/// beside the other load of the host.
 const REPETITIONS: usize = 9;
 const MANY: u64 = 128;
 const REPETITIONS_WITH_MANY: usize = 3;
-/// How often the program looks for responses before it sleeps, where others can work meanwhile.
+/// Number of looks for responses before the program sleeps, where other harts can work meanwhile.
 const PATIENCE: u32 = 20_000;
 /// Nanoseconds in a unit of the machine's time.
 const UNIT: u64 = 100;
 
-/// Where the server maps.
+/// First address of the mapped pages.
 const ADDRESS: u64 = 0x20_0000_0000;
 
-/// The papers' allocator: frames, and where each is mapped.
+/// The papers' allocator: frames, and their addresses.
 struct Server {
     first: u64,
 }
@@ -50,7 +50,7 @@ impl Server {
         (Page::from_pointer(self.first + index), ADDRESS + (index << 12))
     }
 
-    /// All requests for a number of frames, one after the other.
+    /// Makes all requests for a number of frames, one after the other.
     fn serve_one_by_one(&self, frames: u64) -> Result<()> {
         for index in 0..frames {
             let (page, address) = self.page(index);
@@ -62,7 +62,7 @@ impl Server {
         Ok(())
     }
 
-    /// The requests for one frame.
+    /// Makes the requests for one frame.
     async fn serve(&self, calls: &Calls, index: u64) -> Result<()> {
         let (page, address) = self.page(index);
         for _ in 0..ROUNDS {
@@ -80,7 +80,7 @@ fn now() -> u64 {
     time
 }
 
-/// What one way took for a number of frames: time for each invocation, and system calls.
+/// The cost of one way for a number of frames: time for each invocation, and system calls.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     time: f64,
@@ -165,13 +165,13 @@ fn run(boot: &BootInformation) -> Result<()> {
         allocator.make(ObjectType::Page, 0, 256)?;
     }
     let server = Arc::new(Server { first });
-    // The tables are there before anything is measured.
+    // The page tables exist before the measurement.
     for index in (0..1 << LARGEST).step_by(512) {
         let (page, address) = server.page(index);
         mapping::map(&mut allocator, initial::ADDRESS_SPACE, page, address, Rights::READ_WRITE, 0)?;
         page.unmap()?;
     }
-    // So that a worker that never sleeps need not ask.
+    // So that a worker that never sleeps need not poll its doorbell.
     executor::receive_interrupts(initial::THREAD, doorbell)?;
     let harts = boot.cores().1;
     if harts > 1 {
