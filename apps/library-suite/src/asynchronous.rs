@@ -116,7 +116,7 @@ pub fn dropped_invocations_give_their_places_back(bench: &mut Bench<'_>) -> Outc
         for handle in all {
             count += u64::from(handle.await == Ok(Ok(expected)));
         }
-        calls.put_string("note: the kernel writes this, which is longer than the text that one request can carry\n").await;
+        calls.put_string("note: the kernel writes this, which is longer than the text of one request\n").await;
         calls.put_char(b'\n').await;
         count
     });
