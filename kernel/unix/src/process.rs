@@ -166,7 +166,7 @@ struct Completions {
     promised: usize,
     /// Charge for calls in flight and for completions that wait.
     charged: Batch,
-    /// For the frames that the ring was given beyond its first ones.
+    /// Charge for the frames that the ring was given beyond its first ones.
     more_frames: Charge,
     /// Completions that found the ring full. Room is reserved when a call is submitted, so this never fails.
     waiting: Queue<Completion>,
@@ -376,9 +376,9 @@ pub(crate) struct Process {
     pub account: Arc<Account>,
     /// Its place among the processes, charged to its parent until that has waited.
     place: Mutex<Option<Place>>,
-    /// For the process itself and its first pages.
+    /// Charge for the process itself and its first pages.
     _charge: Charge,
-    /// For its page tables.
+    /// Charge for its page tables.
     tables: Mutex<Charge>,
     /// Its memory.
     pub space: Arc<Space>,

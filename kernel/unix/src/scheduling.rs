@@ -14,16 +14,16 @@
 //!   for itself is another: both count, so that the second cannot replace the first. Changing a limit forgets nothing
 //!   that was used.
 //! * **Starvation bound.** A process in which something has been ready for that long runs, however unimportant it is:
-//!   the *watchdog*, a kernel coroutine, looks twice in each bound at the ready priorities, and lets one worker, thread or
-//!   call of each process that has not had a turn from one look to the next be the most important of all until it has
-//!   had a slice: one at a time, and each in its turn. So N processes that starve run within N slices and the bound,
-//!   however many threads they have, and whatever others claim: the watchdog and preferred members have a priority that
-//!   no claim has, and stand in line there. (Linking them in front of those with the best claim would do for one of
-//!   them, but the last one that was linked would be the first to run, and processes that starve again and again would
-//!   hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes when its
-//!   budget is refilled. The watchdog looks at all processes only if something was ready at one priority at both looks,
-//!   which is rare on a machine that keeps up; it looks in short steps, and charges its work to the process that it
-//!   looks at.
+//!   the *watchdog*, a kernel coroutine, looks twice in each bound at the ready priorities, and lets one worker, thread
+//!   or call of each process that has not had a turn from one look to the next be the most important of all until it
+//!   has had a slice: one at a time, and each in its turn. So N processes that starve run within N slices and the
+//!   bound, however many threads they have, and whatever others claim: the watchdog and preferred members have a
+//!   priority that no claim has, and stand in line there. (Linking them in front of those with the best claim would do
+//!   for one of them, but the last one that was linked would be the first to run, and processes that starve again and
+//!   again would hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes
+//!   when its budget is refilled. The watchdog looks at all processes only if something was ready at one priority at
+//!   both looks, which is rare on a machine that keeps up; it looks in short steps, and charges its work to the process
+//!   that it looks at.
 //!
 //! # EVERY-TICK
 //!
@@ -476,8 +476,8 @@ pub(crate) fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
     charge_for(process, ticks, now, executor::current_priority() == EXHAUSTED);
 }
 
-/// Does as [`charge`], for a caller that knows whether all others went before: a coroutine that works for a process may
-/// be more important than it.
+/// Does as [`charge`], for a caller that can tell whether all others went before: a coroutine that works for a process
+/// may be more important than it.
 pub(crate) fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
     let standing = &process.standing;
     // Relaxed: a sum that is only read.

@@ -74,7 +74,7 @@ pub(crate) struct Choice {
 struct Poller {
     /// The thread's coroutine, once there is one.
     thread: Option<Cid>,
-    /// For its stack.
+    /// Charge for its stack.
     charge: Option<Charge>,
     /// Transfers that the thread has not seen yet.
     inbox: Vec<Transfer>,

@@ -81,7 +81,7 @@ const WAITING: u32 = 1;
 /// A worker's request ring.
 pub(crate) struct Ring {
     frames: Vec<SharedFrame>,
-    /// For the frames, the ring itself and its handler.
+    /// Charge for the frames, the ring itself and its handler.
     _charge: Charge,
     taker: Mutex<Consumer>,
     /// Not 0: the taker must stop, because another waits for the lock, or for good.

@@ -37,7 +37,7 @@ pub(crate) struct Descriptors {
     pieces: Vec<Piece>,
     /// No descriptor below this one is free.
     lowest_free: usize,
-    /// For the entries.
+    /// Charge for the entries.
     charge: Charge,
 }
 
@@ -182,7 +182,7 @@ impl Descriptors {
         })
     }
 
-    /// Looks, from `*at` on, for the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
+    /// Finds, from `*at` on, the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
     /// one file at a time, because a list of them would need memory after the point at which `execve` may still fail.
     /// Looks at one piece, which is a step: `Some(None)` if that has no such file. `None` at the end.
     pub(crate) fn take_closing(&mut self, at: &mut usize) -> Option<Option<Arc<OpenFile>>> {

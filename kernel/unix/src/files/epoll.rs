@@ -34,7 +34,8 @@
 //! # Locks
 //!
 //! An epoll's items are locked before the objects that they watch; the ready list is locked for a few instructions,
-//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that no two of these locks are of one kind.
+//! under any of them. An epoll cannot be watched by an epoll (`ELOOP`), so that neither lock is taken under another of
+//! its kind.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};

@@ -58,7 +58,7 @@ pub(crate) struct OpenFile {
     kind: Kind,
     access: Access,
     non_blocking: AtomicBool,
-    /// For the open file, and for its share of the object behind it, as far as that is constant.
+    /// Charge for the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
     /// The epolls that watch it.
     pub watchers: Watchers,

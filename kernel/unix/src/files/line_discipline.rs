@@ -316,7 +316,7 @@ impl LineDiscipline {
         }
     }
 
-    /// Appends an entry, and ends the line if the entry says so; returns `false` if there is no room. The last place is
+    /// Appends an entry, and ends the line if the entry does; returns `false` if there is no room. The last place is
     /// kept for the end of the line: otherwise a line that is too long could never be read.
     fn put(&mut self, entry: u16) -> bool {
         let room = CAPACITY - (self.end - self.read);

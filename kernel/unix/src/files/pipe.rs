@@ -26,7 +26,7 @@ pub(crate) const ATOMIC: usize = 4096;
 
 struct State {
     queue: ByteQueue,
-    /// For the queue's buffer. The process that made the pipe pays for it, whichever process writes.
+    /// Charge for the queue's buffer. The process that made the pipe pays for it, whichever process writes.
     charge: Charge,
     readers_waiting: Waiters,
     writers_waiting: Waiters,

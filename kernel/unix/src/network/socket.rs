@@ -211,7 +211,7 @@ impl Socket {
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
     }
 
-    /// The `socket` call.
+    /// Performs the `socket` call.
     pub(crate) fn create(process: &Process, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
         if family != types::AF_INET as u32 {
             return Err(Errno::EAFNOSUPPORT);
@@ -236,7 +236,7 @@ impl Socket {
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
 
-    /// The `bind` call.
+    /// Performs the `bind` call.
     pub(crate) fn bind(&self, to: SocketAddress) -> Result<usize, Errno> {
         let mut inner = self.inner.lock();
         match inner.state {
@@ -261,7 +261,7 @@ impl Socket {
         Ok(0)
     }
 
-    /// The `listen` call.
+    /// Performs the `listen` call.
     pub(crate) fn listen(&self, backlog: i32) -> Result<usize, Errno> {
         // A negative number means "as many as possible", and 0 still means one, as on Linux.
         let backlog = usize::try_from(backlog).unwrap_or(LONGEST_BACKLOG).clamp(1, LONGEST_BACKLOG);
@@ -642,7 +642,7 @@ impl Socket {
         }
     }
 
-    /// Records that a process has asked for input without waiting: if no other reader waits, arrivals are for this
+    /// Records that a process has looked for input without waiting: if no other reader waits, arrivals are for this
     /// process.
     pub(crate) fn is_asked_by(&self, process: &Process) {
         let inner = self.inner.lock();
@@ -746,7 +746,7 @@ impl Socket {
         .unwrap_or(0)
     }
 
-    /// The `shutdown` call.
+    /// Performs the `shutdown` call.
     pub(crate) fn shutdown(&self, how: u32) -> Result<usize, Errno> {
         let how = match how {
             types::SHUT_RD => Shutdown::Receive,
@@ -768,7 +768,7 @@ impl Socket {
         }
     }
 
-    /// The `getsockname` call.
+    /// Performs the `getsockname` call.
     pub(crate) fn local_address(&self) -> Result<SocketAddress, Errno> {
         let inner = self.inner.lock();
         let local = with_stack(|stack, _| match inner.state {
@@ -781,7 +781,7 @@ impl Socket {
         Ok(address(local))
     }
 
-    /// The `getpeername` call.
+    /// Performs the `getpeername` call.
     pub(crate) fn remote_address(&self) -> Result<SocketAddress, Errno> {
         let inner = self.inner.lock();
         let remote = with_stack(|stack, _| match inner.state {
@@ -798,7 +798,7 @@ impl Socket {
         Ok(address(remote))
     }
 
-    /// The `setsockopt` call.
+    /// Performs the `setsockopt` call.
     pub(crate) fn set_option(
         &self,
         process: &Process,
@@ -849,7 +849,7 @@ impl Socket {
         Ok(0)
     }
 
-    /// The `getsockopt` call.
+    /// Performs the `getsockopt` call.
     pub(crate) fn get_option(
         &self,
         process: &Process,

@@ -44,11 +44,11 @@ use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
-/// Number of frames that may wait for the handler.
+/// Greatest number of frames that may wait for the handler.
 const ARRIVALS: usize = 256;
-/// Number of processes that have frames handled in one poll, at most.
+/// Greatest number of processes whose frames are handled in one poll.
 const READERS: usize = 8;
-/// Number of processes for which anything is done in one poll, at most.
+/// Greatest number of processes for which anything is done in one poll.
 const OWNERS: usize = 16;
 
 /// The stack; `None` before the machine has started, or if there was no memory for it.
@@ -411,7 +411,7 @@ pub(crate) fn restore_arrivals(process: &Process) {
     wake_handler();
 }
 
-/// Number of TCP connections that exist.
+/// Returns the number of TCP connections that exist.
 pub(crate) fn connections() -> u64 {
     STACK.lock().as_ref().map_or(0, |stack| stack.connection_counts().0 as u64)
 }
@@ -423,7 +423,8 @@ pub(crate) fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R,
     act(stack, time::now_ns()).map_err(errno_of)
 }
 
-/// Does as [`with_stack`], and then sends the data that the call has queued; an earlier deadline reaches the handler.
+/// Uses the stack as [`with_stack`] does, and then sends the data that the call has queued; an earlier deadline reaches
+/// the handler.
 pub(crate) fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
     let mut guard = STACK.lock();
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;

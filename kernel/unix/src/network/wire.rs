@@ -16,7 +16,7 @@ use crate::observing::latency;
 pub(crate) struct Piece(Block);
 
 impl Piece {
-    /// At least this many bytes of zeros; `None` if there is no memory.
+    /// Allocates at least this many bytes of zeros; `None` if there is no memory.
     pub(crate) fn allocate(bytes: usize) -> Option<Piece> {
         Block::allocate_bytes(bytes).ok().map(Piece)
     }
@@ -105,7 +105,7 @@ impl Wire {
         Wire::Nothing(NoLink)
     }
 
-    /// Whether there is a device.
+    /// Returns whether there is a device.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self, Wire::Card(_))
     }

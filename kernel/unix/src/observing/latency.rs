@@ -37,7 +37,7 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Begins to measure if the boot command line tells so. Called once.
+/// Begins to measure if the boot command line enables it. Called once.
 pub(crate) fn start(option: Option<&str>) {
     match option {
         None | Some("off") => return,

@@ -65,7 +65,7 @@ pub(crate) fn watch_traps() {
     TRAPS_ARE_WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Begins to record if the boot command line tells so. Called once, before the executor has workers.
+/// Begins to record if the boot command line enables it. Called once, before the executor has workers.
 pub(crate) fn start(option: Option<&str>, harts: usize) {
     let Some(word) = option else { return };
     let records = match word.parse::<usize>() {

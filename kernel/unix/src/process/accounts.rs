@@ -411,7 +411,7 @@ impl Account {
         Charge { account: self.clone(), resource, amount: 0 }
     }
 
-    /// ADMISSION: lets a call that makes the kernel allocate start only while a reserve is free, so that the small
+    /// Admits (ADMISSION) a call that makes the kernel allocate only while a reserve is free, so that the small
     /// allocations inside the kernel do not fail. `ENOMEM` otherwise, also for a process that has used up its limit.
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), Errno> {

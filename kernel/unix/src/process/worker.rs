@@ -84,9 +84,9 @@ pub(crate) struct Worker {
     /// The hart on which it is in user mode, or [`NOWHERE`].
     hart: AtomicUsize,
     stopped: AtomicBool,
-    /// For its sleeps with a time limit.
+    /// Deadline of its sleeps with a time limit.
     deadline: time::Reservation,
-    /// For itself and its coroutine, and for its kernel thread's stack.
+    /// Charge for itself and its coroutine, and for its kernel thread's stack.
     charge: Mutex<Charge>,
     /// Memory for its waits.
     _kept: Kept,
