@@ -1,34 +1,34 @@
 //! Counting instructions.
 //!
-//! The counter of cycles counts instructions when the emulator is told to (`-icount shift=0`). It is read by the
-//! instruction before the `ecall` or the one that faults, and again by the one behind it, so that a figure holds
-//! nothing of the program.
+//! The counter of cycles counts instructions when the emulator is started for that (`-icount shift=0`). It is read by
+//! the instruction before the `ecall` or the faulting one, and again by the one behind it, so that a figure contains no
+//! other instruction of the program.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi_sel4::SystemCall;
 
-/// How often everything is measured.
+/// Number of measurements of everything.
 pub const ROUNDS: usize = 65;
 
 /// A count for each round, which another thread may read later.
 pub struct Counts([AtomicU64; ROUNDS]);
 
 impl Counts {
-    /// None yet.
+    /// Creates a row without counts.
     pub const fn new() -> Counts {
         Counts([const { AtomicU64::new(0) }; ROUNDS])
     }
 
-    /// Keeps the count of a round; rounds that are too many are not kept.
+    /// Stores the count of a round; further rounds are ignored.
     pub fn set(&self, round: usize, count: u64) {
         if let Some(place) = self.0.get(round) {
             place.store(count, Relaxed);
         }
     }
 
-    /// The middle of what lies between these counts and later ones.
+    /// Returns the median of the differences between these counts and later ones.
     pub fn until(&self, later: &Counts) -> u64 {
         let mut between = [0; ROUNDS];
         for (place, (start, end)) in between.iter_mut().zip(self.0.iter().zip(&later.0)) {
@@ -38,14 +38,14 @@ impl Counts {
     }
 }
 
-/// The middle one. A tick that comes in between makes single ones large.
+/// Returns the median, which a single tick in between does not affect.
 fn median(values: &mut [u64; ROUNDS]) -> u64 {
     values.sort_unstable();
     // The counter is read once between two reads.
     values[ROUNDS / 2] - 1
 }
 
-/// The count now.
+/// Reads the counter.
 #[inline(always)]
 pub fn now() -> u64 {
     let count;
@@ -54,7 +54,7 @@ pub fn now() -> u64 {
     count
 }
 
-/// A system call with the counts before and after it; `a0` to `a5` as they are then.
+/// Makes a system call; returns the counts before and after it, and `a0` to `a5` after it.
 #[inline(always)]
 pub fn system_call(call: SystemCall, arguments: [u64; 6]) -> (u64, u64, [u64; 6]) {
     let [mut a0, mut a1, mut a2, mut a3, mut a4, mut a5] = arguments;
@@ -75,8 +75,8 @@ pub fn system_call(call: SystemCall, arguments: [u64; 6]) -> (u64, u64, [u64; 6]
     (before, after, [a0, a1, a2, a3, a4, a5])
 }
 
-/// Runs into an instruction that does not exist, which somebody makes the thread go on behind; the counts before and
-/// after.
+/// Executes an instruction that does not exist, behind which a handler resumes the thread; returns the counts before
+/// and after.
 #[inline(always)]
 pub fn fault() -> (u64, u64) {
     let (before, after);
@@ -86,7 +86,7 @@ pub fn fault() -> (u64, u64) {
             ".option push",
             ".option norvc",
             "rdcycle {before}",
-            // An opcode of those that are left to machines' makers, of which this one uses none.
+            // An opcode reserved for custom extensions, of which this machine has none.
             ".4byte 0x0000000b",
             "rdcycle {after}",
             ".option pop",
@@ -100,7 +100,7 @@ pub fn fault() -> (u64, u64) {
 /// Bytes of the instruction that does not exist.
 pub const FAULT_LENGTH: u64 = 4;
 
-/// The middle cost of a system call that comes back to the caller.
+/// Returns the median cost of a system call that returns to the caller.
 pub fn median_of(mut call: impl FnMut(usize) -> (u64, u64)) -> u64 {
     let mut costs = [0; ROUNDS];
     for (round, cost) in costs.iter_mut().enumerate() {
@@ -124,10 +124,10 @@ pub fn write_register(address: u64, value: u32) {
     unsafe { asm!("sw {}, 0({})", in(reg) value, in(reg) address, options(nostack)) };
 }
 
-/// The count at the beginning of the last handler.
+/// Count at the beginning of the last handler.
 pub static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-// Handlers of user interrupts, through the kernel and by stores, that note the count first and then go back.
+// Handlers of user interrupts, through the kernel and by stores, that store the count first and then return.
 core::arch::global_asm!(
     ".section .text",
     ".balign 4",
@@ -151,7 +151,7 @@ core::arch::global_asm!(
     "sd t1, 0(sp)",
     "lla t1, {entered}",
     "sd t0, 0(t1)",
-    // Claims what is pending.
+    // Claims the pending identities.
     "csrw 0x15c, zero",
     "ld t1, 0(sp)",
     "addi sp, sp, 16",
@@ -166,7 +166,7 @@ unsafe extern "C" {
     safe fn count_store_handler();
 }
 
-/// The addresses of the handlers of signals through the kernel and of stores.
+/// Returns the addresses of the handlers of signals through the kernel and of stores.
 pub fn handlers() -> (u64, u64) {
     (count_handler as *const () as u64, count_store_handler as *const () as u64)
 }

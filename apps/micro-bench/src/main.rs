@@ -1,9 +1,9 @@
-//! What the microkernel's interface costs, in instructions: a line for each figure, as `cargo xtask bench micro`
+//! The costs of the microkernel's interface, in instructions: a line for each figure, as `cargo xtask bench micro`
 //! collects them.
 //!
-//! What is measured, and from where to where, is what seL4's own benchmarks measure, so that the figures can stand
-//! beside theirs. Threads that hand over to each other have the same priority as the initial thread, which is the
-//! highest.
+//! The measured operations, with their first and last instruction, are those of seL4's own benchmarks, so that the
+//! figures can stand beside theirs. Threads that switch to each other have the priority of the initial thread, which is
+//! the highest.
 #![no_std]
 #![no_main]
 
@@ -20,16 +20,16 @@ use sel4::{Allocator, BootInformation, CNodeData, Error, Failure, ObjectType, Re
 
 use count::{Counts, ENTERED, FAULT_LENGTH, ROUNDS, median_of, now, read_register, system_call, write_register};
 
-/// The priority of all threads that hand over to each other.
+/// Priority of all threads that switch to each other.
 const PRIORITY: u64 = 255;
-/// The priority of threads that are to be interrupted, or not to run yet.
+/// Priority of threads that are to be interrupted, or not to run yet.
 const LOWER: u64 = 100;
 
-/// Where this program's image begins; its linker script says so.
+/// First address of this program's image, as in its linker script.
 const IMAGE: u64 = 0x1_0000;
-/// Where pages are mapped and unmapped.
+/// First address of the pages that are mapped and unmapped.
 const PAGES: u64 = 0x20_0000_0000;
-/// Where the clock's registers are mapped.
+/// Address at which the clock's registers are mapped.
 const CLOCK_REGISTERS: u64 = 0x18_0000_0000;
 /// The real-time clock of the board: its registers and its interrupt.
 const CLOCK: (u64, u64) = (0x10_1000, 11);
@@ -54,7 +54,7 @@ fn report(id: impl core::fmt::Display, instructions: u64) {
     println!("bench: {{\"id\": \"{id}\", \"value\": {instructions}, \"unit\": \"instructions\"}}");
 }
 
-/// What everything here needs.
+/// The resources of all measurements.
 struct Bench<'a> {
     boot: &'a BootInformation,
     allocator: Allocator,
@@ -81,9 +81,9 @@ fn run(bench: &mut Bench<'_>) -> Result<()> {
     user_interrupts(bench)
 }
 
-/// A system call that does nothing, and invocations that change nothing.
+/// Measures a system call without an effect, and invocations that change nothing.
 fn system_calls(bench: &mut Bench<'_>) -> Result<()> {
-    // Nobody has called, so there is nobody to reply to.
+    // There is no caller to reply to.
     report("null-call", median_of(|_| call(SystemCall::Reply, 0, MessageInfo::new(0, 0, 0), [0; 4])));
     let label = Invocation::TcbSetFlags.label(raw::numbering()).unwrap_or_default();
     let own = initial::THREAD.pointer();
@@ -99,7 +99,7 @@ fn call(call: SystemCall, target: u64, info: MessageInfo, words: [u64; 4]) -> (u
     (before, after)
 }
 
-/// Calls and replies over an endpoint, within an address space and between two.
+/// Measures calls and replies over an endpoint, within an address space and between two.
 fn messages(bench: &mut Bench<'_>) -> Result<()> {
     for (spaces, other_space) in [(1, false), (2, true)] {
         for words in [0, 4] {
@@ -116,7 +116,7 @@ fn messages(bench: &mut Bench<'_>) -> Result<()> {
                 CALLED.set(round, before);
                 RETURNED.set(round, after);
             }
-            // The server keeps the count of its last reply when it is called once more.
+            // The server stores the count of its last reply when it is called once more.
             call(SystemCall::Call, endpoint, info, [1, 2, 3, 4]);
             report(format_args!("ipc-call-{spaces}-{words}"), CALLED.until(&ARRIVED));
             report(format_args!("ipc-reply-{spaces}-{words}"), REPLIED.until(&RETURNED));
@@ -126,7 +126,7 @@ fn messages(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Answers for ever with as many words.
+/// Answers for ever with `WORDS` words.
 fn serve<const WORDS: usize>(endpoint: u64) {
     let info = MessageInfo::new(0, 0, WORDS);
     let (_, arrived) = call(SystemCall::Recv, endpoint, MessageInfo::new(0, 0, 0), [0; 4]);
@@ -138,7 +138,8 @@ fn serve<const WORDS: usize>(endpoint: u64) {
     }
 }
 
-/// A thread of this program with an address space of its own, in which it sees the program at the same addresses.
+/// Starts a thread of this program with an address space of its own, in which it sees the program at the same
+/// addresses.
 fn spawn_elsewhere(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<Thread> {
     let Bench { boot, allocator, window } = bench;
     let space = PageTable::from_pointer(allocator.object(ObjectType::PageTable)?);
@@ -166,7 +167,7 @@ fn spawn_elsewhere(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> R
     Ok(thread)
 }
 
-/// Signals that nobody waits for, that wake somebody less important, and that hand over to somebody more important.
+/// Measures signals without a waiter, to a less important waiter, and to a more important one.
 fn signals(bench: &mut Bench<'_>) -> Result<()> {
     let notification = bench.allocator.object(ObjectType::Notification)?;
     let nothing = MessageInfo::new(0, 0, 0);
@@ -183,7 +184,7 @@ fn signals(bench: &mut Bench<'_>) -> Result<()> {
     let own = initial::THREAD;
     let lower = || -> Result<()> {
         for round in 0..ROUNDS {
-            // It waits again before the next signal.
+            // The thread waits again before the next signal.
             own.set_priority(own, LOWER - 1)?;
             own.set_priority(own, PRIORITY)?;
             let (before, after) = call(SystemCall::Send, notification, nothing, [0; 4]);
@@ -206,7 +207,7 @@ fn signals(bench: &mut Bench<'_>) -> Result<()> {
     Slot::own(waiter.thread.pointer()).delete()
 }
 
-/// How often [`wait`] was signalled.
+/// Number of signals to [`wait`].
 static WAITED: AtomicU64 = AtomicU64::new(0);
 
 fn wait(notification: u64) {
@@ -217,7 +218,7 @@ fn wait(notification: u64) {
     }
 }
 
-/// From one thread to another that is as important, by giving up the turn.
+/// Measures the switch from one thread to another of equal priority, by a yield.
 fn switches(bench: &mut Bench<'_>) -> Result<()> {
     let other = spawn(&mut bench.allocator, &mut bench.window, Start::new(take_turns, 0, PRIORITY))?;
     raw::yield_now();
@@ -236,7 +237,7 @@ fn take_turns(_: u64) {
     }
 }
 
-/// From a thread that makes a mistake to its handler, and back.
+/// Measures the way from a faulting thread to its handler, and back.
 fn faults(bench: &mut Bench<'_>) -> Result<()> {
     let endpoint = bench.allocator.object(ObjectType::Endpoint)?;
     let start = Start { fault_endpoint: endpoint, ..Start::new(make_mistakes, 0, PRIORITY) };
@@ -263,7 +264,7 @@ fn make_mistakes(_: u64) {
     }
 }
 
-/// An invocation with the counts before and after it.
+/// Makes an invocation; returns the counts before and after it.
 fn invocation(target: u64, invocation: Invocation, words: &[u64], capabilities: &[u64]) -> Result<(u64, u64)> {
     let label = invocation.label(raw::numbering()).unwrap_or_default();
     let (info, [w0, w1, w2, w3]) = raw::prepare(label, words, capabilities);
@@ -274,7 +275,7 @@ fn invocation(target: u64, invocation: Invocation, words: &[u64], capabilities: 
     }
 }
 
-/// The middle cost of an invocation that is another in each round.
+/// Returns the median cost of an invocation that differs in each round.
 fn median_of_invocations(mut invoke: impl FnMut(u64) -> Result<(u64, u64)>) -> Result<u64> {
     let mut outcome = Ok(());
     let cost = median_of(|round| {
@@ -286,12 +287,12 @@ fn median_of_invocations(mut invoke: impl FnMut(u64) -> Result<(u64, u64)>) -> R
     outcome.map(|()| cost)
 }
 
-/// How many pages are made at once.
+/// Number of pages that are made at once.
 const AT_ONCE: u64 = 64;
 
-/// Making pages, mapping them, changing what may be done with them, and unmapping them.
+/// Measures making pages, mapping them, changing their rights, and unmapping them.
 fn memory(bench: &mut Bench<'_>) -> Result<()> {
-    // Something is always left of this memory, so that no page's memory is used, and cleared, a second time.
+    // A part of this memory always remains, so that no page's memory is used, and cleared, a second time.
     let untyped = bench.allocator.memory(25)?.untyped().pointer();
     let pages = bench.allocator.slots(ROUNDS as u64)?;
     let more = bench.allocator.slots(AT_ONCE)?;
@@ -308,7 +309,7 @@ fn memory(bench: &mut Bench<'_>) -> Result<()> {
     })?;
     report(format_args!("retype-{AT_ONCE}-pages"), at_once);
 
-    // The tables are there before the pages are mapped.
+    // The page tables exist before the pages are mapped.
     let first = Page::from_pointer(pages);
     mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, first, PAGES, Rights::READ_WRITE, 0)?;
     first.unmap()?;
@@ -321,7 +322,7 @@ fn memory(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// From a device's interrupt, while a thread computes, to the thread that waits for it.
+/// Measures the way from a device's interrupt, while a thread computes, to the thread that waits for it.
 fn interrupts(bench: &mut Bench<'_>) -> Result<()> {
     let registers = device_page(bench, CLOCK.0)?;
     mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, registers, CLOCK_REGISTERS, Rights::READ_WRITE, 0)?;
@@ -356,7 +357,7 @@ fn spin(_: u64) {
     }
 }
 
-/// The page of a device's registers.
+/// Returns the page of a device's registers.
 fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
     let missing = Failure::new(Error::FailedLookup, [0; 2]);
     let (mut memory, description) = bench
@@ -369,7 +370,7 @@ fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
         .ok_or(missing)?;
     let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
     let (mut start, mut bits) = (description.physical_address, usize::from(description.size_bits));
-    // Each half is cut into halves until what is left is the page.
+    // Halved until the part is the page.
     while bits > 12 {
         bits -= 1;
         let halves = bench.allocator.slots(2)?;
@@ -383,8 +384,8 @@ fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
     Ok(Page::from_pointer(page))
 }
 
-/// From a signal to the handler of the thread that has sent it to itself: through the kernel, and where the machine can
-/// do it by a store.
+/// Measures the way from a signal to the handler of the same thread: through the kernel, and by a store where the
+/// machine can do that.
 fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
     for (id, hints) in [("user-interrupt-kernel", 0), ("user-interrupt-imsic", SIGNAL)] {
         let done = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
@@ -415,11 +416,11 @@ fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The badge with which a thread signals itself.
+/// Badge with which a thread signals itself.
 const SIGNAL: u64 = 2;
-/// Where it stores its identity; 0 to signal with the capability instead.
+/// Address to which the thread stores its identity; 0 to signal with the capability instead.
 static PAGE: AtomicU64 = AtomicU64::new(0);
-/// The capability.
+/// Slot of the capability.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
 
 fn interrupt_itself(done: u64) {

@@ -1,13 +1,12 @@
-//! How long the microkernel keeps the most important thread waiting for its interrupt while another thread makes long
-//! invocations.
+//! The longest wait of the most important thread for its interrupt while another thread makes long invocations.
 //!
-//! The clock is told to interrupt a few hundred to a few thousand instructions ahead, at random, again and again until
-//! the invocation of the other thread is done. From the moment for which it was told to the moment at which the thread
-//! of the highest priority has read the clock is one measurement. The emulator counts a nanosecond for each instruction
-//! (`-icount shift=0`), so that nothing but the clock is needed.
+//! The alarm of the clock is set a few hundred to a few thousand instructions ahead, at random, again and again until
+//! the invocation of the other thread is done. One measurement is the time from the alarm to the moment at which the
+//! thread of the highest priority has read the clock. The emulator counts a nanosecond for each instruction
+//! (`-icount shift=0`), so the clock is sufficient.
 //!
-//! Each row reports the worst wait (`wait-…`), and the instructions of the other thread's whole invocation when nothing
-//! interrupts it (`whole-…`).
+//! Each row reports the worst wait (`wait-…`), and the instructions of the other thread's whole invocation without
+//! interrupts (`whole-…`).
 #![no_std]
 #![no_main]
 
@@ -21,10 +20,10 @@ use sel4::shared::Registers;
 use sel4::thread::{Start, spawn};
 use sel4::{Allocator, BootInformation, CNodeData, ObjectType, Result, Rights, println};
 
-/// The priority of the thread that waits for interrupts, and that of the one that makes invocations.
+/// Priority of the thread that waits for interrupts, and that of the one that makes invocations.
 const HIGHEST: u64 = 255;
 const LOWER: u64 = 100;
-/// The priority of threads that have done what they are there for.
+/// Priority of threads that have done their part.
 const LOWEST: u64 = 1;
 /// The real-time clock of the board: its registers and its interrupt.
 const CLOCK: (u64, u64) = (0x10_1000, 11);
@@ -39,13 +38,13 @@ mod clock {
     pub const CLEAR_INTERRUPT: usize = 0x1c;
 }
 
-/// What the notification says: an alarm has come, the invocation is done.
+/// Bits of the notification: an alarm has come; the invocation is done.
 const ALARM: u64 = 1;
 const DONE: u64 = 2;
-/// How far ahead an alarm is at least, and how much further at most.
+/// Least distance of an alarm, and largest addition to it.
 const AHEAD: (u64, u64) = (900, 6000);
 
-/// Objects of a row.
+/// Number of objects of a row.
 const OBJECTS: u64 = 256;
 /// Pages of the address space that is revoked.
 const PAGES: u64 = 512;
@@ -55,15 +54,15 @@ const LARGE_NODE_BITS: usize = 18;
 const CLEARED_BITS: usize = 26;
 /// Levels of nodes, each of which holds the last capability to the next.
 const LEVELS: u64 = 512;
-/// Threads that wait at what is deleted.
+/// Threads that wait at the deleted object.
 const WAITERS: u64 = 64;
-/// Where pages are mapped in the address space that is revoked.
+/// Address of the pages in the address space that is revoked.
 const MAPPED: u64 = 0x1000_0000;
 
-/// An invocation that the other thread makes: what is done with which slot.
+/// An invocation of the other thread, with its slots.
 #[derive(Clone, Copy)]
 enum Operation {
-    /// Nothing but to count, for this many rounds.
+    /// Counts only, for this many rounds.
     Spin(u64),
     Revoke(u64),
     Delete(u64),
@@ -94,9 +93,9 @@ impl Operation {
     }
 }
 
-/// What the other thread is asked to do, as words: which operation, and its arguments.
+/// The operation for the other thread, as words: its number, and its arguments.
 static REQUEST: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
-/// Whether it was refused.
+/// Whether the invocation failed.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 fn request(operation: Operation) {
@@ -147,12 +146,12 @@ fn wait_for_ever(notification: u64) {
     Notification::from_pointer(notification).wait();
 }
 
-/// Sends with a badge to an endpoint at which nobody receives.
+/// Sends with a badge to an endpoint without a receiver.
 fn send_for_ever(endpoint: u64) {
     sel4::capability::Endpoint::from_pointer(endpoint).send(&sel4::Message::new(0, &[]));
 }
 
-/// What everything here needs.
+/// The resources of all measurements.
 struct Latency {
     allocator: Allocator,
     window: Window,
@@ -212,7 +211,7 @@ impl Latency {
         AHEAD.0 + self.random % AHEAD.1
     }
 
-    /// Has the other thread carry an operation out while alarms come; the longest that one had to wait.
+    /// Has the other thread carry out an operation while alarms come; returns the longest wait of one.
     fn wait_during(&mut self, operation: Operation) -> Result<u64> {
         request(operation);
         let mut worst = 0;
@@ -233,7 +232,7 @@ impl Latency {
                 self.clock.write32(clock::CLEAR_ALARM, 1);
                 self.clock.write32(clock::ENABLE, 0);
                 self.clock.write32(clock::CLEAR_INTERRUPT, 1);
-                // One may have come just now.
+                // An alarm may have come just now.
                 if self.notification.poll().is_some_and(|word| word & ALARM != 0) {
                     self.handler.acknowledge()?;
                 }
@@ -242,7 +241,7 @@ impl Latency {
         }
     }
 
-    /// The instructions of an operation of the other thread, with the way there and back.
+    /// Returns the instructions of an operation of the other thread, including both switches.
     fn whole_of(&mut self, operation: Operation) -> u64 {
         request(operation);
         let begin = self.now();
@@ -276,7 +275,7 @@ impl Latency {
         self.memory.retype(kind, bits, Slot { root: initial::CNODE, index: 0, depth: 0 }, first, count)
     }
 
-    /// Threads that do the same thing at one object, and wait there.
+    /// Makes threads that do the same at one object, and wait there.
     fn threads(&mut self, first: u64, count: u64, function: fn(u64), argument: u64) -> Result<()> {
         self.make(ObjectType::Tcb, 0, first, count)?;
         let (stack, _) = self.window.pages(&mut self.allocator, 1)?;
@@ -288,13 +287,13 @@ impl Latency {
                 cspace_data: CNodeData::default(),
                 address_space: initial::ADDRESS_SPACE,
             };
-            // They run one after the other, and none comes back: one stack is enough.
+            // They run one after the other, and none returns: one stack is enough.
             thread.configure(spaces, buffer, page)?;
             thread.set_scheduling(initial::THREAD, HIGHEST, HIGHEST)?;
             let start = Start::new(function, argument, HIGHEST);
             thread.write_registers_and_resume(&sel4::thread::registers(&start, thread, buffer, stack + 0x1000))?;
             sel4::raw::yield_now();
-            // Once let go they are less important than anybody here.
+            // When released they are less important than all other threads here.
             thread.set_priority(initial::THREAD, LOWEST)?;
         }
         Ok(())
@@ -368,7 +367,7 @@ impl Latency {
         })?;
         worst = worst.max(wait);
         let (wait, whole) = self.row("clear", 1, |latency| {
-            // A page of all of the memory, or as many as it takes; then the memory is cleared before it is used anew.
+            // All of the memory becomes pages, and is revoked: it is cleared before it is used anew.
             latency.make(ObjectType::MegaPage, 0, first, (1 << CLEARED_BITS) >> 21)?;
             Slot::own(memory.pointer()).revoke()?;
             Ok(Operation::Retype { untyped: memory, kind: ObjectType::Page, bits: 0, first, count: 1 })

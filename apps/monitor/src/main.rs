@@ -1,11 +1,11 @@
-//! Starts a program and tells over TCP what the system does meanwhile: the other end of `cargo xtask trace` and `top`.
+//! Starts a program and reports over TCP about the system: the other end of `cargo xtask trace` and `top`.
 //!
 //! `monitor trace PROGRAM [ARGUMENT]…` sends the records of the scheduling trace; the kernel has to be started with
 //! `trace=RECORDS`. `monitor top PROGRAM [ARGUMENT]…` sends snapshots of harts and processes. Either waits for one
-//! connection on [`PORT`], then starts the program, and ends when the program or the connection does. `monitor
-//! latencies PROGRAM [ARGUMENT]…` starts the program at once and tells everybody who connects how long requests took up
-//! to then; the kernel has to be started with `latencies=on`. Everything that is sent is `u64` words, little-endian, as
-//! `abi_unix::trace` defines them.
+//! connection on [`PORT`], then starts the program, and ends when the program or the connection does.
+//! `monitor latencies PROGRAM [ARGUMENT]…` starts the program at once and sends each client that connects the latencies
+//! of requests up to then; the kernel has to be started with `latencies=on`. All data are `u64` words, little-endian,
+//! as `abi_unix::trace` defines them.
 #![no_std]
 #![no_main]
 
@@ -24,18 +24,18 @@ use cops::system;
 use cops::time::Duration;
 use cops::{Errno, println};
 
-/// Where the tool connects.
+/// Port for the tool.
 const PORT: u16 = 7777;
-/// How long to wait for new records.
+/// Pause before a look for new records.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often a snapshot is sent.
+/// Interval of snapshots.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Bytes of records that are sent at once.
 const CHUNK: usize = 64 * 1024;
-/// The most harts there can be.
+/// Largest number of harts.
 const HARTS: usize = 8;
 
-// More important than what it watches, or it would be late; what it does is little.
+// More important than the watched program, or it would be late; its own work is small.
 #[cops::main(priority = 1)]
 async fn main() -> Result<i32, Errno> {
     let arguments: Vec<&str> = cops::arguments().skip(1).map(|text| text.to_str().unwrap_or("?")).collect();
@@ -75,7 +75,7 @@ async fn main() -> Result<i32, Errno> {
     Ok(0)
 }
 
-/// A word of the global page.
+/// Reads a word of the global page.
 fn global(word: impl Fn(&GlobalPage) -> u64) -> u64 {
     cops::time::global_page().map_or(0, word)
 }
@@ -85,7 +85,7 @@ async fn send(stream: &TcpStream, words: &[u64]) -> Result<(), Errno> {
     stream.write_all(bytes).await.0
 }
 
-/// Whether the program has ended; waits for that no longer than this.
+/// Waits for the program's end, for this time at most.
 async fn ended(child: &Child, wait: Duration) -> Result<Option<Ending>, Errno> {
     match cops::timeout(wait, child.wait()).await {
         Ok(ending) => ending.map(Some),
@@ -93,7 +93,7 @@ async fn ended(child: &Child, wait: Duration) -> Result<Option<Ending>, Errno> {
     }
 }
 
-/// Tells everybody who connects how long requests took.
+/// Sends the latencies of requests over each connection.
 async fn tell_latencies(listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let told = match latencies() {
@@ -107,7 +107,7 @@ async fn tell_latencies(listener: TcpListener) {
     }
 }
 
-/// The latencies of all priorities.
+/// Returns the latencies of all priorities.
 fn latencies() -> Result<Vec<u64>, Errno> {
     let ticks = global(|page| page.ticks_per_second.load(Ordering::Relaxed));
     let mut words = alloc::vec![LATENCY_MAGIC, ticks, PRIORITIES as u64];
@@ -135,8 +135,8 @@ async fn trace(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
             buffer = returned;
             written?;
         }
-        // After its end one more look, for what came in between. What this program itself does is recorded too, so the
-        // ring is never found empty.
+        // After the end one more look, for later records. This program's own activity is recorded too, so the ring is
+        // never found empty.
         if let Some(ending) = ending {
             return Ok(ending);
         }

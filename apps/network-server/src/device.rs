@@ -1,11 +1,11 @@
-//! The network device as this program sees it: registers that were mapped for it, and memory of its own that the device
-//! can reach.
+//! The network device in this program: registers that were mapped for it, and memory of its own that the device can
+//! reach.
 
 use core::sync::atomic::Ordering;
 
 use sel4::SharedMemory;
 
-/// Memory that the device reaches, and where it does.
+/// Memory that the device reaches, and its physical address.
 pub struct Piece {
     pub memory: SharedMemory,
     pub physical: u64,

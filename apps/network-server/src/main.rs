@@ -1,19 +1,19 @@
 //! The network as a program: a virtio network device and TCP/IP, served to other programs over asynchronous IPC.
 //!
-//! The driver is the crate `virtio` and the stack the crate `network`, the same as in the Unix kernel. This program
-//! gives them what a kernel gives them there: registers and memory, the device's interrupts, the time, and somebody who
-//! waits. What it serves is [`sockets::protocol`].
+//! The driver is the crate `virtio` and the stack the crate `network`, as in the Unix kernel. This program provides the
+//! services of a kernel to them: registers and memory, the device's interrupts, the time, and waiting. Its protocol is
+//! [`sockets::protocol`].
 //!
 //! ```text
 //!   device --interrupt--> arrivals (most important): takes frames, wakes the requests that wait for them
 //!   requests of all programs: receive and send, on the stack's buffers
-//!   departures (least important): hands the device all that requests have left to be sent, in one go
-//!   clock  --interrupt--> arrivals: what has expired
+//!   departures (least important): hands the device all pending data, in one go
+//!   clock  --interrupt--> arrivals: expired timers
 //! ```
 //!
-//! **Whom it trusts.** Nobody whom it serves: sockets are numbers in a table of each connection, and offsets are
-//! checked. When a program's connection ends, its sockets are closed. The device is trusted with the memory that it was
-//! given, and with nothing that it says about it (see `virtio`).
+//! **Trust.** Clients are not trusted: sockets are numbers in a table of each connection, and offsets are checked. When
+//! a program's connection ends, its sockets are closed. The device is trusted with the memory that it was given, but
+//! its descriptions of that memory are not trusted (see `virtio`).
 #![no_std]
 #![no_main]
 
@@ -44,34 +44,34 @@ use virtio::Mmio;
 use device::Piece;
 use serve::Customer;
 
-/// Where this machine is in QEMU's user network, which has no other way to tell a machine its address than DHCP.
+/// Address of this machine in QEMU's user network, which could otherwise be learnt only by DHCP.
 const ADDRESS: Address =
     Address { address: Ipv4Addr::new(10, 0, 2, 15), prefix: 24, gateway: Some(Ipv4Addr::new(10, 0, 2, 2)) };
 
-/// Steps of the heap: connections have their buffers there.
+/// Steps of the heap, which holds the buffers of connections.
 const HEAP_STEPS: u64 = 12;
 
 /// Bits of the doorbell's badge.
 const DEVICE: u32 = 1;
 const CLOCK: u32 = 2;
 
-/// Programs have the priorities behind that of arrivals, in the order in which they are connected.
+/// Clients have the priorities behind that of arrivals, in the order of their connections.
 const FIRST_CUSTOMER: u64 = 1;
 
 type Card = virtio::Network<Registers, Piece>;
 
-/// The stack, and who drives it.
+/// The stack and its drivers.
 pub struct Network {
     /// Held for an operation, never across an `await`.
     stack: Mutex<Stack<Card>>,
-    /// Something was left to be sent.
+    /// Whether data was left to be sent.
     departing: AtomicBool,
     departures: atomic_waker::AtomicWaker,
     clock: Clock,
 }
 
 impl Network {
-    /// What operations have left to be sent is sent when everybody more important has had a turn.
+    /// Schedules the sending of the data that operations have left, after all more important coroutines.
     fn departs(&self) {
         if !self.departing.swap(true, Ordering::Release) {
             self.departures.wake();
@@ -82,13 +82,13 @@ impl Network {
 /// The alarm of the machine's real-time clock.
 struct Clock {
     clock: RealTimeClock<Registers>,
-    /// The time for which it is set; `u64::MAX` for none.
+    /// Time of the alarm; `u64::MAX` for none.
     set: AtomicU64,
 }
 
 impl Clock {
-    /// Has the clock interrupt at this time, or earlier. Without an earlier wish it stays as it is: one that comes for
-    /// nothing costs less than three registers for each packet.
+    /// Sets the alarm to this time, unless it is set to an earlier one. Without a deadline it stays set: a spurious
+    /// alarm costs less than three registers for each packet.
     fn wish(&self, deadline: Option<u64>) {
         let Some(deadline) = deadline else { return };
         if deadline < self.set.load(Ordering::Relaxed) {
@@ -99,19 +99,19 @@ impl Clock {
     }
 }
 
-/// Nanoseconds since the machine was started.
+/// Returns nanoseconds since the machine was started.
 fn now_ns() -> u64 {
     sel4::time::now() * NANOSECONDS_PER_TICK.get().copied().unwrap_or(100)
 }
 
 static NANOSECONDS_PER_TICK: Once<u64> = Once::new();
 
-/// Takes what has arrived and acts on what has expired.
+/// Takes arrived frames and handles expired timers.
 async fn arrivals(network: Arc<Network>, interrupt: IrqHandler) {
     loop {
         let next = {
             let mut stack = network.stack.lock();
-            // Before the look: an interrupt for what comes after it stays.
+            // Before the look: an interrupt for later frames stays pending.
             stack.link().acknowledge_interrupt();
             let next = stack.poll(now_ns());
             if let Some(failure) = stack.link().failure() {
@@ -121,7 +121,7 @@ async fn arrivals(network: Arc<Network>, interrupt: IrqHandler) {
             next
         };
         match next {
-            // There is more: after others had their turn.
+            // There are more frames: after other coroutines have run.
             Some(at) if at <= now_ns() => coroutine::yield_now().await,
             deadline => {
                 network.clock.wish(deadline);
@@ -132,7 +132,7 @@ async fn arrivals(network: Arc<Network>, interrupt: IrqHandler) {
     }
 }
 
-/// Hands over what requests have left to be sent.
+/// Hands over the data that requests have left to be sent.
 async fn departures(network: Arc<Network>) {
     loop {
         poll_fn(|context| {
@@ -145,7 +145,7 @@ async fn departures(network: Arc<Network>) {
     }
 }
 
-/// Acts on what has expired, without an arrival.
+/// Handles expired timers without an arrival.
 async fn expiries(network: Arc<Network>, interrupt: IrqHandler) {
     loop {
         let _ = interrupt.acknowledge();
@@ -157,7 +157,7 @@ async fn expiries(network: Arc<Network>, interrupt: IrqHandler) {
     }
 }
 
-/// The handler in this slot, which signals this bit from now on.
+/// Makes the handler in this slot signal this bit from now on.
 fn handler(allocator: &mut Allocator, doorbell: Notification, pointer: u64, bit: u32) -> sel4::Result<IrqHandler> {
     let slot = allocator.slot()?;
     Slot::own(slot).mint_from(Slot::own(doorbell.pointer()), Rights::WRITE, 1 << bit)?;
@@ -179,7 +179,7 @@ fn main(boot: BootInformation) {
     let (device, clock) = (registers(), registers());
     let (device_interrupt, clock_interrupt) = (argument(), argument());
     NANOSECONDS_PER_TICK.call_once(|| 1_000_000_000 / argument().max(1));
-    // The firmware's seed; the time of the start keeps two boots apart if it gives none.
+    // The firmware's seed; without one the time of the start makes two boots differ.
     let mut seed = [0; 32];
     for part in seed.chunks_exact_mut(8) {
         part.copy_from_slice(&(argument() ^ sel4::time::now()).to_le_bytes());

@@ -1,4 +1,4 @@
-//! What one program is served: its sockets, and a future for each of its requests.
+//! The service for one program: its sockets, and a future for each of its requests.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ enum Socket {
     Connection(ConnectionId),
 }
 
-/// The sockets of one program. The number of one is its place, and how often the place was used.
+/// The sockets of one program. The number of a socket is its place, and how often the place was used.
 #[derive(Default)]
 struct Table {
     places: Vec<(u32, Option<Socket>)>,
@@ -67,11 +67,11 @@ pub struct Customer {
     sockets: Mutex<Table>,
 }
 
-/// A request's way to its answer.
+/// A request on its way to the answer.
 pub enum Request {
-    /// It need not wait.
+    /// Answered at once.
     Done(Ready<Message>),
-    /// It may have to.
+    /// May have to wait.
     Waiting(Waiting),
 }
 
@@ -101,12 +101,12 @@ fn status(error: Error) -> Status {
     }
 }
 
-/// Small answers leave at once; buffers of a request of the largest common size.
+/// Small answers are sent at once; buffers for a request of the largest common size.
 const OPTIONS: TcpOptions =
     TcpOptions { receive_buffer: 8192, send_buffer: 8192, coalescing: Coalescing::None, keepalive: None };
 
 impl Customer {
-    /// A program whose messages point into `data`.
+    /// Creates the state of a program whose messages point into `data`.
     pub fn new(network: Arc<Network>, data: SharedMemory) -> Arc<Customer> {
         Arc::new(Customer { network, data, sockets: Mutex::default() })
     }
@@ -134,7 +134,7 @@ impl Customer {
         };
         match (operation, socket) {
             (Operation::Accept, Socket::Listener(id)) => Ok(What::Accept(id)),
-            // Checked here, once: the memory does not change its size.
+            // Checked here, once: the size of the memory does not change.
             (Operation::Receive, Socket::Connection(id)) if self.data.contains(offset, length) => {
                 Ok(What::Receive { id, offset, length })
             }
@@ -175,7 +175,7 @@ impl Customer {
 
     fn end(&self, socket: Socket) {
         let mut stack = self.network.stack.lock();
-        // One that has ended by itself is gone already.
+        // A connection that has ended by itself is gone already.
         let _ = match socket {
             Socket::Listener(id) => stack.close_listener(id, now_ns()),
             Socket::Connection(id) => stack.close(id, now_ns()),
@@ -205,7 +205,7 @@ impl Future for Request {
 
 impl Waiting {
     fn advance(&mut self, context: &mut Context<'_>) -> Poll<Message> {
-        // The program may have closed the socket meanwhile, and the stack may use its place for something else.
+        // The program may have closed the socket meanwhile, and the stack may have reused its place.
         if self.customer.sockets.lock().get(self.number).is_none() {
             return Poll::Ready(answer(Status::Invalid));
         }
@@ -258,7 +258,7 @@ fn receive(
     match stack.tcp_receive_with(id, take, now_ns())? {
         Received::Bytes(count) => {
             drop(stack);
-            // There is room now, which the other side may have to be told.
+            // There is room now, of which the other side may have to be informed.
             customer.network.departs();
             Ok(Poll::Ready([Status::Done as u64, count as u64, 0, 0, 0, 0, 0]))
         }

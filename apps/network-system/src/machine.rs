@@ -11,19 +11,19 @@ use virtio::{Kind, Mmio};
 
 use crate::Problem;
 
-/// How deep buses lie within each other at most.
+/// Largest depth of nested buses.
 const DEPTH: usize = 4;
 
-/// A device: where its registers are, and its interrupt.
+/// A device: address of its registers, and its interrupt.
 #[derive(Clone, Copy)]
 pub struct Device {
     pub address: u64,
     pub interrupt: u64,
-    /// Its page, if somebody has looked at it already.
+    /// Page of the registers, if it was made already.
     pub page: Option<Page>,
 }
 
-/// What the network server is given.
+/// The grants to the network server.
 pub struct Machine {
     pub network: Device,
     /// A clock with an alarm.
@@ -45,7 +45,7 @@ fn is_compatible(node: FdtNode<'_>, name: &str) -> bool {
     list.split(|byte| *byte == 0).any(|entry| entry == name.as_bytes())
 }
 
-/// Visits all nodes below one.
+/// Visits all nodes below a node.
 fn walk<'a>(node: FdtNode<'a>, depth: usize, visit: &mut dyn FnMut(FdtNode<'a>)) {
     for child in node.children() {
         visit(child);
@@ -55,7 +55,7 @@ fn walk<'a>(node: FdtNode<'a>, depth: usize, visit: &mut dyn FnMut(FdtNode<'a>))
     }
 }
 
-/// The device that a node describes; registers have two cells each for address and length on 64-bit machines.
+/// Returns the device of a node; registers have two cells each for address and length on 64-bit machines.
 fn device(node: FdtNode<'_>) -> Option<Device> {
     let mut registers = cells(node, "reg");
     let address = u64::from(registers.next()?) << 32 | u64::from(registers.next()?);

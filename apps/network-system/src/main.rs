@@ -6,8 +6,8 @@
 //! ```
 //!
 //! It finds the devices in the device tree, gives the network server their registers and interrupts, connects the
-//! others to it, and then waits for the end of any of them, which it reports. A service that ends is closed down; the
-//! network server's end is the system's.
+//! others to it, and then waits for the end of any of them, which it reports. The connection of a service that ends is
+//! closed; the end of the network server ends the system.
 #![no_std]
 #![no_main]
 
@@ -29,23 +29,23 @@ use sockets::{CAPACITY, DATA_PAGES};
 
 use machine::{Device, Machine};
 
-/// The programs that this one contains.
+/// The archive of contained programs.
 static CONTAINED: &[u8] = include_bytes!(env!("COPS_CONTAINED_PROGRAMS"));
 
-/// The programs that are served, in the order of their importance to the network server.
+/// The clients of the network server, in the order of their importance.
 const SERVICES: [&str; 2] = ["matrix-service", "echo-service"];
 
-/// The network server is more important than those whom it serves: what has arrived is known before they go on.
+/// The network server is more important than its clients: arrived frames are handled before they continue.
 const SERVER_PRIORITY: u64 = 110;
 const SERVICE_PRIORITY: u64 = 100;
 
-/// A program that runs, and its connection to the network server.
+/// A running program, and its connection to the network server.
 struct Running {
     process: Process,
     connection: Option<Connection>,
 }
 
-/// What does not work, in words.
+/// Description of a failure.
 struct Problem(String);
 
 impl<E: core::fmt::Display> From<E> for Problem {
@@ -62,7 +62,7 @@ fn contained(name: &str) -> Result<&'static [u8], Problem> {
     Ok(entry.ok_or_else(|| Problem(alloc::format!("there is no program {name}")))?.data)
 }
 
-/// Everything that is handed out.
+/// The resources to hand out.
 struct System {
     allocator: Allocator,
     window: Window,
@@ -72,7 +72,7 @@ struct System {
 }
 
 impl System {
-    /// Loads a program; `badge` is who it is among all, and chooses its core.
+    /// Loads a program; `badge` identifies it, and chooses its core.
     fn load(&mut self, program: Program<'_>, badge: u64) -> Result<Process, Problem> {
         // The first core is left to this program, if there are others.
         let core = if self.cores > 1 { 1 + badge % (self.cores - 1) } else { 0 };
@@ -80,7 +80,7 @@ impl System {
         Ok(Process::load(&mut self.allocator, &mut self.window, &program, self.supervisor, badge)?)
     }
 
-    /// Gives a program a device: its registers as the next region, and its interrupt.
+    /// Grants a program a device: its registers as the next region, and its interrupt.
     fn give(&mut self, process: &mut Process, device: Device) -> Result<u64, Problem> {
         let page = match device.page {
             Some(page) => page,
@@ -89,7 +89,7 @@ impl System {
         process.share(&mut self.allocator, &[page])?;
         let slot = self.allocator.slot()?;
         initial::IRQ_CONTROL.get(device.interrupt, Slot::own(slot))?;
-        // All rights: a handler has none that could be kept back.
+        // All rights: a handler's capability has no separate rights.
         Ok(process.grant_copy(IrqHandler::from_pointer(slot).pointer(), Rights::ALL)?)
     }
 

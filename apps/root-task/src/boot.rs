@@ -1,4 +1,4 @@
-//! What the kernel has left for the initial thread, printed.
+//! Prints the boot information that the kernel has left for the initial thread.
 
 use sel4::abi::boot::slot;
 use sel4::{BootInformation, println};

@@ -1,7 +1,7 @@
-//! What every test has and how it is run.
+//! The resources of tests, and their execution.
 //!
 //! A test gets slots and one untyped memory of its own. Afterwards all of its slots are emptied and the memory is
-//! revoked, so that what a test leaves behind, threads included, is gone before the next one starts, and so that every
+//! revoked, so that all objects of a test, threads included, are gone before the next one starts, and so that every
 //! test also tests deletion.
 
 use core::fmt::{self, Write};
@@ -21,20 +21,20 @@ const SLOTS: u64 = 1024;
 /// Bytes of one test, as a power of two.
 const MEMORY_BITS: usize = 23;
 
-/// Where tests map pages.
+/// Addresses for the mappings of tests.
 const WINDOW: (u64, u64) = (0x10_0000_0000, 0x10_4000_0000);
 
 /// The priority of threads that tests start: below the initial thread's, which is the most important.
 pub const PRIORITY: u64 = 100;
 
-/// What a test says.
+/// The result of a test.
 pub type Outcome = Result<(), Wrong>;
 
 /// A test.
 pub struct Test {
-    /// Its name.
+    /// Name of the test.
     pub name: &'static str,
-    /// What it does.
+    /// Its function.
     pub body: fn(&mut Bench<'_>) -> Outcome,
 }
 
@@ -49,11 +49,11 @@ macro_rules! tests {
     };
 }
 
-/// What was wrong, and where.
+/// Description of a failure, with its place.
 pub struct Wrong(heapless::String<112>);
 
 impl Wrong {
-    /// Something else than was expected. A text that is too long is cut.
+    /// Describes an unexpected result. A text that is too long is cut.
     #[track_caller]
     pub fn new(text: fmt::Arguments<'_>) -> Wrong {
         let place = Location::caller();
@@ -71,7 +71,7 @@ impl From<Failure> for Wrong {
     }
 }
 
-/// Something must be true.
+/// Fails unless a condition is true.
 #[macro_export]
 macro_rules! check {
     ($condition:expr) => {
@@ -81,7 +81,7 @@ macro_rules! check {
     };
 }
 
-/// Two values must be equal.
+/// Fails unless two values are equal.
 #[macro_export]
 macro_rules! equal {
     ($found:expr, $expected:expr) => {
@@ -100,19 +100,19 @@ macro_rules! equal {
 /// The errors with which tests have seen invocations refused, as bits.
 static SEEN: [AtomicU16; Invocation::ALL.len() + 1] = [const { AtomicU16::new(0) }; Invocation::ALL.len() + 1];
 
-/// Notes that a test has seen the error that it expects.
+/// Records that a test has seen the expected error.
 pub fn note_refusal(failure: &Failure) {
     if let Some(invocation) = failure.invocation {
         SEEN[invocation as usize].fetch_or(1 << failure.error.number(), Ordering::Relaxed);
     }
 }
 
-/// Whether a test has seen this.
+/// Returns whether a test has seen this error of an invocation.
 pub fn has_seen(invocation: Invocation, error: Error) -> bool {
     SEEN[invocation as usize].load(Ordering::Relaxed) >> error.number() & 1 != 0
 }
 
-/// An invocation must fail with this error; gives the failure.
+/// Fails unless an invocation fails with this error; returns the failure.
 #[macro_export]
 macro_rules! refused {
     ($invocation:expr, $error:ident) => {
@@ -139,55 +139,55 @@ macro_rules! refused {
     };
 }
 
-/// What a test has.
+/// The resources of a test.
 pub struct Bench<'a> {
     /// The boot information.
     pub boot: &'a BootInformation,
-    /// Its slots and its memory.
+    /// Slots and memory of the test.
     pub allocator: Allocator,
-    /// Its addresses.
+    /// Addresses of the test.
     pub window: Window,
 }
 
 impl Bench<'_> {
-    /// A new endpoint.
+    /// Makes an endpoint.
     pub fn endpoint(&mut self) -> Result<Endpoint, Failure> {
         self.allocator.object(ObjectType::Endpoint).map(Endpoint::from_pointer)
     }
 
-    /// A new notification.
+    /// Makes a notification.
     pub fn notification(&mut self) -> Result<Notification, Failure> {
         self.allocator.object(ObjectType::Notification).map(Notification::from_pointer)
     }
 
-    /// A new thread that nothing has been set of.
+    /// Makes a thread without any settings.
     pub fn thread(&mut self) -> Result<Thread, Failure> {
         self.allocator.object(ObjectType::Tcb).map(Thread::from_pointer)
     }
 
-    /// An empty slot.
+    /// Takes an empty slot.
     pub fn slot(&mut self) -> Result<Slot, Failure> {
         self.allocator.slot().map(Slot::own)
     }
 
-    /// A copy of a capability with a badge and these rights.
+    /// Copies a capability with a badge and these rights.
     pub fn badged(&mut self, capability: u64, rights: Rights, badge: u64) -> Result<u64, Failure> {
         let slot = self.slot()?;
         slot.mint_from(Slot::own(capability), rights, badge)?;
         Ok(slot.index)
     }
 
-    /// A thread that runs.
+    /// Starts a thread.
     pub fn spawn(&mut self, function: fn(u64), argument: u64) -> Result<Started, Failure> {
         self.spawn_with(Start::new(function, argument, PRIORITY))
     }
 
-    /// The same with other properties.
+    /// Starts a thread with other properties.
     pub fn spawn_with(&mut self, start: Start) -> Result<Started, Failure> {
         thread::spawn(&mut self.allocator, &mut self.window, start)
     }
 
-    /// The same, not started yet.
+    /// Makes a thread that is not started yet.
     pub fn prepare(&mut self, start: Start) -> Result<Started, Failure> {
         thread::prepare(&mut self.allocator, &mut self.window, start)
     }
@@ -196,14 +196,14 @@ impl Bench<'_> {
 /// Lets threads of this priority and above run until all of them wait.
 pub fn let_run(priority: u64) -> Result<(), Failure> {
     initial::THREAD.set_priority(initial::THREAD, priority)?;
-    // One turn for each that is ready: they go to the end of the queue behind this thread otherwise.
+    // One turn for each ready thread: they may go to the end of the queue behind this thread.
     for _ in 0..4 {
         sel4::raw::yield_now();
     }
     initial::THREAD.set_priority(initial::THREAD, sel4::abi::configuration::MAXIMUM_PRIORITY as u64)
 }
 
-/// Runs tests and prints what came out. Gives how many passed and failed.
+/// Runs tests and prints their results. Returns the numbers of passed and failed tests.
 pub fn run(boot: &BootInformation, tests: &[Test]) -> (usize, usize) {
     let mut all = Allocator::new(boot);
     let Ok(arena) = all.memory(MEMORY_BITS) else {
@@ -236,7 +236,7 @@ fn run_one(boot: &BootInformation, test: &Test, first: u64, mut arena: Arena) ->
     let mut bench = Bench { boot, allocator, window: Window::new(WINDOW.0, WINDOW.1) };
     let outcome = (test.body)(&mut bench);
     let used = SLOTS - bench.allocator.slots_left();
-    // What is left is deleted even if the test failed; what it found wrong matters more than what is wrong afterwards.
+    // All objects are deleted even if the test failed; its own failure matters more than a later one.
     let cleaned = (first..first + used).try_for_each(|slot| Slot::own(slot).delete());
     let revoked = arena.revoke();
     outcome?;

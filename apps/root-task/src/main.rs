@@ -1,8 +1,7 @@
-//! The microkernel's first program: it prints what the kernel has left for it, and runs the suite of the kernel's
-//! interface.
+//! The microkernel's first program: it prints the boot information, and runs the suite of the kernel's interface.
 //!
-//! The suite is written from seL4's manual and needs nothing but that interface, so that it also runs on seL4 itself;
-//! its last line is `N passed, N failed`.
+//! The suite is written from seL4's manual and needs only that interface, so that it also runs on seL4 itself; its last
+//! line is `N passed, N failed`.
 #![no_std]
 #![no_main]
 

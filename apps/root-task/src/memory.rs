@@ -1,6 +1,6 @@
-//! Memory that tests have mapped themselves, and instructions that threads are let run into.
+//! Access to memory that tests have mapped themselves, and execution of instructions there.
 //!
-//! No object of Rust lives in this memory. An address that is not mapped makes the thread fault, which some tests want.
+//! No object of Rust lives in this memory. An unmapped address makes the thread fault, as some tests intend.
 
 use core::arch::{asm, global_asm};
 
@@ -34,14 +34,15 @@ pub fn write_register(address: u64, value: u32) {
 
 /// Calls the function at an address, or faults.
 pub fn jump(address: u64) {
-    // SAFETY: tests only place a return there, which changes nothing; all that a function may change is declared.
+    // SAFETY: tests only place a return there, which changes nothing; all registers that a function may change are
+    // declared.
     unsafe { asm!("jalr {}", in(reg) address, clobber_abi("C")) };
 }
 
-/// The instruction `ret`, as it stands in memory, twice.
+/// The instruction `ret`, as it is in memory, twice.
 pub const RETURN: u64 = 0x0000_8067_0000_8067;
 
-/// The time, in the machine's ticks.
+/// Returns the time, in the machine's ticks.
 pub fn time() -> u64 {
     let time;
     // SAFETY: only reads a counter.
@@ -66,29 +67,29 @@ global_asm!(
 
 unsafe extern "C" {
     static ecall_then_stop: [u8; 0];
-    /// Where the linker script puts what does not change, and what can.
+    /// Addresses from the linker script: of constants, and of writable data.
     static __text_start: [u8; 0];
     static __data_start: [u8; 0];
 }
 
-/// Where this program's instructions begin; its first stack is below.
+/// Returns the address of this program's first instruction; its first stack is below.
 pub fn text_start() -> u64 {
     (&raw const __text_start) as u64
 }
 
-/// Where this program's writable data begin.
+/// Returns the address of this program's writable data.
 pub fn data_start() -> u64 {
     (&raw const __data_start) as u64
 }
 
-/// Where an `ecall` stands that is followed by an instruction which does not exist. Both have four bytes.
+/// Returns the address of an `ecall` that is followed by an instruction which does not exist. Both have four bytes.
 pub fn ecall_address() -> u64 {
     (&raw const ecall_then_stop) as u64
 }
 
-/// Puts a floating-point number into `fs0` and gives it back after `between`.
+/// Puts a floating-point number into `fs0` and returns it after `between`.
 pub fn through_floating_point(value: u64, between: impl FnOnce()) -> u64 {
-    // SAFETY: `fs0` is a register that functions preserve, and it is put back. The state of the FPU is the thread's
+    // SAFETY: `fs0` is a register that functions preserve, and it is restored. The state of the FPU is the thread's
     // own.
     unsafe {
         let before: u64;

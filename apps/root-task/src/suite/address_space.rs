@@ -10,7 +10,7 @@ use sel4::{Failure, ObjectType, Rights};
 use crate::harness::{Bench, Outcome};
 use crate::{check, equal, memory, refused};
 
-/// Where tests of this file map.
+/// First address for the mappings of this file's tests.
 const ADDRESS: u64 = 0x18_0000_0000;
 
 fn page(bench: &mut Bench<'_>) -> Result<Page, Failure> {
@@ -21,7 +21,7 @@ fn table(bench: &mut Bench<'_>) -> Result<PageTable, Failure> {
     bench.allocator.object(ObjectType::PageTable).map(PageTable::from_pointer)
 }
 
-/// A new address space.
+/// Makes an address space.
 fn space(bench: &mut Bench<'_>) -> Result<PageTable, Failure> {
     let table = table(bench)?;
     initial::ASID_POOL.assign(table)?;
@@ -42,7 +42,7 @@ pub fn tables_are_mapped_from_the_top(bench: &mut Bench<'_>) -> Outcome {
     refused!(third.map(space, ADDRESS, 0), DeleteFirst);
     page.map(space, ADDRESS, Rights::READ_WRITE, 0)?;
     refused!(third.map(space, ADDRESS, 0), DeleteFirst);
-    // A table that is unmapped takes what is below it out of the address space.
+    // A table that is unmapped takes the tables below it out of the address space.
     first.unmap()?;
     first.unmap()?;
     third.map(space, ADDRESS, 0)?;
@@ -57,7 +57,7 @@ pub fn tables_go_only_where_programs_may(bench: &mut Bench<'_>) -> Outcome {
         refused!(table.map(initial::ADDRESS_SPACE, address, 0), InvalidArgument);
         refused!(page.map(initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0), InvalidArgument);
     }
-    // What maps has to be an address space.
+    // The target of a mapping has to be an address space.
     let none = PageTable::from_pointer(initial::CNODE.pointer());
     equal!(refused!(table.map(none, ADDRESS, 0), InvalidCapability).details[0], 1);
     equal!(refused!(page.map(none, ADDRESS, Rights::READ_WRITE, 0), InvalidCapability).details[0], 1);
@@ -104,7 +104,7 @@ pub fn pages_show_the_same_memory_twice(bench: &mut Bench<'_>) -> Outcome {
     equal!(memory::read(ADDRESS + 0x4000_0010), 0x1234);
     equal!(page.physical_address()?, copy.physical_address()?);
     check!(page.physical_address()?.is_multiple_of(4096));
-    // The same page again at its place changes the rights; elsewhere it is refused.
+    // A second mapping at the same place changes the rights; one elsewhere is refused.
     copy.map(initial::ADDRESS_SPACE, ADDRESS + 0x4000_0000, Rights::READ_WRITE, 0)?;
     memory::write(ADDRESS + 0x4000_0010, 5);
     equal!(memory::read(ADDRESS + 16), 5);
@@ -118,7 +118,7 @@ pub fn pages_show_the_same_memory_twice(bench: &mut Bench<'_>) -> Outcome {
         table(bench)?.map(other, ADDRESS, 0)?;
     }
     equal!(refused!(page.map(other, ADDRESS, Rights::READ_WRITE, 0), InvalidCapability).details[0], 1);
-    // Another page does not take the place.
+    // Another page is refused at this place.
     let second = self::page(bench)?;
     refused!(second.map(initial::ADDRESS_SPACE, ADDRESS, Rights::READ_WRITE, 0), DeleteFirst);
     page.unmap()?;
@@ -142,11 +142,11 @@ pub fn pages_of_all_sizes_are_aligned(bench: &mut Bench<'_>) -> Outcome {
     memory::write(ADDRESS + 0x1f_fff8, 2);
     equal!((memory::read(ADDRESS), memory::read(ADDRESS + 0x1f_fff8)), (1, 2));
     check!(large.physical_address()?.is_multiple_of(2 << 20));
-    // Neither a page nor a table goes where a large page is.
+    // Neither a page nor a table can be mapped in place of a large page.
     refused!(small.map(initial::ADDRESS_SPACE, ADDRESS + 0x1000, Rights::READ_WRITE, 0), FailedLookup);
     refused!(table(bench)?.map(initial::ADDRESS_SPACE, ADDRESS, 0), DeleteFirst);
     large.unmap()?;
-    // And a large page not where a table is.
+    // And no large page in place of a table.
     let second = table(bench)?;
     second.map(initial::ADDRESS_SPACE, ADDRESS, 0)?;
     refused!(large.map(initial::ADDRESS_SPACE, ADDRESS, Rights::READ_WRITE, 0), FailedLookup);
@@ -198,7 +198,7 @@ pub fn pools_are_made_of_a_page(bench: &mut Bench<'_>) -> Outcome {
     let first = table(bench)?;
     pool.assign(first)?;
     refused!(initial::ASID_POOL.assign(first), InvalidCapability);
-    // A pool that goes takes the address spaces with it: the table has no ASID any more.
+    // Deleting a pool deletes the ASIDs of its address spaces: the table has none any more.
     slot.delete()?;
     refused!(table(bench)?.map(first, ADDRESS, 0), FailedLookup);
     Ok(())

@@ -1,4 +1,5 @@
-//! Asynchronous invocations, which seL4 does not have: on a kernel without them these tests say so and test nothing.
+//! Asynchronous invocations, which seL4 does not have: on a kernel without them these tests report that and test
+//! nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,10 +17,10 @@ use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::memory::{read, write};
 use crate::{check, equal, refused};
 
-/// Where tests map what they make.
+/// First address for the mappings of tests.
 const ADDRESS: u64 = 0x16_0000_0000;
 
-/// A buffer of the initial thread with its notification; `None` on kernels that know none.
+/// Makes a buffer of the initial thread with its notification; `None` on kernels without such buffers.
 fn buffer(bench: &mut Bench<'_>, capacity: usize) -> Result<Option<(SyscallBuffer, Notification)>, Failure> {
     let notification = bench.notification()?;
     let buffer = SyscallBuffer::new(&mut bench.allocator, &mut bench.window, capacity)?;
@@ -42,7 +43,7 @@ macro_rules! buffer_or_return {
     };
 }
 
-/// Shows the requests to the kernel and waits until something comes.
+/// Publishes the requests and waits for a response.
 fn next(buffer: &mut SyscallBuffer, notification: Notification) -> Result<SyscallResponse, Wrong> {
     buffer.publish();
     loop {
@@ -57,7 +58,7 @@ fn next(buffer: &mut SyscallBuffer, notification: Notification) -> Result<Syscal
     }
 }
 
-/// Has one invocation made.
+/// Makes one invocation through the buffer.
 fn ask(
     (buffer, notification): &mut (SyscallBuffer, Notification),
     target: u64,
@@ -142,7 +143,7 @@ pub fn pages_are_mapped_used_and_unmapped(bench: &mut Bench<'_>) -> Outcome {
     write(ADDRESS, 10_000_000);
     equal!(read(ADDRESS), 10_000_000);
     ask(&mut both, first + 2, Invocation::PageUnmap, &[], &[])??;
-    // Whoever touches it now faults.
+    // An access to it faults now.
     let faults = bench.endpoint()?;
     let start = Start { fault_endpoint: faults.pointer(), ..Start::new(touch, ADDRESS, PRIORITY) };
     bench.spawn_with(start)?;
@@ -211,7 +212,7 @@ pub fn many_requests_are_answered_in_order(bench: &mut Bench<'_>) -> Outcome {
 
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
-/// Gives the thread with this capability's buffer requests; waits for a notification in between.
+/// Carries out the requests of this capability's thread; waits for a notification in between.
 fn call_handler(_: u64) {
     PROGRESS.store(1 + u64::from(sel4::raw::wake_syscall_handler()), Ordering::Relaxed);
 }
@@ -225,7 +226,7 @@ pub fn requests_of_a_thread_that_does_not_run_wait(bench: &mut Bench<'_>) -> Out
     let page = bench.allocator.object(ObjectType::Page)?;
     check!(buffer.submit(request(5, page, Invocation::PageGetAddress, &[], &[])).is_ok());
     buffer.publish();
-    // It has not been started, so nothing is done in its name.
+    // The thread has not been started, so none of its requests is carried out.
     let_run(PRIORITY)?;
     check!(buffer.take().is_none());
     started.thread.resume()?;
@@ -236,7 +237,7 @@ pub fn requests_of_a_thread_that_does_not_run_wait(bench: &mut Bench<'_>) -> Out
     while buffer.take().is_none() {
         let_run(PRIORITY)?;
     }
-    // A thread that is deleted takes its handler along, whatever there is still to do.
+    // A thread that is deleted ends its handler too, with requests left.
     for cid in 0..64 {
         check!(buffer.submit(request(cid, page, Invocation::PageGetAddress, &[], &[])).is_ok());
     }
@@ -270,7 +271,7 @@ pub fn buffers_are_checked_when_they_are_registered(bench: &mut Bench<'_>) -> Ou
         Slot::own(weak + index).copy_from(Slot::own(first.pointer() + index), Rights::READ)?;
     }
     refused!(own(64, weak, count), InvalidArgument);
-    // What was refused has changed nothing; taking the buffer away does.
+    // The refused calls have changed nothing; taking the buffer away does.
     check!(sel4::raw::wake_syscall_handler());
     own(0, 0, 0)?;
     check!(!sel4::raw::wake_syscall_handler());
@@ -280,7 +281,7 @@ pub fn buffers_are_checked_when_they_are_registered(bench: &mut Bench<'_>) -> Ou
 pub fn indexes_from_nowhere_end_the_handler(bench: &mut Bench<'_>) -> Outcome {
     let (buffer, notification) = buffer_or_return!(bench, 64);
     buffer.word(REQUEST_TAIL_OFFSET).store(65, Ordering::Release);
-    // Who runs it, and when, is the kernel's matter.
+    // The kernel decides which hart runs the handler, and when.
     while buffer.word(HANDLER_OFFSET).load(Ordering::Acquire) != BROKEN {
         buffer.call();
     }
@@ -288,7 +289,7 @@ pub fn indexes_from_nowhere_end_the_handler(bench: &mut Bench<'_>) -> Outcome {
     buffer.word(REQUEST_TAIL_OFFSET).store(0, Ordering::Release);
     buffer.register(initial::THREAD, notification)?;
     check!(buffer.call());
-    // A head from nowhere says at most that there is no place.
+    // An impossible head can only mean that there is no place.
     buffer.word(RESPONSE_HEAD_OFFSET).store(u64::MAX / 2, Ordering::Release);
     buffer.word(REQUEST_TAIL_OFFSET).store(1, Ordering::Release);
     check!(buffer.call());
@@ -303,7 +304,7 @@ pub fn pages_and_notification_of_a_buffer_can_go(bench: &mut Bench<'_>) -> Outco
     let (mut buffer, notification) = buffer_or_return!(bench, 64);
     let page = bench.allocator.object(ObjectType::Page)?;
     let ask = |cid| request(cid, page, Invocation::PageGetAddress, &[], &[]);
-    // Where the program sees the pages does not matter to the kernel.
+    // The addresses of the pages in the program do not matter to the kernel.
     let (first, count) = buffer.frames();
     check!(buffer.submit(ask(1)).is_ok());
     buffer.publish();
@@ -311,7 +312,7 @@ pub fn pages_and_notification_of_a_buffer_can_go(bench: &mut Bench<'_>) -> Outco
     second.unmap()?;
     check!(buffer.call());
     equal!(next(&mut buffer, notification)?.cid, 1);
-    // Without the notification responses still come, and nobody is told.
+    // Without the notification responses still come, without a signal.
     Slot::own(notification.pointer()).revoke()?;
     Slot::own(notification.pointer()).delete()?;
     check!(buffer.submit(ask(2)).is_ok());
@@ -343,7 +344,7 @@ pub fn a_request_can_take_away_what_it_came_from(bench: &mut Bench<'_>) -> Outco
     Ok(())
 }
 
-/// Where the scribbler scribbles.
+/// Address of the scribbler's memory.
 static SCRIBBLED: AtomicU64 = AtomicU64::new(0);
 
 fn scribble(end: u64) {
@@ -358,7 +359,7 @@ fn scribble(end: u64) {
             8..12 => (random >> 20) & 0x3ff,
             _ => random,
         };
-        // The indexes and flags too, but not so often that nothing else ever happens.
+        // Indexes and flags are included, but not so often that they prevent everything else.
         let offset = ((random >> 8) % (end - start)) & !7;
         if offset >= 256 || random & 63 == 0 {
             write(start + offset, value);
@@ -369,7 +370,7 @@ fn scribble(end: u64) {
 pub fn scribbling_into_a_buffer_harms_nobody(bench: &mut Bench<'_>) -> Outcome {
     let (buffer, notification) = buffer_or_return!(bench, 64);
     let canary = bench.endpoint()?.pointer();
-    // The thread whose buffer it is has a CSpace with nothing in it but memory: that is all that nonsense can reach.
+    // The thread that owns the buffer has a CSpace with memory only: random requests can reach nothing else.
     let table = sel4::capability::CNode::from_pointer(bench.allocator.make(ObjectType::CapTable, 4, 1)?);
     let memory = bench.allocator.memory(16)?;
     table.slot(3, 4).copy_from(Slot::own(memory.untyped().pointer()), Rights::ALL)?;
@@ -389,7 +390,7 @@ pub fn scribbling_into_a_buffer_harms_nobody(bench: &mut Bench<'_>) -> Outcome {
     victim.thread.set_space(spaces)?;
     victim.thread.resume()?;
     for round in 0..40_u64 {
-        // Registered anew whenever nonsense has ended it; resuming calls the handler.
+        // Registered anew whenever random data has ended it; resuming calls the handler.
         buffer.register(victim.thread, notification)?;
         buffer.word(REQUEST_TAIL_OFFSET).store(round % 60, Ordering::Release);
         victim.thread.suspend()?;

@@ -1,4 +1,4 @@
-//! CNodes: copying, moving and deleting capabilities, and how a capability pointer is resolved.
+//! CNodes: copying, moving and deleting capabilities, and the resolution of capability pointers.
 
 use sel4::abi::{CapabilityTag, LookupFailure};
 use sel4::capability::{CNode, Endpoint, Notification, Slot, Untyped, initial};
@@ -61,7 +61,7 @@ pub fn sources_and_destinations_are_checked(bench: &mut Bench<'_>) -> Outcome {
         refused!(empty.copy_from(Slot { depth, ..source }, Rights::ALL), RangeError);
         refused!(empty.rotate_from(0, Slot { depth, ..source }, 0, other), RangeError);
     }
-    // Roots that are none.
+    // Roots that are no CNodes.
     let no_root = Slot { root: CNode::from_pointer(initial::THREAD.pointer()), ..empty };
     refused!(no_root.delete(), IllegalOperation);
     let failure = refused!(
@@ -87,7 +87,7 @@ pub fn badges_are_given_once(bench: &mut Bench<'_>) -> Outcome {
     refused!(second.mutate_from(first, 8), IllegalOperation);
     second.copy_from(first, Rights::ALL)?;
     second.delete()?;
-    // Only copies get a badge, not what is moved.
+    // Only copies get a badge, not moved capabilities.
     refused!(second.mutate_from(source, 9), IllegalOperation);
     refused!(second.mutate_from(source, 0), IllegalOperation);
     second.mint_from(source, Rights::ALL, 9)?;
@@ -143,11 +143,11 @@ pub fn failed_searches_say_why(bench: &mut Bench<'_>) -> Outcome {
     ] {
         equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
     }
-    // More bits, and an empty slot where they would have to go on.
+    // More bits, and an empty slot where they would be resolved further.
     let failure = refused!(root.slot(0b1_1010_0011, 9).delete(), FailedLookup);
     equal!(failure.lookup(), Some(LookupFailure::DepthMismatch));
     equal!((failure.details[0], failure.details[2], failure.details[3]), (0, 1, 0));
-    // The same, and no CNode.
+    // More bits, and no CNode.
     let endpoint = bench.endpoint()?;
     root.slot(0b1101_0001, 8).copy_from(Slot::own(endpoint.pointer()), Rights::ALL)?;
     let failure = refused!(root.slot(0b1_1010_0011, 9).delete(), FailedLookup);
@@ -201,7 +201,7 @@ pub fn rights_only_become_fewer(bench: &mut Bench<'_>) -> Outcome {
     let (reading, nothing) = (bench.slot()?, bench.slot()?);
     reading.copy_from(Slot::own(endpoint.pointer()), Rights::READ)?;
     nothing.copy_from(reading, Rights::ALL)?;
-    // A send without the right to write is refused when somebody waits for an answer to hear of it.
+    // A send without the right to write is refused with an error only as a call, which waits for an answer.
     for slot in [reading, nothing] {
         let answer = Endpoint::from_pointer(slot.index).call(&sel4::Message::default());
         equal!(answer.label(), sel4::Error::InvalidCapability.number() as u64);
@@ -224,7 +224,7 @@ pub fn rotating(bench: &mut Bench<'_>) -> Outcome {
         (debug_identify(empty.index), debug_identify(first.index), debug_identify(second.index)),
         (thread, page, EMPTY)
     );
-    // Source and destination are the same: the two change places.
+    // Source and destination are equal: the two capabilities change places.
     empty.rotate_from(0, first, 0, empty)?;
     equal!(
         (debug_identify(empty.index), debug_identify(first.index), debug_identify(second.index)),
@@ -238,7 +238,7 @@ pub fn rotating(bench: &mut Bench<'_>) -> Outcome {
     refused!(third.rotate_from(0, first, 0, empty), DeleteFirst);
     refused!(second.rotate_from(0, bench.slot()?, 0, first), FailedLookup);
     refused!(second.rotate_from(0, first, 0, bench.slot()?), FailedLookup);
-    // What is moved can get a guard; capabilities that have badges are only moved by moving.
+    // A moved capability can get a guard; capabilities with badges can only be moved unchanged.
     let node = Slot::own(table(bench, 4)?.pointer());
     refused!(second.rotate_from(0, first, CNodeData::new(0, 61).0, node), IllegalOperation);
     second.rotate_from(0, first, CNodeData::new(1, 1).0, node)?;
@@ -257,7 +257,7 @@ pub fn revoking_deletes_what_was_derived(bench: &mut Bench<'_>) -> Outcome {
     badged.mint_from(original, Rights::ALL, 1)?;
     copy.copy_from(badged, Rights::ALL)?;
     plain.copy_from(original, Rights::ALL)?;
-    // A copy is not derived from what it was copied from, but from the original.
+    // A copy is derived from the original, not from its source.
     plain.revoke()?;
     equal!(debug_identify(badged.index), ENDPOINT);
     badged.revoke()?;

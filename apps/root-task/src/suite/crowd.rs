@@ -1,9 +1,9 @@
 //! Several harts that work on the same objects at the same time: with system calls and with asynchronous invocations,
 //! while threads, tables and notifications are deleted under them.
 //!
-//! Nothing here looks at a clock. Each round comes to its end because everything that was asked for is done, and then
-//! what was counted has to be right: each request was answered once, each thread that waited was told once, and all
-//! memory is free again. On one core the same happens by turns.
+//! These tests do not look at a clock. Each round ends when all requested operations are done, and then the counts have
+//! to be right: each request was answered once, each waiting thread was informed once, and all memory is free again. On
+//! one core the operations take turns.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -26,7 +26,7 @@ use crate::{check, equal};
 /// Workers, and hostile threads: two for each of two cores, one for each of four.
 const MEMBERS: usize = 4;
 
-/// How many cores there are to be used.
+/// Returns the number of cores to use.
 fn cores(bench: &Bench<'_>) -> u64 {
     match raw::numbering() {
         Numbering::Multiprocessor => bench.boot.cores().1,
@@ -34,7 +34,7 @@ fn cores(bench: &Bench<'_>) -> u64 {
     }
 }
 
-/// Puts a thread on a core, counted around.
+/// Puts a thread on a core, modulo the number of cores.
 fn put_on(bench: &Bench<'_>, thread: Thread, number: u64) -> Result<(), sel4::Failure> {
     match cores(bench) {
         1 => Ok(()),
@@ -42,22 +42,22 @@ fn put_on(bench: &Bench<'_>, thread: Thread, number: u64) -> Result<(), sel4::Fa
     }
 }
 
-/// The number of the round that has begun; the workers wait for the next.
+/// Number of the current round; the workers wait for the next.
 static ROUND: AtomicU64 = AtomicU64::new(0);
-/// What each worker does in it, as a number and the slot that it is done with.
+/// Task of each worker in the round, as its number and its slot.
 static TASKS: [AtomicU64; MEMBERS] = [const { AtomicU64::new(0) }; MEMBERS];
-/// Workers that have done it, and those that were refused.
+/// Workers that are done, and those whose task was refused.
 static DONE: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// What a worker can be asked to do with a slot.
+/// The tasks of a worker with a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Delete,
     Revoke,
     /// Makes a page in the slot, of the memory in the slot before it.
     Retype,
-    /// Has the requests carried out that stand in its buffer.
+    /// Carries out the requests in the worker's buffer.
     Call,
     Suspend,
     Resume,
@@ -68,7 +68,7 @@ impl Task {
     const ALL: [Task; 7] =
         [Task::Delete, Task::Revoke, Task::Retype, Task::Call, Task::Suspend, Task::Resume, Task::Unbind];
 
-    /// This, with a slot.
+    /// Encodes the task with a slot.
     fn with(self, slot: u64) -> u64 {
         slot << 8 | self as u64
     }
@@ -107,15 +107,15 @@ fn work(index: u64) {
     }
 }
 
-/// Threads on all cores that do something at the same time, each with a buffer for asynchronous invocations.
+/// Threads on all cores that work at the same time, each with a buffer for asynchronous invocations.
 struct Crowd {
     threads: [Thread; MEMBERS],
-    /// None on kernels that know no asynchronous invocations.
+    /// `None` on kernels without asynchronous invocations.
     buffers: Option<[SyscallBuffer; MEMBERS]>,
 }
 
 impl Crowd {
-    /// One worker for each of four cores, or two for each of two.
+    /// Starts one worker for each of four cores, or two for each of two.
     fn new(bench: &mut Bench<'_>) -> Result<Crowd, Wrong> {
         let mut threads = [Thread::from_pointer(0); MEMBERS];
         for (index, thread) in threads.iter_mut().enumerate() {
@@ -146,7 +146,7 @@ impl Crowd {
         ROUND.fetch_add(1, Ordering::Release);
     }
 
-    /// Waits until all have done what they were asked for; says how many were refused.
+    /// Waits until all workers are done; returns the number of refused tasks.
     fn wait(&self) -> Result<u64, Wrong> {
         while DONE.load(Ordering::Acquire) < MEMBERS as u64 {
             let_run(PRIORITY)?;
@@ -154,7 +154,7 @@ impl Crowd {
         Ok(REFUSED.load(Ordering::Relaxed))
     }
 
-    /// Whether all workers are there and can be asked.
+    /// Returns whether all workers exist.
     fn is_there(&self) -> bool {
         self.threads.iter().all(|thread| thread.read_registers().is_ok())
     }
@@ -167,7 +167,7 @@ impl Crowd {
         is_there
     }
 
-    /// Waits until so many requests of a worker are answered, and no more; says how many were refused.
+    /// Waits until `count` requests of a worker are answered, and no more; returns the number of refused ones.
     fn answers(&mut self, worker: usize, count: u64) -> Result<u64, Wrong> {
         let Some(buffers) = &mut self.buffers else { return Ok(0) };
         let buffer = &mut buffers[worker];
@@ -186,7 +186,7 @@ impl Crowd {
     }
 }
 
-/// All of a memory is free: an object that needs all of it can be made.
+/// Checks that all of a memory is free: an object that needs all of it can be made.
 fn is_whole(memory: Untyped, bits: usize, slot: u64) -> Outcome {
     let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
     memory.retype(ObjectType::Untyped, bits, root, slot, 1)?;
@@ -194,13 +194,13 @@ fn is_whole(memory: Untyped, bits: usize, slot: u64) -> Outcome {
     Ok(())
 }
 
-/// Logarithm of the bytes of the memory that is made and taken back in each round.
+/// Logarithm of the bytes of the memory that is used and revoked in each round.
 const SHARED_BITS: usize = 16;
 /// Tables that hold each other.
 const NESTED: u64 = 24;
 
-/// Makes tables of which each holds the last capability to the next, the last one that to a thread which holds a table
-/// itself; the first is in this slot.
+/// Makes tables of which each holds the last capability to the next, and the last one that to a thread which holds a
+/// table itself; the first is in this slot.
 fn nest(memory: Untyped, slot: u64) -> Outcome {
     let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
     memory.retype(ObjectType::CapTable, 2, root, slot, NESTED)?;
@@ -211,14 +211,15 @@ fn nest(memory: Untyped, slot: u64) -> Outcome {
     Ok(())
 }
 
-/// What several harts delete and revoke at once, as a system call and as a request, is gone once, wholly.
+/// Objects that several harts delete and revoke at once, by system calls and by requests, are deleted once, and
+/// completely.
 pub fn objects_that_several_harts_delete_are_gone(bench: &mut Bench<'_>) -> Outcome {
     let mut crowd = Crowd::new(bench)?;
     let memory = bench.allocator.memory(SHARED_BITS)?.untyped();
     let slot = bench.allocator.slots(NESTED + 2)?;
     for round in 0..90 {
         nest(memory, slot)?;
-        // Whoever revokes the memory meets the deletion of what is in it.
+        // A worker that revokes the memory meets the deletion of its objects.
         let tasks = core::array::from_fn(|worker| match (round + worker as u64) % 4 {
             0 | 1 => Task::Delete.with(slot),
             2 => Task::Revoke.with(memory.pointer()),
@@ -231,7 +232,7 @@ pub fn objects_that_several_harts_delete_are_gone(bench: &mut Bench<'_>) -> Outc
             crowd.submit(worker, Invocation::CNodeRevoke, own, &[all, 64], &[]);
         }
         crowd.begin(tasks);
-        // This thread takes part as well, and more important than the others.
+        // This thread takes part as well, with a higher priority.
         match round % 3 {
             0 => Slot::own(slot).delete()?,
             1 => Slot::own(memory.pointer()).revoke()?,
@@ -243,29 +244,29 @@ pub fn objects_that_several_harts_delete_are_gone(bench: &mut Bench<'_>) -> Outc
         }
         equal!(refused, if crowd.buffers.is_some() { 0 } else { 1 });
         check!(raw::debug_identify(slot) == Some(CapabilityTag::Null));
-        // Nothing of a circle could be left here: the nest has none.
+        // A circle could be left here, but the nest has none.
         Slot::own(memory.pointer()).revoke()?;
         is_whole(memory, SHARED_BITS, slot)?;
     }
     Ok(())
 }
 
-/// Where pages are mapped that several harts map at once.
+/// First address of the pages that several harts map at once.
 const CONTESTED: u64 = 0x17_0000_0000;
 
-/// Of several harts that fill the same slot, or the same place of an address space, one does, and the others are told.
+/// Of several harts that fill one slot, or one place of an address space, one succeeds, and the others get an error.
 pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>) -> Outcome {
     let mut crowd = Crowd::new(bench)?;
     let own = initial::CNODE.pointer();
     let memory = bench.allocator.memory(SHARED_BITS)?.untyped();
-    // Behind the memory's capability: `Task::Retype` looks there.
+    // Behind the memory's capability: `Task::Retype` uses the slot before.
     let first = bench.allocator.slots(2 + MEMBERS as u64)?;
     Slot::own(first).move_from(Slot::own(memory.pointer()))?;
     let (memory, slot, pages) = (Untyped::from_pointer(first), first + 1, first + 2);
     let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
     let words = [ObjectType::Page.number() as u64, 0, 0, 0, slot, 1];
     let asynchronous = |crowd: &Crowd| if crowd.buffers.is_some() { 2 } else { 0 };
-    // The tables are there before.
+    // The page tables exist before.
     let probe = Page::from_pointer(bench.allocator.object(ObjectType::Page)?);
     mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, probe, CONTESTED, Rights::READ_WRITE, 0)?;
     probe.unmap()?;
@@ -286,7 +287,7 @@ pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>
         if by_requests == 0 {
             continue;
         }
-        // The same place for four pages, each mapped by another worker; whoever comes later finds it taken.
+        // The same place for four pages, each mapped by another worker; the later ones find it taken.
         memory.retype(ObjectType::Page, 0, root, pages, MEMBERS as u64)?;
         for worker in 0..MEMBERS {
             let page = pages + worker as u64;
@@ -301,11 +302,11 @@ pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>
             refused += crowd.answers(worker, 1)?;
         }
         equal!(refused, MEMBERS as u64 - 1);
-        // It is a page that nobody has written to, and all see the same.
+        // It is a new page, and all see the same.
         equal!(read(CONTESTED), 0);
         write(CONTESTED, round + 1);
         equal!(read(CONTESTED), round + 1);
-        // Unmapped by several harts at once, one of which takes the memory back.
+        // Unmapped by several harts at once, one of which revokes the memory.
         for worker in 0..MEMBERS - 1 {
             let page = pages + worker as u64;
             check!(crowd.submit(worker, Invocation::PageUnmap, page, &[], &[]));
@@ -315,7 +316,7 @@ pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>
         crowd.begin(tasks);
         equal!(crowd.wait()?, 0);
         for worker in 0..MEMBERS - 1 {
-            // Whose page was gone already was told.
+            // A worker whose page was gone already got an error.
             crowd.answers(worker, 1)?;
         }
         is_whole(memory, SHARED_BITS, slot)?;
@@ -323,7 +324,7 @@ pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>
     Ok(())
 }
 
-/// How far the thread has come that is going to be killed.
+/// Progress of the thread that is going to be killed.
 static VICTIM: AtomicU64 = AtomicU64::new(0);
 
 fn compute(_: u64) {
@@ -340,10 +341,10 @@ fn make_calls(_: u64) {
 }
 
 /// A thread that runs on another hart, computing or in system calls, is stopped, started and killed by several harts at
-/// once, and does not run when they say that it is gone.
+/// once, and does not run after its deletion is reported.
 pub fn a_thread_is_killed_by_several_harts(bench: &mut Bench<'_>) -> Outcome {
     let crowd = Crowd::new(bench)?;
-    // Memory, stack and buffer are used again by the next one.
+    // Memory, stack and buffer are used again by the next thread.
     let memory = bench.allocator.memory(11)?.untyped();
     let slot = bench.allocator.slot()?;
     let (buffer, page) = bench.window.pages(&mut bench.allocator, 1)?;
@@ -370,7 +371,7 @@ pub fn a_thread_is_killed_by_several_harts(bench: &mut Bench<'_>) -> Outcome {
         }
         let kill = [Task::Delete.with(slot), Task::Revoke.with(memory.pointer())];
         crowd.begin([kill[0], Task::Suspend.with(slot), Task::Resume.with(slot), kill[round as usize / 2 % 2]]);
-        // Those who come too late are told that there is no thread.
+        // Later workers find no thread.
         check!(crowd.wait()? <= 2);
         let stopped = VICTIM.load(Ordering::Relaxed);
         let_run(PRIORITY)?;
@@ -395,7 +396,7 @@ fn signal_for_ever(notification: u64) {
 }
 
 /// Threads on all harts wait for a notification that others signal, and that several delete at once: each of them is
-/// told of that, once.
+/// informed of that, once.
 pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>) -> Outcome {
     const WAITERS: u64 = 6;
     let crowd = Crowd::new(bench)?;
@@ -418,7 +419,7 @@ pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>
         signaller.thread.resume()?;
     }
     for round in 0..60 {
-        // There is no notification now, and everybody who waits for it finds out.
+        // There is no notification now, and each waiter gets a fault.
         let mut told = 0;
         for right in rights {
             let mut message = faults.receive_now();
@@ -436,7 +437,7 @@ pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>
         check!(faults.receive_now().is_none());
         memory.retype(ObjectType::Notification, 0, root, slot, 1)?;
         for right in rights {
-            // They make the same system call again.
+            // They repeat the system call.
             Endpoint::from_pointer(right).send(&sel4::Message::new(0, &[]));
         }
         if round % 2 == 0 {
@@ -450,14 +451,14 @@ pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>
     Ok(())
 }
 
-/// How many times each of several senders has stored a few times, and has let others run.
+/// Number of rounds in which each of several senders has stored a few times, and has let others run.
 static STORED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// How often the following threads do what they do before they let others run. If they never did, every wait for one of
-/// them on the same hart would take the whole turns of all others there.
+/// Number of steps of the following threads before they let others run. Without that, every wait for one of them on the
+/// same hart would take the whole time slices of all others there.
 const AT_ONCE: u64 = 4;
 
-/// Stores to the page that begins at an address whose last bits say which sender this is.
+/// Stores to the page that begins at an address whose last bits are the sender's index.
 fn store_and_count(argument: u64) {
     let index = (argument & 0xfff) as usize;
     loop {
@@ -469,7 +470,7 @@ fn store_and_count(argument: u64) {
     }
 }
 
-/// Takes what comes, for ever.
+/// Takes signals, for ever.
 fn take_and_count(_: u64) {
     loop {
         for _ in 0..AT_ONCE {
@@ -479,7 +480,7 @@ fn take_and_count(_: u64) {
     }
 }
 
-/// Lets all senders, and the receiver, come some way.
+/// Waits until all senders, and the receiver, have made progress.
 fn all_go_on() -> Outcome {
     let stored = STORED.each_ref().map(|stored| stored.load(Ordering::Acquire));
     let steps = STEPS.load(Ordering::Relaxed);
@@ -489,7 +490,7 @@ fn all_go_on() -> Outcome {
 }
 
 /// Senders on several harts store while others, at the same time, delete and revoke their rights, unbind the
-/// notification, stop the receiver or move it. Nobody hangs, the senders outlive it, and nothing comes afterwards.
+/// notification, stop the receiver or move it. No thread hangs, the senders survive it, and no signal comes afterwards.
 pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Outcome {
     /// The badge of the last signal of a round.
     const LAST: u64 = 1 << 50;
@@ -524,7 +525,7 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
             2 => [first, stop, revoke, third],
             _ => [revoke, second, unbind, third],
         });
-        // And it moves under all of them.
+        // And the receiver moves meanwhile.
         put_on(bench, receiver.thread, place + 1)?;
         equal!(crowd.wait()?, 0);
         if round % 4 == 3 {
@@ -532,13 +533,12 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
         }
         receiver.thread.resume()?;
         all_go_on()?;
-        // Earlier stores may wait for the receiver's next tick, if it has been interrupted often. This does,
-        // too.
+        // Earlier stores may wait for the receiver's next tick, if it has been interrupted often. So may this one.
         user_interrupt::SEEN.store(0, Ordering::Relaxed);
         Notification::from_pointer(bench.badged(receiver.notification.pointer(), Rights::WRITE, LAST)?).signal();
         until(|| user_interrupt::SEEN.load(Ordering::Relaxed) & LAST != 0)?;
         all_go_on()?;
-        // From here on nothing comes, and the senders go on.
+        // From here on no signal comes, and the senders continue.
         let count = COUNT.load(Ordering::Relaxed);
         all_go_on()?;
         equal!(COUNT.load(Ordering::Relaxed), count);
@@ -552,30 +552,30 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
 
 /// Slots of the hostile threads' CSpace, as a power of two.
 const SLOT_BITS: usize = 6;
-/// Slots that one life of them may take.
+/// Slots that one life of them may use.
 const LIFE_SLOTS: u64 = 260;
-/// How often they are made anew, and how many calls they make then, together, before that.
+/// Number of lives of the threads, and of their calls in each, together.
 const LIVES: u64 = 30;
 const CALLS: u64 = 6_000;
 
-/// What a hostile thread sees, and where, behind the address that it is told: two pages of stack, its IPC buffer, a
-/// page that it shares with the test, and its SyscallBuffer.
+/// The memory of a hostile thread, by offsets from its start address: two pages of stack, its IPC buffer, a page that
+/// it shares with the test, and its SyscallBuffer.
 const PRIVATE: u64 = 0x20_0000_0000;
 const PRIVATE_SIZE: u64 = 0x10_0000;
 const BUFFER: u64 = 0x1_0000;
 const SHARED: u64 = 0x2_0000;
 const QUEUE: u64 = 0x3_0000;
-/// Where they map what they make.
+/// First address of their own mappings.
 const MAPPED: u64 = 0x20_4000_0000;
-/// Where the test sees the shared pages.
+/// First address of the shared pages in the test.
 const SEEN: u64 = 0x18_1000_0000;
 
-/// Words of the shared page: how many calls were made, what they begin with, and the labels of invocations.
+/// Words of the shared page: the number of calls made, the seed, and the labels of invocations.
 const MADE: u64 = 0;
 const SEED: u64 = 8;
 const LABELS: u64 = 64;
 
-/// What is in the slots of all of them.
+/// Slots of the CSpace of all of them.
 mod slot {
     pub const TABLE: u64 = 1;
     pub const SPACE: u64 = 2;
@@ -583,14 +583,14 @@ mod slot {
     pub const POOL: u64 = 4;
     pub const NOTIFICATION: u64 = 5;
     pub const ENDPOINT: u64 = 6;
-    /// Four of them: the threads themselves.
+    /// Four slots: the threads themselves.
     pub const THREADS: u64 = 8;
-    /// Four of them.
+    /// Four slots.
     pub const PAGES: u64 = 12;
     pub const FAULTS: u64 = 16;
 }
 
-/// The invocations whose labels hostile threads are told, because these depend on how the kernel counts.
+/// Invocations whose labels are passed to hostile threads, because these depend on the kernel's numbering.
 const KNOWN: [Invocation; 18] = [
     Invocation::UntypedRetype,
     Invocation::CNodeCopy,
@@ -612,7 +612,7 @@ const KNOWN: [Invocation; 18] = [
     Invocation::AsidPoolAssign,
 ];
 
-/// A message that a hostile thread makes: capability, label, words, capabilities.
+/// A message of a hostile thread: capability, label, words, capabilities.
 struct Attempt {
     target: u64,
     label: u64,
@@ -622,7 +622,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Often one that could be meant, of what all of them have.
+    /// Creates a random message, often one that could be valid for the objects of the threads.
     fn new(random: &mut Random, shared: u64) -> Attempt {
         let slot = random.below(1 << SLOT_BITS);
         let other = random.below(1 << SLOT_BITS);
@@ -642,7 +642,7 @@ impl Attempt {
                 (slot::TABLE, label, [slot, depth, other, depth, 15, random.below(4)], 6, slot::TABLE)
             }
             6..=8 => {
-                // What they all live of goes seldom.
+                // The objects on which all of them depend are seldom deleted.
                 let slot = if slot < 20 && number < 9 { slot + 20 } else { slot };
                 (slot::TABLE, label(5 + random.below(3)), [slot, depth, 0, 0, 0, 0], 2, 0)
             }
@@ -683,7 +683,7 @@ impl Attempt {
     }
 }
 
-/// What hostile threads run. They use no data of the program: they do not see them.
+/// Runs as a hostile thread. It uses no data of the program, which are not mapped for it.
 fn attack(start: u64) {
     let (buffer, shared, queue) = (start + BUFFER, start + SHARED, start + QUEUE);
     let mut random = Random::new(read(shared + SEED));
@@ -705,14 +705,14 @@ fn attack(start: u64) {
             }
         }
         if random.below(16) == 0 {
-            // Nobody is kept: it signals, or looks whether somebody has.
+            // Never a call that waits: it signals, or polls.
             let number = if random.below(2) == 0 { SystemCall::NBSend } else { SystemCall::NBRecv };
             raw::system_call(number.number(), [slot::NOTIFICATION + random.below(2), 0, 0, 0, 0, 0]);
         }
     }
 }
 
-/// One life of the hostile threads; how many calls they have made.
+/// Runs one life of the hostile threads; returns the number of their calls.
 fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wrong> {
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let space = PageTable::from_pointer(own.object(ObjectType::PageTable)?);
@@ -732,7 +732,8 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     give(slot::NOTIFICATION, notification)?;
     give(slot::ENDPOINT, own.object(ObjectType::Endpoint)?)?;
     table.slot(slot::FAULTS, SLOT_BITS).mint_from(Slot::own(faults.pointer()), Rights::ALL, 1)?;
-    // They have the only capability to this memory, so that revoking it reaches what the others do at that moment.
+    // They have the only capability to this memory, so that revoking it reaches the objects that the others use at that
+    // moment.
     table.slot(slot::UNTYPED, SLOT_BITS).move_from(untyped)?;
     for index in 0..4 {
         give(slot::PAGES + index, own.object(ObjectType::Page)?)?;
@@ -798,7 +799,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     let (mut before, mut useless) = (0, 0);
     while made() < CALLS && useless < 4 {
         let_run(PRIORITY)?;
-        // What they use is taken away under them; it may be gone already.
+        // Objects in use are deleted; they may be gone already.
         let victim = random.below(MEMBERS as u64);
         let any = table.slot(random.below(1 << SLOT_BITS), SLOT_BITS);
         let _ = match random.below(12) {
@@ -822,9 +823,9 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
         useless = if calls == before { useless + 1 } else { 0 };
         before = calls;
     }
-    // In the end all that they had goes, in one life after they were stopped, in others while they run.
+    // In the end all their objects are deleted, in some lives after the threads were stopped, in others while they run.
     match seed % 4 {
-        // Each may have been taken apart already.
+        // Each may have been deleted already.
         0 => threads.iter().for_each(|thread| {
             let _ = thread.suspend();
         }),
@@ -835,7 +836,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     Ok(made())
 }
 
-/// Hostile threads on all harts that share a CSpace and an address space, of their own, make what calls they like.
+/// Hostile threads on all harts that share a CSpace and an address space of their own make random calls.
 pub fn harts_that_attack_the_same_objects_harm_nobody_else(bench: &mut Bench<'_>) -> Outcome {
     const BITS: usize = 21;
     let canary = bench.endpoint()?;

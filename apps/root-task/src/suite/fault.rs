@@ -1,4 +1,4 @@
-//! Faults: what a handler is told, and how a thread goes on.
+//! Faults: the message to the handler, and the continuation of the thread.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,10 +16,10 @@ use crate::{check, equal, memory};
 
 static RESULT: AtomicU64 = AtomicU64::new(0);
 
-/// An address where tests map nothing, or a page of their own.
+/// An address that tests leave unmapped, or map a page of their own at.
 const NOWHERE: u64 = 0x10_3f00_0000;
 
-/// A thread whose faults come to an endpoint with the badge 1.
+/// Starts a thread whose faults come to an endpoint with the badge 1.
 fn faulting(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<(Started, Endpoint), Failure> {
     let endpoint = bench.endpoint()?;
     let handler = bench.badged(endpoint.pointer(), Rights::ALL, 1)?;
@@ -27,7 +27,7 @@ fn faulting(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<(
     Ok((bench.spawn_with(start)?, endpoint))
 }
 
-/// The next fault.
+/// Receives the next fault.
 fn next(endpoint: Endpoint) -> Result<Fault, Wrong> {
     let received = endpoint.receive();
     match Fault::from_message(&received) {
@@ -125,7 +125,7 @@ pub fn unknown_calls_can_be_answered(bench: &mut Bench<'_>) -> Outcome {
     equal!(words[2], registers.ra);
     equal!(words[3..9], [11, 12, 13, 14, 15, 16]);
     equal!(words[10] as i64, -1000);
-    // The answer is written into the thread; it goes on behind the instruction.
+    // The answer is written into the thread, which continues behind the instruction.
     words[0] += 4;
     words[3] = 99;
     reply(&Message::new(0, &words));
@@ -195,7 +195,7 @@ pub fn capabilities_that_are_not_found(bench: &mut Bench<'_>) -> Outcome {
         equal!(details, [64, 0, guard]);
         equal!(started.thread.read_registers()?.pc, ip);
     }
-    // Nothing can be received from what is there: an empty slot, a thread, an endpoint without the right to read.
+    // These capabilities cannot be received from: an empty slot, a thread, an endpoint without the right to read.
     let endpoint = bench.endpoint()?;
     let writing = bench.badged(endpoint.pointer(), Rights::WRITE, 0)?;
     let empty = bench.slot()?.index;
@@ -220,12 +220,12 @@ pub fn handlers_that_are_dead_or_none(bench: &mut Bench<'_>) -> Outcome {
         let started = bench.spawn_with(start)?;
         let_run(PRIORITY)?;
         equal!(RESULT.load(Ordering::Relaxed), 0);
-        // Nobody was told; the thread stands where it was and can still be read.
+        // No handler was called; the thread is where it was and can still be read.
         equal!(endpoint.receive_now(), None);
         started.thread.read_registers()?;
         started.delete()?;
     }
-    // The handler's endpoint goes while the fault waits in it.
+    // The handler's endpoint is deleted while the fault waits in it.
     let (started, endpoint) = faulting(bench, load, NOWHERE)?;
     let_run(PRIORITY)?;
     sel4::capability::Slot::own(endpoint.pointer()).revoke()?;
@@ -236,8 +236,8 @@ pub fn handlers_that_are_dead_or_none(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sets all registers, lets the thread make one system call, and gives the registers with which it comes to the
-/// instruction behind.
+/// Sets all registers, lets the thread make one system call, and returns the registers with which it reaches the next
+/// instruction.
 fn registers_after(
     bench: &mut Bench<'_>,
     number: i64,
@@ -272,7 +272,7 @@ fn equal_or(found: u64, expected: u64) -> Outcome {
 
 pub fn system_calls_preserve_registers(bench: &mut Bench<'_>) -> Outcome {
     let info = |length: usize| sel4::abi::MessageInfo::new(5, 0, length).0;
-    // Yielding changes nothing.
+    // Yielding changes no register.
     let (before, after) = registers_after(bench, -7, [1, 2, 3, 4, 5, 6], || ())?;
     equal!(after, before);
     // Nor does sending, received or lost.

@@ -1,8 +1,8 @@
 //! A thread that makes random system calls with random capabilities.
 //!
 //! It has an address space of its own, in which it sees this program's code but none of its data, and a CSpace of its
-//! own with an object of each kind. Whatever it does with them must concern nobody else. When it faults or waits it is
-//! started anew, and when nothing helps any more everything that it had is revoked, and it gets another life.
+//! own with an object of each kind. Its calls must not affect others. When it faults or waits it is restarted; when
+//! restarts no longer help everything that it had is revoked, and it gets another life.
 
 use sel4::abi::{CapabilityTag, MessageInfo, SlotRegion, SystemCall};
 use sel4::allocator::Slots;
@@ -17,18 +17,18 @@ use crate::memory::{self, read, write};
 /// Slots of the thread's CSpace, as a power of two.
 const SLOT_BITS: usize = 6;
 
-/// Slots that one life of it may take.
+/// Slots that one life of it may use.
 const LIFE_SLOTS: u64 = 200;
 
-/// Where this program's image begins; its linker script says so.
+/// First address of this program's image, as in its linker script.
 const IMAGE: u64 = 0x1_0000;
 
-/// Where the thread sees its stack, its IPC buffer, and the page that it shares with the test.
+/// Addresses of the thread's stack, its IPC buffer, and the page that it shares with the test.
 const STACK: u64 = 0x20_0000_0000;
 const BUFFER: u64 = 0x20_0001_0000;
 const SHARED: u64 = 0x20_0002_0000;
 
-/// Where the test sees the shared page.
+/// Address of the shared page in the test.
 const SEEN: u64 = 0x18_0000_0000;
 
 /// Offsets of fields of the IPC buffer.
@@ -36,20 +36,20 @@ pub const MESSAGE: u64 = 8;
 pub const CAPABILITIES: u64 = 976;
 const RECEIVE_SLOT: u64 = 1000;
 
-/// How often the thread is made anew, and how many calls it may make each time.
+/// Number of lives of the thread, and of its calls in each.
 const LIVES: u64 = 250;
 const CALLS: u64 = 4_000;
 
-/// Marsaglia's xorshift: enough to go everywhere, the same each time.
+/// Marsaglia's xorshift: good enough, and repeatable.
 pub struct Random(u64);
 
 impl Random {
-    /// Begins with a number that is not 0.
+    /// Begins with a seed that is not 0.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.bits()
     }
@@ -61,12 +61,12 @@ impl Random {
         self.0
     }
 
-    /// A number below this one.
+    /// Returns a number below this one.
     pub fn below(&mut self, end: u64) -> u64 {
         (self.bits() >> 8) % end
     }
 
-    /// Mostly a slot of the CSpace.
+    /// Returns a pointer, mostly to a slot of the CSpace.
     pub fn pointer(&mut self) -> u64 {
         match self.below(40) {
             0 => self.bits(),
@@ -75,7 +75,7 @@ impl Random {
         }
     }
 
-    /// What an argument may be.
+    /// Returns an argument of any kind.
     pub fn word(&mut self) -> u64 {
         match self.below(12) {
             0..=2 => self.below(16),
@@ -89,7 +89,7 @@ impl Random {
         }
     }
 
-    /// Mostly calls, sometimes one that may wait, and sometimes none that there is.
+    /// Returns a call number: mostly a call, sometimes one that may wait, and sometimes a number that does not exist.
     fn call(&mut self) -> isize {
         let call = match self.below(64) {
             0..=47 => SystemCall::Call,
@@ -100,7 +100,7 @@ impl Random {
             60 => [SystemCall::DebugCapIdentify, SystemCall::ReturnFromUserInterrupt][self.below(2) as usize],
             61 => SystemCall::Send,
             62 => [SystemCall::Recv, SystemCall::ReplyRecv][self.below(2) as usize],
-            // Numbers above zero and far below: the debug calls between would print, or end the machine.
+            // Numbers above zero and far below: the debug calls in between would print, or end the machine.
             _ => {
                 return if self.below(2) == 0 {
                     self.bits() as isize | 1 << 20
@@ -113,7 +113,7 @@ impl Random {
     }
 }
 
-/// What the thread runs. It uses no data of the program: it does not see them.
+/// Runs as the hostile thread. It uses no data of the program, which are not mapped for it.
 fn attack(shared: u64) {
     let mut random = Random(read(shared + 8));
     loop {
@@ -134,11 +134,11 @@ fn attack(shared: u64) {
     }
 }
 
-/// Maps this program's code and constants in another address space, where they can be read only.
+/// Maps this program's code and constants in another address space, read-only.
 pub fn show_code(bench: &Bench<'_>, own: &mut Allocator, space: PageTable) -> Result<(), Wrong> {
     for (index, page) in bench.boot.image_pages().enumerate() {
         let address = IMAGE + ((index as u64) << 12);
-        // Writable data begin behind what does not change.
+        // Writable data begin behind the constants.
         if !(memory::text_start()..memory::data_start()).contains(&address) {
             continue;
         }
@@ -149,7 +149,7 @@ pub fn show_code(bench: &Bench<'_>, own: &mut Allocator, space: PageTable) -> Re
     Ok(())
 }
 
-/// Makes the thread and lets it run until it has made its calls or can make no more. Gives how many it made.
+/// Makes the thread and lets it run until it has made its calls or can make no more. Returns their number.
 fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wrong> {
     let space = PageTable::from_pointer(own.object(ObjectType::PageTable)?);
     let pool_memory = own.memory(12)?.untyped();
@@ -187,7 +187,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
         interrupt,
     ];
     for (index, object) in objects.into_iter().enumerate() {
-        // What the thread deletes wholly must not be what the test still needs.
+        // The thread has copies, so that it cannot delete objects that the test still needs.
         table.slot(1 + index as u64, SLOT_BITS).copy_from(Slot::own(object), Rights::ALL)?;
     }
     table.slot(20, SLOT_BITS).move_from(Slot::own(own.object(ObjectType::PageTable)?))?;
@@ -212,7 +212,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
         let calls = read(SEEN);
         let told = faults.receive_now().is_some();
         if told || calls == before {
-            // It faulted, or waits for somebody who will not come: it starts anew, somewhere else.
+            // It faulted, or waits for ever: it is restarted with another seed.
             write(SEEN + 8, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(calls << 1) | 1);
             thread.write_registers_and_resume(&registers(&start, thread, BUFFER, STACK + 0x2000))?;
         }

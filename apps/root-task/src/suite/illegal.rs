@@ -1,4 +1,4 @@
-//! What no capability understands.
+//! Invocations that no capability accepts.
 
 use sel4::abi::{Invocation, boot::slot};
 use sel4::raw::{invoke, invoke_label, numbering};
@@ -7,7 +7,7 @@ use sel4::{Error, ObjectType};
 use crate::harness::{Bench, Outcome, has_seen};
 use crate::{equal, refused};
 
-/// Every label to every kind of object that is not a message's.
+/// Sends every label to every kind of object that is not a message's.
 pub fn labels_that_an_object_does_not_know(bench: &mut Bench<'_>) -> Outcome {
     let objects = [
         (bench.allocator.object(ObjectType::Tcb)?, "TCB"),
@@ -32,7 +32,7 @@ pub fn labels_that_an_object_does_not_know(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Every invocation without a word and without a capability.
+/// Sends every invocation without a word and without a capability.
 pub fn empty_messages(bench: &mut Bench<'_>) -> Outcome {
     let interrupt = bench.slot()?;
     sel4::capability::initial::IRQ_CONTROL.get(30, interrupt)?;
@@ -60,8 +60,7 @@ pub fn empty_messages(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The last of all tests: what the interface's table says that can go wrong has gone wrong in a test, and nothing else
-/// has.
+/// The last of all tests: all errors in the interface's table have been seen by a test, and no others.
 pub fn every_error_of_every_invocation_is_seen(_: &mut Bench<'_>) -> Outcome {
     let mut wrong = 0;
     for &invocation in Invocation::ALL {
@@ -70,7 +69,7 @@ pub fn every_error_of_every_invocation_is_seen(_: &mut Bench<'_>) -> Outcome {
         }
         for error in Error::ALL {
             let (is_listed, is_seen) = (invocation.errors().contains(error), has_seen(invocation, *error));
-            // Tests of capabilities that are none, or of another kind.
+            // Tests of capabilities that are null, or of another kind.
             let is_everywhere = matches!(error, Error::IllegalOperation | Error::InvalidCapability);
             if is_listed && !is_seen || is_seen && !is_listed && !is_everywhere {
                 let what = if is_listed { "is seen by no test" } else { "is not in the table" };

@@ -79,7 +79,7 @@ pub fn an_interrupt_arrives_once_for_each_acknowledgement(bench: &mut Bench<'_>)
     let Some((device, description)) = device else {
         return Err(Wrong::new(format_args!("the clock is not given out")));
     };
-    // Pages are cut off from the start; that of the clock is this far away.
+    // Pages are cut off from the start; this is the distance to the clock's.
     let before = (CLOCK.0 - description.physical_address) >> 12;
     let slots = bench.allocator.slots(1)?;
     let root = Slot { root: initial::CNODE, index: 0, depth: 0 };
@@ -108,7 +108,7 @@ pub fn an_interrupt_arrives_once_for_each_acknowledgement(bench: &mut Bench<'_>)
         memory::write_register(clock + 0xc, (alarm >> 32) as u32);
         memory::write_register(clock + 8, alarm as u32);
         equal!(notification.wait(), 0x40);
-        // The line is still asserted; nothing more comes before the acknowledgement.
+        // The line is still asserted; no further interrupt comes before the acknowledgement.
         equal!(notification.poll(), None);
         memory::write_register(clock + 0x1c, 1);
         handler.acknowledge()?;

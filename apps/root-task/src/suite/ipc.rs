@@ -12,10 +12,10 @@ use sel4::{Message, ObjectType, Rights};
 use crate::harness::{Bench, Outcome, PRIORITY, let_run};
 use crate::{check, equal, refused};
 
-/// What a thread leaves for the test.
+/// Result of a thread for the test.
 static RESULT: AtomicU64 = AtomicU64::new(0);
 
-/// Serves until the end: each answer is the request's words in reverse, with the label counted up by the badge.
+/// Serves until the end: each answer is the request's words in reverse, with the badge added to the label.
 fn reverse_server(endpoint: u64) {
     let endpoint = Endpoint::from_pointer(endpoint);
     let mut request = endpoint.receive();
@@ -95,7 +95,7 @@ pub fn a_send_that_does_not_wait_needs_a_receiver(bench: &mut Bench<'_>) -> Outc
 }
 
 pub fn the_most_important_receives_first(bench: &mut Bench<'_>) -> Outcome {
-    // Waiting threads stand in the order in which they came, whatever their priority.
+    // Waiting threads are queued in the order in which they came, whatever their priority.
     let endpoint = bench.endpoint()?;
     for argument in [1, 2, 3] {
         let sender = bench.badged(endpoint.pointer(), Rights::ALL, argument)?;
@@ -172,7 +172,7 @@ pub fn the_right_to_reply_can_be_kept(bench: &mut Bench<'_>) -> Outcome {
     refused!(Slot::own(endpoint.pointer()).save_caller(), DeleteFirst);
     slot.save_caller()?;
     equal!(debug_identify(slot.index), Some(CapabilityTag::Reply));
-    // It cannot be copied, and what is kept is not the last caller any more.
+    // It cannot be copied, and the saved caller is not the last caller any more.
     let other = bench.slot()?;
     refused!(other.copy_from(slot, Rights::ALL), IllegalOperation);
     reply(&Message::new(0, &[1]));
@@ -183,7 +183,7 @@ pub fn the_right_to_reply_can_be_kept(bench: &mut Bench<'_>) -> Outcome {
     let_run(PRIORITY)?;
     equal!(RESULT.load(Ordering::Relaxed), 2);
     equal!(debug_identify(other.index), Some(CapabilityTag::Null));
-    // Without a caller nothing is kept.
+    // Without a caller no capability is saved.
     slot.save_caller()?;
     equal!(debug_identify(slot.index), Some(CapabilityTag::Null));
     Ok(())
@@ -210,13 +210,13 @@ pub fn a_caller_without_the_right_to_be_replied_to_stops(bench: &mut Bench<'_>) 
 pub fn callers_of_the_dead(bench: &mut Bench<'_>) -> Outcome {
     RESULT.store(0, Ordering::Relaxed);
     let endpoint = bench.endpoint()?;
-    // A caller whose message was taken dies, and then gets a reply.
+    // A caller whose message was received is deleted, and then gets a reply.
     let caller = bench.spawn(call_once, endpoint.pointer())?;
     endpoint.receive();
     caller.delete()?;
     reply(&Message::new(0, &[1]));
-    // An endpoint goes while somebody waits: the call ends without an answer, and the thread tries the instruction
-    // again.
+    // An endpoint is deleted while a caller waits: the call ends without an answer, and the thread repeats the
+    // instruction.
     let memory = bench.allocator.memory(4)?.untyped();
     let slot = bench.slot()?;
     memory.retype(ObjectType::Endpoint, 0, Slot { root: initial::CNODE, index: 0, depth: 0 }, slot.index, 1)?;
@@ -247,7 +247,7 @@ pub fn objects_of_other_kinds_are_no_endpoints(bench: &mut Bench<'_>) -> Outcome
     let empty = bench.slot()?;
     let null = Endpoint::from_pointer(empty.index).call(&Message::new(1, &[]));
     equal!((null.label(), null.word(0)), (Error::InvalidCapability.number() as u64, Some(0)));
-    // Sends that are refused say nothing.
+    // Refused sends report no error.
     Endpoint::from_pointer(empty.index).send(&Message::new(1, &[]));
     Endpoint::from_pointer(empty.index).send_or_lose(&Message::new(1, &[]));
     Ok(())

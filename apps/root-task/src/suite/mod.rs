@@ -1,4 +1,4 @@
-//! The suite: what the manual says of each invocation and of each of its errors, and what seL4 15.0.0 was seen to do
+//! The suite: the manual's statements on each invocation and on each of its errors, and the behaviour of seL4 15.0.0
 //! where the manual is silent. It has passed on seL4 itself.
 
 pub mod address_space;

@@ -61,7 +61,7 @@ pub fn a_bound_notification_interrupts_a_receive(bench: &mut Bench<'_>) -> Outco
     signaller.signal();
     let_run(PRIORITY)?;
     equal!(RESULT.load(Ordering::Relaxed), 3);
-    // It still receives messages.
+    // The thread still receives messages.
     let sender = Endpoint::from_pointer(bench.badged(endpoint.pointer(), Rights::WRITE, 44)?);
     sender.send(&sel4::Message::default());
     let_run(PRIORITY)?;

@@ -1,4 +1,4 @@
-//! Who runs: priorities, turns, cores, domains.
+//! Scheduling: priorities, time slices, cores, domains.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +43,7 @@ pub fn equals_take_turns(bench: &mut Bench<'_>) -> Outcome {
     clear();
     bench.spawn(spin, 0)?;
     bench.spawn(spin, 1)?;
-    // Neither of them yields: only the end of its turn lets the other run.
+    // Neither of them yields: only the end of its time slice lets the other run.
     let_run(PRIORITY)?;
     check!(COUNTERS[0].load(Ordering::Relaxed) > 0);
     check!(COUNTERS[1].load(Ordering::Relaxed) > 0);
@@ -76,7 +76,7 @@ fn wait_and_record(argument: u64) {
     record(argument & 0xff);
 }
 
-/// Signals every notification of a row, and records that it is still its turn.
+/// Signals every notification of a row, and records that its time slice has not ended.
 fn signal_all(argument: u64) {
     for pointer in argument >> 8..(argument >> 8) + (argument & 0xff) {
         Notification::from_pointer(pointer).signal();
@@ -84,8 +84,8 @@ fn signal_all(argument: u64) {
     record(9);
 }
 
-/// A thread that is woken by one that is as important runs next, before others that were ready already; the one that
-/// woke it keeps its turn.
+/// A thread that is woken by one of equal priority runs next, before others that were ready already; the one that woke
+/// it keeps its time slice.
 pub fn the_last_of_equals_that_was_woken_runs_next(bench: &mut Bench<'_>) -> Outcome {
     clear();
     const WAITERS: u64 = 5;
@@ -170,7 +170,7 @@ pub fn cores_run_at_the_same_time(bench: &mut Bench<'_>) -> Outcome {
     let until = memory::time() + 100_000_000;
     while COUNTERS[0].load(Ordering::Relaxed) == 0 && memory::time() < until {}
     check!(COUNTERS[0].load(Ordering::Relaxed) > 0);
-    // A thread that runs elsewhere can be stopped, moved and deleted.
+    // A thread that runs on another core can be stopped, moved and deleted.
     started.thread.suspend()?;
     let stopped = COUNTERS[0].load(Ordering::Relaxed);
     let until = memory::time() + 100_000;
@@ -226,7 +226,7 @@ pub fn domains_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(initial::DOMAIN.configure_schedule(0, 0, 1 << 56), InvalidArgument);
     refused!(initial::DOMAIN.configure_schedule(0, 0, 0), InvalidArgument);
     refused!(initial::DOMAIN.set_schedule_start(u64::MAX), RangeError);
-    // An entry that ends the schedule is no place to begin.
+    // An entry that ends the schedule cannot be its start.
     equal!(refused!(initial::DOMAIN.set_schedule_start(1), InvalidArgument).details[0], 0);
     initial::DOMAIN.set_schedule_start(0)?;
     refused!(invoke(initial::DOMAIN.pointer(), Invocation::DomainSetScheduleConfigure, &[0, 0], &[]), TruncatedMessage);

@@ -11,14 +11,14 @@ use sel4::{CNodeData, Numbering, ObjectType, Rights};
 use crate::harness::{Bench, Outcome, PRIORITY, let_run};
 use crate::{check, equal, refused};
 
-/// What a thread counts.
+/// Counter of a thread.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 fn count(step: u64) {
     COUNT.fetch_add(step, Ordering::Relaxed);
 }
 
-/// Registers that differ from each other, for a thread that does not run.
+/// Returns registers that differ from each other, for a thread that does not run.
 fn distinct() -> Registers {
     Registers::from_words(core::array::from_fn(|index| 0x1000 + 8 * index as u64))
 }
@@ -28,7 +28,7 @@ pub fn registers_are_written_and_read(bench: &mut Bench<'_>) -> Outcome {
     let written = distinct();
     thread.write_registers(&written)?;
     equal!(thread.read_registers()?, written);
-    // Only as many as are given.
+    // Only as many registers as are given.
     let mut words = [0; 6];
     words[1] = 4;
     words[2..].copy_from_slice(&[0x2000, 0x2008, 0x2010, 0x2018]);
@@ -49,7 +49,7 @@ pub fn register_counts_are_checked(bench: &mut Bench<'_>) -> Outcome {
     }
     equal!(read(1)?.length, 1);
     equal!(read(32)?.length, 32);
-    // More than the message has.
+    // More registers than the message has.
     refused!(invoke(thread.pointer(), Invocation::TcbWriteRegisters, &[0, 4, 0, 0, 0], &[]), TruncatedMessage);
     refused!(invoke(thread.pointer(), Invocation::TcbWriteRegisters, &[0], &[]), TruncatedMessage);
     refused!(invoke(thread.pointer(), Invocation::TcbReadRegisters, &[0], &[]), TruncatedMessage);
@@ -127,7 +127,7 @@ pub fn copying_registers_stops_and_starts(bench: &mut Bench<'_>) -> Outcome {
     )?;
     let_run(PRIORITY)?;
     check!(COUNT.load(Ordering::Relaxed) > 0);
-    // The second one goes on where the first has stopped, on the same stack.
+    // The second thread continues where the first has stopped, on the same stack.
     let second = bench.prepare(Start::new(|_| (), 0, PRIORITY))?;
     let flags = message::COPY_REGISTERS_SUSPEND_SOURCE
         | message::COPY_REGISTERS_RESUME_TARGET
@@ -213,7 +213,7 @@ pub fn spaces_are_checked(bench: &mut Bench<'_>) -> Outcome {
     );
     refused!(invoke(thread.pointer(), Invocation::TcbConfigure, &[0, 0, 0, 0], &[]), TruncatedMessage);
     refused!(thread.configure(good, 0x1008, page), AlignmentError);
-    // Memory with objects cannot be copied, before it is looked at what it is.
+    // Memory with objects cannot be copied, which is checked before the kind.
     let mut arena = bench.allocator.memory(12)?;
     arena.make(ObjectType::Endpoint, 0, bench.slot()?.index, 1)?;
     let memory = arena.untyped().pointer();
@@ -237,7 +237,7 @@ pub fn ipc_buffers_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(thread.set_ipc_buffer(0x1000, Page::from_pointer(initial::CNODE.pointer())), IllegalOperation);
     refused!(thread.set_ipc_buffer(0x1000, Page::from_pointer(0)), IllegalOperation);
     refused!(invoke(thread.pointer(), Invocation::TcbSetIPCBuffer, &[0x1000], &[]), TruncatedMessage);
-    // What a thread uses is not what its maker has: the capability can go.
+    // The thread's buffer is independent of this capability, which can be deleted.
     thread.set_ipc_buffer(0x1000, page)?;
     Slot::own(page.pointer()).delete()?;
     Ok(())
@@ -256,7 +256,7 @@ pub fn notifications_are_bound_once(bench: &mut Bench<'_>) -> Outcome {
     refused!(other.bind_notification(notification), IllegalOperation);
     thread.unbind_notification()?;
     other.bind_notification(notification)?;
-    // The notification goes, and the binding with it.
+    // Deleting the notification deletes the binding.
     Slot::own(notification.pointer()).revoke()?;
     Slot::own(notification.pointer()).delete()?;
     refused!(other.unbind_notification(), IllegalOperation);
@@ -291,7 +291,7 @@ pub fn flags_keep_from_the_fpu(bench: &mut Bench<'_>) -> Outcome {
     equal!(thread.set_flags(0, message::TCB_FLAG_FPU_DISABLED)?, 1);
     equal!(thread.set_flags(0, 0)?, 1);
     equal!(thread.set_flags(message::TCB_FLAG_FPU_DISABLED, 0)?, 0);
-    // Flags that do not exist are not kept.
+    // Flags that do not exist are ignored.
     equal!(thread.set_flags(0, u64::MAX)?, 1);
     equal!(thread.set_flags(u64::MAX, 0)?, 0);
     refused!(invoke(thread.pointer(), Invocation::TcbSetFlags, &[0], &[]), TruncatedMessage);

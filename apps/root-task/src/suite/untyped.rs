@@ -1,4 +1,4 @@
-//! Untyped memory: what can be made of it, and what not.
+//! Untyped memory: the objects that can be made of it, and the refused requests.
 
 use sel4::abi::object::{MAXIMUM_UNTYPED_BITS, MINIMUM_UNTYPED_BITS};
 use sel4::abi::{CapabilityTag, Invocation, configuration::RETYPE_LIMIT};
@@ -67,7 +67,7 @@ pub fn destinations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     let full = Slot::own(endpoint.pointer());
     let empty = bench.slot()?;
     let slots = 1_u64 << bench.boot.raw().cnode_size_bits;
-    // The window of slots does not lie in the CNode, or not all of it.
+    // The window of slots does not lie in the CNode, or only a part of it.
     let failure = refused!(memory.retype(ObjectType::Endpoint, 0, ROOT, slots, 1), RangeError);
     equal!((failure.details[0], failure.details[1]), (0, slots - 1));
     refused!(memory.retype(ObjectType::Endpoint, 0, ROOT, u64::MAX, 2), RangeError);
@@ -98,14 +98,14 @@ pub fn memory_runs_out_exactly(bench: &mut Bench<'_>) -> Outcome {
     let first = bench.allocator.slots(256)?;
     let memory = arena.untyped();
     memory.retype(ObjectType::Endpoint, 0, ROOT, first, 1)?;
-    // The next page would begin where the memory ends.
+    // The next page would begin at the end of the memory.
     let failure = refused!(memory.retype(ObjectType::Page, 0, ROOT, first + 1, 1), NotEnoughMemory);
     equal!(failure.details[0], 4096 - 16);
     memory.retype(ObjectType::Endpoint, 0, ROOT, first + 1, 254)?;
     refused!(memory.retype(ObjectType::Endpoint, 0, ROOT, first + 255, 2), NotEnoughMemory);
     memory.retype(ObjectType::Endpoint, 0, ROOT, first + 255, 1)?;
     refused!(memory.retype(ObjectType::Untyped, 4, ROOT, first, 1), DeleteFirst);
-    // Deleting the objects one by one gives the memory back as well: the watermark falls when no child is left.
+    // Deleting the objects one by one frees the memory as well: the watermark falls when no child is left.
     for slot in first..first + 256 {
         Slot::own(slot).delete()?;
     }
