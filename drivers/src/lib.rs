@@ -17,6 +17,9 @@ pub mod uart;
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
 /// exactly once and in program order. Memory written before a register is written is visible to the device, and memory
 /// read after a register is not older than the register's value: devices have queues in memory.
+#[doc(alias = "MMIO")]
+#[doc(alias = "ioremap")]
+#[doc(alias = "readl")]
 pub trait Registers {
     /// Reads an 8-bit register.
     fn read8(&self, offset: usize) -> u8;

@@ -2,6 +2,7 @@
 
 /// At most `N` bytes, first in, first out.
 #[derive(Debug)]
+#[doc(alias = "kfifo")]
 pub struct Ring<const N: usize> {
     bytes: [u8; N],
     first: usize,

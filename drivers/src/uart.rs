@@ -39,6 +39,8 @@ const POLLS: usize = 1_000_000;
 
 /// A UART with its rings.
 #[derive(Debug)]
+#[doc(alias = "16550")]
+#[doc(alias = "ns16550")]
 pub struct Uart<R> {
     registers: R,
     shift: u32,

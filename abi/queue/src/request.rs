@@ -47,7 +47,7 @@ pub const STRIDE: usize = 0x8_0000;
 pub const AWAKE: u64 = 0;
 /// `state`: the kernel has to be called when there are requests.
 pub const SLEEPING: u64 = 1;
-/// `state`: the indexes made no sense; nothing more will be taken.
+/// `state`: the indexes made no sense; no further request is taken.
 pub const BROKEN: u64 = 2;
 
 /// Bits of the first word that hold the number of the call.

@@ -16,7 +16,7 @@ fn main() {
     print!("{}", page());
 }
 
-/// The whole page as Markdown.
+/// Returns the whole page as Markdown.
 pub fn page() -> String {
     let mut page = String::from(
         "<!-- Made by `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`: change the tables in abi/sel4 instead. -->\n\n\

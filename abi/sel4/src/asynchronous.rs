@@ -11,7 +11,7 @@ use crate::Invocation;
 
 /// Label of a request that writes the first word of its message to the console, as a character. It names no capability.
 pub const PUT_CHAR: u64 = 0x1_0000;
-/// Label of a request that writes as many bytes of its message to the console as the message's length says, at most
+/// Label of a request that writes as many bytes of its message to the console as given by the message's length, at most
 /// [`STRING_BYTES`]. It names no capability.
 pub const PUT_STRING: u64 = 0x1_0001;
 /// Maximum number of bytes that one request writes.

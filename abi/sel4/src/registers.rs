@@ -56,7 +56,7 @@ pub const fn number_of(name: &str) -> usize {
     panic!("no register has this name");
 }
 
-/// Comparison of slices in constants.
+/// Compares slices in constants.
 const fn is_equal(left: &[u8], right: &[u8]) -> bool {
     let mut index = 0;
     while index < left.len() && index < right.len() && left[index] == right[index] {

@@ -17,7 +17,7 @@ fn main() {
     print!("{}", page());
 }
 
-/// The whole page as Markdown.
+/// Returns the whole page as Markdown.
 pub fn page() -> String {
     let mut page = String::from(
         "<!-- Made by `cargo run -p abi-unix --example reference > docs/calls.md`: change the tables in abi/unix instead. -->\n\n\

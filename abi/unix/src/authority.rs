@@ -1,7 +1,7 @@
 //! Authority: acts that require a capability.
 //!
 //! A process may do anything to itself and to the processes below it. An *act* of the table below reaches further: it
-//! ends the machine, ends others, or tells about others. Each act belongs to one call and needs one capability, with
+//! ends the machine, ends others, or reveals their state. Each act belongs to one call and needs one capability, with
 //! Linux's name and number. The kernel's one check, the reference page and the test that tries every act without any
 //! capability derive from the table, so that an act cannot be listed and unchecked.
 //!
@@ -62,6 +62,7 @@ impl Capability {
 
 /// A set of capabilities, as a word with Linux's bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "cap_t")]
 pub struct CapabilitySet(u64);
 
 impl CapabilitySet {
@@ -108,6 +109,8 @@ impl CapabilitySet {
 
 /// Capabilities of a process, as in `capget` and `capset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "capget")]
+#[doc(alias = "capset")]
 pub struct Held {
     /// Capabilities in force.
     pub effective: CapabilitySet,
@@ -235,7 +238,7 @@ acts! {
     RaiseLimit = ProcessLimit Always Resource;
     /// Reads a process's scheduling and its use of resources.
     Inspect = GetScheduling Others Observe;
-    /// Reads the kernel's counters, which tell of all processes.
+    /// Reads the kernel's counters, which include all processes.
     Count = Counters Always Observe;
     /// Takes records of the scheduling trace.
     ReadTrace = TraceRead Always Observe;

@@ -319,7 +319,7 @@ system_calls! {
     /// Adds a worker to the calling process: it starts at `entry` with `argument` in `a0` and its index in `a1`.
     /// Returns the index.
     WorkerCreate = 0x1001 worker_create(entry: Number, stack: Number, argument: Number, thread_pointer: Number) Never;
-    /// The calling worker sleeps until a completion beyond `seen` (the ring's tail that it knows) has been posted,
+    /// The calling worker sleeps until a completion beyond `seen` (the last known tail of the ring) has been posted,
     /// another worker wakes it, or `timeout` nanoseconds have passed (all ones: no limit).
     WorkerWait = 0x1002 worker_wait(seen: Number, timeout: Number) Possible by Worker;
     /// Wakes a worker of the calling process, now or at its next `worker_wait`.

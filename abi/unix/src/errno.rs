@@ -23,6 +23,7 @@ macro_rules! error_numbers {
             }
 
             /// Returns a sentence for people, as `strerror` does.
+            #[doc(alias = "strerror")]
             pub const fn message(self) -> &'static str {
                 match self { $(Errno::$name => $text,)* }
             }

@@ -3,6 +3,7 @@
 /// Seconds and nanoseconds (`struct timespec`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+#[doc(alias = "timespec")]
 pub struct TimeSpec {
     /// Whole seconds.
     pub seconds: i64,
@@ -112,6 +113,7 @@ pub mod usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[allow(missing_docs)]
+#[doc(alias = "stat")]
 pub struct Status {
     pub device: u64,
     pub inode: u64,
@@ -163,7 +165,7 @@ impl Status {
     }
 }
 
-/// Bits of [`Status::mode`] that tell the type of a file.
+/// Bits of [`Status::mode`] that contain the type of a file.
 #[allow(missing_docs)]
 pub mod mode {
     pub const TYPE: u32 = 0o170000;
@@ -177,6 +179,7 @@ pub mod mode {
 
 /// An IPv4 address and port (`struct sockaddr_in`, 16 bytes; port and address in network order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "sockaddr_in")]
 pub struct SocketAddress {
     /// The address, most significant byte first.
     pub address: [u8; 4],

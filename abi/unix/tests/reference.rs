@@ -1,4 +1,4 @@
-//! The reference page in the tree is the one that the tables give.
+//! Compares the reference page in the tree with the tables.
 
 #[path = "../examples/reference.rs"]
 mod reference;

@@ -89,7 +89,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what has arrived and reports the outcome of each request it answers.
+    /// Reads arrived bytes and reports the outcome of each request that they answer.
     ///
     /// # Errors
     ///

@@ -166,8 +166,8 @@ impl From<io::Error> for Error {
 ///
 /// # Errors
 ///
-/// [`Error::Stopped`] when the observer says so, [`Error::Host`] when this host cannot do it. A server that misbehaves
-/// is not an error but a [`Measurement`] that is not faultless.
+/// [`Error::Stopped`] when the observer stops the run, [`Error::Host`] when this host cannot do it. A server that
+/// misbehaves is not an error but a [`Measurement`] that is not faultless.
 pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Measurement, Error> {
     run::run(plan, observe)
 }

@@ -13,7 +13,7 @@ pub const WORKERS: usize = 8;
 pub enum Operation {
     /// Two coroutines for each worker yield to each other, in the engine's own way.
     Yield,
-    /// The same two yield by waking themselves, which works in any executor.
+    /// Two coroutines for each worker yield by waking themselves, which works in any executor.
     YieldByWaker,
     /// Pairs of coroutines, one for each worker, wake each other in turn and wait.
     Wake,
@@ -102,7 +102,7 @@ impl Engine {
     }
 }
 
-/// Two sides for each worker, which live for ever.
+/// Makes two sides for each worker, which live for ever.
 fn pairs(workers: usize) -> &'static [Pair] {
     (0..workers).map(|_| Pair::new()).collect::<Vec<_>>().leak()
 }

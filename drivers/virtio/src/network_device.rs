@@ -386,7 +386,7 @@ impl<M: Memory> Sender<'_, M> {
     /// with the next [`Network::notify`].
     pub(crate) fn send<T>(self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
         const NEEDS_CHECKSUM: u8 = 1;
-        // The stack keeps to the largest frame it was told; longer ones are cut off.
+        // The stack keeps to the device's largest frame; longer ones are cut off.
         let end = self.header + length.min(LARGEST_FRAME);
         let (header, frame) = self.departing[..end].split_at_mut(self.header);
         header.fill(0);

@@ -73,6 +73,8 @@ pub enum LocalFlush {
 
 /// The identifiers of one machine.
 #[derive(Debug)]
+#[doc(alias = "ASID")]
+#[doc(alias = "PCID")]
 pub struct Identifiers {
     /// Largest identifier; 0: none are used.
     largest: u16,
@@ -117,7 +119,7 @@ impl Identifiers {
         }
     }
 
-    /// loom's atomics are not made at compile time.
+    /// Makes identifiers for loom, whose atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new(bits: u32) -> Self {
         Self {

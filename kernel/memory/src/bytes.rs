@@ -42,6 +42,8 @@ pub(crate) fn address(pointer: *const u8) -> u64 {
 /// It is the size of a slice reference and is copied as freely, and gives no reference to the bytes: only copies in and
 /// out, and atomics. The lifetime is that of the handle that owns the memory, or of the borrow of the address space.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "volatile")]
+#[doc(alias = "UserPtr")]
 pub struct SharedBytes<'a> {
     start: *mut u8,
     length: usize,

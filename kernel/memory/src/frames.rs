@@ -324,6 +324,7 @@ pub(crate) fn manages(range: &Range<u64>) -> bool {
 
 /// State of physical memory, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "meminfo")]
 pub struct Statistics {
     /// Frames that can ever be allocated.
     pub total: usize,
@@ -388,6 +389,7 @@ pub(crate) fn collect() {
 /// Returns the physical address behind a pointer that was made by [`Block::pointer`] or by the kernel heap; `None` if
 /// it points elsewhere (the kernel image, a stack). Device drivers need it for buffers on the heap.
 #[must_use]
+#[doc(alias = "virt_to_phys")]
 pub fn physical_address(pointer: *const u8) -> Option<u64> {
     let address = bytes::address(pointer);
     manages(&(address..address.checked_add(1)?)).then_some(address)
@@ -425,6 +427,7 @@ macro_rules! accessors {
 
 /// One page of physical memory, owned.
 #[derive(Debug, PartialEq, Eq)]
+#[doc(alias = "struct page")]
 pub struct Frame {
     number: NonZeroU32,
 }
@@ -491,6 +494,7 @@ impl Drop for Frame {
 
 /// A counted share in one page of physical memory.
 #[derive(Debug, PartialEq, Eq)]
+#[doc(alias = "get_page")]
 pub struct SharedFrame {
     number: NonZeroU32,
 }
@@ -550,6 +554,8 @@ impl Drop for SharedFrame {
 
 /// Contiguous physical memory, owned: for devices, and for tables larger than a page.
 #[derive(Debug, PartialEq, Eq)]
+#[doc(alias = "alloc_pages")]
+#[doc(alias = "dma_alloc_coherent")]
 pub struct Block {
     number: NonZeroU32,
     frames: u32,

@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// Source of the index of the current hart, `0..`[`MAX_HARTS`].
 ///
 /// A wrong answer makes the allocators slower and does nothing else.
+#[doc(alias = "smp_processor_id")]
 pub trait CurrentHart: 'static {
     /// Returns the index of the hart that executes this call.
     fn current() -> usize;

@@ -195,6 +195,7 @@ pub fn collect(bytes: usize) -> bool {
 /// Memory that stays free for allocations which must not fail, at any time: [`is_available`] and [programs'
 /// pages](frames::available_to_programs) leave it alone. Dropping it ends that.
 #[derive(Debug)]
+#[doc(alias = "mempool")]
 pub struct Kept(usize);
 
 impl Kept {
@@ -534,6 +535,9 @@ fn free_large(object: *mut u8, layout: &Layout) {
 /// All values share the one heap. `H` finds the current hart; a kernel whose hart index is one load away implements
 /// [`CurrentHart`] on a type of its own, so that the load is inlined here.
 #[derive(Debug)]
+#[doc(alias = "kmalloc")]
+#[doc(alias = "slab allocator")]
+#[doc(alias = "SLUB")]
 pub struct Heap<H: CurrentHart = Registered> {
     hart: PhantomData<fn() -> H>,
 }
@@ -629,6 +633,7 @@ pub struct ClassStatistics {
 
 /// State of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "slabinfo")]
 pub struct Statistics {
     /// Each size class.
     pub classes: [ClassStatistics; CLASSES],
@@ -673,6 +678,7 @@ pub fn statistics() -> Statistics {
 
 /// Empties all caches and returns every slab that is wholly free to the frame allocator; for a kernel that runs out of
 /// frames, and for tests that count them.
+#[doc(alias = "shrinker")]
 pub fn trim() {
     CACHES.for_each(|cache| {
         for (class, depot) in DEPOTS.iter().enumerate() {

@@ -27,7 +27,7 @@
 //!   migrate in the middle, so the claim that guards a cache is never contended. Memory safety does *not* rest on it
 //!   (module [`hart`] explains how); speed does.
 //! * **FLUSH-BEFORE-FREE**: a frame or table that a TLB may still hold is freed only after the flush. Values that carry
-//!   such frames free them when they are told that the flush is done, and leak them (safely) when they are dropped.
+//!   such frames free them when the flush is reported as done, and leak them (safely) when they are dropped.
 //!   Code that makes a table active on a hart promises (that is unsafe code elsewhere) that the closures given to
 //!   [`Flush::after`](space::Flush::after) do flush, and that the table outlives its use.
 //! * **FETCH-AFTER-WRITE**: a hart runs the contents of a page only after it has synchronised its instruction fetch,

@@ -27,8 +27,8 @@
 //! when they next enter.
 //!
 //! # Limits
-//! [`Limits`] bound what one process can make the kernel allocate: pages, page tables and regions. Reaching one is an
-//! error of that process.
+//! [`Limits`] bound the pages, page tables and regions that one process can make the kernel allocate. Reaching one is
+//! an error of that process.
 //!
 //! Rejected: a tree of regions (`BTreeMap` cannot report that it has no memory; a sorted vector can, and its binary
 //! search is as fast at the sizes that the limit permits), and pages that are kept in lists beside the page table
@@ -48,6 +48,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// User memory as the kernel sees it: bytes to copy, never a reference.
+#[doc(alias = "__user")]
 pub type UserBytes<'a> = SharedBytes<'a>;
 
 /// Range for mappings without an address, from the top down, unless [`AddressSpace::set_mapping_top`] has chosen a
@@ -61,6 +62,7 @@ const MOST_REGIONS: usize = 64;
 
 /// Limits of one address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "rlimit")]
 pub struct Limits {
     /// Frames of its own: anonymous pages and page tables. Shared frames are not counted.
     pub frames: usize,
@@ -82,7 +84,7 @@ pub enum Placement {
     Near(u64),
     /// Exactly at this address, replacing existing mappings.
     Fixed(u64),
-    /// Exactly at this address, or not at all.
+    /// Exactly at this address, or the call fails.
     FixedIfFree(u64),
 }
 
@@ -206,6 +208,8 @@ pub struct FlushRequest<'a> {
 /// Dropping it without [`Flush::after`] leaks the frames, since using them again would let the program write to them.
 #[derive(Debug, Default)]
 #[must_use = "harts may still use the old pages: call `after` with the function that flushes them"]
+#[doc(alias = "mmu_gather")]
+#[doc(alias = "TLB shootdown")]
 pub struct Flush {
     scope: Scope,
     identifier: u16,
@@ -304,6 +308,8 @@ impl Entry {
 
 /// A region as reported to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "vm_area_struct")]
+#[doc(alias = "VMA")]
 pub struct RegionView {
     /// Addresses.
     pub range: Range<u64>,
@@ -406,6 +412,8 @@ impl Searched {
 
 /// The address space of one process.
 #[derive(Debug)]
+#[doc(alias = "mm_struct")]
+#[doc(alias = "VSpace")]
 pub struct AddressSpace {
     table: PageTable,
     root: RootSize,
@@ -1324,6 +1332,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[doc(alias = "cmpxchg")]
     pub fn compare_exchange_u32(&mut self, address: u64, old: u32, new: u32) -> Result<Result<u32, u32>, Fault> {
         let word = self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?;
         Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
@@ -1333,6 +1342,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[doc(alias = "get_user")]
     pub fn load_u32(&mut self, address: u64) -> Result<u32, Fault> {
         Ok(self.atomic_u32(address, Access::Read)?.ok_or(Fault::Misaligned)?.load(Ordering::Acquire))
     }
@@ -1341,6 +1351,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[doc(alias = "put_user")]
     pub fn store_u32(&mut self, address: u64, value: u32) -> Result<(), Fault> {
         self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?.store(value, Ordering::Release);
         Ok(())

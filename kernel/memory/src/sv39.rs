@@ -67,6 +67,8 @@ const NUMBER_MASK: u64 = (1 << 44) - 1;
 /// Access that a program has to a page. Writable and executable at once does not exist (W^X), nor does writable without
 /// readable, which the hardware reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "PROT_READ")]
+#[doc(alias = "W^X")]
 pub enum Protection {
     /// No access; the contents are kept.
     None,
@@ -249,6 +251,7 @@ impl DevicePage {
 
 /// Result of [`PageTable::translate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "pte")]
 pub struct Translation {
     /// The physical address.
     pub address: u64,
@@ -355,6 +358,8 @@ pub enum RootSize {
 
 /// A root with its tables.
 #[derive(Debug)]
+#[doc(alias = "satp")]
+#[doc(alias = "pgd")]
 pub struct PageTable {
     root: Block,
     /// Frames in tables below the root.

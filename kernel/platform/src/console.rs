@@ -87,6 +87,7 @@ pub fn set_console_listener(listener: fn()) {
 }
 
 /// Writes all bytes. Works at any time, on any hart.
+#[doc(alias = "printk")]
 pub fn console_write(bytes: &[u8]) {
     let mut console = CONSOLE.lock();
     if REPORTING.load(Ordering::Relaxed) {

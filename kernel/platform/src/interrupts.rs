@@ -164,6 +164,7 @@ pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -
 }
 
 /// Stops the interrupt. When this returns its handler does not run and will not run again.
+#[doc(alias = "free_irq")]
 pub fn remove_interrupt(source: u32) {
     let (Some(controller), Some(place)) = (CONTROLLER.get(), SLOTS.get(source as usize)) else { return };
     let mut place = place.lock();

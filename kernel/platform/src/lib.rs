@@ -146,6 +146,8 @@ const ARRIVAL_LOOK_NS: u64 = 50_000;
 /// Starts the harts 1 to `count - 1`; each goes to the kernel's function for other harts, which calls [`join`] first.
 /// Returns the number of harts that run then, this one included: fewer if the machine has fewer, or one does not come.
 /// Called once, by the boot hart, before it uses its timer.
+#[doc(alias = "smp_init")]
+#[doc(alias = "HSM")]
 pub fn start_harts(count: usize) -> usize {
     let hart_ids = &get().hart_ids;
     let mut running = 1;

@@ -47,6 +47,7 @@ struct Control {
 }
 
 /// A kernel thread, as a future that is ready when its function has returned.
+#[doc(alias = "kthread")]
 pub struct Thread {
     control: Box<Control>,
     stack: Option<Stack>,
@@ -109,7 +110,7 @@ impl Drop for Thread {
     }
 }
 
-/// A thread's first function.
+/// Runs a thread's function on its own stack, and never returns.
 extern "C" fn enter(control: usize) -> ! {
     // SAFETY: `poll` passed the address of the thread's control block, which lives until the thread has finished.
     let control = unsafe { &*(control as *const Control) };
@@ -153,6 +154,8 @@ impl Current<'_> {
     }
 
     /// Lets others of the same priority run.
+    #[doc(alias = "schedule")]
+    #[doc(alias = "cond_resched")]
     pub fn yield_now(&self) {
         self.waker().wake();
         self.suspend();

@@ -42,6 +42,8 @@ pub enum Kind {
 }
 
 /// An address space that harts can run in.
+#[doc(alias = "mm_struct")]
+#[doc(alias = "VSpace")]
 pub struct Space {
     memory: Mutex<AddressSpace>,
     kind: Kind,
@@ -150,7 +152,8 @@ impl Space {
         }
     }
 
-    /// Clears the space as [`clear`](Self::clear) does, for good: harts that still walk the table are asked to stop.
+    /// Clears the space as [`clear`](Self::clear) does, for good, and interrupts the harts that still walk the table, so
+    /// that they leave it.
     pub fn retire(&self) {
         self.clear();
         self.retired.store(true, Ordering::Release);
@@ -231,6 +234,7 @@ fn leave(old: Option<Arc<Space>>, hart: usize) {
 
 /// Moves this hart out of a retired space. Called between coroutines and when idle.
 #[inline]
+#[doc(alias = "lazy TLB")]
 pub fn release_retired() {
     let hart = Machine::hart();
     if CURRENT_ADDRESS[hart].load(Ordering::Relaxed) != 0 {

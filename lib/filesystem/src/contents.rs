@@ -303,7 +303,7 @@ impl FileContents {
         let page = self.page(quota, owner, index)?;
         let filled = source(&mut page[within..within + wanted]).min(wanted);
         if filled < wanted {
-            // A source may have changed more bytes than it says. Those beyond the end must stay zero.
+            // A source may have changed more bytes than it reports. Bytes beyond the end must stay zero.
             let kept = (length.saturating_sub(index * PAGE)).min(PAGE) as usize;
             page[kept.max(within + filled)..].fill(0);
             if filled == 0 && index * PAGE >= length {
@@ -482,7 +482,7 @@ mod tests {
         }
     }
 
-    /// A source that gives `bytes` and scribbles over the rest.
+    /// Returns a source that gives `bytes` and scribbles over the rest.
     fn source(mut bytes: &[u8]) -> impl FnMut(&mut [u8]) -> usize {
         move |piece| {
             piece.fill(0xee);
@@ -557,7 +557,7 @@ mod tests {
         }
     }
 
-    /// The indexes of all of the file's own pages.
+    /// Returns the indexes of all of the file's own pages.
     fn indexes(contents: &FileContents) -> impl Iterator<Item = u64> {
         contents.chunks.iter().flat_map(|(number, chunk)| {
             let pages = chunk.pages.iter().enumerate().filter(|(_, page)| page.is_some());

@@ -18,7 +18,7 @@ pub enum FileKind {
     Directory,
     /// A path to look up instead.
     SymbolicLink,
-    /// A device the kernel knows by its number.
+    /// A device that the kernel finds by its number.
     CharacterDevice,
 }
 
@@ -112,6 +112,8 @@ pub struct DirectoryEntry<'name> {
 ///
 /// A node does not record how a file was opened; [`crate::OpenFile`] does. Nodes serve as current directories and as
 /// bases of relative paths. Two nodes are equal if they are the same file.
+#[doc(alias = "inode")]
+#[doc(alias = "dentry")]
 pub struct Node {
     shared: Arc<Shared>,
     index: u32,

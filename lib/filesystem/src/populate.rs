@@ -60,6 +60,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`PopulateError`]: the archive is damaged, or an entry cannot be made.
+    #[doc(alias = "initramfs")]
     pub fn populate(&self, archive: &'static [u8]) -> Result<(), PopulateError<'static>> {
         let root = self.root();
         let mut linked = HashMap::new();

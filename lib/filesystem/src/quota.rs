@@ -11,6 +11,8 @@ use crate::error::Error;
 use crate::node::Timestamp;
 
 /// An account charged beside the whole tree: to the tree's user, a process.
+#[doc(alias = "cgroup")]
+#[doc(alias = "memcg")]
 pub trait Owner: Send + Sync {
     /// Charges `bytes`; returns `false` at the account's limit.
     fn charge(&self, bytes: u64) -> bool;

@@ -22,7 +22,7 @@
 //! | field | read | written |
 //! |---|---|---|
 //! | `counts` | any time | as above |
-//! | `parent` | under the directory's own lock, or the rename lock | under both, or before anyone knows the inode |
+//! | `parent` | under the directory's own lock, or the rename lock | under both, or before the inode is published |
 //! | `parent` of a free inode: the next free one | under the lock of the free ones | under that lock |
 //! | `attributes` | under its lock | under its lock |
 //! | `content` | under its lock | under its lock; the variant changes only when the inode is made and freed |

@@ -254,6 +254,7 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::IsADirectory`].
+    #[doc(alias = "unlinkat")]
     pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = position.name().ok_or(Error::IsADirectory)?;
@@ -320,6 +321,7 @@ impl Filesystem {
     /// [`Error::IsADirectory`] or [`Error::NotADirectory`] if one may not replace the other; [`Error::Busy`] for the
     /// root and for paths that end in `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`];
     /// [`Error::NoSpace`].
+    #[doc(alias = "renameat2")]
     pub fn rename<'owner>(
         &self,
         old_base: &Node,

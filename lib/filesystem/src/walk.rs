@@ -1,7 +1,7 @@
 //! Path resolution: from a path to a place in the tree.
 //!
 //! A walk goes from directory to directory and stops *before* the last component, whose treatment depends on the
-//! operation: opening follows a symbolic link there, removing does not, creating wants it to be missing.
+//! operation: opening follows a symbolic link there, removing does not, creating requires it to be missing.
 //!
 //! A symbolic link on the way is followed by putting its target in front of the rest of the path, and walking on. So a
 //! link needs no recursion, which a kernel's stack would not bear, and a trailing slash after a link keeps its meaning.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The order is the only part of a message that can be wrong, and it determines the message's length. It is unvalidated
-//! until [`Order::new`] has checked it: a decoder asks for no more than [`Order::MAXIMUM`] allows, whatever the peer
+//! until [`Order::new`] has checked it: a decoder requests no more than [`Order::MAXIMUM`] allows, whatever the peer
 //! claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
 //!
 //! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] return

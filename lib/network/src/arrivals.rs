@@ -396,7 +396,7 @@ mod tests {
         byte: u8,
     }
 
-    /// Index of the next frame: overdue ones first, then by level, equals in their order.
+    /// Returns the index of the next frame: overdue ones first, then by level, equals in their order.
     fn next(model: &[Frame]) -> Option<usize> {
         let rank = |frame: &Frame| if frame.level == OVERDUE { 0 } else { frame.level + 1 };
         (0..model.len()).min_by_key(|&place| (rank(&model[place]), place))

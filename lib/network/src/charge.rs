@@ -25,6 +25,8 @@ pub enum Held {
 }
 
 /// An account that pays for memory.
+#[doc(alias = "cgroup")]
+#[doc(alias = "memcg")]
 pub trait Owner: Send + Sync {
     /// Charges `bytes` for one thing more. `free` is the number of further things of its kind that the system allows.
     ///

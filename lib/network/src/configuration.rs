@@ -17,6 +17,7 @@ pub struct Address {
 
 /// Upper bounds on the things that strangers and programs can make the stack hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "somaxconn")]
 pub struct Limits {
     /// Connections in any state but TIME-WAIT.
     pub connections: usize,
@@ -120,6 +121,8 @@ impl Default for Configuration {
 
 /// Event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "EPOLLIN")]
+#[doc(alias = "POLLIN")]
 pub enum Interest {
     /// Something to receive, or the end of it.
     Receive,
@@ -149,6 +152,8 @@ pub enum Sent {
 
 /// Half of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "SHUT_RD")]
+#[doc(alias = "SHUT_WR")]
 pub enum Shutdown {
     /// Discard arriving data from now on.
     Receive,
@@ -160,6 +165,8 @@ pub enum Shutdown {
 
 /// Operations that would not wait, for `poll` and the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "EPOLLIN")]
+#[doc(alias = "POLLIN")]
 pub struct Readiness {
     /// Receiving (or accepting) would succeed, fail, or report the end at once.
     pub receive: bool,

@@ -37,7 +37,7 @@ impl Segment {
         self.flags & Self::RST != 0
     }
 
-    /// Whether the segment only acknowledges: it takes no part of the sequence space and asks for nothing.
+    /// Whether the segment only acknowledges: it takes no part of the sequence space and requests nothing.
     pub(crate) fn only_acknowledges(&self) -> bool {
         self.length == 0 && self.flags & (Self::ACK | Self::RST) == Self::ACK
     }
@@ -54,7 +54,7 @@ impl Segment {
         self.flags & Self::ACK != 0
     }
 
-    /// Whether the segment asks for a new connection: SYN without a flag that refers to an old one.
+    /// Whether the segment requests a new connection: SYN without a flag that refers to an old one.
     pub(crate) fn opens(&self) -> bool {
         self.flags & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
     }
@@ -75,7 +75,7 @@ pub(crate) enum Packet {
         remote: SocketAddrV4,
     },
     Arp,
-    /// Another packet for this host or its network, to be answered by the protocol code if at all.
+    /// Another packet for this host or its network, answered by the protocol code, if necessary.
     Other,
     /// A packet not for this host, or one that no correct host sends.
     Drop,
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(classify_ethernet(&ethernet(mirrored), 54, own), Packet::Drop);
     }
 
-    /// A router's message that a packet from this host could not be delivered; its header has options.
+    /// Returns a router's message that a packet from this host could not be delivered; its header has options.
     fn unreachable(options: usize) -> alloc::vec::Vec<u8> {
         let header = 20 + options;
         let mut quoted = alloc::vec![0; header + 8];

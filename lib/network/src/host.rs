@@ -6,7 +6,7 @@
 //!   port.
 //! * *Marked or idle*: after each operation a connection for which smoltcp could act at once is in the work list, and
 //!   one that waits for a time has a timer no later than that time. [`Host::settle`] decides this; a cheaper decision
-//!   elsewhere carries a comment that says why the invariant still holds.
+//!   elsewhere carries a comment with the reason why the invariant still holds.
 //! * *Seen once*: wakers fire on the difference between the states that `settle` saw last and sees now.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -73,7 +73,7 @@ pub(crate) enum Cause {
 pub(crate) enum Next {
     /// At once: the caller must put it into the work list, or go on with it.
     Now,
-    /// When something arrives, or its timer says so.
+    /// At the next arrival, or when its timer expires.
     Later,
     /// Never: the connection is gone, or its end is already arranged.
     Gone,

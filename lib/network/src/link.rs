@@ -11,8 +11,11 @@ use crate::Error;
 ///
 /// `receive` must hand out the frames in order and must not wait; a frame given to a transmit token may be
 /// kept until [`flush`](Self::flush).
+#[doc(alias = "net_device")]
+#[doc(alias = "NIC")]
+#[doc(alias = "netif")]
 pub trait Link: phy::Device {
-    /// The device's own address.
+    /// Returns the device's own address.
     fn hardware_address(&self) -> [u8; 6];
 
     /// Starts sending everything that was handed over since the last call. Called once for each batch.

@@ -1,4 +1,4 @@
-//! Which connections need attention: now ([`WorkList`]) and later ([`Timers`]).
+//! Schedule of the connections: for work now ([`WorkList`]) and later ([`Timers`]).
 //!
 //! Both are indexed by the connection's slab index and sized when a connection is made, so that marking one
 //! never allocates and never fails. Both are sets: marking twice is marking once.

@@ -6,7 +6,7 @@
 //!
 //! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it reveals
 //! nothing about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
-//! SipHash-2-4. Each use has a key of its own: an attacker who finds one of them learns nothing about the others.
+//! SipHash-2-4. Each use has a key of its own: an attacker that finds one of them learns nothing about the others.
 
 use core::net::SocketAddrV4;
 

@@ -496,7 +496,7 @@ impl<L: Link> Stack<L> {
     }
 
     /// Begins a connection to `remote`, from a bound port or from a free one. The binding is used up.
-    /// Wait with [`Interest::Send`]; then [`connected`](Self::connected) tells the outcome.
+    /// Wait with [`Interest::Send`]; then [`connected`](Self::connected) returns the outcome.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::AddressInUse`] (there is such a connection, or there was one a moment ago),

@@ -40,8 +40,8 @@ impl Key {
     }
 }
 
-/// A hash function with a secret: a stranger who chooses ports and addresses must not be able to choose collisions. Its
-/// results are never visible outside. One multiplication of 64 by 64 to 128 bits, folded.
+/// A hash function with a secret: a stranger that chooses ports and addresses must not be able to choose collisions.
+/// Its results are never visible outside. One multiplication of 64 by 64 to 128 bits, folded.
 #[derive(Clone, Copy)]
 pub(crate) struct Hash {
     addresses: u64,

@@ -23,6 +23,8 @@ use crate::time_wait::Remains;
 
 /// Probing a silent peer (`SO_KEEPALIVE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "SO_KEEPALIVE")]
+#[doc(alias = "TCP_KEEPINTVL")]
 pub struct Keepalive {
     /// Silence before the connection is probed, and the time from one probe to the next.
     pub interval_ns: u64,
@@ -32,6 +34,8 @@ pub struct Keepalive {
 
 /// Behaviour of a connection. A listener's options are inherited by the connections that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "SO_RCVBUF")]
+#[doc(alias = "SO_SNDBUF")]
 pub struct TcpOptions {
     /// Bytes that may arrive before they are read: the window offered to the other side.
     pub receive_buffer: usize,
@@ -88,7 +92,7 @@ pub(crate) enum Holder {
     Queued,
     /// A program with its identifier.
     Application,
-    /// None: it was closed, and goes on by itself until the other side knows.
+    /// None: it was closed, and goes on by itself until the other side has acknowledged that.
     None,
 }
 
@@ -540,7 +544,7 @@ pub struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    /// The sizes in this build.
+    /// Returns the sizes in this build.
     pub fn of_this_build() -> Self {
         use core::mem::size_of;
         // A slab entry, entries of two work lists, a timer with its position, a table entry at the load of a table that

@@ -26,6 +26,8 @@ use crate::tcp::{BUFFER_LIMITS, zeroed};
 
 /// Behaviour of a datagram socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "SO_RCVBUF")]
+#[doc(alias = "SO_SNDBUF")]
 pub struct DatagramOptions {
     /// Bytes that may arrive before they are read; datagrams that do not fit are dropped.
     pub receive_buffer: usize,

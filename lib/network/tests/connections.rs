@@ -518,7 +518,7 @@ fn a_new_connection_may_follow_an_old_one_at_once() {
             net.settle();
             assert_eq!(net.server.connection_counts(), (0, 1));
         } else {
-            // Its sequence number happened to lie behind the old one: it is told so, and not let in.
+            // Its sequence number happened to lie behind the old one: it gets an acknowledgement, and is not let in.
             assert!(round > 0);
             net.client.abort(client, net.now).unwrap();
             net.pass(11 * SECOND);

@@ -13,7 +13,7 @@ fn pattern(position: usize) -> u8 {
     (position as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]
 }
 
-/// Sends `size` bytes each way at once and checks what arrives, then both ends.
+/// Sends `size` bytes each way at once, checks the received bytes, then ends both sides.
 fn exchange(faults: Faults, seed: u64, size: usize) {
     // A run of bad luck must not end the connection: with every loss the next attempt comes later.
     let patience =
@@ -618,7 +618,7 @@ fn datagrams_cross_the_wire() {
     panic!("the buffer was never full");
 }
 
-/// One live conversation, with a stranger in between who sees and forges everything.
+/// One live conversation, with a stranger in between that sees and forges everything.
 fn torment(seed: u64, steps: usize) {
     let mut random = Random(seed | 1);
     let mut net = Net::new(Faults::default(), seed);

@@ -33,7 +33,7 @@ fn burst(net: &mut Net, pairs: &[(ConnectionId, ConnectionId)]) {
     }
 }
 
-/// Looks once, and decides as a function says.
+/// Looks once, and decides by a function.
 struct Told<D> {
     arrived: u64,
     decide: D,

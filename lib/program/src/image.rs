@@ -102,6 +102,8 @@ pub enum Protection {
 
 /// A range of memory to fill from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "PT_LOAD")]
+#[doc(alias = "program header")]
 pub struct Segment {
     /// Bytes of the file that come first in memory; may be empty.
     pub file: Range<u64>,
@@ -161,6 +163,8 @@ pub struct StackRequest {
 
 /// An executable file, checked: see the crate's documentation for the guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "ELF")]
+#[doc(alias = "elfhdr")]
 pub struct Image {
     entry: u64,
     placement: Placement,

@@ -193,6 +193,8 @@ pub struct Contents<'data> {
 /// [words](StackImage::words) there and the [data](StackImage::data) to their addresses. The bytes in between are 0,
 /// like fresh memory.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "argv")]
+#[doc(alias = "auxv")]
 pub struct StackImage<'data> {
     contents: Contents<'data>,
     pointer: u64,

@@ -38,7 +38,7 @@ fn check(layout: &Layout) {
     assert!(program >= USER_ADDRESSES.start && program + break_gap + (64 << 30) < mapping_top, "{layout:#x?}");
 }
 
-/// The same words for the same seed (splitmix64).
+/// Makes words that depend on the seed alone (splitmix64).
 fn words(mut seed: u64) -> impl FnMut() -> u64 {
     move || {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -77,9 +77,9 @@ pub use process::{Completions, Requests};
 
 /// A ring as one side sees it: the location of its words. `N` is the number of words of an entry.
 pub trait Words<const N: usize> {
-    /// The producer's index.
+    /// Returns the producer's index.
     fn tail(&self) -> &AtomicU64;
-    /// The consumer's index.
+    /// Returns the consumer's index.
     fn head(&self) -> &AtomicU64;
     /// Reads the entry at a place, each word once. `place` is less than the capacity.
     fn read(&self, place: usize) -> [u64; N];
@@ -217,6 +217,8 @@ impl Producer {
 
 /// The side of a consumer that does not trust the producer.
 #[derive(Debug)]
+#[doc(alias = "SPSC")]
+#[doc(alias = "io_uring")]
 pub struct Consumer {
     /// Index of the next entry to take.
     head: u64,

@@ -81,7 +81,7 @@ fn entries_arrive_whole_and_in_order() {
     });
 }
 
-/// A batch becomes visible at once or not at all.
+/// A batch becomes visible as a whole.
 #[test]
 fn a_batch_is_one_step() {
     loom::model(|| {

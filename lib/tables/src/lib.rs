@@ -21,7 +21,7 @@
 //!
 //! # Rejected
 //! *Two tables, the old one and the new one, between which entries move*: the new one is large, and has to be made at
-//! once. *The standard library's B-trees*: an insertion cannot say that there is no memory.
+//! once. *The standard library's B-trees*: an insertion cannot report a lack of memory.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! An attacker who collects initial sequence numbers and wants to know the next one.
+//! An attacker that collects initial sequence numbers to predict the next one.
 //!
 //! The best tool is the generator from which smoltcp takes such numbers (sPCG32, whose constants are published). Three
 //! numbers reveal its state: a number is 32 neighbouring bits of the state, and the state's three highest bits say
