@@ -459,7 +459,7 @@ fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
         world.executor().wake(cid).unwrap();
         world.run(0);
         other.join().unwrap();
-        assert!(task.is_finished(), "it came to nobody");
+        assert!(task.is_finished(), "no worker has polled it");
         assert_eq!(task.take_back(), (2, COMPLETED));
         assert_eq!(world.ready(), 0);
     });

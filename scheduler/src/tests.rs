@@ -54,7 +54,7 @@ thread_local! {
 }
 
 unsafe extern "C" fn meanwhile(_: *mut c_void) {
-    MEANWHILE.take().expect("nobody gives the lock back")();
+    MEANWHILE.take().expect("no function releases the lock")();
 }
 
 impl World {
@@ -228,7 +228,7 @@ fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
     assert_eq!(
         wake_in_a_poll_of_0(&[1]),
         ["notify 1", "woken", "polled by 0"],
-        "what is more important is not kept waiting"
+        "a more important coroutine is announced at once"
     );
     assert_eq!(world.run(1), Outcome::Idle);
     assert_eq!(
@@ -764,7 +764,7 @@ fn a_wake_meets_what_happens_before_the_lock() {
     assert_eq!(world.bitmap(0), 1 << 7);
     assert_eq!(run(), 1);
     world.while_waiting_for(0, move || executor.set_priority(cid, 5).unwrap(), || executor.wake_here(cid, 1)).unwrap();
-    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0), "whoever changes it makes it an ordinary wake");
+    assert_eq!((world.bitmap(0), world.bitmap(1)), (1 << 5, 0), "a change meanwhile makes it an ordinary wake");
     assert_eq!(run(), 1);
     // A coroutine that migrates is woken once, too.
     world.while_waiting_for(0, wake, || executor.wake_here(cid, 1)).unwrap();
@@ -1221,7 +1221,7 @@ proptest! {
                     Ok(State::Ready) => Where::Ready,
                     Ok(State::Running) => Where::Running,
                     Ok(State::Blocked) => Where::Blocked,
-                    Ok(State::Suspended) => unreachable!("nobody suspends here"),
+                    Ok(State::Suspended) => unreachable!("no coroutine is suspended here"),
                     Err(Stale) => Where::Exited,
                 };
                 prop_assert_eq!(place, naive.place);

@@ -1,4 +1,4 @@
-//! From free memory to the first thread.
+//! Boot: from free memory to the first thread.
 //!
 //! The first thread, the root task, gets all free memory, as untyped capabilities, and all rights. The layout of its
 //! capability space and of the boot information is seL4's (`abi_sel4::boot`).

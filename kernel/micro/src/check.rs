@@ -61,15 +61,15 @@ impl Kernel {
         let mut found = Found::default();
         self.check_slots(slots, 1 << radix, slots, &mut found, 0);
         let pools = self.asid_pools.iter().filter(|pool| pool.get().is_some()).count();
-        assert!(found.pools >= pools, "a pool of identifiers has no capability");
+        assert!(found.pools >= pools, "an ASID pool has no capability");
         for (index, pool) in self.asid_pools.iter().enumerate() {
             if let Some(pool) = pool.get() {
                 vspace::check_pool(pool, index);
             }
         }
-        assert_eq!(found.interrupts, self.interrupts.in_use(), "interrupts are given away without a capability");
-        assert_eq!(found.senders, self.senders.in_use(), "there are pages for sending without a capability");
-        assert_eq!(found.handlers_awake, self.handlers_awake.get(), "handlers are awake that nobody counts");
+        assert_eq!(found.interrupts, self.interrupts.in_use(), "an interrupt in use has no capability");
+        assert_eq!(found.senders, self.senders.in_use(), "a sender page has no capability");
+        assert_eq!(found.handlers_awake, self.handlers_awake.get(), "the count of awake handlers is wrong");
     }
 
     fn check_queues(&self) {
@@ -78,12 +78,12 @@ impl Kernel {
                 ready.check(|thread| {
                     assert_eq!(usize::from(thread.domain.get()), domain, "a thread is in another domain's queue");
                     assert_eq!(self.node_of(thread), index, "a thread is in another hart's queue");
-                    assert_eq!(thread.is_queued.get(), 1, "a thread does not know that it is queued");
+                    assert_eq!(thread.is_queued.get(), 1, "a queued thread is not marked as queued");
                     assert!(thread.state().is_runnable(), "a thread is queued that cannot run");
                 });
             }
             let asid = node.asid.get();
-            assert!(asid == 0 || self.root_of(asid).is_some(), "a hart uses an address space that is gone");
+            assert!(asid == 0 || self.root_of(asid).is_some(), "a hart uses a deleted address space");
         }
         for handlers in &self.handlers {
             handlers
@@ -93,7 +93,7 @@ impl Kernel {
 
     /// Checks the lists that begin in these slots.
     fn check_slots(&self, first: Ref<Slot>, count: u64, root: Ref<Slot>, found: &mut Found, depth: usize) {
-        assert!(depth < DEPTH, "lists begin in lists without end");
+        assert!(depth < DEPTH, "lists are nested too deeply");
         for index in 0..count {
             let slot = first.slot(index);
             if slot.is_empty() {
@@ -110,7 +110,7 @@ impl Kernel {
         while let Some(slot) = next {
             let capability = slot.capability.get();
             assert!(capability != Capability::Null, "an empty slot is in a derivation list");
-            assert_eq!(slot.previous.get(), before.map(|(slot, _)| slot), "a derivation list is torn");
+            assert_eq!(slot.previous.get(), before.map(|(slot, _)| slot), "the links of a derivation list disagree");
             let mut is_first = true;
             if let Some((_, above)) = before {
                 is_first = !same_object(&above, &capability);
@@ -156,7 +156,7 @@ impl Kernel {
                 assert_eq!(
                     caller.state(),
                     ThreadState::BlockedOnReply,
-                    "a thread can be answered that waits for nothing"
+                    "a reply capability exists for a thread that does not wait for a reply"
                 );
             }
             Capability::Endpoint { endpoint, .. } if is_first => check_endpoint(endpoint),
@@ -169,8 +169,8 @@ impl Kernel {
                     Capability::Remains { ring, .. } => link(ring) == place,
                     _ => false,
                 };
-                assert!(is_here(ring.next, |ring| ring.previous), "a ring is torn");
-                assert!(is_here(ring.previous, |ring| ring.next), "a ring is torn");
+                assert!(is_here(ring.next, |ring| ring.previous), "the links of a ring disagree");
+                assert!(is_here(ring.previous, |ring| ring.next), "the links of a ring disagree");
                 match object {
                     Dying::Endpoint(endpoint) => check_endpoint(endpoint),
                     Dying::Notification(notification) => check_notification(notification),
@@ -189,12 +189,12 @@ impl Kernel {
             }
             Capability::IrqHandler { irq } if is_first => {
                 let state = self.interrupts.state(irq.into());
-                assert_eq!(state, Some(IrqState::Signal), "an interrupt has a capability and is not given away");
+                assert_eq!(state, Some(IrqState::Signal), "an interrupt with a capability is not in use");
                 found.interrupts += 1;
             }
             Capability::AsidPool { pool, base } if is_first => {
                 let known = self.asid_pools[usize::from(base) / pool.roots.len()].get();
-                assert_eq!(known, Some(pool), "a pool of identifiers is not known");
+                assert_eq!(known, Some(pool), "an ASID pool with a capability is not registered");
                 found.pools += 1;
             }
             _ => {}
@@ -206,7 +206,7 @@ impl Kernel {
             assert_eq!(
                 notification.bound.get(),
                 Some(thread),
-                "a thread is bound to a notification that does not know it"
+                "a thread is bound to a notification that is not bound to it"
             );
         }
         let is_receiver = thread.interrupts.handler.get() != 0;
@@ -232,21 +232,17 @@ impl Kernel {
         }
         if let Some(right) = thread.slots[own::REPLY].next.get().map(|slot| slot.capability.get()) {
             let is_right = matches!(right, Capability::Reply { caller, master: false, .. } if caller == thread);
-            assert!(is_right, "a stranger derives from a thread's reply capability");
+            assert!(is_right, "a master reply capability has a child that is no reply capability for its thread");
         }
         let is_current = self.nodes.iter().any(|node| node.current.get() == Some(thread));
         let is_chosen = self.nodes.iter().any(|node| node.action.get() == Action::Switch(thread));
         let is_queued = thread.is_queued.get() != 0;
-        assert!(!is_queued || !is_current, "a thread runs and waits for its turn");
+        assert!(!is_queued || !is_current, "a current thread is queued");
         let has_turn = is_current || is_chosen || is_queued;
-        assert!(has_turn || !thread.state().is_runnable(), "a thread could run and never will");
+        assert!(has_turn || !thread.state().is_runnable(), "a runnable thread is neither queued nor current");
         // SPACE-EPOCH
         if let Some(space) = thread.space_in(self.space_epoch.get()) {
-            assert_eq!(
-                Some(space),
-                self.address_space(thread),
-                "a thread would run in an address space that it has not"
-            );
+            assert_eq!(Some(space), self.address_space(thread), "the cached address space of a thread is wrong");
         }
         match thread.handler.state() {
             HandlerState::None | HandlerState::Asleep => {}
@@ -267,7 +263,7 @@ fn check_places(above: &Capability, below: &Capability) {
     if let Capability::Untyped { base, bits, used, .. } = *above
         && is_within(base, bits, below)
     {
-        return assert!(end < base + used, "an object is behind its memory's mark");
+        return assert!(end < base + used, "an object lies behind its memory's watermark");
     }
     assert!(last < start || end < first || (first, last) == (start, end), "two objects overlap");
 }
@@ -288,30 +284,42 @@ fn check_queue(queue: &Queue, look: impl Fn(Ref<Tcb>)) {
     let mut previous = None;
     let mut next = queue.head.get();
     while let Some(thread) = next {
-        assert_eq!(thread.wait_previous.get(), previous, "a queue is torn");
+        assert_eq!(thread.wait_previous.get(), previous, "the links of a queue disagree");
         look(thread);
         previous = Some(thread);
         next = thread.wait_next.get();
     }
-    assert_eq!(queue.tail.get(), previous, "a queue does not know its end");
+    assert_eq!(queue.tail.get(), previous, "the tail of a queue is wrong");
 }
 
 fn check_endpoint(endpoint: Ref<Endpoint>) {
     let expected =
         if endpoint.is_sending.get() != 0 { ThreadState::BlockedOnSend } else { ThreadState::BlockedOnReceive };
     check_queue(&endpoint.queue, |thread| {
-        assert_eq!((thread.state(), thread.waits_at.get()), (expected, Some(endpoint)), "a queue holds a stranger");
+        assert_eq!(
+            (thread.state(), thread.waits_at.get()),
+            (expected, Some(endpoint)),
+            "a queue holds a thread that does not wait there"
+        );
     });
 }
 
 fn check_notification(notification: Ref<Notification>) {
     if let Some(thread) = notification.bound.get() {
-        assert_eq!(thread.bound.get(), Some(notification), "a notification is bound to a thread that does not know it");
+        assert_eq!(
+            thread.bound.get(),
+            Some(notification),
+            "a notification is bound to a thread that is not bound to it"
+        );
     }
     check_queue(&notification.queue, |thread| {
         let waits = (thread.state(), thread.waits_for.get());
-        assert_eq!(waits, (ThreadState::BlockedOnNotification, Some(notification)), "a queue holds a stranger");
-        assert_eq!(notification.is_active.get(), 0, "a thread waits for signals that are there");
+        assert_eq!(
+            waits,
+            (ThreadState::BlockedOnNotification, Some(notification)),
+            "a queue holds a thread that does not wait there"
+        );
+        assert_eq!(notification.is_active.get(), 0, "a thread waits at a notification with signals");
     });
 }
 
@@ -329,7 +337,7 @@ impl<Kind: Links> Ready<Kind> {
             while let Some(thread) = next {
                 assert_eq!(thread.priority.get(), priority, "a thread is in another priority's queue");
                 let (following, before) = Kind::of(&thread);
-                assert_eq!(before.get(), previous, "a ready queue is torn");
+                assert_eq!(before.get(), previous, "the links of a ready queue disagree");
                 look(thread);
                 previous = Some(thread);
                 next = following.get();

@@ -1,4 +1,4 @@
-//! Invocations of nodes: capabilities are copied, moved and deleted.
+//! Invocations of CNodes: copying, moving, deleting and revoking capabilities.
 
 use abi_sel4::{FailedLookup, Invocation, InvocationError, Operand, Rights};
 use objects::{Capability, Ref, Slot, own};
@@ -8,7 +8,7 @@ use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
 use crate::{capability, cspace, derivation};
 
-/// A checked call.
+/// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
 pub enum Call {
@@ -21,7 +21,7 @@ pub enum Call {
     Rotate { first: Capability, source: Ref<Slot>, second: Capability, pivot: Ref<Slot>, destination: Ref<Slot> },
 }
 
-/// Checks a call.
+/// Decodes an invocation of a CNode.
 pub fn decode(
     invocation: Option<Invocation>,
     node: Capability,
@@ -138,7 +138,7 @@ fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, 
 }
 
 impl Kernel {
-    /// Carries a checked call out.
+    /// Performs a decoded invocation.
     pub(crate) fn invoke_cnode(&self, call: Call) -> Result<(), Preempted> {
         match call {
             Call::Revoke { slot } => return self.revoke(slot),

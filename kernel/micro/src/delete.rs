@@ -1,4 +1,4 @@
-//! Deleting and revoking.
+//! Deletion and revocation of capabilities.
 //!
 //! Most capabilities are deleted in one step. An object is destroyed in one step with its last capability, unless it
 //! holds slots or threads wait at it: then a zombie, the object's *remains*, replaces the capability. Remains can be

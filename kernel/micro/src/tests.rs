@@ -473,7 +473,7 @@ fn memory_is_used_from_the_beginning_once_nothing_is_left_of_it() {
     assert!((0..3).all(|index| machine.slot(free + index).is_empty()));
     assert_eq!(machine.retype(untyped, ObjectType::Page, 0, free, 1).0, 0);
     assert!(matches!(machine.slot(free).capability.get(), Capability::Frame { base: again, .. } if again == base));
-    assert_eq!(frame_words(base).get(3), 0, "what was there is gone");
+    assert_eq!(frame_words(base).get(3), 0, "the old contents are cleared");
 }
 
 #[test]
@@ -571,7 +571,10 @@ fn nodes_in_nodes_are_emptied_to_the_last_in_short_steps() {
     assert!(!machine.is_unused(untyped) && !machine.is_unused(other));
     let steps = machine.call_in_steps(&simulation, Invocation::CNodeDelete, free);
     assert!(machine.slot(free).is_empty());
-    assert!(machine.is_unused(untyped) && machine.is_unused(other), "what nodes hold goes with them, at any depth");
+    assert!(
+        machine.is_unused(untyped) && machine.is_unused(other),
+        "the contents of CNodes are deleted with them, at any depth"
+    );
     assert!((DEPTH as usize..6 * DEPTH as usize).contains(&steps), "{steps} steps");
 }
 
@@ -598,7 +601,11 @@ fn a_deletion_goes_on_with_another_one_that_it_meets() {
     simulation.set_external(0, false);
     let remains = machine.slot(inner).capability.get().tag();
     assert_eq!(remains, tag::ZOMBIE);
-    assert_eq!(machine.call(2, Invocation::CNodeCopy, &[free + 20, 64, inner, 64, 15], &[2]).0, 3, "nobody copies it");
+    assert_eq!(
+        machine.call(2, Invocation::CNodeCopy, &[free + 20, 64, inner, 64, 15], &[2]).0,
+        3,
+        "it cannot be copied"
+    );
     // The remains can be moved like a capability.
     moves(outer, 5, inner);
     machine.kernel.check();
@@ -1350,7 +1357,7 @@ fn a_full_buffer_keeps_requests_and_a_sleeping_receiver_is_told() {
     let ask = request(free, Invocation::PageGetAddress, &[], &[]);
     (0..64).for_each(|_| buffer.put(ask));
     buffer.wake();
-    assert_eq!(notification.is_active.get(), 0, "nobody sleeps");
+    assert_eq!(notification.is_active.get(), 0, "no side sleeps");
     assert_eq!(buffer.get(syscall_buffer::HANDLER_OFFSET), syscall_buffer::SLEEPING);
     // There is no room for a response: the request stays.
     buffer.put(ask);

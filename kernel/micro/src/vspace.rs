@@ -623,9 +623,9 @@ pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
     }
 }
 
-fn check_known(place: Place, what: &str, address: usize) {
+fn check_known(place: Place, thing: &str, address: usize) {
     let found = place.get();
-    assert!(found & entry::KNOWN != 0, "{what} is there without a capability: {address:#x}");
+    assert!(found & entry::KNOWN != 0, "{thing} has no capability: {address:#x}");
     place.set(found & !entry::KNOWN);
 }
 

@@ -288,7 +288,7 @@ fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
     }
     waker.wake();
     worker.run();
-    assert_eq!(executor.counters(worker.number()).polls, polls, "nobody was polled");
+    assert_eq!(executor.counters(worker.number()).polls, polls, "no coroutine was polled");
     next.cancel();
     worker.run();
 }

@@ -163,7 +163,11 @@ fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
         platform.1.lock().unwrap().clear();
         assert_eq!(workers[caller].run_one(), Outcome::Ran);
         assert!(wakes.is_finished());
-        assert_ne!(ready_in(ready, caller), 0, "it comes to who woke it, instead of waking its worker");
+        assert_ne!(
+            ready_in(ready, caller),
+            0,
+            "it migrates to the worker that woke it, instead of waking its own worker"
+        );
         assert_eq!(*platform.1.lock().unwrap(), []);
 
         // Without the platform's affinity, a waker leaves the coroutine at home.

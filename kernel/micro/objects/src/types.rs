@@ -1,4 +1,4 @@
-//! The objects.
+//! The kernel objects.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
