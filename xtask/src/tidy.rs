@@ -30,6 +30,9 @@ const SIDES: [(&str, &[&str]); 4] = [
     ("host", &["both", "kernel", "user", "host"]),
 ];
 
+/// Sides that a build script may depend on.
+const RUN_ON_THE_HOST: &[&str] = &["both", "host"];
+
 /// The attribute by which the properties of a file set their number of cases.
 const CASES: &str = "#![proptest_config(property::cases(";
 
@@ -44,8 +47,10 @@ const INHERITED: [&str; 3] = ["version", "edition", "license"];
 struct Facts {
     name: String,
     cops: Option<Cops>,
-    /// Names of workspace packages that the crate itself or its build needs.
+    /// Names of workspace packages that the crate itself needs.
     dependencies: Vec<String>,
+    /// Names of workspace packages that its build script needs, which runs on the host.
+    build_dependencies: Vec<String>,
     /// The first source files of library and programs, with the text of each.
     roots: Vec<(String, String)>,
     manifest: String,
@@ -91,13 +96,15 @@ fn read(package: &Package, workspace: &Workspace) -> Result<Facts> {
     for target in package.targets.iter().filter(|target| target.kind.iter().any(is_root)) {
         roots.push((relative(&target.src_path), text(&target.src_path)?));
     }
-    let dependencies = package.dependencies.iter();
-    let dependencies =
-        dependencies.filter(|dependency| dependency.path.is_some() && dependency.kind.as_deref() != Some("dev"));
+    let dependencies = |kind: Option<&str>| {
+        let of_kind = package.dependencies.iter().filter(move |one| one.path.is_some() && one.kind.as_deref() == kind);
+        of_kind.map(|dependency| dependency.name.clone()).collect()
+    };
     Ok(Facts {
         name: package.name.clone(),
         cops: package.cops().cloned(),
-        dependencies: dependencies.map(|dependency| dependency.name.clone()).collect(),
+        dependencies: dependencies(None),
+        build_dependencies: dependencies(Some("build")),
         roots,
         manifest: text(&package.manifest_path)?,
         is_macro: package.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro")),
@@ -139,7 +146,9 @@ fn dependency_problems(package: &Facts, packages: &[Facts]) -> Vec<String> {
         problems.push(format!("`{name}` is on the side `{}`; sides are {sides}", cops.side));
         return problems;
     };
-    for dependency in &package.dependencies {
+    let sides = package.dependencies.iter().map(|dependency| (dependency, *may_use));
+    for (dependency, may_use) in sides.chain(package.build_dependencies.iter().map(|script| (script, RUN_ON_THE_HOST)))
+    {
         let Some(other) = packages.iter().find(|package| package.name == *dependency) else { continue };
         // A package without a declaration is reported as such.
         let Some(other_cops) = &other.cops else { continue };
@@ -333,6 +342,7 @@ mod tests {
                 kernel: Kernel::Unix,
                 contained: false,
             }),
+            build_dependencies: Vec::new(),
             dependencies: dependencies.iter().map(|name| name.to_string()).collect(),
             roots: vec![(format!("{name}/src/lib.rs"), "//! Text.\n#![no_std]\n#![forbid(unsafe_code)]\n".into())],
             manifest: MANIFEST.into(),
@@ -366,6 +376,12 @@ mod tests {
         assert_eq!(one("kernel", "kernel", "user", "user"), ["`a` (side kernel) depends on `b` (side user)"]);
         assert_eq!(one("app", "user", "kernel", "kernel"), ["`a` (side user) depends on `b` (side kernel)"]);
         assert_eq!(one("part", "both", "part", "kernel"), ["`a` (side both) depends on `b` (side kernel)"]);
+        let script = |side| {
+            let app = Facts { build_dependencies: vec!["b".into()], ..package("a", "app", "user", &[]) };
+            objections(&[app, package("b", "user", side, &[])])
+        };
+        assert!(script("host").is_empty());
+        assert_eq!(script("user"), ["`a` (side user) depends on `b` (side user)"]);
         assert!(one("user", "user", "kernel-part", "kernel").len() == 1);
         assert!(one("tool", "host", "kernel", "kernel").is_empty());
         let mut macros = package("b", "user", "host", &[]);
