@@ -1,7 +1,7 @@
-//! Lines from the console: with a terminal, edited here key by key with a history; without one, as they come.
+//! Lines from the console: with a terminal, edited here key by key with a history; otherwise as they come.
 //!
-//! While a line is edited the terminal is raw, so that this program sees the keys that move the cursor. A program that
-//! is started gets the terminal as the shell found it.
+//! While a line is edited the terminal is raw, so that this program sees the keys that move the cursor. Started
+//! programs get the terminal with its original settings.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -23,13 +23,13 @@ pub struct Lines {
     /// The terminal's settings for programs; `None` if the input is no terminal.
     settings: Option<Termios>,
     buffer: Vec<u8>,
-    /// What was read and not used yet.
+    /// Range of the bytes that were read and not used yet.
     start: usize,
     end: usize,
     history: Vec<Vec<char>>,
 }
 
-/// What the next key means.
+/// The meaning of a key.
 enum Key {
     Character(char),
     Enter,
@@ -58,7 +58,7 @@ struct Line {
 }
 
 impl Lines {
-    /// Reads lines from here.
+    /// Creates a reader of lines from this file.
     pub fn new(input: File) -> Lines {
         let settings = terminal::settings(input.descriptor().raw()).ok();
         Lines { input, settings, buffer: alloc::vec![0; 64], start: 0, end: 0, history: Vec::new() }
@@ -79,17 +79,17 @@ impl Lines {
         line
     }
 
-    /// Lets a group of processes have the keys of the terminal while it runs; 0 is the shell's own.
+    /// Makes a process group the terminal's foreground group; 0 is the shell's own.
     pub fn give_foreground(&self, group: u32) {
         if self.settings.is_some()
             && let Ok(group) = if group == 0 { terminal::group(0) } else { Ok(group) }
         {
-            // A program that has ended already has no use for it.
+            // A program that has ended already does not need it.
             let _ = terminal::set_foreground(self.input.descriptor().raw(), group);
         }
     }
 
-    /// The next byte; `None` at the end.
+    /// Returns the next byte; `None` at the end.
     async fn byte(&mut self) -> Result<Option<u8>, Errno> {
         if self.start == self.end {
             let (result, buffer) = self.input.read(core::mem::take(&mut self.buffer)).await;
@@ -103,7 +103,7 @@ impl Lines {
         Ok(Some(self.buffer[self.start - 1]))
     }
 
-    /// A line of something that is no terminal.
+    /// Reads a line from a file that is no terminal.
     async fn plain(&mut self) -> Result<Option<String>, Errno> {
         let mut line = Vec::new();
         loop {
@@ -140,7 +140,7 @@ impl Lines {
         }))
     }
 
-    /// What follows an escape character: keys that terminals send as several bytes.
+    /// Decodes the rest of an escape sequence: keys that terminals send as several bytes.
     async fn escape(&mut self) -> Result<Key, Errno> {
         if !matches!(self.byte().await?, Some(b'[' | b'O')) {
             return Ok(Key::Other);
@@ -171,7 +171,7 @@ impl Lines {
         }
     }
 
-    /// The rest of a character in UTF-8.
+    /// Reads the rest of a character in UTF-8.
     async fn wide(&mut self, first: u8) -> Result<Key, Errno> {
         let length = match first {
             0..0xe0 => 2,
@@ -189,7 +189,7 @@ impl Lines {
 
     async fn edit(&mut self, prompt: &str) -> Result<Option<String>, Errno> {
         let mut line = Line::default();
-        // Which line of the history is shown; behind it is the new one, kept here meanwhile.
+        // Index of the shown line of the history; behind the last is the new one, kept here meanwhile.
         let mut shown = self.history.len();
         let mut fresh = Vec::new();
         loop {
@@ -262,7 +262,7 @@ impl Lines {
 }
 
 impl Line {
-    /// Shows the line anew, and puts the cursor where it belongs.
+    /// Redraws the line, and puts the cursor at its place.
     fn show(&self, prompt: &str) {
         let text: String = self.characters.iter().collect();
         let behind = self.characters.len() - self.cursor;

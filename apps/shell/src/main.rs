@@ -1,7 +1,7 @@
-//! A small shell for the console: starts programs and looks around.
+//! A small shell for the console: starts programs and shows directories and files.
 //!
 //! Lines are edited with the usual keys and remembered. A program runs in the foreground, where Ctrl-C ends it, until
-//! it ends; or with `&` behind its name's arguments in the background, and a coroutine reports its end.
+//! it ends; or with `&` behind its arguments in the background, and a coroutine reports its end.
 #![no_std]
 #![no_main]
 
@@ -19,7 +19,7 @@ use cops::process::{Command, Ending};
 use cops::{Errno, println};
 use editor::Lines;
 
-/// How a program ends at Ctrl-C.
+/// Exit signal of a program that was ended by Ctrl-C.
 const INTERRUPT: u8 = abi_unix::types::signal::INT as u8;
 
 const HELP: &str = "\
@@ -88,12 +88,12 @@ fn start(program: &str, arguments: &[&str]) -> Result<cops::process::Child, Errn
         command = command.argument(argument);
     }
     let child = command.spawn()?;
-    // One that has ended already needs none.
+    // A program that has ended already needs no group.
     let _ = cops::system::terminal::set_group(child.number(), 0);
     Ok(child)
 }
 
-/// Says how a program in the background has ended.
+/// Reports the end of a program in the background.
 async fn report(child: cops::process::Child) {
     if let Ok(ending) = child.wait().await {
         println!("[{}] {}", child.number(), words_for(ending));

@@ -1,4 +1,4 @@
-//! The jobs: each does something small and whole, checks its results, and leaves nothing behind.
+//! The jobs: each is small and complete, checks its results, and leaves no objects behind.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -12,18 +12,18 @@ use cops::time::{Duration, Instant};
 
 use crate::{Outcome, PORT};
 
-/// How long whatever another process does may take before it counts as hanging.
+/// Longest time for an activity of another process before it counts as a hang.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One of them.
+/// A job.
 pub struct Job {
-    /// What it is called in messages.
+    /// Name of the job in messages.
     pub name: &'static str,
     body: fn(u64) -> Pin<Box<dyn Future<Output = Outcome> + Send>>,
 }
 
 impl Job {
-    /// Does it once. The number of the round varies what is done.
+    /// Does the job once. The number of the round varies it.
     pub async fn run(&self, round: u64) -> Outcome {
         (self.body)(round).await
     }
@@ -31,14 +31,14 @@ impl Job {
 
 macro_rules! jobs {
     ($($function:ident)*) => {
-        /// All of them.
+        /// All jobs.
         pub const ALL: &[Job] = &[$(Job { name: stringify!($function), body: |round| Box::pin($function(round)) }),*];
     };
 }
 
 jobs! { processes killed_processes clients killed_clients random_calls pipes dropped_calls files memory sleeps }
 
-/// As `?` for errors of all kinds, with the place in words.
+/// Adds a place in words to an error, for use with `?`.
 fn or<T, E: core::fmt::Debug>(result: Result<T, E>, what: &str) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error:?}"))
 }
@@ -52,7 +52,7 @@ async fn ending(child: &Child) -> Result<Ending, String> {
     or(or(ended, "a process does not end")?, "a process cannot be waited for")
 }
 
-/// Processes that say something and end.
+/// Processes that print and end.
 async fn processes(_: u64) -> Outcome {
     let (reader, writer) = or(cops::io::pipe(), "pipe")?;
     let child = or(Command::new("/bin/hello").descriptor(1, writer.into_descriptor()).spawn(), "spawn")?;
@@ -68,12 +68,12 @@ async fn processes(_: u64) -> Outcome {
     expect(ending(&child).await? == Ending::Exited(0), "a process ended with a failure")
 }
 
-/// Processes that are killed at some moment of their lives.
+/// Processes that are killed at different moments.
 async fn killed_processes(_: u64) -> Outcome {
     let command = Command::new("/bin/hello").without_descriptor(1);
     let child = or(command.spawn(), "spawn")?;
     cops::sleep(Duration::from_micros(cops::random::quick() % 10_000)).await;
-    // It may have ended before.
+    // The process may have ended before.
     let _ = child.kill();
     ending(&child).await.map(|_| ())
 }
@@ -101,7 +101,7 @@ async fn clients(round: u64) -> Outcome {
     expect(ending(&child).await? == Ending::Exited(0), "a client of the matrix server had wrong or lost answers")
 }
 
-/// Clients that vanish in the middle.
+/// Clients that are killed in the middle.
 async fn killed_clients(round: u64) -> Outcome {
     let child = client(round)?;
     cops::sleep(Duration::from_micros(cops::random::quick() % 100_000)).await;
@@ -115,7 +115,7 @@ async fn random_calls(round: u64) -> Outcome {
     expect(ending(&or(child, "spawn")?).await? == Ending::Exited(0), "a process with random calls ended with a failure")
 }
 
-/// Bytes that go around a ring of pipes, each coroutine passing on what comes.
+/// Bytes that go around a ring of pipes, passed on by each coroutine.
 async fn pipes(round: u64) -> Outcome {
     const STATIONS: usize = 12;
     let length = [1, 100, 5000][round as usize % 3];
@@ -179,7 +179,7 @@ async fn files(round: u64) -> Outcome {
     or(cops::file::remove(&path), "removing a file")
 }
 
-/// Memory that is zero, keeps what is written, and goes.
+/// Memory that is zero at first, keeps its content, and is freed.
 async fn memory(round: u64) -> Outcome {
     let words = 1000 + (round as usize * 7919) % 100_000;
     let mut block: Vec<u64> = alloc::vec![0; words];

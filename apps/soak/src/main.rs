@@ -1,15 +1,15 @@
 //! Everything at once, for long: `soak SECONDS`.
 //!
-//! Faults that need hours to show are those that lose a little each time: a frame, a kernel coroutine, a connection, a
+//! Some faults need hours to show because they lose a little each time: a frame, a kernel coroutine, a connection, a
 //! wake-up. So this program keeps the whole system busy with jobs that come and go (processes that end, processes that
 //! are killed, clients of a matrix server, random system calls, pipes, files, memory, sleeps), each of which checks its
 //! own results, and compares the kernel's counters at the end with those at the beginning. Meanwhile the server also
-//! answers whoever connects from outside; `cargo xtask soak` does, and checks every answer.
+//! answers clients from outside; `cargo xtask soak` is one, and checks every answer.
 //!
-//! A quarter of the time, or more of a short one, goes before the first look at the counters, because tables and heaps
-//! grow to what is needed at once and are kept.
+//! A quarter of the time, or more of a short one, passes before the first look at the counters, because tables and
+//! heaps grow to the size of the busiest moment and keep it.
 //!
-//! The last line is `soak: as before after N jobs`, or what was wrong; the exit status 0 only in the first case.
+//! The last line is `soak: as before after N jobs`, or the failure; the exit status is 0 only in the first case.
 #![no_std]
 #![no_main]
 
@@ -28,22 +28,21 @@ use cops::process::{Child, Command};
 use cops::time::{Duration, Instant};
 use cops::{eprintln, println};
 
-/// What a job ends with: nothing, or what was wrong.
+/// The result of a job: the error is the failure.
 type Outcome = Result<(), String>;
 
 /// The matrix server's port.
 const PORT: &str = "7000";
-/// How much more memory than before may be in use at the end, in frames: what user-space heaps and the kernel's tables
-/// keep for the next time. A frame lost in every job would be far more.
+/// Frames that may be in use at the end beyond those at the beginning: user-space heaps and the kernel's tables keep
+/// some. A frame lost in every job would be far more.
 const KEPT_FRAMES: u64 = 1024;
-/// The same for the kernel's heap, in bytes.
+/// Bytes of the kernel's heap that may be in use beyond those at the beginning.
 const KEPT_BYTES: u64 = 256 * 1024;
-/// How long what has ended may take to be gone: connections from outside wait for the other side.
+/// Longest time for ended objects to be freed: connections from outside wait for the other side.
 const SETTLING: Duration = Duration::from_secs(60);
-/// How long everything runs before the first look at the counters, at least, unless that were more than half of the
-/// time.
+/// Least time before the first look at the counters, unless it is more than half of the whole time.
 const WARM_UP: Duration = Duration::from_secs(20);
-/// How often it is said that all is well.
+/// Interval of messages.
 const REPORT: Duration = Duration::from_secs(10);
 
 static DONE: AtomicU64 = AtomicU64::new(0);
@@ -71,17 +70,17 @@ async fn soak(length: Duration) -> Outcome {
     let _ = cops::alloc_cpu(2);
     let start = Instant::now();
     let server = serve().await?;
-    // Tables and heaps grow to what is needed at the busiest moment, which a short time may not see.
+    // Tables and heaps grow to the size of the busiest moment, which a short time may not contain.
     busy(start, (length / 4).max(WARM_UP).min(length / 2)).await?;
     stop(server).await?;
-    // What has ended goes within this time; if it does not, the end will tell.
+    // Ended objects are freed within this time; if not, the comparison at the end shows it.
     cops::sleep(Duration::from_secs(1)).await;
     let before = Counters::read()?;
 
     let server = serve().await?;
     println!("soak: serving for {} s", length.saturating_sub(start.elapsed()).as_secs());
     busy(start, length).await?;
-    // Whoever asks from outside has a clock of his own.
+    // The client from outside has a clock of its own.
     wait_for(|| cops::system::system::counter(Counter::Connections).is_ok_and(|count| count == 0)).await;
     stop(server).await?;
     wait_for(|| Counters::read().is_ok_and(|now| before.difference(&now).is_none())).await;
@@ -106,7 +105,7 @@ async fn busy(start: Instant, length: Duration) -> Outcome {
     outcome
 }
 
-/// Waits until something holds, within bounds.
+/// Waits until a condition holds, for a limited time.
 async fn wait_for(condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() && start.elapsed() < SETTLING {
@@ -114,7 +113,7 @@ async fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// Does a job again and again, until it is time or something was wrong.
+/// Repeats a job, until the end of the time or a failure.
 async fn repeat(job: &'static jobs::Job, end: Instant) -> Outcome {
     let mut round = 1;
     while Instant::now() < end {
@@ -150,17 +149,17 @@ async fn stop(server: Child) -> Outcome {
     ended.map(|_| ()).map_err(|_| "the matrix server does not end".into())
 }
 
-/// What must be as it was.
+/// The counters that must be as before.
 struct Counters([u64; 6]);
 
 impl Counters {
-    /// Frames in use, bytes of the kernel's heap, and things that exist.
+    /// Free frames, bytes of the kernel's heap, and numbers of objects, each with its tolerance.
     const COUNTED: [(Counter, u64); 6] = [
         (Counter::FramesFree, KEPT_FRAMES),
         (Counter::HeapBytes, KEPT_BYTES),
         (Counter::Processes, 0),
         (Counter::KernelCoroutines, 2),
-        // The alarm and the wait of whoever looks come and go.
+        // The runtime's alarm and this program's own wait come and go.
         (Counter::CallsInFlight, 2),
         (Counter::Connections, 0),
     ];
@@ -173,13 +172,13 @@ impl Counters {
         Ok(Counters(values))
     }
 
-    /// What is not as it was, in words; nothing if all is.
+    /// Returns the differences, in words; `None` if there are none.
     fn difference(&self, now: &Counters) -> Option<String> {
         let mut is_back = true;
         let mut words = String::new();
         for ((counter, kept), (&before, now)) in Counters::COUNTED.iter().zip(self.0.iter().zip(now.0)) {
             let grown = match counter {
-                // The only one that falls.
+                // The only counter that falls.
                 Counter::FramesFree => before.saturating_sub(now),
                 _ => now.saturating_sub(before),
             };

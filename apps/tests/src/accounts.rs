@@ -1,4 +1,4 @@
-//! Who has how much of the kernel's memory, and what happens when that is all that it may have.
+//! The kernel's accounts of memory, and calls at their limits.
 
 use abi_unix::types::{limit, open};
 use abi_unix::{Counter, SystemCall};
@@ -17,7 +17,7 @@ fn set(resource: u32, soft: u64) -> system::Result<()> {
     system::process::set_limit(0, resource, soft, limit::INFINITY)
 }
 
-/// Bytes of the machine's memory.
+/// Returns the bytes of the machine's memory.
 fn machine_memory() -> Result<u64, alloc::string::String> {
     Ok(counter(Counter::FramesTotal)? * 4096)
 }
@@ -32,11 +32,11 @@ pub async fn limits_are_checked_inherited_and_enforced() -> Outcome {
     check_eq!(call(SystemCall::ProcessLimit, [0, 7, 0, 8, 0, 0]), Err(Errno::EFAULT));
     check_eq!(system::process::set_limit(0, limit::DESCRIPTORS, 11, 10), Err(Errno::EINVAL));
     check_eq!(system::process::set_limit(0, limit::DESCRIPTORS, 10, 1 << 20), Err(Errno::EPERM));
-    // A process that the first one starts may have its share of the machine.
+    // A process that the first one starts has its share of the machine.
     let share = must!(own(limit::KERNEL_MEMORY));
     check_eq!(share.0, share.1);
     check!(share.0.abs_diff(machine_memory()? / 8) < 4096, "the share is {share:?}");
-    // What no limit is kept for is remembered, and handed down.
+    // A limit without a meaning is stored, and inherited.
     must!(system::process::set_limit(0, 4, 1, 2));
     must!(system::process::set_limit(0, limit::DESCRIPTORS, 40, 50));
     let child = must!(harness::act("sleep"));
@@ -70,13 +70,13 @@ pub async fn limits_are_checked_inherited_and_enforced() -> Outcome {
     Ok(())
 }
 
-/// Without privilege: to raise a hard limit, or to touch others'.
+/// Without privilege: a hard limit cannot be raised, nor another process's changed.
 pub async fn limits_of_others_need_privilege() -> Outcome {
     check_eq!(harness::ending_of_act("raise-limits").await, Ok(Ending::Exited(0)));
     Ok(())
 }
 
-/// The other side of [`limits_of_others_need_privilege`].
+/// Runs as the other side of [`limits_of_others_need_privilege`].
 pub fn raise_limits() -> i32 {
     let which = limit::KERNEL_MEMORY;
     let Ok((soft, hard)) = system::process::limit(0, which) else { return 1 };
@@ -88,7 +88,7 @@ pub fn raise_limits() -> i32 {
     if refused != [Err(Errno::EPERM); 3] {
         return 2;
     }
-    // Down is allowed, and then there is no way back.
+    // Lowering is allowed, and irreversible.
     let lowered = system::process::set_limit(0, which, soft / 2, hard / 2).is_ok();
     let again = system::process::set_limit(0, which, soft / 4, hard / 2).is_ok();
     let raised = system::process::set_limit(0, which, soft / 2, hard);
@@ -114,11 +114,11 @@ pub async fn with_no_memory_left_waits_go_on_and_things_are_given_back() -> Outc
     let sleeper = must!(harness::act("sleep"));
 
     must!(set(limit::KERNEL_MEMORY, 0));
-    // Nothing new.
+    // No new objects.
     check_eq!(pipe().err(), Some(Errno::ENOMEM));
     check_eq!(File::open("/dev/null").err(), Some(Errno::ENOMEM));
     check_eq!(harness::act("exit").err(), Some(Errno::ENOMEM));
-    // Waits are not new.
+    // Waits are no new objects.
     for _ in 0..20 {
         check_eq!(system::system::sleep(SLEEP), Ok(()));
     }
@@ -138,7 +138,7 @@ pub async fn with_no_memory_left_waits_go_on_and_things_are_given_back() -> Outc
         check!(call(SystemCall::Wait, [usize::MAX, 0, 0, 0, 0, 0]).is_ok());
     }
     let _ = (child, sleeper);
-    // To give back needs nothing.
+    // Freeing needs no memory.
     must!(watch(CTL_DEL));
     check_eq!(call(SystemCall::Truncate, [file.descriptor().raw() as usize, 4096, 0, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::Truncate, [file.descriptor().raw() as usize, 0, 0, 0, 0, 0]), Ok(0));
@@ -155,7 +155,7 @@ pub async fn with_no_memory_left_waits_go_on_and_things_are_given_back() -> Outc
     Ok(())
 }
 
-/// Calls in flight end at the limit with `EBUSY`, and there is room again when they are done.
+/// Calls in flight fail at the limit with `EBUSY`, and there is room again when they are done.
 pub async fn calls_in_flight_have_a_limit() -> Outcome {
     let mut sleeping = 0;
     must!(set(limit::CALLS_IN_FLIGHT, 100));
@@ -189,7 +189,7 @@ pub async fn calls_in_flight_have_a_limit() -> Outcome {
     Ok(())
 }
 
-/// Starts a process that takes all that it may have of something, and keeps it.
+/// Starts a process that takes as much of a resource as it may, and keeps it.
 async fn hoarder(kind: &str) -> Result<Child, alloc::string::String> {
     let (reader, writer) = must!(pipe());
     let output = must!(writer.descriptor().duplicate());
@@ -203,7 +203,7 @@ async fn hoarder(kind: &str) -> Result<Child, alloc::string::String> {
 }
 
 pub async fn four_who_hoard_disturb_nobody() -> Outcome {
-    // Their limits are their own: this process, which bounds them together, may have everything.
+    // They have their own limits: this process, which bounds them together, has none.
     must!(set(limit::KERNEL_MEMORY, limit::INFINITY));
     must!(set(limit::FILE_MEMORY, limit::INFINITY));
     let mut hoarders = Vec::new();
@@ -226,7 +226,7 @@ pub async fn four_who_hoard_disturb_nobody() -> Outcome {
     Ok(())
 }
 
-/// A process that has a large file open does not go in the place of one that has the memory.
+/// A process that has a large file open is not killed instead of the one that has the memory.
 pub async fn the_killer_cannot_be_aimed() -> Outcome {
     must!(set(limit::FILE_MEMORY, limit::INFINITY));
     let path = "/tmp/aimed";
@@ -240,7 +240,7 @@ pub async fn the_killer_cannot_be_aimed() -> Outcome {
     }
     drop(file);
     check_eq!(harness::ending_of_act("exhaust-memory").await, Ok(Ending::Killed(9)));
-    // It lives.
+    // It is alive.
     check_eq!(system::process::kill(server.number(), 0), Ok(()));
     let (which, without_waiting) = (server.number() as usize, 1);
     check_eq!(call(SystemCall::Wait, [which, 0, without_waiting, 0, 0, 0]), Ok(0));

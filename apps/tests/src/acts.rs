@@ -1,4 +1,4 @@
-//! What this program does when a test starts it as somebody else: end in a certain way, fault, scribble, hang.
+//! The acts of this program as another process of a test: ending in a certain way, faulting, scribbling, hanging.
 
 use core::future::Future;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use cops::time::{Duration, Instant};
 
 use crate::harness::told;
 
-/// Does what the name says, and gives the exit status if that comes to an end.
+/// Does the named act, and returns the exit status if it comes to an end.
 pub async fn act(name: &str, argument: Option<&str>) -> i32 {
     match name {
         "exit" => argument.and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -68,7 +68,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             execute(&raw const *code as usize)
         }
         "illegal-instruction" => {
-            // SAFETY: the process ends here; that is what the test is about.
+            // SAFETY: the process ends here, as the test intends.
             unsafe { core::arch::asm!("unimp") };
             0
         }
@@ -85,7 +85,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "tell-addresses" => crate::layout::tell(),
         "overflow-stack" => overflow(1) as i32,
         "unmap-everything" => {
-            // SAFETY: the process ends here; that is what the test is about.
+            // SAFETY: the process ends here, as the test intends.
             let _ = unsafe { system::memory::unmap(0x10000 as *mut u8, 0xf_ffff_0000) };
             0
         }
@@ -140,19 +140,19 @@ fn act_code() -> usize {
 
 #[inline(never)]
 fn read(address: usize) -> i32 {
-    // SAFETY: either the memory is there, or the process ends here.
+    // SAFETY: either the memory is mapped, or the process ends here.
     i32::from(unsafe { (address as *const u8).read_volatile() })
 }
 
 #[inline(never)]
 fn write(address: usize) -> i32 {
-    // SAFETY: the process ends here; that is what the tests are about. If it does not, they fail.
+    // SAFETY: the process ends here, as the tests intend. If it does not, they fail.
     unsafe { (address as *mut u8).write_volatile(0) };
     0
 }
 
 fn execute(address: usize) -> i32 {
-    // SAFETY: the process ends here; that is what the tests are about.
+    // SAFETY: the process ends here, as the tests intend.
     let code: extern "C" fn() = unsafe { core::mem::transmute(address) };
     code();
     0
@@ -182,12 +182,12 @@ fn exhaust() -> i32 {
     0
 }
 
-/// So many bytes.
+/// Parses a number of bytes.
 fn bytes(argument: Option<&str>) -> usize {
     argument.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Says that the memory is taken, and keeps it.
+/// Reports that the memory is taken, and keeps it.
 async fn keep<T>(held: T) -> i32 {
     cops::println!("ready");
     cops::sleep(Duration::from_secs(1000)).await;
@@ -195,7 +195,7 @@ async fn keep<T>(held: T) -> i32 {
     1
 }
 
-/// Does something with a limit on kernel memory and on memory of files.
+/// Runs a hoarder with a limit on kernel memory and on memory of files.
 async fn within(bytes: usize, hoard: impl Future<Output = i32>) -> i32 {
     use abi_unix::types::limit;
     for which in [limit::KERNEL_MEMORY, limit::FILE_MEMORY] {
@@ -206,7 +206,7 @@ async fn within(bytes: usize, hoard: impl Future<Output = i32>) -> i32 {
     hoard.await
 }
 
-/// Makes calls that end late, until there may be no more.
+/// Makes calls that end late, until the kernel refuses more.
 async fn hoard_calls() -> i32 {
     let time = abi_unix::types::TimeSpec::from_ns(1_000_000_000_000);
     let mut count = 0;
@@ -221,7 +221,7 @@ async fn hoard_calls() -> i32 {
     keep(count).await
 }
 
-/// Fills pipes that nobody reads.
+/// Fills pipes that have no reading coroutine.
 async fn hoard_in_pipes(bytes: usize) -> i32 {
     let mut pipes = alloc::vec::Vec::new();
     let mut taken = 0;
@@ -234,7 +234,7 @@ async fn hoard_in_pipes(bytes: usize) -> i32 {
     keep(pipes).await
 }
 
-/// Fills connections that nobody receives from.
+/// Fills connections that are never received from.
 async fn hoard_in_connections(bytes: usize) -> i32 {
     use cops::net::{TcpListener, TcpStream};
     let address = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
@@ -257,7 +257,7 @@ async fn hoard_in_connections(bytes: usize) -> i32 {
     keep((listener, connections)).await
 }
 
-/// Takes as many datagram sockets as it gets.
+/// Takes as many datagram sockets as possible.
 async fn hoard_sockets() -> i32 {
     let mut sockets = alloc::vec::Vec::new();
     while let Ok(socket) = system::network::socket(abi_unix::types::SOCK_DGRAM) {
@@ -270,7 +270,7 @@ async fn hoard_sockets() -> i32 {
 async fn hoard_in_file(bytes: usize) -> i32 {
     use abi_unix::types::open;
     let Ok(file) = cops::file::File::open_with("/tmp/hoard", open::CREAT | open::WRONLY) else { return 1 };
-    // Files may not have as much as the other acts take.
+    // Files may have less than the other acts take.
     if cops::file::remove("/tmp/hoard").is_err() || bytes != usize::MAX && touch(bytes / 5) != 0 {
         return 1;
     }
@@ -283,7 +283,7 @@ async fn hoard_in_file(bytes: usize) -> i32 {
     keep(file).await
 }
 
-/// Touches so much memory.
+/// Touches this many bytes of memory.
 fn touch(bytes: usize) -> i32 {
     let Ok(memory) = system::memory::map(bytes) else { return 1 };
     for page in 0..bytes / 4096 {
@@ -299,7 +299,7 @@ async fn orphan() -> i32 {
     i32::from(child.is_err())
 }
 
-/// Becomes another program, with arguments that are checked there.
+/// Executes another program, with arguments that are checked there.
 pub fn execute_other() -> i32 {
     let arguments = [
         c"tests".as_ptr(),
@@ -319,14 +319,14 @@ pub fn execute_other() -> i32 {
     2
 }
 
-/// 42 if arguments and environment are those of [`execute_other`].
+/// Returns 42 if arguments and environment are those of [`execute_other`].
 fn echo_arguments() -> i32 {
     let arguments = [c"tests", c"--act", c"echo-arguments", c"one", c""];
     let right = cops::arguments().eq(arguments) && cops::environment().eq([c"NAME=value"]);
     if right { 42 } else { 1 }
 }
 
-/// Many calls that never end.
+/// Makes many calls that never end.
 async fn calls_in_flight() -> i32 {
     let Ok((reader, _writer)) = cops::io::pipe() else { return 1 };
     let reader = alloc::sync::Arc::new(reader);
@@ -345,7 +345,7 @@ async fn calls_in_flight() -> i32 {
     1
 }
 
-/// Claims nonsense in the process page, for a while and without ever resting.
+/// Writes impossible claims to the process page, for a while and without a pause.
 fn scribble_bitmap() -> i32 {
     let start = Instant::now();
     let mut word = 1u64;
@@ -360,7 +360,6 @@ fn scribble_bitmap() -> i32 {
     system::process::exit(0)
 }
 
-/// Writes nonsense to the completion ring while completions arrive.
 /// Ends while calls of the lowest priority have not had their first turn.
 fn leave_unimportant_calls() -> i32 {
     let time = abi_unix::types::TimeSpec::from_ns(1_000_000_000_000);
@@ -383,6 +382,7 @@ fn leave_unimportant_calls() -> i32 {
     system::process::exit(0)
 }
 
+/// Writes random words to the completion ring while completions arrive.
 async fn scribble_ring() -> i32 {
     for index in 0..200u64 {
         // SAFETY: the kernel reads the time before it answers.
@@ -392,8 +392,8 @@ async fn scribble_ring() -> i32 {
                 system::SystemCall::Sleep as usize,
                 [&raw const time as usize, 0, 0, 0, 0, 0],
                 index,
-                // Less important than what runs, so that no completion interrupts it: the runtime's handler believes
-                // what the ring says, and would take 2^60 completions out of it.
+                // Less important than the running coroutine, so that no completion interrupts it: the runtime's handler
+                // trusts the ring, and would take 2^60 completions out of it.
                 cops::Priority::LOWEST.number(),
                 index + 1_000_000,
             );

@@ -1,5 +1,5 @@
-//! Notifications as user interrupts, which seL4 does not have: on a kernel without them these tests say so and test
-//! nothing.
+//! Notifications as user interrupts, which seL4 does not have: on a kernel without them these tests report that and
+//! test nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,10 +16,10 @@ use sel4::{Error, Failure, ObjectType, Rights, interrupt, raw};
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
 
-/// All badges that a receiver has been interrupted with, and how often it was.
+/// All badges with which a receiver has been interrupted, and the number of interrupts.
 pub(super) static SEEN: AtomicU64 = AtomicU64::new(0);
 pub(super) static COUNT: AtomicU64 = AtomicU64::new(0);
-/// How far it has come with what it does.
+/// Progress of the receiver's computation.
 pub(super) static STEPS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs for ever, and makes no system call.
@@ -29,7 +29,7 @@ fn compute(_: u64) {
     }
 }
 
-/// Computes a little, and counts what has come.
+/// Computes a little, and takes the signals that have come.
 pub(super) fn step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
     note(interrupt::take());
@@ -42,8 +42,8 @@ fn note(badge: u64) {
     }
 }
 
-/// A thread that has not started yet, and the notification that interrupts it; `None` on kernels that know no such
-/// thing.
+/// Makes a thread that has not started yet, and the notification that interrupts it; `None` on kernels without user
+/// interrupts.
 fn receiver(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<Option<Receiver>, Failure> {
     SEEN.store(0, Ordering::Relaxed);
     COUNT.store(0, Ordering::Relaxed);
@@ -78,7 +78,7 @@ macro_rules! receiver_or_return {
     };
 }
 
-/// Lets others run until something is so.
+/// Lets others run until a condition holds.
 pub(super) fn until(condition: impl Fn() -> bool) -> Outcome {
     while !condition() {
         let_run(PRIORITY)?;
@@ -101,11 +101,11 @@ pub fn a_signal_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outc
         until(|| STEPS.load(Ordering::Relaxed) > steps)?;
     }
     equal!((SEEN.load(Ordering::Relaxed), COUNT.load(Ordering::Relaxed)), (7 | 1 << 40, 3));
-    // A badge of nothing is a signal too.
+    // A badge of 0 is a signal too.
     receiver.notification.signal();
     until(interrupted(4))?;
     interrupt::end(receiver.thread)?;
-    // Each was taken once, and from now on it is a notification as any other.
+    // Each was taken once, and from now on it is a notification like any other.
     equal!(receiver.notification.poll(), None);
     receiver.sender(bench, 8)?.signal();
     let_run(PRIORITY)?;
@@ -121,14 +121,14 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
         raw::invoke(thread.pointer(), Invocation::TcbRegisterUserInterrupts, &[handler, 6, 0], &[notification])
     };
     let handler = interrupt::handler();
-    // Another notification than the one that is bound, a thread to which none is, and a second one for the same thread.
+    // Another notification than the bound one, a thread without a bound one, and a second one for the same thread.
     let (other, unbound) = (bench.notification()?, bench.thread()?);
     refused!(register(thread, other.pointer(), handler), IllegalOperation);
     refused!(register(unbound, other.pointer(), handler), IllegalOperation);
     refused!(register(unbound, receiver.notification.pointer(), handler), IllegalOperation);
     refused!(thread.bind_notification(other), IllegalOperation);
     refused!(unbound.bind_notification(receiver.notification), IllegalOperation);
-    // Without the right to receive, and what is no notification.
+    // Without the right to receive, and a capability of another kind.
     let write_only = receiver.sender(bench, 0)?;
     equal!(refused!(register(thread, write_only.pointer(), handler), InvalidCapability).details[0], 1);
     equal!(refused!(register(thread, thread.pointer(), handler), InvalidCapability).details[0], 1);
@@ -140,7 +140,7 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(nothing(&[handler, 2, 2]), AlignmentError);
     let endpoint = bench.endpoint()?;
     refused!(register(Thread::from_pointer(bench.slot()?.index), endpoint.pointer(), handler), InvalidCapability);
-    // What was refused has changed nothing.
+    // The refused calls have changed nothing.
     thread.resume()?;
     receiver.sender(bench, 4)?.signal();
     until(interrupted(1))?;
@@ -148,7 +148,7 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Waits for signals as a thread does that gets no interrupts, once for each time that is asked for.
+/// Waits for signals as a thread without interrupts does, once for each request.
 fn wait(notification: u64) {
     loop {
         let badge = Notification::from_pointer(notification).wait();
@@ -173,7 +173,7 @@ pub fn a_receiver_that_waits_is_woken_as_any_other(bench: &mut Bench<'_>) -> Out
     Ok(())
 }
 
-/// Sends a message to somebody who is not there yet, and says so before and after.
+/// Sends a message to a receiver that is not there yet, and counts before and after.
 fn block(endpoint: u64) {
     STEPS.fetch_add(1, Ordering::Relaxed);
     let _ = Endpoint::from_pointer(endpoint).call(&sel4::Message::new(1, &[2, 3]));
@@ -226,7 +226,7 @@ pub fn a_receiver_can_move_and_go(bench: &mut Bench<'_>) -> Outcome {
         until(interrupted(round))?;
     }
     equal!(COUNT.load(Ordering::Relaxed), 15);
-    // Deleted while it computes, with its registration; the notification keeps what comes for whoever waits now.
+    // Deleted while it computes, with its registration; the notification keeps later signals for the next waiter.
     receiver.started.delete()?;
     sender.signal();
     equal!(receiver.notification.wait(), 2);
@@ -234,7 +234,7 @@ pub fn a_receiver_can_move_and_go(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// How often a thread has tried to signal.
+/// Number of signals that a thread has tried to send.
 static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
 
 fn signal_for_ever(sender: u64) {
@@ -244,7 +244,7 @@ fn signal_for_ever(sender: u64) {
     }
 }
 
-/// Lets the receiver that computes, and whoever signals, come some way.
+/// Waits for progress of the computing receiver, and of the sender.
 fn both_go_on() -> Outcome {
     let (steps, attempts) = (STEPS.load(Ordering::Relaxed), ATTEMPTS.load(Ordering::Relaxed));
     until(|| STEPS.load(Ordering::Relaxed) > steps + 100 && ATTEMPTS.load(Ordering::Relaxed) > attempts + 100)
@@ -268,7 +268,7 @@ pub fn revoking_ends_a_right_while_it_is_used(bench: &mut Bench<'_>) -> Outcome 
             0 => right.delete()?,
             _ => Slot::own(receiver.notification.pointer()).revoke()?,
         }
-        // What was signalled before comes now.
+        // Earlier signals come now.
         both_go_on()?;
         let count = COUNT.load(Ordering::Relaxed);
         both_go_on()?;
@@ -278,14 +278,14 @@ pub fn revoking_ends_a_right_while_it_is_used(bench: &mut Bench<'_>) -> Outcome 
             parent.copy_from(Slot::own(receiver.notification.pointer()), Rights::ALL)?;
         }
     }
-    // With the notification goes the thread's handler.
+    // Deleting the notification ends the thread's handler.
     Slot::own(receiver.notification.pointer()).revoke()?;
     Slot::own(receiver.notification.pointer()).delete()?;
     refused!(receiver.thread.unbind_notification(), IllegalOperation);
     Ok(())
 }
 
-/// Ends a handler in which it is not.
+/// Returns from a handler without being in one.
 fn return_from_nothing(_: u64) {
     raw::system_call(SystemCall::ReturnFromUserInterrupt.number(), [0; 6]);
 }
@@ -303,7 +303,7 @@ pub fn only_a_handler_returns(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Counts with every register that a function may use, and says whether the sum is what it should be.
+/// Counts with every register that a function may use, and returns whether the sum is right.
 fn count_with_many_registers(_: u64) {
     loop {
         let mut numbers: [u64; 24] = core::array::from_fn(|index| index as u64);
@@ -340,7 +340,7 @@ fn wait_with_interrupts(notification: u64) {
 
 fn signal_often(sender: u64) {
     for times in 0..500 {
-        // At all kinds of moments.
+        // At different moments.
         (0..times % 61 * 7).for_each(|_| core::hint::spin_loop());
         let before = COUNT.load(Ordering::Acquire);
         Notification::from_pointer(sender).signal();
@@ -398,7 +398,7 @@ unsafe extern "C" {
     safe fn counting_handler();
 }
 
-/// How often that handler was entered.
+/// Number of entries of that handler.
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
 fn time_units_in_a_second(bench: &Bench<'_>) -> Result<u64, Wrong> {
@@ -426,7 +426,7 @@ pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'
         started.thread.set_affinity(core)?;
         started.thread.resume()?;
     }
-    // What it does for itself goes on, however much of its time that is.
+    // The thread's own work continues, however much of its time the handler takes.
     for _ in 0..8 {
         let (entered, steps) = (ENTERED.load(Ordering::Relaxed), STEPS.load(Ordering::Relaxed));
         sender.signal();
@@ -441,7 +441,7 @@ pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'
 
 /// Stores to an address, with an instruction of four bytes.
 pub(super) fn store(address: u64, value: u64) {
-    // SAFETY: the callers' addresses are those of pages for sending, or of nothing at all.
+    // SAFETY: the callers' addresses are those of pages for sending, or unmapped.
     unsafe {
         core::arch::asm!(
             "fence rw, o", ".option push", ".option norvc", "sw {value}, 0({address})", ".option pop",
@@ -450,7 +450,7 @@ pub(super) fn store(address: u64, value: u64) {
     }
 }
 
-/// How a test sends.
+/// The way in which a test sends.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     Store(Sender),
@@ -466,7 +466,7 @@ impl Way {
     }
 }
 
-/// As [`receiver`], with signals that come as stores where the machine can do that.
+/// Makes a receiver as [`receiver`] does, with signals that come as stores where the machine can do that.
 pub(super) fn store_receiver(
     bench: &mut Bench<'_>,
     function: fn(u64),
@@ -489,7 +489,7 @@ macro_rules! store_receiver_or_return {
 }
 
 impl Receiver {
-    /// A sender of a bit, and its capability: by stores if the machine can do that, and else by signals.
+    /// Makes a sender of a bit, with its capability: by stores if the machine can do that, and else by signals.
     pub(super) fn way(&self, bench: &mut Bench<'_>, bit: u32, by_stores: bool) -> Result<(Way, Notification), Failure> {
         let notification = self.sender(bench, 1 << bit)?;
         if !by_stores {
@@ -514,8 +514,8 @@ pub fn a_store_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outco
             equal!(SEEN.load(Ordering::Relaxed), seen);
         }
         let Way::Store(sender) = way else { continue };
-        // Identities that do not exist, are nobody's hint, or no number of one; and places where there is nothing. Only
-        // hints come.
+        // Identities that do not exist, that are no hints, or that are out of range; and offsets without a function.
+        // Only hints arrive.
         let count = COUNT.load(Ordering::Relaxed);
         for value in [0, 1, 5, 41, 63, 64, 100, 255, 256, 1 << 31, u64::MAX] {
             store(sender.address(), value);
@@ -531,7 +531,7 @@ pub fn a_store_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outco
     until(|| SEEN.load(Ordering::Relaxed) == 0b1110 | 1 << 50)
 }
 
-/// Lets the receiver that computes come some way.
+/// Waits for progress of the computing receiver.
 fn both_go_on_or(times: u64) -> Outcome {
     let steps = STEPS.load(Ordering::Relaxed);
     until(|| STEPS.load(Ordering::Relaxed) > steps + times * 1000)
@@ -540,7 +540,7 @@ fn both_go_on_or(times: u64) -> Outcome {
 pub fn pages_for_sending_are_checked(bench: &mut Bench<'_>) -> Outcome {
     let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 0b110);
     let space = initial::ADDRESS_SPACE;
-    // A page where the tables are there.
+    // An address whose page tables exist.
     let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
     let map = |target: u64, words: &[u64], notification: &[u64]| {
         raw::invoke(target, Invocation::PageTableMapSender, words, notification)
@@ -558,21 +558,21 @@ pub fn pages_for_sending_are_checked(bench: &mut Bench<'_>) -> Outcome {
     refused!(space.map_sender(right, 0x3f_ffff_f000), InvalidArgument);
     refused!(space.map_sender(right, 0x38_0000_0000), FailedLookup);
     page.unmap()?;
-    // Badges that are not one hint, and a notification that interrupts nobody.
+    // Badges that are not one hint, and a notification that interrupts no thread.
     for badge in [0, 1, 6, 8, 1 << 63] {
         let other = receiver.sender(bench, badge)?;
         refused!(space.map_sender(other, address), IllegalOperation);
     }
     let other = bench.notification()?;
     refused!(space.map_sender(other, address), IllegalOperation);
-    // None is there to be taken away.
+    // Without a page, unmapping has no effect.
     space.unmap_sender(right)?;
     if !by_stores {
         refused!(space.map_sender(right, address), IllegalOperation);
         return Ok(());
     }
     space.map_sender(right, address)?;
-    // The page that it has it may have again, and no other.
+    // The page that it has can be mapped again, but no other.
     space.map_sender(right, address)?;
     refused!(space.map_sender(right, address + 4096), DeleteFirst);
     space.unmap_sender(right)?;
@@ -631,7 +631,7 @@ pub fn stores_need_no_kernel(bench: &mut Bench<'_>) -> Outcome {
     }
     put_on(bench, receiver.thread, 3)?;
     receiver.thread.resume()?;
-    // It has a file as soon as it runs, so that the page is mapped at once.
+    // The receiver has a file as soon as it runs, so that the page is mapped at once.
     until(interrupted(1))?;
     let Way::Store(sender) = receiver.way(bench, 1, true)?.0 else { unreachable!("asked for a store") };
     PAGE.store(sender.address(), Ordering::Release);
@@ -641,7 +641,7 @@ pub fn stores_need_no_kernel(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Answers each store with one, of two that were started.
+/// Answers each store with one; two such threads run.
 fn bounce(page: u64) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     loop {
@@ -705,7 +705,7 @@ pub fn stores_to_a_receiver_that_stops_or_moves_are_not_lost(bench: &mut Bench<'
         let ways = [receiver.way(bench, 1, by_stores)?.0, receiver.way(bench, 2, by_stores)?.0];
         put_on(bench, receiver.thread, round)?;
         receiver.thread.resume()?;
-        // It waits for an answer, with a file in which something is pending.
+        // The receiver waits for an answer, with a pending identity in its file.
         let call = endpoint.receive();
         equal!(call.label(), 1);
         ways[0].send();
@@ -715,7 +715,7 @@ pub fn stores_to_a_receiver_that_stops_or_moves_are_not_lost(bench: &mut Bench<'
                 ways[1].send();
                 receiver.thread.unbind_notification()?;
                 equal!(receiver.notification.poll(), Some(6));
-                // Its registration has ended, and it may still send.
+                // The receiver's registration has ended, and the sender may still send.
                 ways[0].send();
                 equal!(receiver.notification.poll(), Some(2));
             }
@@ -768,26 +768,26 @@ pub fn revoking_ends_stores_while_they_are_made(bench: &mut Bench<'_>) -> Outcom
             matches!(Fault::from_message(&fault), Some(Fault::Memory { address: found, .. }) if found == address)
         };
         if round % 3 == 2 {
-            // Whoever keeps the capability is told.
+            // A thread that keeps the capability gets a fault.
             check!(faulted_at(page.address()));
             check!(ATTEMPTS.load(Ordering::Relaxed) <= attempts + 1);
         } else {
-            // Nobody can be told: its stores do nothing, and it goes on.
+            // No thread can get a fault: the sender's stores do nothing, and it continues.
             until(|| ATTEMPTS.load(Ordering::Relaxed) > attempts + 100)?;
         }
-        // What was stored before has come by now.
+        // Earlier stores have arrived by now.
         both_go_on_or(1)?;
         let count = COUNT.load(Ordering::Relaxed);
         both_go_on_or(1)?;
         equal!(COUNT.load(Ordering::Relaxed), count);
         if round % 3 != 2 {
-            // Elsewhere in the page is no place for sending, and something else there is as ever.
+            // Elsewhere in the page no sending is possible, and another page there works as ever.
             let wrong = bench.prepare(Start { argument: page.address() + 4, ..start })?;
             wrong.thread.resume()?;
             check!(faulted_at(page.address() + 4));
             wrong.delete()?;
             let frame = Page::from_pointer(bench.allocator.object(ObjectType::Page)?);
-            // Not in the middle of a store, which would be a fault that has been mended since.
+            // Not in the middle of a store, which would be a fault that has been repaired since.
             sender.thread.suspend()?;
             frame.map(initial::ADDRESS_SPACE, page.address(), Rights::READ_WRITE, 0)?;
             store(page.address(), 77);
@@ -812,14 +812,14 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
         signaller.signal();
         until(interrupted(count + 1))
     };
-    // The receiver takes no stores yet: with the kernel, every time.
+    // The receiver takes no stores yet: through the kernel, every time.
     for _ in 0..5 {
         signal()?;
         check!(!signaller.is_by_stores());
     }
     interrupt::end(receiver.thread)?;
     let by_stores = interrupt::receive_stores(receiver.thread, receiver.notification, 2)?;
-    // It asks again at the eighth signal.
+    // The signaller requests a page again at the eighth signal.
     for _ in 0..3 {
         signal()?;
         check!(!signaller.is_by_stores());
@@ -828,7 +828,7 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
         signal()?;
         equal!(signaller.is_by_stores(), by_stores);
     }
-    // One that begins now asks at once.
+    // A new signaller requests one at once.
     let other_right = receiver.sender(bench, 2)?;
     let other = Signaller::prepare(&mut bench.allocator, &mut bench.window, other_right, 1)?;
     check!(!other.is_by_stores());
@@ -836,7 +836,7 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
     other.signal();
     until(interrupted(count + 1))?;
     equal!(other.is_by_stores(), by_stores);
-    // The capability goes: whichever way it signals, nothing happens.
+    // The capability is deleted: either way a signal has no effect.
     Slot::own(right.pointer()).delete()?;
     let count = COUNT.load(Ordering::Relaxed);
     for _ in 0..10 {
@@ -846,10 +846,10 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
     equal!(COUNT.load(Ordering::Relaxed), count);
     check!(signaller.register().is_err());
     signaller.signal();
-    // Another one in its place, with which it registers again.
+    // Another capability in its place, with which it registers again.
     Slot::own(right.pointer()).mint_from(Slot::own(receiver.notification.pointer()), Rights::WRITE, 2)?;
     equal!(signaller.register().is_ok(), by_stores);
-    // It has a page, and may ask again.
+    // It has a page, and may request it again.
     equal!(signaller.register().is_ok(), by_stores);
     signal()?;
     equal!(signaller.is_by_stores(), by_stores);
@@ -878,7 +878,7 @@ fn signal_itself(times: u64) {
 pub fn a_signaller_enters_the_kernel_once(bench: &mut Bench<'_>) -> Outcome {
     const TIMES: u64 = 10_000;
     let (receiver, by_stores) = store_receiver_or_return!(bench, signal_itself, TIMES, 2);
-    // A place where the tables are there.
+    // An address whose page tables exist.
     let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
     page.unmap()?;
     PAGE.store(address, Ordering::Relaxed);
@@ -886,12 +886,12 @@ pub fn a_signaller_enters_the_kernel_once(bench: &mut Bench<'_>) -> Outcome {
     receiver.thread.resume()?;
     until(|| STEPS.load(Ordering::Acquire) == TIMES)?;
     let entries = receiver.thread.end_user_interrupts()?;
-    // The kernel's own count of the thread's system calls and faults: the one that asks for the page.
+    // The kernel's own count of the thread's system calls and faults: the one that requests the page.
     equal!(entries, u64::from(by_stores));
     Ok(())
 }
 
-/// Takes pages for sending in an address space until the kernel refuses; how many there are.
+/// Takes pages for sending in an address space until the kernel refuses; returns their number.
 fn take_all_pages(bench: &mut Bench<'_>, receiver: &Receiver, space: PageTable) -> Result<u64, Failure> {
     let start = bench.window.addresses(21, 1)?;
     let mut taken = 0;
@@ -910,7 +910,7 @@ fn take_all_pages(bench: &mut Bench<'_>, receiver: &Receiver, space: PageTable) 
 }
 
 pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> Outcome {
-    /// What an address space may have, and the machine has.
+    /// Limits of an address space, and of the machine.
     const SHARE: u64 = 16;
     const ALL: u64 = 128;
     let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
@@ -920,7 +920,7 @@ pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> O
     receiver.thread.resume()?;
     let right = receiver.sender(bench, 2)?;
     let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;
-    // Taking and giving back does not add up.
+    // Taking and returning leaves no pages behind.
     let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
     page.unmap()?;
     for _ in 0..3 * SHARE {
@@ -936,7 +936,7 @@ pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> O
         until(interrupted(count + 1))?;
         check!(!signaller.is_by_stores());
     }
-    // Others have their shares, until really all are taken.
+    // Other address spaces have their shares, until all pages are taken.
     let mut spaces = heapless::Vec::<_, 8>::new();
     let mut taken = SHARE;
     while taken < ALL {
@@ -950,8 +950,8 @@ pub fn one_program_cannot_take_all_pages_for_sending(bench: &mut Bench<'_>) -> O
     let space = PageTable::from_pointer(bench.allocator.object(ObjectType::PageTable)?);
     initial::ASID_POOL.assign(space)?;
     equal!(take_all_pages(bench, &receiver, space)?, 0);
-    // Capabilities that are gone give theirs back, whoever had them, and what was signalled through the kernel is
-    // stored now.
+    // Deleted capabilities return their pages, whichever thread had them, and signals that went through the kernel are
+    // stores now.
     Slot::own(receiver.notification.pointer()).revoke()?;
     let right = receiver.sender(bench, 2)?;
     let signaller = Signaller::prepare(&mut bench.allocator, &mut bench.window, right, 1)?;
@@ -978,7 +978,7 @@ pub fn more_receivers_than_interrupt_files(bench: &mut Bench<'_>) -> Outcome {
             until(interrupted(count + 1))?;
         }
     }
-    // One more has a file when the first is gone.
+    // One more gets a file when the first is suspended.
     for (receiver, _) in &receivers {
         receiver.thread.suspend()?;
     }
@@ -991,10 +991,10 @@ pub fn more_receivers_than_interrupt_files(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Does what a supervisor does, in one of several ways.
+/// Executes supervisor instructions, in one of several ways.
 fn behave_as_a_supervisor(way: u64) {
     let value = usize::MAX;
-    // SAFETY: whatever becomes of this thread, it is alone with it: it has no references, and nobody waits for it.
+    // SAFETY: the effects are confined to this thread: it has no references, and no other thread waits for it.
     unsafe {
         match way {
             0 => core::arch::asm!("csrw satp, {}", "csrw stvec, {}", "ecall", in(reg) value >> 1, in(reg) value),
@@ -1003,13 +1003,13 @@ fn behave_as_a_supervisor(way: u64) {
             3 => core::arch::asm!("csrw sepc, {}", "sret", in(reg) value),
             4 => core::arch::asm!("csrw hgatp, {}", in(reg) value),
             5 => core::arch::asm!("sfence.vma"),
-            // Identities that nobody has allowed, and then a wait.
+            // Identities that were not allowed, and then a wait.
             6 => core::arch::asm!(
                 "csrw siselect, {eie2}", "csrw sireg, {all}", "csrw siselect, {eie0}", "csrw sireg, {all}",
                 "csrw siselect, {eip2}", "csrw sireg, {all}", "csrw siselect, {eip0}", "csrw sireg, {all}",
                 eie0 = in(reg) 0xc0, eie2 = in(reg) 0xc2, eip0 = in(reg) 0x80, eip2 = in(reg) 0x82, all = in(reg) value,
             ),
-            // These are no registers of its own.
+            // Registers that are not its own.
             7 => core::arch::asm!("csrw scounteren, zero", "csrw senvcfg, {}", in(reg) value),
             _ => core::arch::asm!("csrw hstatus, {}", in(reg) value),
         }
@@ -1032,7 +1032,7 @@ pub fn a_hostile_supervisor_harms_itself(bench: &mut Bench<'_>) -> Outcome {
         }
         receiver.thread.suspend()?;
     }
-    // Handlers at no address, and the kernel goes on.
+    // Handlers at invalid addresses: the kernel must continue.
     for vector in [0, 4, !3, 0x3f_ffff_fffc] {
         let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
         let handler = interrupt::handler();
@@ -1106,7 +1106,7 @@ unsafe extern "C" {
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
 pub fn a_handler_that_loses_its_interrupt_file_goes_on(bench: &mut Bench<'_>) -> Outcome {
-    /// More than a hart has files.
+    /// More than the files of a hart.
     const OTHERS: usize = 8;
     let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
     if !by_stores {
@@ -1124,7 +1124,7 @@ pub fn a_handler_that_loses_its_interrupt_file_goes_on(bench: &mut Bench<'_>) ->
     way.send();
     until(|| ENTERED.load(Ordering::Relaxed) == 1)?;
     receiver.thread.suspend()?;
-    // Others take all files of its hart.
+    // Other receivers take all files of its hart.
     for _ in 0..OTHERS {
         let (other, _) = store_receiver_or_return!(bench, compute, 0, 2);
         other.thread.resume()?;
@@ -1135,7 +1135,7 @@ pub fn a_handler_that_loses_its_interrupt_file_goes_on(bench: &mut Bench<'_>) ->
     PAGE.store(0, Ordering::Release);
     until(|| CLAIMED.load(Ordering::Relaxed) != 0)?;
     equal!(CLAIMED.load(Ordering::Relaxed), 1);
-    // What it has not claimed has come through the kernel.
+    // The identity that it has not claimed has come through the kernel.
     until(interrupted(1))?;
     equal!(SEEN.load(Ordering::Relaxed), 2);
     Ok(())
