@@ -1,13 +1,13 @@
-//! Allocations of the kernel that fail: every call, with each of its allocations failing in turn.
+//! Failing allocations of the kernel: every call, with each of its allocations failing in turn.
 //!
-//! These tests need the kernel that fails allocations when it is told to ([`FAIL_ALLOCATION`]). A call is prepared and
-//! made again and again, with its first allocation failing, its second, and so on until one more would have failed than
-//! there are. Each time the call answers as for lack of memory, or gets by without; the machine has everything that it
-//! had before, and calls still work. A kernel that relies on memory which nobody has promised it panics.
+//! These tests need the kernel that fails allocations on request ([`FAIL_ALLOCATION`]). A call is prepared and made
+//! again and again, with its first allocation failing, its second, and so on until it has fewer allocations. Each time
+//! the call reports a lack of memory, or succeeds without the allocation; the machine's resources are as before, and
+//! calls still work. A kernel that relies on an allocation without checking it panics.
 //!
-//! Calls are made in a process that has made them before, where nothing may be missing afterwards; and in one of their
-//! own, where tables grow and pages are made that others would find, and where what a call does to its process does not
-//! matter.
+//! Calls are made in a process that has made them before, where no resource may be missing afterwards; and each in a
+//! process of its own, where tables grow and pages are made that later calls would find, and where the effects of a
+//! call on its process do not matter.
 
 use abi_unix::authority::Held;
 use abi_unix::errno::decode;
@@ -29,20 +29,20 @@ use crate::harness::{self, Outcome, call};
 use crate::ring::Raw;
 use crate::{check, must};
 
-/// What a call is made with: everything that it needs is made before, and goes with this.
+/// The objects of a call: everything that it needs is made before, and dropped with this.
 struct State {
     files: Vec<Descriptor>,
-    /// Pages that are there.
+    /// Pages that are mapped.
     area: Vec<u64>,
-    /// What was mapped, and how many bytes of it.
+    /// A mapping, with its length in bytes.
     mapped: Option<(usize, usize)>,
-    /// A process that was started and not waited for; 0: none.
+    /// A process that was started and not waited for; 0 for none.
     child: u32,
 }
 
-/// Bytes of it.
+/// Bytes of the area.
 const AREA: usize = 256 * 1024;
-/// Where in the area calls write to.
+/// Offset in the area to which calls write.
 const OUTPUT: usize = AREA / 2;
 
 impl State {
@@ -50,12 +50,12 @@ impl State {
         State { files: Vec::with_capacity(16), area: alloc::vec![1; AREA / 8], mapped: None, child: 0 }
     }
 
-    /// The address of a place in the area.
+    /// Returns the address of a place in the area.
     fn at(&self, offset: usize) -> usize {
         self.area.as_ptr() as usize + offset
     }
 
-    /// Writes words to the area, and gives their address.
+    /// Writes words to the area, and returns their address.
     fn put(&mut self, offset: usize, words: &[usize]) -> usize {
         for (place, word) in self.area[offset / 8..].iter_mut().zip(words) {
             *place = *word as u64;
@@ -91,14 +91,14 @@ impl State {
         Ok(self.keep(descriptor))
     }
 
-    /// A file of two pages.
+    /// Opens a file of two pages.
     fn file(&mut self) -> Result<usize> {
         let number = self.open(FILE, open::CREAT | open::TRUNC | open::RDWR)?;
         file::write_at(number as i32, &[7; 8192], 0)?;
         Ok(number)
     }
 
-    /// A pipe with something in it: its sides.
+    /// Makes a pipe with bytes in it; returns both ends.
     fn pipe(&mut self, bytes: usize) -> Result<(usize, usize)> {
         let (reader, writer) = file::pipe(0)?;
         if bytes > 0 {
@@ -119,7 +119,7 @@ impl State {
         Ok((socket, network::local_address(socket as i32)?))
     }
 
-    /// The two sides of a connection.
+    /// Makes a connection; returns both sides.
     fn connection(&mut self) -> Result<(usize, usize)> {
         let (listener, address) = self.listener()?;
         let client = self.socket(SOCK_STREAM)?;
@@ -128,7 +128,7 @@ impl State {
         Ok((client, self.keep(server)))
     }
 
-    /// A socket for datagrams, and where it is.
+    /// Makes a socket for datagrams; returns its address too.
     fn datagrams(&mut self) -> Result<(usize, SocketAddress)> {
         let socket = self.socket(SOCK_DGRAM)?;
         network::bind(socket as i32, ANY)?;
@@ -140,7 +140,7 @@ impl State {
         Ok(self.keep(Descriptor::from_result(number)))
     }
 
-    /// An epoll that watches the side of a pipe that is read.
+    /// Makes an epoll instance that watches the reading end of a pipe.
     fn watching(&mut self, bytes: usize) -> Result<(usize, usize)> {
         let (epoll, (reader, _)) = (self.epoll()?, self.pipe(bytes)?);
         let event = self.put_bytes(0, &event());
@@ -160,7 +160,7 @@ impl State {
         Ok(self.keep(right))
     }
 
-    /// What starts a small process that ends at once: path, arguments, environment, descriptors.
+    /// Returns the arguments that start a small process that ends at once: path, arguments, environment, descriptors.
     fn program(&mut self) -> [usize; 4] {
         let path = SMALL_PROGRAM.as_ptr() as usize;
         [path, self.put(0, &[path, 0]), self.at(8), self.put(128, &[usize::MAX, u32::MAX as usize])]
@@ -174,18 +174,18 @@ impl State {
         Ok(self.child)
     }
 
-    /// Pages that nobody has touched.
+    /// Maps pages without touching them.
     fn fresh(&mut self, bytes: usize) -> Result<usize> {
         let address = system::memory::map(bytes)? as usize;
         self.mapped = Some((address, bytes));
         Ok(address)
     }
 
-    /// Gives back everything that a script has left. (A call that has failed may have left what it was to remove.)
+    /// Frees all objects of a script. (A failed call may have left the object that it was to remove.)
     fn clear(&mut self) {
         self.files.clear();
         if let Some((address, bytes)) = self.mapped.take() {
-            // SAFETY: nobody else knows of the mapping.
+            // SAFETY: no other code uses the mapping.
             let _ = unsafe { system::memory::unmap(address as *mut u8, bytes) };
         }
         if self.child != 0 {
@@ -211,7 +211,7 @@ fn event() -> [u8; 16] {
     bytes
 }
 
-/// How a call is made.
+/// The way in which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Synchronously,
@@ -219,14 +219,14 @@ enum Way {
     ThroughTheRing,
 }
 
-/// A call with everything around it.
+/// A call with its preparation and its clean-up.
 struct Script {
     call: SystemCall,
     what: &'static str,
-    /// Nothing would end the wait of a synchronous call.
+    /// Whether a synchronous call would wait for ever.
     waits: bool,
     prepare: fn(&mut State) -> Result<[usize; 6]>,
-    /// Takes back what the call has done.
+    /// Undoes the call's effect.
     undo: fn(&mut State, usize) -> Result<()>,
 }
 
@@ -234,7 +234,7 @@ fn nothing(_: &mut State, _: usize) -> Result<()> {
     Ok(())
 }
 
-/// Closes what the call has opened.
+/// Closes the descriptor that the call has opened.
 fn close(_: &mut State, descriptor: usize) -> Result<()> {
     Descriptor::from_result(descriptor).close()
 }
@@ -251,7 +251,7 @@ fn wait_for(_: &mut State, number: usize) -> Result<()> {
     process::wait(process::Child::Process(number as u32), 0).map(drop)
 }
 
-/// The arguments of a call, the others being 0.
+/// Returns the arguments of a call, the others being 0.
 fn with<const N: usize>(arguments: [usize; N]) -> Result<[usize; 6]> {
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
@@ -280,7 +280,7 @@ macro_rules! scripts {
     (@ waits) => { true };
 }
 
-/// Calls that leave the process as it was.
+/// Calls that leave the process unchanged.
 const SCRIPTS: &[Script] = scripts![
     GetCurrentDirectory "": |state| with([state.at(OUTPUT), 100]), nothing;
     EventCounter "": |_| with([0, 0]), close;
@@ -620,7 +620,7 @@ const SCRIPTS: &[Script] = scripts![
     KernelSide "": |_| with([0]), nothing;
 ];
 
-/// Calls that change the process: each is made in one of its own.
+/// Calls that change the process: each is made in a process of its own.
 const CHANGES: &[Script] = scripts![
     Break "grows": |_| with([call(SystemCall::Break, [0; 6])? + (1 << 20)]), nothing;
     WorkerCreate "": |state| {
@@ -643,34 +643,34 @@ const CHANGES: &[Script] = scripts![
     KernelSide "a thread that polls": |_| with([3]), nothing;
 ];
 
-/// Calls that end what makes them, or the machine.
+/// Calls that end their caller, or the machine.
 const NEVER: [SystemCall; 3] = [SystemCall::Exit, SystemCall::ExitGroup, SystemCall::Reboot];
 
 const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
 
 fn unmap_result(_: &mut State, address: usize) -> Result<()> {
-    // SAFETY: the mapping is nobody else's.
+    // SAFETY: no other code uses the mapping.
     unsafe { system::memory::unmap(address as *mut u8, 1 << 20) }
 }
 
-/// Makes the `nth` allocation from now on fail (0: none); how many there were since the last time.
+/// Makes the `nth` allocation from now on fail (0: none); returns the number of allocations since the last time.
 fn arm(nth: usize) -> Result<usize> {
     call(SystemCall::SetSystemScheduling, [FAIL_ALLOCATION as usize, nth, 0, 0, 0, 0])
 }
 
-/// What a call may answer for lack of memory.
+/// Errors that a call may return for lack of memory.
 const SHORTAGES: [Errno; 5] = [Errno::ENOMEM, Errno::EAGAIN, Errno::ENOBUFS, Errno::ENOSPC, Errno::EBUSY];
 
-/// The token of calls that are made asynchronously.
+/// Token of asynchronous calls.
 const TOKEN: u64 = 4711;
-/// How long what waits may take to register where it waits.
+/// Time in which a waiting call is registered.
 const BEFORE_CANCELLING_NS: u64 = 200_000;
 
-/// What makes calls.
+/// A maker of calls.
 struct Caller {
     state: State,
     way: Way,
-    /// Where asynchronous calls complete.
+    /// Ring in which asynchronous calls complete.
     ring: Option<Raw>,
 }
 
@@ -692,7 +692,7 @@ impl Caller {
             if script.call == SystemCall::Clone {
                 // Its stack is the new thread's: not one of this program's functions.
                 let number = self.state.at(OUTPUT) as *const AtomicU32;
-                // SAFETY: stack and number stay what they are until this process ends.
+                // SAFETY: stack and number stay valid until this process ends.
                 return unsafe {
                     system::thread::start(leave_thread, 0, arguments[1] as *mut u8, 0, &*number).map(|it| it as usize)
                 };
@@ -700,7 +700,7 @@ impl Caller {
             return call(script.call, arguments);
         };
         if self.way == Way::Asynchronously {
-            // SAFETY: the call reaches the area and what was made for it, which stay until it is complete.
+            // SAFETY: the call reaches the area and the prepared objects, which stay until it is complete.
             let word = unsafe { system::syscall_asynchronous(script.call as usize, arguments, 0, 4, TOKEN) };
             if word != WILL_BE_POSTED {
                 return decode(word);
@@ -721,8 +721,8 @@ impl Caller {
         }
     }
 
-    /// Makes a call whose `nth` allocation fails, and takes back what it has done: its result, and how many allocations
-    /// it has made.
+    /// Makes a call whose `nth` allocation fails, and undoes its effect: returns its result, and the number of its
+    /// allocations.
     fn attempt(&mut self, script: &Script, nth: usize) -> core::result::Result<(Result<usize>, usize), String> {
         let arguments = must!((script.prepare)(&mut self.state));
         must!(arm(nth));
@@ -740,7 +740,7 @@ extern "C" fn leave_thread(_: usize) -> ! {
     system::worker::exit()
 }
 
-/// Whether a call may answer this when something has failed, if it answers `usually` otherwise.
+/// Returns whether a call may return this after a failed allocation, if it returns `usually` otherwise.
 fn is_fitting(result: Result<usize>, usually: Result<usize>) -> bool {
     match result {
         Ok(_) => usually.is_ok(),
@@ -748,7 +748,7 @@ fn is_fitting(result: Result<usize>, usually: Result<usize>) -> bool {
     }
 }
 
-/// What the machine and this process have of which a call might have kept something.
+/// Returns the resources of the machine and of this process that a call might have kept.
 fn belongings() -> Result<[u64; 8]> {
     let lowest = Descriptor::from_result(call(SystemCall::Duplicate, [1, 0, 0, 0, 0, 0])?);
     let all = system::system::counters()?;
@@ -765,7 +765,7 @@ fn belongings() -> Result<[u64; 8]> {
     ])
 }
 
-/// Looks until there is no more than before, for a while: some things go a little later.
+/// Waits until the resources are no more than before, for a while: some are freed a little later.
 fn settled(before: &[u64; 8]) -> Result<[u64; 8]> {
     for _ in 0..20 {
         let now = belongings()?;
@@ -777,7 +777,7 @@ fn settled(before: &[u64; 8]) -> Result<[u64; 8]> {
     belongings()
 }
 
-/// How often something that has become more may become more again before it is taken for a leak: tables grow.
+/// Number of times that a resource may grow before it counts as a leak: tables grow.
 const GROWTHS: usize = 4;
 
 fn still_works() -> Outcome {
@@ -794,7 +794,7 @@ fn name(script: &Script) -> String {
     alloc::format!("{} {}", script.call.name(), script.what)
 }
 
-/// Makes every call one way, each of its allocations failing in turn.
+/// Makes every call in one way, each of its allocations failing in turn.
 fn every_allocation_fails(way: Way) -> Outcome {
     let mut caller = must!(Caller::new(way));
     must!(arm(0));
@@ -855,10 +855,10 @@ pub async fn of_calls_through_the_ring() -> Outcome {
     every_allocation_fails(Way::ThroughTheRing)
 }
 
-/// How a process of its own says that the allocation was made and has failed.
+/// Exit status of a separate process whose allocation was made and has failed.
 const HAS_FAILED: u8 = 1;
 
-/// Makes one call, in a process of its own: `SCRIPT:NTH`.
+/// Makes one call, in a separate process: `SCRIPT:NTH`.
 pub fn act(argument: &str) -> i32 {
     let mut numbers = argument.split(':').map(|number| number.parse::<usize>().unwrap_or(0));
     let (index, nth) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -884,12 +884,12 @@ pub fn act(argument: &str) -> i32 {
     }
 }
 
-/// Allocations of a first call that fail. The later ones are those of any other call: pages, one after the other.
+/// Allocations of a first call that fail. Later ones are those of any other call: pages, one after the other.
 const MOST_OF_FIRST: usize = 12;
 
-/// Every call as the first of a process.
+/// Makes every call as the first of a process.
 pub async fn of_first_calls() -> Outcome {
-    // Only who may change how the system schedules may have allocations fail.
+    // Only a process that may change the system's scheduling may request failing allocations.
     let held = must!(system::authority::held(0));
     must!(system::authority::set(0, Held { inheritable: held.permitted, ..held }));
     let (mut calls, mut allocations) = (0, 0);
@@ -902,7 +902,7 @@ pub async fn of_first_calls() -> Outcome {
                 let child =
                     Command::new(harness::OWN_PATH).argument("--act").argument("allocation").argument(&argument);
                 let ending = must!(must!(child.spawn()).wait().await);
-                // Another program does not ask how often allocations failed.
+                // Another program does not read the number of allocations.
                 let made = must!(arm(0));
                 is_over = match ending {
                     Ending::Exited(HAS_FAILED) => false,

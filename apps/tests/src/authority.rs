@@ -1,4 +1,4 @@
-//! Authority: what a process may do to others, with and without capabilities.
+//! Authority: the operations of a process on others, with and without capabilities.
 
 use abi_unix::authority::{CapabilitySet, Held, version};
 use abi_unix::call::WILL_BE_POSTED;
@@ -16,10 +16,10 @@ use crate::harness::{self, Outcome, act, call, until};
 use crate::ring::Raw;
 use crate::{check_eq, must};
 
-/// Where nothing is mapped.
+/// Address that is not mapped.
 const NOWHERE: usize = 8;
 
-/// A way to make a call. The kernel's check must stand behind all of them.
+/// A way to make a call. The kernel's check must cover all of them.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Synchronously,
@@ -27,15 +27,15 @@ enum Way {
     ThroughTheRing,
 }
 
-/// The token of calls that complete in the ring.
+/// Token of calls that complete in the ring.
 const TOKEN: u64 = 4711;
 
-/// The result of a call that reads what its caller keeps until then.
+/// Makes a call that reads memory of its caller until it is complete; returns its result.
 fn make(ring: &mut Raw, way: Way, which: SystemCall, arguments: [usize; 6]) -> system::Result<usize> {
     match way {
         Way::Synchronously => return call(which, arguments),
         Way::Asynchronously => {
-            // SAFETY: the calls of the table read what the caller keeps, and write to memory of nobody's.
+            // SAFETY: the calls of the table read memory that the caller keeps, and write to no memory in use.
             let word = unsafe { system::syscall_asynchronous(which as usize, arguments, 0, 4, TOKEN) };
             if word != WILL_BE_POSTED {
                 return decode(word);
@@ -54,8 +54,8 @@ fn make(ring: &mut Raw, way: Way, which: SystemCall, arguments: [usize; 6]) -> s
     }
 }
 
-/// What comes of an act towards another process, which is alone in its group. It does no harm if it is allowed, unless
-/// it is `meant`.
+/// Returns the result of an act on another process, which is alone in its group. An allowed act does no harm, unless it
+/// is `meant`.
 fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> system::Result<usize> {
     let group = (other as i32).to_le_bytes();
     let header = [version::THREE, other as u32];
@@ -88,8 +88,8 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
     make(ring, way, act.call(), arguments)
 }
 
-/// An act of this program: `others NUMBER CAPABILITIES`, tries every act towards a process and expects that those of
-/// these capabilities are allowed, and no other.
+/// An act of this program: `others NUMBER CAPABILITIES` tries every act on a process and expects that those of these
+/// capabilities are allowed, and no others.
 pub fn others(argument: Option<&str>) -> i32 {
     let mut words = argument.unwrap_or("").split(':').map(|word| word.parse::<u64>().unwrap_or(0));
     let (other, bits) = (words.next().unwrap_or(0) as usize, words.next().unwrap_or(0));
@@ -114,7 +114,7 @@ pub fn others(argument: Option<&str>) -> i32 {
     i32::from(make(&mut ring, Way::ThroughTheRing, number, [0; 6]) != Ok(parent))
 }
 
-/// A process that sleeps, alone in its group.
+/// Starts a process that sleeps, alone in its group.
 fn sleeper() -> Result<Child, alloc::string::String> {
     let child = must!(act("sleep"));
     must!(console::set_group(child.number(), 0));
@@ -135,14 +135,14 @@ async fn with(set: CapabilitySet, other: &Child) -> Outcome {
 pub async fn every_act_needs_its_capability() -> Outcome {
     let foreground = must!(console::foreground(0));
     let other = sleeper()?;
-    // Without any the machine is not switched off, and the other one lives on.
+    // Without capabilities the machine is not switched off, and the other process lives on.
     with(CapabilitySet::NONE, &other).await?;
     check_eq!(kill(other.number(), 0), Ok(()));
     for capability in abi_unix::Capability::ALL {
         with(CapabilitySet::only(*capability), &other).await?;
         must!(console::set_foreground(0, foreground));
     }
-    // All but one is without that one.
+    // All but one lack that one.
     for capability in abi_unix::Capability::ALL {
         let rest = !CapabilitySet::only(*capability).bits();
         with(CapabilitySet::from_bits(rest), &other).await?;
@@ -153,7 +153,7 @@ pub async fn every_act_needs_its_capability() -> Outcome {
     Ok(())
 }
 
-/// An act: a process without capabilities that tries to end everybody.
+/// An act: a process without capabilities that tries to kill all others.
 pub async fn end_everybody() -> i32 {
     let Ok(below) = act("sleep") else { return 1 };
     let signal_all = |target: i64| {
@@ -165,7 +165,7 @@ pub async fn end_everybody() -> i32 {
     if group == cops::process::number() || kill(parent, 0) != Err(Errno::EPERM) {
         return 3;
     }
-    // Everybody is -1: what is below goes, nobody else does, and it is no error (as on Linux).
+    // Target -1 means all processes: descendants are killed, and no others, which is no error (as on Linux).
     if signal_all(-1) != Ok(0) {
         return 4;
     }
@@ -176,7 +176,7 @@ pub async fn end_everybody() -> i32 {
     if console::set_group(0, 0).is_err() || signal_all(-i64::from(group)) != Err(Errno::EPERM) {
         return 6;
     }
-    // Being in a group gives nobody power over the others in it.
+    // Membership in a group gives no authority over the others in it.
     let Ok(()) = console::set_group(0, group) else { return 7 };
     for target in [0, -i64::from(group)] {
         // SAFETY: the call has no pointers; the signal does nothing.
@@ -199,7 +199,7 @@ pub fn leave_a_sleeper() -> i32 {
 }
 
 pub async fn nobody_ends_those_that_are_not_below() -> Outcome {
-    // Group 1, to begin with, has no number that `kill` could mean.
+    // Group 1, the initial one, has no number that `kill` could mean.
     must!(console::set_group(0, 0));
     let neighbour = must!(act("sleep"));
     check_eq!(harness::ending_of_act("end-everybody").await?, Ending::Exited(0));
@@ -207,7 +207,7 @@ pub async fn nobody_ends_those_that_are_not_below() -> Outcome {
     must!(neighbour.kill());
     check_eq!(harness::wait(&neighbour).await, Some(Ok(Ending::Killed(signal::KILL as u8))));
 
-    // Without capabilities, too, a process reaches what is below it, although what was in between has ended.
+    // A process without capabilities, too, reaches its descendants, although the one in between has ended.
     must!(authority::set(0, Held::NONE));
     check_eq!(kill(1, 0), Err(Errno::EPERM));
     check_eq!(kill(1, signal::KILL), Err(Errno::EPERM));
@@ -221,7 +221,7 @@ pub async fn nobody_ends_those_that_are_not_below() -> Outcome {
     check_eq!(kill(grandchild, 0), Ok(()));
     check_eq!(must!(scheduling::get(grandchild)).ceiling, must!(scheduling::get(0)).ceiling);
     check_eq!(kill(grandchild, signal::KILL), Ok(()));
-    // Nobody waits for it, so that it is gone for good.
+    // No process waits for it, so it disappears completely.
     until(|| Ok(kill(grandchild, 0) == Err(Errno::ESRCH))).await
 }
 
@@ -251,7 +251,7 @@ pub async fn capabilities_are_given_up_and_handed_down() -> Outcome {
 
     check_eq!(authority::held(0), Ok(Held::of(CapabilitySet::ALL)));
     check_eq!(authority::held(1).map(|held| held.permitted), Ok(CapabilitySet::ALL));
-    // What sleeps is not in force, and can be woken.
+    // Permitted capabilities that are not effective are not in force, and can be made effective.
     must!(authority::set(0, Held { effective: CapabilitySet::NONE, ..Held::of(some) }));
     check_eq!(system::system::counters().err(), Some(Errno::EPERM));
     check_eq!(must!(scheduling::get(0)).privilege, 0);
@@ -263,7 +263,7 @@ pub async fn capabilities_are_given_up_and_handed_down() -> Outcome {
     ] {
         check_eq!(authority::set(0, too_much), Err(Errno::EPERM));
     }
-    // A child has nothing, and can be given what its parent has; it can give nothing back.
+    // A child has none, and can be given those of its parent; it cannot give any back.
     let child = must!(act("sleep"));
     check_eq!(authority::held(child.number()), Ok(Held::NONE));
     check_eq!(authority::set(child.number(), Held::of(CapabilitySet::ALL)), Err(Errno::EPERM));
@@ -279,7 +279,7 @@ pub async fn capabilities_are_given_up_and_handed_down() -> Outcome {
     Ok(())
 }
 
-/// An act: starts itself again below this one, as deep as that goes.
+/// An act: starts itself again below this one, up to the limit.
 pub async fn descend() -> i32 {
     match act("descend") {
         Ok(child) => match child.wait().await {

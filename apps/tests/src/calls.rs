@@ -1,4 +1,4 @@
-//! Asynchronous calls: in place, in flight, dropped, too many for the ring.
+//! Asynchronous calls: in place, in flight, dropped, more than the ring holds.
 
 use abi_unix::Counter;
 use alloc::sync::Arc;
@@ -14,8 +14,8 @@ use crate::{check, check_eq, must};
 pub async fn what_is_ready_is_done_in_place() -> Outcome {
     let (reader, writer) = must!(pipe());
     let mut buffer = alloc::vec![7u8; 64];
-    // The counters are the whole machine's: the suite, which waits for this process, and kernel coroutines of the test
-    // before may come in between. In some round nobody does; calls that were not done in place would show in each.
+    // The counters are for the whole machine: the suite, which waits for this process, and kernel coroutines of the
+    // test before may come in between. In some round none does; calls that were not done in place would show in each.
     for _ in 0..100 {
         let (submitted, posted) = (counter(Counter::AsynchronousCalls)?, counter(Counter::Completions)?);
         for _ in 0..100 {
@@ -25,7 +25,7 @@ pub async fn what_is_ready_is_done_in_place() -> Outcome {
             check_eq!(result, Ok(64));
             buffer = returned;
         }
-        // Nothing was created for them in the kernel, and nothing posted.
+        // The kernel created no objects for them, and posted no completion.
         if counter(Counter::AsynchronousCalls)? == submitted && counter(Counter::Completions)? == posted {
             return Ok(());
         }
@@ -46,14 +46,14 @@ pub async fn errors_reach_the_awaiter_with_the_buffer() -> Outcome {
 }
 
 pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
-    /// A buffer that says when it is freed.
+    /// A buffer that records when it is freed.
     struct Watched(alloc::boxed::Box<[u8; 64]>, Arc<core::sync::atomic::AtomicUsize>);
     impl Drop for Watched {
         fn drop(&mut self) {
             self.1.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         }
     }
-    // SAFETY: the bytes are on the heap and this value's alone.
+    // SAFETY: the bytes are on the heap and owned by this value.
     unsafe impl cops::buffer::Buffer for Watched {
         fn pointer(&self) -> *const u8 {
             self.0.as_ptr()
@@ -89,7 +89,7 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
         check_eq!(freed_now(), round);
     }
     returns_to(Counter::CallsInFlight, in_flight).await?;
-    // The pipe works on, and nobody else takes the bytes.
+    // The pipe still works, and no abandoned read takes the bytes.
     check_eq!(writer.write(&b"still"[..]).await.0, Ok(5));
     let (result, buffer) = reader.read(alloc::vec![0; 8]).await;
     check_eq!(result, Ok(5));
@@ -97,8 +97,8 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
     Ok(())
 }
 
-/// A call that is dropped while it waits for input is over at once: who begins calls and drops them has no more in
-/// flight than that, however busy the machine is with others.
+/// A call that is dropped while it waits for input is over at once: a coroutine that begins calls and drops them never
+/// accumulates calls in flight, however busy the machine is with other processes.
 pub async fn dropped_calls_do_not_pile_up() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;
     let (reader, writer) = must!(pipe());
@@ -116,7 +116,7 @@ pub async fn dropped_calls_do_not_pile_up() -> Outcome {
     Ok(())
 }
 
-/// A call that was polled owns its buffer until its completion, whatever is then done with the future.
+/// A call that was polled owns its buffer until its completion, whatever happens to the future.
 pub async fn a_call_under_way_is_not_made_again() -> Outcome {
     let in_flight = counter(Counter::CallsInFlight)?;
     let (reader, writer) = must!(pipe());
@@ -126,7 +126,7 @@ pub async fn a_call_under_way_is_not_made_again() -> Outcome {
     check_eq!(counter(Counter::CallsInFlight)?, in_flight + 1);
     check_eq!(writer.write(&b"once"[..]).await.0, Ok(4));
     check_eq!(read.await, (Ok(4), b"once".to_vec()));
-    // The same among others.
+    // Likewise among other calls.
     let mut reads = alloc::vec![reader.read(alloc::vec![0; 4]), reader.read(alloc::vec![0; 4])];
     check!(poll_once(&mut reads[1]).await.is_none());
     let mut both = cops::call::all(reads);
@@ -146,7 +146,7 @@ pub async fn dropped_at_every_await() -> Outcome {
         let (reader, writer) = must!(pipe());
         let conversation = async {
             for _ in 0..4 {
-                // Each of these waits once: nobody has written yet, or the time has not come.
+                // Each of these waits once: no byte was written yet, or the time has not come.
                 let (result, _) = reader.read(alloc::vec![0; 16]).await;
                 must!(result);
                 cops::sleep(Duration::from_micros(50)).await;
@@ -183,7 +183,7 @@ pub async fn a_dropped_accept_leaves_no_connection() -> Outcome {
         drop(accepting);
     }
     returns_to(Counter::CallsInFlight, in_flight).await?;
-    // The listener works on.
+    // The listener still works.
     let connecting = cops::spawn(TcpStream::connect(address));
     let (accepted, _) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
     let connected = must!(must!(connecting.await));
@@ -198,7 +198,7 @@ pub async fn more_completions_than_the_ring_holds() -> Outcome {
     for _ in 0..CALLS {
         sleepers.push(cops::spawn(async { cops::macros::nanosleep(2_000_000).await.0 }));
     }
-    // All of them are in flight, and come while nobody takes them.
+    // All of them are in flight, and complete while no worker takes the completions.
     for _ in 0..3 {
         cops::yield_now().await;
     }
@@ -235,7 +235,7 @@ pub async fn one_of_two() -> Outcome {
     let (read, written) = join(reader.read(alloc::vec![0; 4]), writer.write(&b"both"[..])).await;
     check_eq!(read, (Ok(4), b"both".to_vec()));
     check_eq!(written.0, Ok(4));
-    // A pinned reference keeps what was not chosen.
+    // A pinned reference keeps the future that was not chosen.
     let mut read = pin!(reader.read(alloc::vec![0; 4]));
     check!(matches!(select(read.as_mut(), cops::sleep(Duration::from_millis(1))).await, Either::Second(())));
     check_eq!(writer.write(&b"kept"[..]).await.0, Ok(4));
@@ -254,7 +254,7 @@ pub async fn completions_without_a_token_wake_by_cid() -> Outcome {
     };
     check_eq!(result, abi_unix::WILL_BE_POSTED);
     let mut waited = false;
-    // Pending without a waker anywhere: only the completion can wake this.
+    // Pending without a stored waker: only the completion can wake this.
     core::future::poll_fn(|_| {
         if waited {
             core::task::Poll::Ready(())

@@ -62,7 +62,7 @@ pub async fn priorities_change_in_every_state() -> Outcome {
         must!(handle.await);
     }
     check_eq!(*order.lock(), [1, 0]);
-    // Running: felt at the next turn.
+    // Running: effective at the next turn.
     let own = cops::current();
     check_eq!(cops::current_priority(), Priority::DEFAULT);
     must!(cops::set_priority(own, priority(33)).map_err(|_| "stale"));
@@ -88,7 +88,7 @@ pub async fn results_and_cancellation() -> Outcome {
 }
 
 pub async fn waking_by_cid() -> Outcome {
-    // The papers' producer and consumer: the queue is plain memory, and the producer wakes whom it knows.
+    // The papers' producer and consumer: the queue is plain memory, and the producer wakes a known cid.
     let queue = Arc::new(Lock::new(alloc::collections::VecDeque::new()));
     let consumer = cops::spawn({
         let queue = queue.clone();
@@ -134,7 +134,7 @@ pub async fn a_hundred_thousand() -> Outcome {
 }
 
 pub async fn futures_of_others_run_here() -> Outcome {
-    // A combinator with wakers of its own, as in the ecosystem's join_all.
+    // A combinator with wakers of its own, as the ecosystem's join_all.
     let barrier = Arc::new(cops::sync::Barrier::new(10));
     let handles: Vec<_> = (0..10)
         .map(|_| {
@@ -150,7 +150,7 @@ pub async fn futures_of_others_run_here() -> Outcome {
     Ok(())
 }
 
-/// The same cases as on the host, against the image that the kernel has mapped here.
+/// Runs the cases that run on the host, on the image that the kernel has mapped here.
 pub async fn the_schedulers_own_suite() -> Outcome {
     use coroutine::{Executor, ReadyWord, Signals, Table};
 
@@ -170,7 +170,7 @@ pub async fn the_schedulers_own_suite() -> Outcome {
     must!(EXECUTOR.initialise(table, &READY, &OneWorker));
     let mut worker = must!(EXECUTOR.worker(0, Signals::default()));
     let mut cases = 0;
-    // A broken promise is a panic, which ends this process with the case's place in the source.
+    // A violated contract is a panic, which ends this process with the case's place in the source.
     coroutine::suite::run(&EXECUTOR, &mut worker, |_| cases += 1);
     check_eq!(cases, coroutine::suite::CASES.len());
     Ok(())

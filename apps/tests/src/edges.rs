@@ -1,4 +1,4 @@
-//! Corners of calls where Linux is the definition: vectors, datagrams, atomic writes, the status of processes that end
+//! Corner cases in which Linux is the definition: vectors, datagrams, atomic writes, the status of processes that end
 //! in several places at once.
 
 use abi_unix::types::{SocketAddress, control, message, open};
@@ -13,17 +13,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use crate::harness::{self, Outcome};
 use crate::{check, check_eq, must};
 
-/// `writev` of these parts.
+/// Makes a `writev` of these parts.
 fn write_vector(descriptor: i32, parts: &[&[u8]]) -> Result<usize, Errno> {
     let vector: Vec<usize> = parts.iter().flat_map(|part| [part.as_ptr() as usize, part.len()]).collect();
-    // SAFETY: the vector and what it names live through the call, which only reads them.
+    // SAFETY: the vector and its parts live through the call, which only reads them.
     unsafe { system::call!(WriteVector, descriptor, vector.as_ptr(), parts.len()) }
 }
 
-/// `readv` into these parts.
+/// Makes a `readv` into these parts.
 fn read_vector(descriptor: i32, parts: &mut [&mut [u8]]) -> Result<usize, Errno> {
     let vector: Vec<usize> = parts.iter_mut().flat_map(|part| [part.as_mut_ptr() as usize, part.len()]).collect();
-    // SAFETY: the vector lives through the call; what it names is ours to be written to.
+    // SAFETY: the vector lives through the call; its parts are exclusively borrowed.
     unsafe { system::call!(ReadVector, descriptor, vector.as_ptr(), parts.len()) }
 }
 
@@ -32,7 +32,7 @@ fn make_non_blocking(descriptor: i32) -> Result<usize, Errno> {
     unsafe { system::call!(FileControl, descriptor, control::SETFL, open::NONBLOCK) }
 }
 
-/// Two datagram sockets that are connected to each other.
+/// Makes two datagram sockets that are connected to each other.
 fn datagram_pair() -> Result<(Descriptor, Descriptor), Errno> {
     let any = SocketAddress { address: [127, 0, 0, 1], port: 0 };
     let (one, two) = (socket::socket(abi_unix::types::SOCK_DGRAM)?, socket::socket(abi_unix::types::SOCK_DGRAM)?);
@@ -44,7 +44,7 @@ fn datagram_pair() -> Result<(Descriptor, Descriptor), Errno> {
 }
 
 pub async fn random_bytes_come_to_the_last_one() -> Outcome {
-    // SAFETY: the kernel writes at most what is ours.
+    // SAFETY: the kernel writes at most to the borrowed buffer.
     let random =
         |buffer: &mut [u8], flags: usize| unsafe { system::call!(GetRandom, buffer.as_mut_ptr(), buffer.len(), flags) };
     let mut seen: Vec<[u8; 8]> = Vec::new();
@@ -61,16 +61,16 @@ pub async fn random_bytes_come_to_the_last_one() -> Outcome {
     seen.sort_unstable();
     seen.dedup();
     check_eq!(seen.len(), count);
-    // The last page is missing: what comes before it is given.
+    // The last page is not mapped: the bytes before it are written.
     let memory = must!(system::memory::map(2 * 4096));
-    // SAFETY: nobody uses the second page.
+    // SAFETY: no code uses the second page.
     must!(unsafe { system::memory::unmap(memory.add(4096), 4096) });
-    // SAFETY: nothing is behind the first page.
+    // SAFETY: no mapping follows the first page.
     let result = unsafe { system::call!(GetRandom, memory, 8192, 0) };
     check!(matches!(result, Ok(1..=4096)), "{result:?}");
-    // SAFETY: nobody uses the rest.
+    // SAFETY: no code uses the rest.
     must!(unsafe { system::memory::unmap(memory, 4096) });
-    // Devices give the same, in pieces.
+    // Devices behave alike, in pieces.
     for name in ["/dev/random", "/dev/urandom"] {
         let device = must!(File::open(name));
         let (count, _) = device.read(alloc::vec![0; 5000]).await;
@@ -87,13 +87,13 @@ pub async fn a_vector_is_one_datagram() -> Outcome {
     let (mut first, mut rest) = ([0; 4], [0; 64]);
     check_eq!(read_vector(two.raw(), &mut [&mut first, &mut [], &mut rest]), Ok(18));
     check_eq!((&first, &rest[..14]), (b"scat", &b"ter and gather"[..]));
-    // What does not fit is lost with its datagram.
+    // Bytes of a datagram beyond the buffer are lost.
     let mut short = [0; 3];
     check_eq!(read_vector(two.raw(), &mut [&mut short]), Ok(3));
     check_eq!(&short, b"sec");
     must!(make_non_blocking(two.raw()));
     check_eq!(read_vector(two.raw(), &mut [&mut short]), Err(Errno::EAGAIN));
-    // A vector of nothing is no datagram, and reads none; an empty write is an empty datagram.
+    // An empty vector is no datagram, and reads none; an empty write is an empty datagram.
     check_eq!(write_vector(one.raw(), &[]), Ok(0));
     check_eq!(write_vector(one.raw(), &[b"", b""]), Ok(0));
     check_eq!(read_vector(two.raw(), &mut [&mut short]), Err(Errno::EAGAIN));
@@ -101,11 +101,11 @@ pub async fn a_vector_is_one_datagram() -> Outcome {
     check_eq!(read_vector(two.raw(), &mut [&mut []]), Ok(0));
     check_eq!(socket::receive_from(two.raw(), &mut rest, message::DONTWAIT).map(|(count, _)| count), Ok(0));
     check_eq!(socket::receive_from(two.raw(), &mut rest, message::DONTWAIT).err(), Some(Errno::EAGAIN));
-    // Too long together, and a bad part: nothing is sent.
+    // Too long together, and a bad part: no datagram is sent.
     let half = alloc::vec![1u8; 40_000];
     check_eq!(write_vector(one.raw(), &[&half, &half]), Err(Errno::EMSGSIZE));
     let parts = [b"good".as_ptr() as usize, 4, 8, 4];
-    // SAFETY: the second part is nobody's, and the kernel finds that out.
+    // SAFETY: the second part is not mapped, which the kernel detects.
     check_eq!(unsafe { system::call!(WriteVector, one.raw(), parts.as_ptr(), 2) }, Err(Errno::EFAULT));
     check_eq!(socket::receive_from(two.raw(), &mut rest, message::DONTWAIT).err(), Some(Errno::EAGAIN));
     Ok(())
@@ -121,7 +121,7 @@ pub async fn a_short_vector_comes_out_of_a_pipe_together() -> Outcome {
     // There is room for the first parts only, so none is written.
     let part = [7u8; 60];
     check_eq!(write_vector(writer.raw(), &[&part, &part]), Err(Errno::EAGAIN));
-    // One that is longer than can be atomic goes as far as there is room.
+    // A write that is too long to be atomic is done as far as there is room.
     let long = [8u8; 3000];
     check_eq!(write_vector(writer.raw(), &[&long, &long]), Ok(100));
     let mut buffer = alloc::vec![0u8; CAPACITY + 1];
@@ -137,7 +137,7 @@ pub async fn a_short_vector_comes_out_of_a_pipe_together() -> Outcome {
     Ok(())
 }
 
-/// `ftruncate`.
+/// Makes an `ftruncate`.
 fn truncate(descriptor: i32, length: i64) -> Result<usize, Errno> {
     // SAFETY: the call has no pointers.
     unsafe { system::call!(Truncate, descriptor, length) }
@@ -164,11 +164,11 @@ pub async fn errors_of_truncating() -> Outcome {
     Ok(())
 }
 
-/// How many workers end at once in [`end_together`].
+/// Number of workers that end at once in [`end_together`].
 const WORKERS: usize = 4;
 
 /// Ends all workers at the same moment with statuses of their own: 40 and the number of the worker. With `exit_group`
-/// the first one's counts, with `exit` that of worker 0.
+/// the first one's status counts, with `exit` that of worker 0.
 pub async fn end_together(whole_process: bool) -> i32 {
     static THERE: AtomicUsize = AtomicUsize::new(0);
     if cops::alloc_cpu(WORKERS - 1).is_err() {
@@ -176,7 +176,7 @@ pub async fn end_together(whole_process: bool) -> i32 {
     }
     for _ in 0..WORKERS {
         cops::spawn(async move {
-            // One on each worker: nobody goes before all have come.
+            // One coroutine on each worker: none continues before all have come.
             THERE.fetch_add(1, Ordering::AcqRel);
             while THERE.load(Ordering::Acquire) < WORKERS {
                 core::hint::spin_loop();
@@ -219,12 +219,11 @@ pub async fn a_handler_takes_itself_away() -> Outcome {
     for round in 1..=3 {
         let before = COUNT.load(Ordering::Relaxed);
         check_eq!(before, round - 1);
-        // What came too late for the last handler may come to this one, at once: that is its interrupt then.
-        // SAFETY: the handler touches an atomic and nothing else.
+        // A completion that came too late for the last handler may interrupt this one at once.
+        // SAFETY: the handler uses an atomic only.
         must!(unsafe { system::interrupt::set_handler(handler, || 0) });
-        // Completions of something more important interrupt this coroutine, which does not pause: the first is handled,
-        // and those after it find no handler. All that come before this coroutine is back are seen without an
-        // interrupt.
+        // Completions of more important calls interrupt this coroutine, which does not pause: the first is handled, and
+        // later ones find no handler. All that come before this coroutine continues are seen without an interrupt.
         let mut naps = Vec::new();
         while COUNT.load(Ordering::Relaxed) == before {
             check!(limit.elapsed() < harness::LIMIT, "no completion interrupts");

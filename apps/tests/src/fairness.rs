@@ -1,7 +1,7 @@
-//! Processor time has an owner: processes that try to have more of it than their budget, and what they leave others.
+//! Accounting of processor time: processes that try to exceed their budget, and the shares of the others.
 //!
-//! A victim that never rests, on as many workers as there are harts, takes all that is left to it. What it had beside
-//! an attacker is compared with the time that has passed, with much room for emulators; what was preferred, by
+//! A victim that never rests, on as many workers as there are harts, takes all the time that it can get. Its time
+//! beside an attacker is compared with the elapsed time, with a large tolerance for emulators; boosts are compared by
 //! counters.
 
 use alloc::sync::Arc;
@@ -21,18 +21,18 @@ use crate::harness::{self, Outcome, until};
 use crate::{check, must};
 
 const MS: u64 = 1_000_000;
-/// What attackers have: a tenth of the time of one hart.
+/// Budget of attackers: a tenth of the time of one hart.
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
-/// Threads of a process that would like to be preferred as often as it has threads.
+/// Threads of a process that tries to be boosted once for each thread.
 const THREADS: usize = 200;
 
-/// How often a process is to be preferred while it counts.
+/// Number of boosts that a process waits for.
 const TURNS: usize = 9;
 
-/// What this program does for the tests below when it is another process.
+/// Runs as another process of the tests below.
 pub async fn act(what: &str) -> i32 {
     match what {
-        // Takes everything that it can get, on all harts.
+        // Takes all the time that it can get, on all harts.
         "take-the-rest" => {
             let harts = harts() as usize;
             let _ = cops::alloc_cpu(harts - 1);
@@ -43,7 +43,7 @@ pub async fn act(what: &str) -> i32 {
             cops::yield_now().await;
             spin()
         }
-        // Asks for its budget again and again, in every form that could be allowed.
+        // Sets its budget again and again, in every form that could be allowed.
         "refill" => loop {
             let start = Instant::now();
             while start.elapsed() < Duration::from_millis(4) {}
@@ -140,15 +140,15 @@ fn spin_in_threads() -> i32 {
     spin()
 }
 
-/// Works whenever it may, until it has been preferred several times. Gives how many visits to programs the harts have
-/// begun from one of these turns to the next: half of the turns came after no more than that.
+/// Works whenever it runs, until it has been boosted several times. Returns the number of visits to programs that the
+/// harts have begun between two of these turns: half of the turns came after at most as many.
 fn take_turns() -> i32 {
     let mut visits = Vec::new();
     let (mut turns, mut last) = (0, 0);
     while visits.len() < TURNS {
         let Ok(own) = scheduling::get(0) else { return 254 };
         if own.boosts > turns {
-            // Refused until the one that has started it allows it.
+            // Refused until the parent allows it.
             let Ok(switches) = system::system::counter(Counter::Switches) else { continue };
             if turns > 0 {
                 visits.push(switches - last);
@@ -179,7 +179,7 @@ async fn end(children: Vec<Child>) -> Outcome {
     Ok(())
 }
 
-/// A process that takes what is left, without a limit of its own.
+/// Starts a process that takes the remaining time, without a limit of its own.
 async fn victim() -> Result<Child, alloc::string::String> {
     let victim = must!(start("take-the-rest", VICTIM));
     must!(scheduling::set_budget(victim.number(), None, 100 * MS));
@@ -187,7 +187,7 @@ async fn victim() -> Result<Child, alloc::string::String> {
     Ok(victim)
 }
 
-/// Lets an attacker with a tenth of a hart do its worst: of all time the victim has three quarters at least.
+/// Runs an attacker with a tenth of a hart: the victim has at least three quarters of all time.
 async fn leaves_the_rest(attack: &str) -> Outcome {
     let victim = victim().await?;
     let attacker = must!(start(attack, Priority::HIGHEST));
@@ -222,7 +222,7 @@ pub async fn calls_in_flight_are_charged() -> Outcome {
     leaves_the_rest("sleep").await
 }
 
-/// What a process was given stays, whatever it chooses for itself within that.
+/// A given budget stays in force, whatever the process chooses within it.
 pub async fn a_given_budget_cannot_be_replaced() -> Outcome {
     let child = must!(start("threads", VICTIM));
     let set = |budget, period| scheduling::set_budget(child.number(), Some(budget), period);
@@ -233,7 +233,7 @@ pub async fn a_given_budget_cannot_be_replaced() -> Outcome {
     }
     must!(set(20 * MS, 1000 * MS));
     check!(set(20 * MS, 100 * MS) == Err(Errno::EPERM), "a parent has taken back what it gave");
-    // Its own choice a process may take back, as far as what it was given.
+    // A process may revoke its own choice, up to the given budget.
     let own = |budget, period| scheduling::set_budget(0, Some(budget), period);
     must!(own(MS, 100 * MS));
     must!(own(20 * MS, 100 * MS));
@@ -241,9 +241,9 @@ pub async fn a_given_budget_cannot_be_replaced() -> Outcome {
     end(alloc::vec![child]).await
 }
 
-/// A process with very many threads that never rest is preferred no more often than one with a single thread.
+/// A process with very many threads that never rest is boosted no more often than one with a single thread.
 pub async fn threads_do_not_multiply_turns() -> Outcome {
-    // This one looks on, and is not to wait for its own turn among those that starve.
+    // This one observes, and must not wait for its own turn among the starving ones.
     must!(cops::set_priority(cops::current(), Priority::HIGHEST));
     let many = must!(start("threads", ATTACKER));
     must!(scheduling::set_budget(many.number(), None, 100 * MS));
@@ -256,12 +256,12 @@ pub async fn threads_do_not_multiply_turns() -> Outcome {
     end(alloc::vec![many, single]).await?;
     result?;
     let (of_many, of_single) = (must!(of_many).boosts, must!(of_single).boosts);
-    // It has been there for longer, and looks find one of each.
+    // The first process has run for longer, and the counts are read one after the other.
     check!(of_many <= 4 * of_single + 8, "{of_many} boosts beside {of_single}");
     Ok(())
 }
 
-/// What has used up its budget is not preferred, however long it waits.
+/// A process that has used up its budget is not boosted, however long it waits.
 pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
     let victim = victim().await?;
     must!(cops::set_priority(cops::current(), Priority::HIGHEST));
@@ -278,8 +278,8 @@ pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
     Ok(())
 }
 
-/// Two processes, which never use up their budgets together, claim everything for hundreds of threads that never rest.
-/// One that starves beside them has its turns long before each of those has had one.
+/// Two processes, which never use up their budgets together, claim the highest priority for hundreds of threads that
+/// never rest. A starving process beside them has its turns long before each of those has had one.
 pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
     must!(cops::set_priority(cops::current(), Priority::HIGHEST));
     must!(scheduling::set_starvation_bound(Some(100 * MS)));

@@ -9,7 +9,7 @@ use cops::{Errno, system};
 use crate::harness::Outcome;
 use crate::{check, check_eq, must};
 
-/// Addresses that no process reads from: nothing is mapped there, and the kernel's image.
+/// Addresses from which no process can read: an unmapped one, and the kernel's image.
 const UNMAPPED: usize = 0x2000;
 const KERNEL: usize = 0xffff_ffff_8020_0000;
 
@@ -37,7 +37,7 @@ pub async fn written_and_read_back() -> Outcome {
     check!(must!(cops::file::read("/tmp/file").await) == contents[..5]);
     must!(cops::file::remove("/tmp/file"));
     check_eq!(File::open("/tmp/file").err(), Some(Errno::ENOENT));
-    // Still there for who has it open.
+    // Still readable through the open descriptor.
     check_eq!(must!(file.status()).size, 5);
     Ok(())
 }
@@ -100,7 +100,7 @@ pub async fn vectors() -> Outcome {
     check_eq!(unsafe { system::call!(WriteVector, writer.raw(), parts.as_ptr(), 3) }, Ok(7));
     let (mut one, mut two) = ([0u8; 2], [0u8; 9]);
     let parts = [one.as_mut_ptr() as usize, 2, two.as_mut_ptr() as usize, 9];
-    // SAFETY: the vector names our own memory.
+    // SAFETY: the vector names this test's memory.
     check_eq!(unsafe { system::call!(ReadVector, reader.raw(), parts.as_ptr(), 2) }, Ok(7));
     check_eq!((&one, &two[..5]), (b"ab", &b"cdefg"[..]));
     Ok(())
@@ -129,7 +129,7 @@ pub async fn directories() -> Outcome {
     Ok(())
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 fn list(path: &str) -> Result<Vec<Vec<u8>>, Errno> {
     let directory = File::open_with(path, open::RDONLY | open::DIRECTORY)?;
     let mut names = Vec::new();

@@ -1,8 +1,8 @@
-//! How tests are written and judged.
+//! The form and the execution of tests.
 //!
 //! Every test runs in a process of its own, started by the suite with `--one NAME`: a panic, a fault or a hang is then
-//! a failure of that test, and whatever the test leaves behind goes with its process. The suite waits no longer than
-//! the limit and kills what has not ended by then. The next test begins when all processes of the one before have gone.
+//! a failure of that test, and its resources are freed with its process. The suite kills a test that has not ended at
+//! its limit. The next test begins when all processes of the one before have gone.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -15,19 +15,19 @@ use cops::process::{Child, Command, Ending};
 use cops::time::{Duration, Instant};
 use cops::{Errno, println};
 
-/// How long a test waits for what must happen. Nothing takes that long: it ends a hang, on however slow a host.
+/// Longest wait of a test for an event. No event takes that long: it ends a hang, on however slow a host.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// How long a whole test may take, for the same reason.
+/// Longest time of a whole test, for the same reason.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
 
-/// What a test ends with: nothing, or what was wrong.
+/// The result of a test: the error is the failure.
 pub type Outcome = Result<(), String>;
 
 type Body = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A test.
 pub struct Test {
-    /// Its name, which is also how it is started alone.
+    /// Name of the test, with which it can be started alone.
     pub name: &'static str,
     /// Makes its coroutine.
     pub body: fn() -> Body,
@@ -65,7 +65,7 @@ macro_rules! check_eq {
     };
 }
 
-/// The value of a result, or the end of the test.
+/// Unwraps a result, or ends the test with its error.
 #[macro_export]
 macro_rules! must {
     ($result:expr) => {
@@ -78,7 +78,7 @@ macro_rules! must {
     };
 }
 
-/// Runs a test in a process of its own; prints and tells whether it passed.
+/// Runs a test in a process of its own; prints the result and returns whether it passed.
 pub async fn run(test: &Test) -> bool {
     let start = Instant::now();
     let processes = counter(Counter::Processes);
@@ -92,7 +92,7 @@ pub async fn run(test: &Test) -> bool {
         Err(error) => Err(alloc::format!("its process could not be started: {error}")),
     };
     if verdict.is_err() && cops::process::number() == 1 {
-        // What it has started and not ended must not be the next ones' trouble.
+        // Processes that the test has left behind must not disturb later tests.
         // SAFETY: the call has no pointers.
         let _ = unsafe { cops::system::call!(Kill, -1i64, abi_unix::types::signal::KILL) };
     }
@@ -109,7 +109,7 @@ pub async fn run(test: &Test) -> bool {
     verdict.is_ok()
 }
 
-/// As [`wait`], but takes the statuses of orphans too: the suite is usually the machine's first program.
+/// Waits as [`wait`] does, but takes the statuses of orphans too: the suite is usually the machine's first program.
 async fn wait_for_test(child: &Child) -> Option<cops::system::Result<Ending>> {
     let ended = async {
         loop {
@@ -130,10 +130,10 @@ async fn wait_for_test(child: &Child) -> Option<cops::system::Result<Ending>> {
     }
 }
 
-/// Where this program is.
+/// Path of this program.
 pub const OWN_PATH: &str = "/bin/tests";
 
-/// Waits for a process; after [`LIMIT`] it is killed and waited for, and the answer is `None`.
+/// Waits for a process; at [`LIMIT`] it is killed and waited for, and the result is `None`.
 pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
     match cops::timeout(LIMIT, child.wait()).await {
         Ok(ending) => Some(ending),
@@ -145,23 +145,23 @@ pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
     }
 }
 
-/// Makes a call as it is.
+/// Makes a call directly.
 pub fn call(call: SystemCall, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the tests pass addresses of their own buffers or such that nobody can reach.
+    // SAFETY: the tests pass addresses of their own buffers or unreachable ones.
     abi_unix::errno::decode(unsafe { cops::system::syscall(call as usize, arguments) })
 }
 
-/// What the kernel says in the auxiliary vector; 0 if it says nothing.
+/// Returns a value of the kernel's auxiliary vector; 0 if it has none.
 pub fn told(key: u64) -> usize {
     cops::system::start::auxiliary_value(key).unwrap_or(0) as usize
 }
 
-/// Starts this program to do one of [`crate::acts`] in another process.
+/// Starts this program as another process with one of [`crate::acts`].
 pub fn act(name: &str) -> cops::system::Result<Child> {
     Command::new(OWN_PATH).argument("--act").argument(name).spawn()
 }
 
-/// The same, and waits for its end.
+/// Starts an act and waits for its end.
 pub async fn ending_of_act(name: &str) -> Result<Ending, String> {
     let child = must!(act(name));
     match wait(&child).await {
@@ -179,12 +179,12 @@ pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     .await
 }
 
-/// One of the kernel's counters.
+/// Reads one of the kernel's counters.
 pub fn counter(counter: Counter) -> Result<u64, String> {
     Ok(must!(cops::system::system::counter(counter)))
 }
 
-/// Waits until a counter is back at (or below) a value, which the kernel's own coroutines bring it to.
+/// Waits until a counter is back at (or below) a value, to which the kernel's own coroutines bring it.
 ///
 /// Calls in flight are counted over all processes, and the harness has an alarm and a wait of its own, which come and
 /// go.
@@ -214,7 +214,7 @@ pub async fn reaches(which: Counter, value: u64) -> Outcome {
     }
 }
 
-/// Waits until a condition holds that some process brings about; the test's own limit bounds it.
+/// Waits until a process brings a condition about; the test's own limit bounds the wait.
 pub async fn until(mut condition: impl FnMut() -> cops::system::Result<bool>) -> Outcome {
     while !must!(condition()) {
         cops::sleep(Duration::from_millis(2)).await;
@@ -222,7 +222,7 @@ pub async fn until(mut condition: impl FnMut() -> cops::system::Result<bool>) ->
     Ok(())
 }
 
-/// Whether a result is one of these errors.
+/// Returns whether a result is one of these errors.
 pub fn is_one_of<T>(result: &Result<T, Errno>, errors: &[Errno]) -> bool {
     result.as_ref().err().is_some_and(|error| errors.contains(error))
 }

@@ -1,4 +1,4 @@
-//! Processes that mean harm: to shared pages, to the ring, to everybody's time, and with random calls.
+//! Hostile processes: attacks on shared pages, on the ring, on everybody's time, and with random calls.
 
 use abi_unix::Counter;
 use abi_unix::types::signal;
@@ -24,13 +24,13 @@ pub async fn nonsense_in_the_completion_ring() -> Outcome {
     Ok(())
 }
 
-/// More processes than harts that never rest, as important as this one: everybody gets a turn.
+/// More processes than harts that never rest, as important as this one: each gets turns.
 pub async fn processes_that_never_rest_share_the_machine() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
         children.push(must!(harness::act("spin")));
     }
-    // This one gets its turns, or the test does not end; and so do they.
+    // This process gets its turns, or the test does not end; and so do they.
     for _ in 0..20 {
         cops::sleep(Duration::from_millis(2)).await;
     }
@@ -44,7 +44,7 @@ pub async fn processes_that_never_rest_share_the_machine() -> Outcome {
     Ok(())
 }
 
-/// A process that ends with unimportant calls in flight is over soon, although others never rest.
+/// A process that ends with unimportant calls in flight is gone soon, although others never rest.
 pub async fn unimportant_calls_do_not_hold_an_end_up() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
@@ -61,13 +61,13 @@ pub async fn unimportant_calls_do_not_hold_an_end_up() -> Outcome {
     Ok(())
 }
 
-/// What is less important, in however many processes, does not keep what is more important from its turns.
+/// Less important processes, however many, do not keep a more important one from its turns.
 pub async fn unimportant_processes_do_not_delay_important_ones() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
         children.push(must!(harness::act("spin-unimportant")));
     }
-    // They have begun, and said how important they are.
+    // They have begun, and published their priority.
     for child in &children {
         until(|| Ok(scheduling::get(child.number())?.priority == 60)).await?;
     }
@@ -86,7 +86,7 @@ pub async fn unimportant_processes_do_not_delay_important_ones() -> Outcome {
 /// A million random calls from four processes at once (a fiftieth of that in VS-mode), and everything still works.
 pub async fn a_million_random_calls() -> Outcome {
     let (free, in_flight) = (counter(Counter::FramesFree)?, counter(Counter::CallsInFlight)?);
-    // QEMU forgets its translations at each call from VS-mode, which would make a million a matter of hours.
+    // QEMU drops its translations at each call from VS-mode, so a million would take hours.
     let calls = if cops::system::interrupt::is_in_hardware() { "5000" } else { "250000" };
     let mut children = Vec::new();
     for seed in 1..=4u32 {
@@ -95,11 +95,11 @@ pub async fn a_million_random_calls() -> Outcome {
     for child in &children {
         check_eq!(must!(child.wait().await), Ending::Exited(0));
     }
-    // The ends of unimportant calls come when nothing else is to be done.
+    // The ends of unimportant calls come when no process is busy any more.
     harness::returns_to(Counter::CallsInFlight, in_flight).await?;
-    // The kernel's tables may have grown; its memory must not be gone.
+    // The kernel's tables may have grown; its memory must not be lost.
     harness::reaches(Counter::FramesFree, free.saturating_sub(500)).await?;
-    // And it still serves.
+    // And other processes still work.
     check_eq!(harness::ending_of_act("return").await?, Ending::Exited(7));
     Ok(())
 }

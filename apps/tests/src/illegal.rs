@@ -11,11 +11,11 @@ use cops::system;
 use crate::harness::Outcome;
 use crate::{check, check_eq, must};
 
-/// In the kernel's half of the address space.
+/// An address in the kernel's half of the address space.
 const KERNEL: usize = 0xffff_ffc0_8020_0000;
-/// Below everything that is mapped.
+/// An address below all mappings.
 const UNMAPPED: usize = 0x2000;
-/// A descriptor that nobody has.
+/// A descriptor that is never open.
 const CLOSED: usize = 777;
 
 /// Makes a call with arguments that it refuses, or that reach only memory made for this.
@@ -232,7 +232,7 @@ pub async fn calls() -> Outcome {
         (Rename, &[here, missing, here, path(c"/tmp/x"), 0], &[ENOENT]),
         (Rename, &[here, existing, here, path(c"/tmp/x"), 1 << 20], &[EINVAL]),
         (GetRandom, &[buffer, 1, 1 << 20], &[EINVAL]),
-        // From the pool of those who wait, and without waiting.
+        // From the pool that can block, with the flag not to block.
         (GetRandom, &[buffer, 1, 2 | 4], &[EINVAL]),
         (Spawn, &[missing, 0, 0, 0, 0], &[ENOENT]),
         (WorkerWake, &[7], &[EINVAL, ESRCH, ENOENT]),
@@ -248,7 +248,7 @@ pub async fn calls() -> Outcome {
             which.name()
         );
     }
-    // Numbers that nobody has.
+    // Numbers of no call.
     for number in [0usize, 1, 16, 1000, 0xffe, 0xfff, 0x1009, 0x8000, 0xffff, 0xfff | ASYNCHRONOUS] {
         // SAFETY: there is no such call.
         let result = decode(unsafe { system::syscall(number, [usize::MAX; 6]) });
@@ -265,7 +265,7 @@ pub async fn calls() -> Outcome {
     Ok(())
 }
 
-/// Every call with an address, in turn with addresses that are not there.
+/// Makes every call with an address, in turn with unmapped addresses.
 pub async fn addresses() -> Outcome {
     use SystemCall::*;
     let things = Things::new()?;
@@ -287,7 +287,7 @@ pub async fn addresses() -> Outcome {
     let (address, monotonic) = (things.address.as_ptr() as usize, clock::MONOTONIC as usize);
     let _ = private;
 
-    // Arguments with which each call would work, and which of them are addresses to be made wrong.
+    // Arguments with which each call would work, and the indexes of the addresses to be made wrong.
     let cases: &[(SystemCall, [usize; 6], &[usize])] = &[
         (GetCurrentDirectory, [buffer, 100, 0, 0, 0, 0], &[0]),
         (MakeDirectory, [here, other, 0, 0, 0, 0], &[1]),
@@ -340,7 +340,7 @@ pub async fn addresses() -> Outcome {
                 let mut arguments = *arguments;
                 arguments[*position] = address;
                 let result = call(*which, &arguments);
-                // A length that can be read, but is none.
+                // A length that can be read, but is invalid.
                 let bad_length = address == code && *position > 0 && result == Err(Errno::EINVAL);
                 check!(
                     result == Err(Errno::EFAULT) || bad_length,
@@ -350,9 +350,9 @@ pub async fn addresses() -> Outcome {
             }
         }
     }
-    // Half of a buffer is there: what cannot be written is an error, or a shorter result.
+    // Half of a buffer is mapped: the result is an error, or shorter.
     let memory = must!(system::memory::map(8192));
-    // SAFETY: nobody uses the second page.
+    // SAFETY: no code uses the second page.
     must!(unsafe { system::memory::unmap(memory.wrapping_add(4096), 4096) });
     let edge = memory as usize + 4090;
     must!(system::file::seek(things.file.raw(), 0, 0));
@@ -360,8 +360,8 @@ pub async fn addresses() -> Outcome {
     check!(matches!(result, Err(Errno::EFAULT) | Ok(0..=6)), "{result:?}");
     check_eq!(call(GetTime, &[monotonic, edge]), Err(Errno::EFAULT));
     check_eq!(call(SystemName, &[edge]), Err(Errno::EFAULT));
-    // A path that runs into nothing.
-    // SAFETY: the first page is ours.
+    // A path that runs into unmapped memory.
+    // SAFETY: the first page is this test's.
     unsafe { memory.wrapping_add(4090).write_bytes(b'x', 6) };
     check_eq!(call(Open, &[here, edge, 0, 0]), Err(Errno::EFAULT));
     Ok(())
@@ -369,11 +369,11 @@ pub async fn addresses() -> Outcome {
 
 fn here_is_code() {}
 
-/// The asynchronous form of a wrong call answers at once, with the same error.
+/// The asynchronous form of a wrong call returns the same error at once.
 pub async fn asynchronous_forms() -> Outcome {
     for which in SystemCall::ALL {
         let ends = matches!(which, SystemCall::Exit | SystemCall::ExitGroup);
-        // These have nothing that could be wrong.
+        // These have no argument that could be wrong.
         let harmless = which.arguments().is_empty()
             || matches!(
                 which,

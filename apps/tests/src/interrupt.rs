@@ -1,4 +1,4 @@
-//! User interrupts: what a busy worker learns while it does not pause.
+//! User interrupts of a busy worker that does not pause.
 
 use abi_unix::Counter;
 use cops::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use cops::{Priority, State};
 use crate::harness::{LIMIT, Outcome, counter};
 use crate::{check, check_eq, must};
 
-/// Sums that go wrong if an interrupt changes a floating-point register.
+/// Computes sums that are wrong if an interrupt changes a floating-point register.
 #[inline(never)]
 fn compute(steps: u32) -> [f64; 8] {
     let mut sums = [0.0f64; 8];
@@ -26,14 +26,14 @@ pub async fn a_busy_worker_learns_of_completions() -> Outcome {
     for _ in 0..200 {
         let sleeper = cops::spawn_at(Priority::HIGHEST, async { cops::macros::nanosleep(3_000_000).await.0 });
         let cid = sleeper.cid();
-        // It goes first, and waits.
+        // The sleeper runs first, and waits.
         cops::yield_now().await;
         if cops::executor().state(cid) != Ok(State::Blocked) {
-            // On a slow machine the nap may be over already: then this try says nothing.
+            // On a slow machine the nap may be over already: then this try has no result.
             check_eq!(must!(sleeper.await), Ok(0));
             continue;
         }
-        // From here on nothing looks at the ring: only an interrupt can make the sleeper ready.
+        // From here on this worker does not look at the ring: only an interrupt can make the sleeper ready.
         let start = Instant::now();
         while cops::executor().state(cid) == Ok(State::Blocked) {
             check_eq!(compute(200), expected);
@@ -60,8 +60,8 @@ pub async fn less_important_completions_do_not_interrupt() -> Outcome {
         while cops::executor().state(cid) == Ok(State::Ready) {
             cops::time::sleep(Duration::from_micros(100)).await;
         }
-        // On a slow machine the nap may be over already, and be noticed in the ordinary way; then the try says nothing,
-        // and the next nap is longer.
+        // On a slow machine the nap may be over already, and be noticed in the ordinary way; then the try has no
+        // result, and the next nap is longer.
         let in_time = start.elapsed() < nap / 2;
         if !in_time {
             check_eq!(must!(sleeper.await), Ok(0));
@@ -72,7 +72,7 @@ pub async fn less_important_completions_do_not_interrupt() -> Outcome {
         }
         let state = cops::executor().state(cid);
         check_eq!(must!(sleeper.await), Ok(0));
-        // It has been over for long, but nobody has looked.
+        // The nap has been over for long, but the ring was not read.
         check_eq!(state, Ok(State::Blocked));
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub async fn less_important_completions_do_not_interrupt() -> Outcome {
 }
 
 pub async fn returning_without_an_interrupt_is_an_error() -> Outcome {
-    // SAFETY: there is nothing to return from, so that nothing changes.
+    // SAFETY: there is no interrupt to return from, so no register changes.
     let result = unsafe { cops::system::syscall(abi_unix::SystemCall::InterruptReturn as usize, [0; 6]) };
     check_eq!(abi_unix::errno::decode(result), Err(cops::Errno::EINVAL));
     Ok(())

@@ -1,5 +1,5 @@
-//! Where a process's memory lies: elsewhere each time, with nothing below the stack, and without a word about the
-//! kernel's.
+//! The layout of a process's memory: randomised, with a guard below the stack, and without a trace of the kernel's
+//! addresses.
 
 use abi_unix::authority::Held;
 use abi_unix::trace::{HART_WORDS, PROCESS_WORDS};
@@ -14,16 +14,16 @@ use crate::harness::{self, Outcome, told};
 use crate::{check, check_eq, must};
 
 const PAGE: usize = 4096;
-/// Bytes below the first stack in which nothing can lie, and of the stack.
+/// Bytes of the guard below the first stack, and of the stack.
 const GUARD: usize = 1 << 20;
 const STACK: usize = 8 << 20;
 
-/// Addresses of this process: what `mmap` chose, the stack, the start of `brk`, the scheduler's image, the process
+/// Returns addresses of this process: of an `mmap`, the stack, the start of `brk`, the scheduler's image, the process
 /// page.
 fn addresses() -> Result<[usize; 5], Errno> {
     let local = 0u8;
     let mapped = system::memory::map(PAGE)? as usize;
-    // SAFETY: the call only asks.
+    // SAFETY: the call only queries.
     let end = unsafe { system::memory::set_break(0) };
     // The runtime's coroutines are polled on the first worker's stack, near whose top the arguments lie.
     let stack = core::hint::black_box(&raw const local) as usize / PAGE;
@@ -67,12 +67,12 @@ pub async fn addresses_are_others_each_time() -> Outcome {
         same += usize::from(own == one) + usize::from(own == other) + usize::from(one == other);
         check!(*one < 1 << 38 && *other < 1 << 38);
     }
-    // One in more than a hundred thousand for each of the fifteen.
+    // Equal by chance in one of more than a hundred thousand cases for each of the fifteen.
     check!(same <= 1, "{own:x?} {one:x?} {other:x?}");
     Ok(())
 }
 
-/// Where the first stack begins: the program's path is the last thing at its top.
+/// Returns the top of the first stack: the program's path is the last item below it.
 fn stack_top() -> usize {
     // SAFETY: the kernel puts a string there, which stays.
     let path = unsafe { core::ffi::CStr::from_ptr(told(auxiliary::EXECFN) as *const core::ffi::c_char) };
@@ -89,16 +89,16 @@ pub async fn nothing_fits_below_the_stack() -> Outcome {
     for place in [bottom, bottom - PAGE, bottom - 2 * PAGE, bottom - GUARD / 2, bottom - GUARD] {
         check_eq!(map(place).err(), Some(Errno::EEXIST));
     }
-    // Whoever wants something near the stack gets it elsewhere.
+    // A hint near the stack is not followed.
     // SAFETY: a new mapping.
     let near = must!(unsafe {
         let flags = mapping::PRIVATE | mapping::ANONYMOUS;
         system::memory::map_with(bottom - PAGE, PAGE, both, flags, -1, 0)
     });
     check!(!(bottom - GUARD..top).contains(&(near as usize)));
-    // Below the guard there is room: nobody is robbed of more than that.
+    // Below the guard there is room: no more than the guard is reserved.
     let below = must!(map(bottom - GUARD - PAGE));
-    // SAFETY: nobody uses them.
+    // SAFETY: no code uses them.
     unsafe {
         must!(system::memory::unmap(near, PAGE));
         must!(system::memory::unmap(below, PAGE));
@@ -106,7 +106,7 @@ pub async fn nothing_fits_below_the_stack() -> Outcome {
     Ok(())
 }
 
-/// Whether a word could be an address of the kernel. Small negative numbers are errors, and all ones "none".
+/// Returns whether a word could be an address of the kernel. Small negative numbers are errors, and all ones "none".
 fn is_of_the_kernel(word: u64) -> bool {
     (0xffff_ffc0_0000_0000..0xffff_ffff_ffff_0000).contains(&word)
 }
@@ -127,7 +127,7 @@ pub async fn kernel_addresses_are_not_told() -> Outcome {
         // SAFETY: all of that is mapped, and may change while it is read.
         words.extend((start..start + length).step_by(8).map(|at| unsafe { (at as *const u64).read_volatile() }));
     }
-    // The random bytes may be anything.
+    // The random bytes can have any value.
     let random = told(auxiliary::RANDOM);
     for at in [random, random + 8] {
         if let Some(place) = at.checked_sub(first) {
