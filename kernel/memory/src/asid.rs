@@ -165,6 +165,7 @@ impl Identifiers {
 
     fn renew(&self, slow: &mut Slow, old: Context) -> Context {
         let generation = self.generation.load(Relaxed);
+        // A space that a hart runs keeps its identifier: the reservation moves on to the new generation.
         if old != Context(0) {
             let kept = Context::new(generation, old.number());
             let mut held = false;

@@ -98,6 +98,7 @@ impl Buddy {
         if order > MAX_ORDER {
             return None;
         }
+        // Bit set of the orders from `order` on that have a free block.
         let large_enough = self.nonempty >> order << order;
         if large_enough == 0 {
             return None;
@@ -159,6 +160,7 @@ impl Buddy {
             match self.record(buddy) {
                 Some(record) if record.state.load(Relaxed) == FREE + order as u32 => {
                     self.unlink(buddy, order);
+                    // The joined block begins at the lower of the two.
                     number &= buddy;
                     order += 1;
                 }

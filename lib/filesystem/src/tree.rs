@@ -340,6 +340,8 @@ impl Filesystem {
             Replacement::Replace | Replacement::Exchange => Error::Busy,
         })?;
 
+        // From here on directories do not move. The walks held no lock when they returned, so both names are looked up
+        // again.
         let _one_at_a_time = self.shared.rename.lock();
         let mut pair = Pair::lock(&self.shared, &old.directory, &new.directory);
         let source = pair.source()?.find(old_name).ok_or(Error::NotFound)?;
@@ -351,6 +353,7 @@ impl Filesystem {
         let target = target.map(|entry| (entry.inode, entry.kind));
         let source_is_directory = source.1 == FileKind::Directory;
 
+        // Checks come first: a rename that fails has changed nothing.
         match (replacement, target) {
             (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
             (Replacement::Exchange, None) => return Err(Error::NotFound),
@@ -363,9 +366,11 @@ impl Filesystem {
         if !source_is_directory && (old.has_trailing_slash || new_slash_counts) {
             return Err(Error::NotADirectory);
         }
+        // A directory must not become its own descendant.
         if source_is_directory && self.shared.is_above(source.0, new.directory.index) {
             return Err(Error::InvalidArgument);
         }
+        // A target above the source is not empty, and an exchange would put it below itself.
         if let Some((target, FileKind::Directory)) = target
             && self.shared.is_above(target, old.directory.index)
         {
@@ -374,6 +379,7 @@ impl Filesystem {
                 Replacement::Replace | Replacement::Refuse => Error::DirectoryNotEmpty,
             });
         }
+        // Two names of one file: POSIX demands that both stay.
         if target.is_some_and(|target| target.0 == source.0) {
             return Ok(());
         }

@@ -175,6 +175,7 @@ pub(crate) fn walk<'shared, 'path>(
             if links > MAX_SYMBOLIC_LINKS {
                 return Err(Error::TooManySymbolicLinks);
             }
+            // The walk goes on with the target and the rest of the path, from the link's directory or from the root.
             let made = splice(link, &path.bytes()[step.name.end..])?;
             if made[0] == b'/' {
                 directory = Held::root(shared);

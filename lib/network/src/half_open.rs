@@ -237,6 +237,7 @@ impl Host {
         let listener = ListenerId { index: listener_index, generation };
         let offer = Offer::of(&request);
         let ours = initial_sequence_number(&self.sequence_numbers, key, now);
+        // A record if the backlog allows one, else a cookie.
         let made = if half_open < backlog {
             let receive_buffer = receive_buffer as u32;
             let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
@@ -366,6 +367,7 @@ impl Host {
         }
         let receive_buffer = clamped(listener.options.receive_buffer) as u32;
         let key = Key::new(segment.local, segment.remote);
+        // The acknowledgement is one beyond the cookie, and the segment one beyond the request.
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         let Some(size) = opened_cookie(&self.cookies, key, theirs, ours, now) else {
             return Some(answer);
@@ -420,6 +422,7 @@ impl Host {
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return Established::Invalid;
         };
+        // The socket has sent its answer; now it gets the acknowledgement that has just arrived.
         poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
         if !matches!(wire.socket().state(), State::Established | State::CloseWait) {
             // Its sequence number is not in the window.

@@ -295,9 +295,11 @@ impl Host {
             wire.acknowledged = segment.acknowledgement;
             poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
+            // The other side's bytes begin behind its SYN.
             if wire.seen.state == State::SynSent {
                 wire.next_expected = segment.sequence.wrapping_add(1);
             }
+            // This segment has brought the connection into TIME-WAIT: it has the numbers for the record.
             if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {
                 wire.remains = Remains::of(&segment);
             }
@@ -306,6 +308,7 @@ impl Host {
             }
             return;
         }
+        // Not a connection: in turn a request, a record of an ended connection, a listener, a cookie.
         if let Some(index) = self.half_open.find(key) {
             self.half_open_input(index, via, segment, frame, answer, now);
             return;
@@ -361,6 +364,7 @@ impl Host {
             return;
         };
         self.counters.challenges += 1;
+        // smoltcp acknowledges a segment from before its window: give it one in the other side's name.
         let mirrored =
             Course { key: Key::new(key.remote(), key.local()), hardware: [course.hardware[1], self.hardware], via };
         let repeated = mirrored.segment(TcpControl::None, wire.next_number().wrapping_sub(1), wire.acknowledged);
@@ -532,6 +536,7 @@ impl Host {
         }
         wire.look_at_arrivals(now);
         let wanted = self.interfaces.of(wire.via).poll_at(now, &wire.sockets);
+        // If smoltcp would send now, do so, unless it is only an acknowledgement that may wait.
         let at = match (wanted, deadline) {
             (Some(wanted), _) if wanted <= now => match (wire.acknowledge_later(now), deadline) {
                 (None, _) => return Next::Now,

@@ -110,6 +110,7 @@ impl<T> Table<T> {
         if new == 0 {
             return;
         }
+        // Linear hashing: chain `new` takes the entries of the chain without its highest bit whose hash has that bit.
         let old = (new & self.mask >> 1) as usize;
         let mut at = core::mem::replace(&mut self.chains[old], NONE);
         while at != NONE {
@@ -126,6 +127,7 @@ impl<T> Table<T> {
         let Some(mut at) = self.chains.pop() else { return };
         let left = self.chains.len() as u32;
         let chain = (left & self.mask >> 1) as usize;
+        // The last chain with the highest bit is gone.
         if left == self.mask.div_ceil(2) {
             self.mask >>= 1;
         }
