@@ -1,4 +1,4 @@
-//! What happens at limits: nothing is lost when a call is refused.
+//! Calls at limits: a refused call loses no data.
 
 use abi_unix::Counter;
 use abi_unix::types::limit;
@@ -17,7 +17,7 @@ use crate::{check, check_eq, must};
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
-/// Opens files until there is no descriptor left.
+/// Opens files until no descriptor is left.
 fn take_all_descriptors() -> Result<Vec<File>, Errno> {
     let mut files = Vec::new();
     loop {
@@ -39,7 +39,7 @@ pub async fn a_refused_accept_leaves_the_connection() -> Outcome {
     for _ in 0..3 {
         check_eq!(listener.accept().await.err(), Some(Errno::EMFILE));
     }
-    // As on Linux: nobody waits for a connection for which there would be no descriptor.
+    // As on Linux: the call does not wait for a connection for which there would be no descriptor.
     check_eq!(system::network::accept(idle.descriptor().raw()).err(), Some(Errno::EMFILE));
     files.truncate(1);
     let (server, _) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
@@ -61,11 +61,11 @@ pub async fn more_calls_than_may_be_in_flight() -> Outcome {
             reads.push(cops::spawn(async move { reader.read([0u8; 1].to_vec()).await.0 }));
         }
     }
-    // The kernel takes as many as it may, and the rest waits here.
+    // The kernel takes as many as its limit, and the rest waits in the runtime.
     reaches(Counter::CallsInFlight, 65_536).await?;
     cops::sleep(Duration::from_millis(10)).await;
     check!(counter(Counter::CallsInFlight)? < 65_536 + 100);
-    // One of those that wait here is dropped, and takes no turn of the others with it.
+    // One of the waiting coroutines is dropped, and must not take a turn of the others with it.
     let dropped = must!(reads.pop().ok_or("no reads"));
     dropped.cancel();
     check_eq!(dropped.await, Err(cops::Cancelled));
@@ -83,7 +83,7 @@ pub async fn more_calls_than_may_be_in_flight() -> Outcome {
 }
 
 pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
-    // Sockets are to run out, and not the memory that this process and those that it starts may have together.
+    // Sockets are to run out, and not the memory that this process and its children may have together.
     let infinity = abi_unix::types::limit::INFINITY;
     must!(system::process::set_limit(0, abi_unix::types::limit::KERNEL_MEMORY, infinity, infinity));
     let mut hoarders = Vec::new();
@@ -97,7 +97,7 @@ pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
         check_eq!(must!(ready).0, Ok(6));
         hoarders.push(hoarder);
     }
-    // Others still get some, and give them back; and nobody has taken anything of other kinds.
+    // Other processes still get some, and return them; and other resources are not affected.
     for _ in 0..3 {
         let mut sockets = Vec::new();
         for _ in 0..20 {
@@ -111,7 +111,7 @@ pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
         must!(hoarder.kill());
         check_eq!(harness::wait(hoarder).await, Some(Ok(Ending::Killed(9))));
     }
-    // All of theirs can be had again by somebody else.
+    // Another process can have all of theirs.
     let mut sockets = Vec::new();
     for _ in 0..1500 {
         sockets.push(must!(cops::system::network::socket(abi_unix::types::SOCK_DGRAM)));
@@ -122,7 +122,7 @@ pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
 pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
     let memory = counter(Counter::FramesTotal)? * 4096;
     let (most, more) = (alloc::format!("{}", memory / 100 * 50), alloc::format!("{}", memory / 100 * 60));
-    // The two together may have everything: there is only the killer between them.
+    // The two together have no limit: only the OOM killer can stop them.
     for which in [limit::KERNEL_MEMORY, limit::FILE_MEMORY] {
         must!(system::process::set_limit(0, which, limit::INFINITY, limit::INFINITY));
     }
@@ -134,7 +134,7 @@ pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
         let hoarder = must!(hoarder.descriptor(1, output).spawn());
         let ready = cops::timeout(LIMIT, reader.read(alloc::vec![0; 16])).await;
         check_eq!(must!(ready).0, Ok(6));
-        // Only if the other one goes is there memory for this one, which has less when it runs out.
+        // Only if the other one is killed is there memory for this one, which has less when memory runs out.
         let innocent = Command::new(harness::OWN_PATH).argument("--act").argument("touch").argument(&more);
         let innocent = must!(innocent.spawn());
         let ending = harness::wait(&innocent).await;

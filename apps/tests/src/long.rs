@@ -1,4 +1,4 @@
-//! Long calls: the kernel looks in the middle of them whether somebody else is to run, and counts how often.
+//! Long calls: the kernel checks in the middle of them whether its hart is wanted, and counts the checks.
 
 use alloc::string::String;
 use alloc::vec;
@@ -19,13 +19,13 @@ const HERE: usize = -100i32 as usize;
 const PATH: &core::ffi::CStr = c"/tmp/large";
 /// Bytes of a file or a mapping.
 const LARGE: usize = 24 << 20;
-/// Bytes of a step, at most.
+/// Largest number of bytes of a step.
 const STEP: usize = 64 << 10;
-/// Entries of a table in a step, at most.
+/// Largest number of table entries in a step.
 const ENTRIES: usize = 64;
 const WAITERS: usize = 20_000;
 
-/// Makes a call, in which the kernel is to look so often whether the hart is wanted for something else.
+/// Makes a call in which the kernel has to make this many checks.
 fn in_steps<T>(name: &str, looks: usize, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let before = counter(Counter::Looks)?;
     let result = work()?;
@@ -55,7 +55,7 @@ pub async fn large_files_are_written_read_and_mapped_in_steps() -> Outcome {
         check_eq!(call(SystemCall::ReadAt, [file, area, LARGE, 0, 0, 0]), Ok(LARGE));
         Ok(())
     })?;
-    // All of it is right, and ends where the file does.
+    // All of it is right, and ends at the end of the file.
     for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
         check_eq!(call(SystemCall::WriteAt, [file, word.as_ptr() as usize, 5, place, 0, 0]), Ok(5));
     }
@@ -65,14 +65,14 @@ pub async fn large_files_are_written_read_and_mapped_in_steps() -> Outcome {
         Ok(())
     })?;
     for (place, word) in [(0, *b"first"), (LARGE / 2 - 2, *b"cross"), (LARGE - 5, *b"final")] {
-        // SAFETY: the mapping is that long, and nobody writes to it.
+        // SAFETY: the mapping is that long, and is not written.
         check_eq!(unsafe { core::ptr::read_unaligned((copy + place) as *const [u8; 5]) }, word);
     }
     // SAFETY: as above.
     check_eq!(unsafe { core::ptr::read((copy + LARGE) as *const u8) }, 0);
     check_eq!(call(SystemCall::Unmap, [copy, LARGE + 4096, 0, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0]), Ok(0));
-    // The last name and then the last descriptor: all its memory is free when the call has returned.
+    // Removing the last name and then the last descriptor: all its memory is free when the call has returned.
     let before = counter(Counter::FramesFree)?;
     must!(call(SystemCall::Unlink, [HERE, PATH.as_ptr() as usize, 0, 0, 0, 0]));
     must!(call(SystemCall::Close, [file, 0, 0, 0, 0, 0]));
@@ -104,14 +104,14 @@ pub async fn parts_of_a_large_mapping_change_one_after_the_other() -> Outcome {
         check_eq!(unsafe { core::ptr::read_volatile((area + page * 4096) as *const u8) }, page as u8);
         touch(page, 1);
     }
-    // What has gone is not readable any more, even for the kernel.
+    // Unmapped bytes cannot be read any more, even by the kernel.
     let file = open_file()?;
     for page in [1000, 2999, 4000, pages - 1] {
         let arguments = [file, area + page * 4096, 1, 0, 0, 0];
         check_eq!(call(SystemCall::Write, arguments), Err(cops::Errno::EFAULT));
     }
     check_eq!(protect(area, LARGE, protection::READ), Err(cops::Errno::ENOMEM));
-    // Pages of zeros in place of all that is left.
+    // Pages of zeros in place of all remaining pages.
     let fixed = (mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED) as usize;
     let rights = (protection::READ | protection::WRITE) as usize;
     check_eq!(call(SystemCall::Map, [area, LARGE, rights, fixed, 0, 0]), Ok(area));
@@ -156,7 +156,7 @@ pub async fn a_large_directory_is_read_some_entries_at_a_time() -> Outcome {
             at += usize::from(u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]));
         }
     }
-    // All of them would have fitted.
+    // All of them would have fitted into one buffer.
     check!(calls > 2, "{calls} calls");
     check_eq!(names.len(), NAMES);
     check!(names.iter().enumerate().all(|(number, found)| *found == alloc::format!("{number:04}")));
@@ -172,7 +172,7 @@ pub async fn a_large_directory_is_read_some_entries_at_a_time() -> Outcome {
 static WORD: AtomicU32 = AtomicU32::new(0);
 static OTHER_WORD: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a call that goes on by itself.
+/// Makes a call that continues by itself.
 fn leave(which: SystemCall, arguments: [usize; 6]) -> Outcome {
     // SAFETY: the arguments are numbers, and addresses of words that live for ever.
     let answer = unsafe { system::syscall_asynchronous(which as usize, arguments, 0, 7, 0) };
@@ -187,7 +187,7 @@ pub async fn thousands_of_waiters_are_woken_and_moved_in_steps() -> Outcome {
         leave(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0])?;
     }
     let most = i32::MAX as usize;
-    // They come to wait when they have their turn, so half of them are there at some time, and the others later.
+    // They begin to wait at their turns, so half of them are there at some time, and the others later.
     let mut moved = 0;
     while moved < WAITERS / 2 {
         cops::sleep(Duration::from_millis(10)).await;
@@ -210,7 +210,7 @@ pub async fn thousands_of_waiters_are_woken_and_moved_in_steps() -> Outcome {
 /// Pipes of the tests with many descriptors.
 const PIPES: usize = 2000;
 
-/// Many pipes: both ends of each, the reading one first.
+/// Makes many pipes; returns both ends of each, the reading one first.
 fn pipes() -> Result<Vec<[u32; 2]>, String> {
     let mut all = Vec::new();
     for _ in 0..PIPES {
@@ -231,7 +231,7 @@ fn write_to(descriptor: u32) -> Outcome {
     Ok(())
 }
 
-/// A `ppoll` list for input, and what was found for each of its entries.
+/// A `ppoll` list for input, with the result of each of its entries.
 struct List(Vec<[u32; 2]>);
 
 impl List {
@@ -244,13 +244,13 @@ impl List {
         call(SystemCall::Poll, [self.0.as_mut_ptr() as usize, self.0.len(), limit, 0, 0, 0])
     }
 
-    /// The descriptors for which something was found.
+    /// Returns the descriptors with a result.
     fn found(&self) -> Vec<u32> {
         self.0.iter().filter(|entry| entry[1] >> 16 != 0).map(|entry| entry[0]).collect()
     }
 }
 
-/// Waits in a `ppoll` of many pipes that nobody writes to.
+/// Waits in a `ppoll` of many pipes that are never written to.
 pub async fn poll_many() -> i32 {
     let Ok(pipes) = pipes() else { return 1 };
     let mut list = List::of(pipes.iter().map(|ends| ends[0]));
@@ -274,15 +274,15 @@ pub async fn thousands_of_descriptors_are_polled_in_steps() -> Outcome {
     for ends in written {
         check_eq!(call(SystemCall::Read, [ends[0] as usize, [0u8; 4].as_mut_ptr() as usize, 4, 0, 0, 0]), Ok(1));
     }
-    // A closed descriptor and one that is none, far behind.
+    // A closed descriptor and a negative one, far behind.
     close(pipes[1500][0])?;
     list.0[1700][0] = u32::MAX;
     check_eq!(list.poll(now), Ok(1));
     check_eq!(list.found(), [pipes[1500][0]]);
     list.0[1500][0] = u32::MAX;
-    // A time limit that passes, and after that nobody is registered who would be woken.
+    // A time limit that passes; after it no waker is registered.
     check_eq!(in_steps("ppoll", PIPES / 50, || Ok(list.poll(Some([0, 20_000_000]))))?, Ok(0));
-    // An address that ends within the list.
+    // An address range that ends within the list.
     let area = map(2 * 4096, mapping::ANONYMOUS, 0)?;
     check_eq!(call(SystemCall::Unmap, [area + 4096, 4096, 0, 0, 0, 0]), Ok(0));
     let begin = area + 4096 - 300 * 8;
@@ -298,7 +298,7 @@ pub async fn thousands_of_descriptors_are_polled_in_steps() -> Outcome {
 
 pub async fn a_process_that_polls_thousands_of_descriptors_can_be_killed() -> Outcome {
     let before = counter(Counter::HeapBytes)?;
-    // Both while it waits and at whatever point of the call it is.
+    // Killed both while it waits and at other points of the call.
     for delay in [0, 1, 2, 3, 30] {
         let (reader, writer) = must!(pipe());
         let command = Command::new(OWN_PATH).argument("--act").argument("poll-many");
@@ -327,14 +327,14 @@ pub async fn an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps() -> 
     }
     let mut bytes = vec![0u8; 2 * PIPES * epoll::Event::SIZE];
     let mut ask = || call(SystemCall::EpollWait, [waiting, bytes.as_mut_ptr() as usize, 2 * PIPES, 0, 0, 0]);
-    // All writing ends are ready. Each call reports some, and all come round.
+    // All writing ends are ready. Each call reports some, and all are reported in turn.
     let mut reported = 0;
     while reported < PIPES {
         let some = must!(ask());
         check!(some > 0 && some < PIPES, "{some} events in one call");
         reported += some;
     }
-    // Those that are taken away again are still in the list of those that may be ready, and are asked for nothing.
+    // Removed entries are still in the list of those that may be ready, and cost only a skip.
     for ends in &pipes {
         let remove = epoll::CTL_DEL as usize;
         must!(call(SystemCall::EpollControl, [waiting, remove, ends[1] as usize, 0, 0, 0]));
@@ -365,7 +365,7 @@ pub async fn wait_often() -> i32 {
     3
 }
 
-/// Reads at a pipe that are there together.
+/// Reads that wait at one pipe together.
 const READERS: usize = 2000;
 
 /// Thousands wait at one pipe: a byte and then its end wake all of them, in portions. All have their results.
@@ -376,7 +376,7 @@ pub async fn thousands_who_wait_at_one_pipe_are_woken_in_portions() -> Outcome {
     let target = (&raw mut BYTE) as usize;
     for _ in 0..READERS {
         let arguments = [ends[0] as usize, target, 1, 0, 0, 0];
-        // SAFETY: the byte is there for ever, and nobody looks at it.
+        // SAFETY: the byte lives for ever, and is not read.
         let result = unsafe { system::raw::syscall_asynchronous(SystemCall::Read as usize, arguments, 0, 7, 0) };
         check_eq!(result, WILL_BE_POSTED);
     }
@@ -396,7 +396,7 @@ pub async fn children_of_others_wake_nobody() -> Outcome {
     let before = counter(Counter::CallsInFlight)?;
     let other = must!(act("wait-often"));
     reaches(Counter::CallsInFlight, before + 3 * WAITERS as u64).await?;
-    // All its calls have come to wait when it uses no more time.
+    // All its calls have begun to wait when its processor time stays constant.
     let mut used = 0;
     loop {
         let now = must!(scheduling::get(other.number())).cpu_ns;
@@ -409,21 +409,21 @@ pub async fn children_of_others_wake_nobody() -> Outcome {
         let child = must!(act("return"));
         check!(wait(&child).await.is_some());
     }
-    // If its calls had been woken each time, that would have been charged to it, five times what their first turns
-    // were. It does pay when the watchdog looks them over.
+    // If its calls had been woken each time, that would have been charged to it, five times the cost of their first
+    // turns. It does pay for the watchdog's check of them.
     let more = must!(scheduling::get(other.number())).cpu_ns - used;
     check!(more < used / 4, "{more} ns, and {used} before");
     must!(other.kill());
     check!(wait(&other).await.is_some());
-    // Who has heard of its end finds nothing of it in use; what is left are calls of this program.
+    // A parent that knows of the end finds no resource of the child in use; the remaining calls are this program's.
     check!(counter(Counter::CallsInFlight)? <= before + 4);
-    // Its own child is below this process now, and ends with all that is.
+    // The grandchild is below this process now, and is killed with all descendants.
     let _ = call(SystemCall::Kill, [usize::MAX, abi_unix::types::signal::KILL as usize, 0, 0, 0, 0]);
     Ok(())
 }
 
 pub async fn a_parent_hears_of_its_own_children_only() -> Outcome {
-    // By any, by number and by group; and those who wait for what has gone are told.
+    // By any, by number and by group; waiters for processes that are gone get an error.
     let (first, second) = (must!(act("sleep")), must!(act("sleep")));
     let group = first.number() as usize;
     must!(call(SystemCall::SetProcessGroup, [group, 0, 0, 0, 0, 0]));
@@ -437,7 +437,7 @@ pub async fn a_parent_hears_of_its_own_children_only() -> Outcome {
     for gone in [group, of_group] {
         check_eq!(call(SystemCall::Wait, [gone, 0, no_wait, 0, 0, 0]), Err(cops::Errno::ECHILD));
     }
-    // Into the group of nobody it may not go; into one of its own it may, and is found there.
+    // A process cannot enter the group of no process; it can enter one of its own, and is found there.
     must!(call(SystemCall::SetProcessGroup, [second.number() as usize, 0, 0, 0, 0, 0]));
     must!(second.kill());
     let of_group = (second.number() as i32).wrapping_neg() as usize;
@@ -447,7 +447,8 @@ pub async fn a_parent_hears_of_its_own_children_only() -> Outcome {
 }
 
 pub async fn lines_that_nobody_takes_hold_nobody_up() -> Outcome {
-    // Far more than the console's ring holds. What finds no room is dropped, and the call says what it was given.
+    // Far more than the console's ring holds. Bytes without room are dropped, and the call returns the length that it
+    // was given.
     let line = "a line that is printed much too often, and as long as a line may be, ".repeat(4);
     for _ in 0..100 {
         must!(system::system::log(&line));

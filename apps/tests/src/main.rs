@@ -1,7 +1,7 @@
-//! The suite that runs on the target: `tests [NAME]...` runs the tests whose names contain one of these, or all.
+//! The suite on the target: `tests [NAME]...` runs the tests whose names contain one of these, or all.
 //!
-//! Illegal calls come first: a kernel that falls over a wrong pointer makes every other result worthless. The last line
-//! is `N passed, N failed`, the exit status 0 only if none failed.
+//! Illegal calls come first: a kernel that fails at a wrong pointer invalidates every other result. The last line is
+//! `N passed, N failed`; the exit status is 0 only if none failed.
 #![no_std]
 #![no_main]
 
@@ -286,7 +286,7 @@ const TESTS: &[Test] = tests![
     hostile::a_million_random_calls;
 ];
 
-/// Those for the kernel whose allocations fail when it is told to: `tests --failing-allocations`.
+/// Tests for the kernel that fails allocations on request: `tests --failing-allocations`.
 const FAILING_ALLOCATIONS: &[Test] = tests![
     allocation::every_call_is_tried;
     allocation::of_synchronous_calls;
@@ -311,19 +311,19 @@ async fn main() -> i32 {
     }
 }
 
-/// Runs one test here; what was wrong is printed.
+/// Runs one test in this process, and prints its failure.
 async fn one(name: &str) -> i32 {
     let Some(test) = TESTS.iter().chain(FAILING_ALLOCATIONS).find(|test| test.name == name) else {
         println!("there is no test `{name}`");
         return 2;
     };
-    // What the suite lets a test do, those whom the test starts may not.
+    // A test's children do not inherit the capabilities that the suite gives the test.
     let held = cops::system::authority::held(0).map(|held| Held::of(held.permitted));
     if let Err(error) = held.and_then(|held| cops::system::authority::set(0, held)) {
         println!("{name}: its capabilities cannot be kept from others: {error}");
         return 1;
     }
-    // The suite is still on its way to waiting for us; some tests look at counters of the whole machine.
+    // The suite may not have begun to wait for this process; some tests read counters of the whole machine.
     cops::sleep(core::time::Duration::from_millis(3)).await;
     match (test.body)().await {
         Ok(()) => 0,
@@ -337,7 +337,7 @@ async fn one(name: &str) -> i32 {
 /// Runs the tests whose names contain one of these.
 async fn suite(tests: &[Test], names: &[&str]) -> i32 {
     let chosen = tests.iter().filter(|test| names.is_empty() || names.iter().any(|name| test.name.contains(name)));
-    // Some tests do what concerns others. A suite that may not itself says so when they fail.
+    // Some tests affect other processes. A suite without the authority reports that when they fail.
     if let Ok(held) = cops::system::authority::held(0) {
         let _ = cops::system::authority::set(0, Held { inheritable: held.permitted, ..held });
     }

@@ -1,4 +1,4 @@
-//! Memory: what programs ask for and what they may do with it.
+//! Memory: the requests of programs, and the rights of their pages.
 
 use abi_unix::Counter;
 use abi_unix::types::{mapping, protection, signal};
@@ -19,7 +19,7 @@ pub async fn pages_are_zero_and_come_at_their_first_use() -> Outcome {
     let mapped = counter(Counter::FramesFree)?;
     check!(before - mapped.min(before) < 64, "{} frames for memory that nobody used", before - mapped);
     for offset in (0..size).step_by(PAGE * 97) {
-        // SAFETY: the mapping is ours and that long.
+        // SAFETY: the mapping is this test's and that long.
         unsafe {
             check_eq!(memory.add(offset).read_volatile(), 0);
             check_eq!(memory.add(offset + PAGE - 1).read_volatile(), 0);
@@ -29,7 +29,7 @@ pub async fn pages_are_zero_and_come_at_their_first_use() -> Outcome {
     }
     let used = counter(Counter::FramesFree)?;
     check!(mapped - used.min(mapped) >= (size / PAGE / 97) as u64, "{} frames", mapped - used);
-    // SAFETY: nobody uses it.
+    // SAFETY: no code uses it.
     must!(unsafe { unmap(memory, size) });
     let after = counter(Counter::FramesFree)?;
     check!(after + 64 >= mapped, "{mapped} frames were free, and {after} afterwards");
@@ -38,7 +38,7 @@ pub async fn pages_are_zero_and_come_at_their_first_use() -> Outcome {
 
 pub async fn parts_can_be_unmapped_and_protected() -> Outcome {
     let memory = must!(map(8 * PAGE));
-    // SAFETY: all of this is our mapping, of which only what stays is used.
+    // SAFETY: all of this is this test's mapping, and only the remaining parts are used.
     unsafe {
         memory.write_bytes(3, 8 * PAGE);
         must!(unmap(memory.add(3 * PAGE), PAGE));
@@ -66,13 +66,13 @@ pub async fn nothing_is_writable_and_executable() -> Outcome {
     let result = unsafe { map_with(0, PAGE, everything, flags, -1, 0) };
     check!(result.is_err(), "{result:?}");
     let memory = must!(map(PAGE));
-    // SAFETY: the page is ours, and nobody uses it.
+    // SAFETY: the page is this test's, and no code uses it.
     let result = unsafe { protect(memory, PAGE, everything) };
     check!(result.is_err(), "{result:?}");
     Ok(())
 }
 
-/// A page that is filled anew again and again, and run by whichever worker has the turn.
+/// Fills a page anew again and again, and runs it on any worker.
 pub async fn code_can_be_made_and_made_anew() -> Outcome {
     must!(cops::alloc_cpu(3));
     let memory = must!(map(PAGE)) as usize;
@@ -80,7 +80,7 @@ pub async fn code_can_be_made_and_made_anew() -> Outcome {
     for round in 0..200u32 {
         // addi a0, zero, round; ret
         let code = [round << 20 | 0x513, 0x8067];
-        // SAFETY: the page is ours and writable now; nobody runs it.
+        // SAFETY: the page is this test's and writable now; no worker runs it.
         unsafe {
             (memory as *mut [u32; 2]).write_volatile(code);
             must!(protect(memory as *mut u8, PAGE, protection::READ | protection::EXECUTE));
@@ -97,10 +97,10 @@ pub async fn code_can_be_made_and_made_anew() -> Outcome {
         for run in runs {
             check_eq!(run.await, Ok(round));
         }
-        // SAFETY: nobody runs the page any more.
+        // SAFETY: no worker runs the page any more.
         must!(unsafe { protect(memory as *mut u8, PAGE, both) });
     }
-    // SAFETY: nobody uses it.
+    // SAFETY: no code uses it.
     must!(unsafe { unmap(memory as *mut u8, PAGE) });
     Ok(())
 }
@@ -109,7 +109,7 @@ pub async fn fixed_mappings() -> Outcome {
     let flags = mapping::PRIVATE | mapping::ANONYMOUS;
     let both = protection::READ | protection::WRITE;
     let place = 0x20_0000_0000usize;
-    // SAFETY: nothing lies there but what this makes.
+    // SAFETY: only this test's mappings lie there.
     unsafe {
         let memory = must!(map_with(place, 4 * PAGE, both, flags | mapping::FIXED, -1, 0));
         check_eq!(memory as usize, place);
@@ -141,7 +141,7 @@ pub async fn files_can_be_mapped() -> Outcome {
         let memory =
             must!(map_with(0, 10_000, protection::READ | protection::WRITE, flags, file.descriptor().raw(), 0));
         check!(core::slice::from_raw_parts(memory, 10_000) == contents);
-        // The rest of the last page is zero, and the copy is our own.
+        // The rest of the last page is zero, and the copy is private.
         check_eq!(memory.add(10_000).read_volatile(), 0);
         memory.write_volatile(99);
         must!(unmap(memory, 10_000));
@@ -163,7 +163,7 @@ pub async fn the_end_of_the_heap_moves() -> Outcome {
         check_eq!(set_break(start), start);
         check_eq!(set_break(start + 3 * PAGE), start + 3 * PAGE);
         check_eq!(memory.add(2 * PAGE).read_volatile(), 0);
-        // What cannot be is not done.
+        // Impossible values change nothing.
         check_eq!(set_break(0x3f_ffff_0000), start + 3 * PAGE);
         check_eq!(set_break(usize::MAX), start + 3 * PAGE);
         check_eq!(set_break(start), start);

@@ -31,11 +31,11 @@ pub async fn wrong_sides_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Everything that waits works as before, on every side, one after the other in one process.
+/// All waiting calls work on every kernel side, one after the other in one process.
 pub async fn calls_wait_on_every_side() -> Outcome {
     for side in SIDES.into_iter().chain([KernelSide::Coroutines]) {
         must!(choose(side));
-        // Threads that hand a number on through pipes.
+        // Threads that pass a number on through pipes.
         let mut threads = Vec::new();
         let (mut reader, input) = must!(system::file::pipe(0));
         for _ in 0..8 {
@@ -62,7 +62,7 @@ pub async fn calls_wait_on_every_side() -> Outcome {
             check_eq!(u64::from_le_bytes(bytes), number * 100 + 8);
         }
         check!(threads.into_iter().all(thread::JoinHandle::join));
-        // Coroutines with asynchronous calls, dropped ones among them.
+        // Coroutines with asynchronous calls, some of them dropped.
         let (reader, writer) = must!(cops::io::pipe());
         let reader = Arc::new(reader);
         let waiting = cops::spawn({
@@ -98,7 +98,7 @@ pub async fn calls_wait_on_every_side() -> Outcome {
     Ok(())
 }
 
-/// Many kernel threads at once, which leave nothing behind; processes that end while theirs wait, run and poll.
+/// Many kernel threads at once, which leave no resources behind; processes that end while theirs wait, run and poll.
 pub async fn kernel_threads_come_and_go() -> Outcome {
     let free = counter(Counter::FramesFree)?;
     for side in ["1", "2", "3"] {
@@ -116,11 +116,11 @@ pub async fn kernel_threads_come_and_go() -> Outcome {
         check_eq!(must!(child.wait().await), Ending::Killed(abi_unix::types::signal::KILL as u8));
     }
     check_eq!(harness::ending_of_act("models-execute").await?, Ending::Exited(7));
-    // The kernel keeps some stacks for threads to come.
+    // The kernel keeps some stacks for later threads.
     harness::reaches(Counter::FramesFree, free.saturating_sub(800)).await
 }
 
-/// What the tests above start as processes of their own.
+/// Runs as another process of the tests above.
 pub async fn act(name: &str) -> i32 {
     let side = SIDES[match name.as_bytes().last() {
         Some(b'2') => 1,
@@ -169,7 +169,7 @@ pub async fn act(name: &str) -> i32 {
     }
 }
 
-/// A server in one model, and clients beside each other and one after the other.
+/// Runs a server in one model, and clients at once and one after the other.
 async fn serves(model: &str, port: u16) -> Result<(), String> {
     let server = Server::start(port, &["--model", model]).await?;
     for round in 0..2u32 {
@@ -182,7 +182,7 @@ async fn serves(model: &str, port: u16) -> Result<(), String> {
                 ask(stream, [1, 15, 7][number % 3], round * 100 + turn).await?;
             }
         }
-        // One goes away in the middle of a request.
+        // One client leaves in the middle of a request.
         let unfinished = server.connect().await?;
         must!(unfinished.write_all(15u32.to_le_bytes().to_vec()).await.0);
         drop(unfinished);

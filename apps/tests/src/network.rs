@@ -14,14 +14,14 @@ use crate::{check, check_eq, must};
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
-/// A listener, and where it is.
+/// Makes a listener; returns its address too.
 fn listen() -> Result<(TcpListener, SocketAddrV4), Errno> {
     let listener = TcpListener::bind(ANY)?;
     let address = listener.local_address()?;
     Ok((listener, address))
 }
 
-/// Both ends of a connection.
+/// Makes a connection; returns both ends.
 async fn pair() -> Result<(TcpStream, TcpStream), Errno> {
     let (listener, address) = listen()?;
     let connecting = cops::spawn(TcpStream::connect(address));
@@ -142,7 +142,7 @@ pub async fn refused() -> Outcome {
 pub async fn backlog() -> Outcome {
     let listener = must!(TcpListener::bind_with_backlog(ANY, 4));
     let address = must!(listener.local_address());
-    // More than the backlog: some wait or are refused, none is lost without a word.
+    // More than the backlog: some wait or are refused, and none is lost without an error.
     let connecting: Vec<_> = (0..12).map(|_| cops::spawn(TcpStream::connect(address))).collect();
     cops::sleep(Duration::from_millis(50)).await;
     let mut accepted = Vec::new();
@@ -150,7 +150,7 @@ pub async fn backlog() -> Outcome {
         accepted.push(must!(result).0);
     }
     check!(accepted.len() >= 4, "only {} were accepted", accepted.len());
-    // Whoever was accepted is connected, and learns it.
+    // An accepted client is connected, and finds that out.
     harness::until(|| Ok(connecting.iter().filter(|handle| handle.is_finished()).count() >= accepted.len())).await?;
     let mut connected = 0;
     for handle in connecting.into_iter().filter(|handle| handle.is_finished()) {
@@ -208,7 +208,8 @@ pub async fn two_hundred_and_fifty_six_connections() -> Outcome {
     Ok(())
 }
 
-/// Each waits for the same listener; with nothing to accept they rest, and who gives up does not matter to the others.
+/// Hundreds wait for one listener; without connections they do not run, and those that give up do not affect the
+/// others.
 pub async fn hundreds_accept_on_one_listener() -> Outcome {
     const WAITING: usize = 300;
     let (listener, address) = must!(listen());
@@ -263,7 +264,7 @@ pub async fn datagrams() -> Outcome {
         check_eq!(result, Ok((size, first)));
         check!(buffer[..size] == data);
     }
-    // What does not fit is cut; the next datagram begins anew.
+    // A datagram is cut to the buffer's length; the next read begins with the next datagram.
     check_eq!(one.send_to(&b"long message"[..], second).await.0, Ok(12));
     check_eq!(one.send_to(&b"next"[..], second).await.0, Ok(4));
     let (result, buffer) = two.receive_from(alloc::vec![0; 4]).await;

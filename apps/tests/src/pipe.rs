@@ -88,7 +88,7 @@ pub async fn the_end_wakes_who_waits() -> Outcome {
     Ok(())
 }
 
-/// The papers' ring of pipes: every coroutine reads from its neighbour and writes to the next.
+/// The papers' ring of pipes: every coroutine reads from its predecessor and writes to the next.
 pub async fn a_ring_of_pipes() -> Outcome {
     const LENGTH: usize = 100;
     let mut pipes = alloc::vec::Vec::new();
@@ -98,7 +98,7 @@ pub async fn a_ring_of_pipes() -> Outcome {
     let (readers, mut writers): (alloc::vec::Vec<_>, alloc::vec::Vec<_>) = pipes.into_iter().unzip();
     let first = writers.remove(0);
     writers.push(first);
-    // The one that is written to first is the reader of pipe 0, whose writer has moved to the end.
+    // The first write is to the reader of pipe 0, whose writer has moved to the end.
     let mut running = alloc::vec::Vec::new();
     for (index, (reader, writer)) in readers.into_iter().zip(writers).enumerate() {
         running.push(cops::spawn(async move {

@@ -1,5 +1,5 @@
-//! Preemption inside a process: who is put aside for whom, and what of it survives. The same with every back end, on
-//! one hart and on several.
+//! Preemption inside a process: which coroutine preempts which, and the state that must survive. The tests apply to
+//! every back end, on one hart and on several.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use cops::{Priority, preemption};
 use crate::harness::{Outcome, act, ending_of_act, wait};
 use crate::{check, check_eq, must};
 
-/// Nothing here takes that long.
+/// Longest time of any event here.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Spins until a word has a value.
@@ -46,11 +46,11 @@ pub async fn nobody_is_put_aside_without_being_asked() -> Outcome {
 pub async fn the_more_important_goes_first() -> Outcome {
     preemption::enable();
     for _ in 0..20 {
-        // Spawned by the one that runs on, who then waits for it without ever awaiting.
+        // Spawned by a coroutine that continues to run, and then waits for it without ever awaiting.
         let step = Arc::new(AtomicU32::new(0));
         let theirs = step.clone();
         let important = cops::spawn_at(level(2), async move {
-            // What it waits for, by awaiting, it gets while the other still spins.
+            // It awaits an event, which comes while the other coroutine still spins.
             cops::sleep(Duration::from_millis(2)).await;
             theirs.store(1, Ordering::Release);
         });
@@ -58,7 +58,7 @@ pub async fn the_more_important_goes_first() -> Outcome {
         must!(important.await);
     }
     check!(preemption::count() >= 20);
-    // Equals and less important ones do not.
+    // Coroutines of equal or lower priority do not preempt.
     let before = Arc::new(AtomicU32::new(0));
     let (equal, less) = (before.clone(), before.clone());
     let own = cops::current_priority();
@@ -71,7 +71,7 @@ pub async fn the_more_important_goes_first() -> Outcome {
     check_eq!(before.load(Ordering::Acquire), 0);
     must!(equal.await);
     must!(less.await);
-    // Nor anybody in a section, until it ends.
+    // Nor is a coroutine in a section preempted, until the section ends.
     let step = Arc::new(AtomicU32::new(0));
     let theirs = step.clone();
     let (important, seen) = preemption::without(|| {
@@ -102,7 +102,7 @@ pub async fn equals_do_not_interrupt_each_other() -> Outcome {
             })
         })
         .collect();
-    // Times come and completions, which the worker has to look after; that is nobody else's turn.
+    // Deadlines and completions come, which the worker has to handle; no other coroutine runs for that.
     for _ in 0..5 {
         cops::sleep(Duration::from_millis(3)).await;
         let (before, start) = (ticks.load(Ordering::Acquire), Instant::now());
@@ -144,7 +144,7 @@ pub async fn one_inside_the_other() -> Outcome {
     let _ = cops::set_priority(cops::current(), level(7));
     cops::yield_now().await;
     let order = Arc::new(cops::Lock::new(Vec::new()));
-    /// Begins one that is more important, spins until that has ended, and ends.
+    /// Starts a more important coroutine, spins until that has ended, and ends.
     fn nest(number: u64, order: Arc<cops::Lock<Vec<i64>>>) -> Outcome {
         order.lock().push(number as i64);
         if number > 2 {
@@ -170,7 +170,7 @@ pub async fn one_inside_the_other() -> Outcome {
 
 pub async fn more_levels_than_stacks() -> Outcome {
     preemption::enable();
-    // Each of these would put the one before aside; those that cannot run when it awaits.
+    // Each of these would preempt the one before; those without a stack run at its next await.
     let ended = Arc::new(AtomicU32::new(0));
     let mut handles = Vec::new();
     let _ = cops::set_priority(cops::current(), level(60));
@@ -196,8 +196,8 @@ pub async fn more_levels_than_stacks() -> Outcome {
     Ok(())
 }
 
-/// Fills all floating-point registers and some others with numbers of this seed and spins: how many times it found all
-/// of them as they were, and 0 at once if not.
+/// Fills all floating-point registers and some others with numbers of this seed and spins; returns the number of times
+/// that it found all of them unchanged, and 0 at once if not.
 #[inline(never)]
 fn hold_registers(seed: f64, turns: u64) -> u64 {
     let values: [f64; 32] = core::array::from_fn(|index| seed + index as f64);
@@ -287,7 +287,7 @@ pub async fn cancelled_while_put_aside() -> Outcome {
             theirs.store(1, Ordering::Release);
             let result = spin_until(&until, 1);
             theirs.store(2, Ordering::Release);
-            // It does not come back from here.
+            // It never continues from here.
             core::future::pending::<()>().await;
             result
         });
@@ -296,7 +296,7 @@ pub async fn cancelled_while_put_aside() -> Outcome {
             cops::sleep(Duration::from_millis(1)).await;
             check!(start.elapsed() < LIMIT);
         }
-        // This coroutine runs, so that one was put aside, or runs on another worker.
+        // This coroutine runs, so the other one was preempted, or runs on another worker.
         long.cancel();
         cops::sleep(Duration::from_millis(2)).await;
         check_eq!(dropped.load(Ordering::Acquire), 0);
@@ -308,7 +308,7 @@ pub async fn cancelled_while_put_aside() -> Outcome {
     Ok(())
 }
 
-/// An act: ends, or faults, while others are put aside.
+/// An act: ends, or faults, while other coroutines are preempted.
 pub async fn end_while_others_are_aside(how: &str) -> i32 {
     preemption::enable();
     let running = Arc::new(AtomicU32::new(0));
@@ -390,7 +390,7 @@ pub async fn with_several_workers() -> Outcome {
     Ok(())
 }
 
-/// How many are put aside in [`very_many`].
+/// Number of preempted coroutines in [`very_many`].
 const MANY: u64 = 100_000;
 
 pub async fn very_many() -> Outcome {

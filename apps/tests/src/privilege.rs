@@ -1,8 +1,9 @@
-//! What a program must not do to the machine, in user mode and in VS-mode, where it has supervisor registers of its
+//! Isolation of the machine from programs, in user mode and in VS-mode, where a program has supervisor registers of its
 //! own.
 //!
-//! In VS-mode more instructions are allowed than in user mode. The tests say what is refused in both, and that what is
-//! allowed reaches nobody else: neither harm nor a bit of information.
+//! In VS-mode more instructions are allowed than in user mode. The tests list the instructions that are refused in
+//! both, and check that the effects of allowed ones do not reach other processes: neither harm nor a bit of
+//! information.
 
 use abi_unix::types::signal;
 use alloc::format;
@@ -15,14 +16,14 @@ use cops::process::{Command, Ending};
 use crate::harness::{OWN_PATH, Outcome, ending_of_act, wait};
 use crate::{check, check_eq, must};
 
-/// Instructions that no program may use, by name, each as a function that tries.
+/// Instructions that are forbidden to programs, by name, each as a function that tries.
 macro_rules! forbidden {
     ($($name:literal: $($instruction:literal),+;)*) => {
         const FORBIDDEN: &[(&str, fn())] = &[$((
             $name,
             || {
-                // SAFETY: the process ends here; that is what the test is about. If it does not, it goes on with
-                // registers that the compiler knows to be changed.
+                // SAFETY: the process ends here, as the test intends. If it does not, it continues with registers that
+                // are declared as changed.
                 unsafe { asm!($($instruction),+, inout("a0") 0usize => _, options(nostack)) };
             },
         ),)*];
@@ -99,18 +100,18 @@ pub async fn what_the_kernel_keeps_for_itself() -> Outcome {
 #[repr(C, align(4096))]
 struct Table([u64; 512]);
 
-/// An act: turns a translation of its own on, which must be refused or be its own affair.
+/// An act: enables a translation of its own, which must be refused or affect only itself.
 pub fn translate_for_itself() -> i32 {
-    // Valid, read, write, execute, accessed, dirty; not for users, since this is to be supervisor's.
+    // Valid, read, write, execute, accessed, dirty; not for users, since it is to be the supervisor's.
     const LEAF: u64 = 0b1100_1111;
     let mut table = alloc::boxed::Box::new(Table([0; 512]));
     for (gigabyte, entry) in table.0.iter_mut().enumerate().take(256) {
         *entry = (gigabyte as u64) << 28 | LEAF;
     }
     let own = 8 << 60 | (&raw const *table as u64) >> 12;
-    // SAFETY: every address stays what it is.
+    // SAFETY: every address keeps its meaning.
     unsafe { asm!("csrw satp, {}", in(reg) own) };
-    // What others may not touch is as far as before: the kernel finds no page, and ends this process.
+    // The kernel's memory is as unreachable as before: the kernel finds no page, and ends this process.
     let kernel = 0xffff_ffc0_8020_0000 as *const u64;
     for _ in 0..1000 {
         core::hint::spin_loop();
@@ -122,19 +123,19 @@ pub fn translate_for_itself() -> i32 {
 
 pub async fn a_translation_of_its_own_is_nobody_elses() -> Outcome {
     for _ in 0..8 {
-        // Refused at once, or at the first fault in it; or its translation was gone, because it had lost its turn.
+        // Refused at once, or at the first fault in it; or its translation was gone after a context switch.
         let ending = ending_of_act("own-translation").await?;
         check!([signal::ILL, signal::SEGV].map(|signal| Ending::Killed(signal as u8)).contains(&ending), "{ending:?}");
     }
     Ok(())
 }
 
-/// Supervisor registers that a program in VS-mode may have as its own, with what it finds there at first: those by
-/// which one could tell another something. (`sstatus`, `sip`, `sie` and `stvec` are the runtime's.)
+/// Supervisor registers that a program in VS-mode may have as its own, with their initial values: those that could
+/// carry information from one process to another. (`sstatus`, `sip`, `sie` and `stvec` are the runtime's.)
 macro_rules! handed_over {
     ($($name:ident $number:literal $first:literal;)*) => {
         fn fill_registers() {
-            // SAFETY: none of them changes what the program does; the process ends after it.
+            // SAFETY: none of them affects the program; the process ends after it.
             $(unsafe { asm!(concat!("csrw ", $number, ", {}"), in(reg) 0x5a5a_5a5cu64, options(nostack)) };)*
         }
 
@@ -162,7 +163,7 @@ handed_over! {
     siselect "0x150" 0;
 }
 
-/// An act: leaves something in each register.
+/// An act: leaves a value in each register.
 pub fn leave_registers() -> i32 {
     for _ in 0..100 {
         fill_registers();
@@ -172,7 +173,7 @@ pub fn leave_registers() -> i32 {
     cops::system::process::exit(0)
 }
 
-/// An act: 0 if the registers are as a program finds them.
+/// An act: returns 0 if the registers have their initial values.
 pub fn find_registers() -> i32 {
     let changed = changed_registers();
     for change in &changed {
@@ -196,13 +197,13 @@ pub async fn registers_are_not_handed_on() -> Outcome {
     Ok(())
 }
 
-/// An act: goes to VU-mode and makes calls from there. (When it next has its turn it is in VS-mode again.)
+/// An act: enters VU-mode and makes calls from there. (After its next context switch it is in VS-mode again.)
 pub fn lower_privilege() -> i32 {
     if !cops::system::interrupt::is_in_hardware() {
         return 0;
     }
-    // SAFETY: the code goes on behind `sret`, without supervisor registers, which nothing needs that follows;
-    // interrupts are off.
+    // SAFETY: the code continues behind `sret`, without supervisor registers, which no later code needs; interrupts are
+    // off.
     unsafe {
         asm!(
             "csrw sie, zero",

@@ -1,4 +1,4 @@
-//! Processes: starting, ending, waiting, killing; and that each takes everything with it.
+//! Processes: starting, ending, waiting, killing; and that each end frees all resources.
 
 use abi_unix::types::{WNOHANG, signal};
 use abi_unix::{Counter, SystemCall};
@@ -52,7 +52,7 @@ pub async fn processor_time_of_children() -> Outcome {
     check_eq!(harness::wait(&child).await, Some(Ok(Ending::Exited(0))));
     let first = children();
     check!(first >= Duration::from_millis(30), "{first:?}");
-    // Synchronously, and with the report of this child alone.
+    // Synchronously, and with the usage of this child alone.
     let child = must!(act("use-processor"));
     let mut usage = [0u64; 18];
     let arguments = [child.number() as usize, 0, 0, usage.as_mut_ptr() as usize, 0, 0];
@@ -119,7 +119,7 @@ pub async fn descriptors_are_passed_on() -> Outcome {
     let (result, text) = reader.read(alloc::vec![0; 100]).await;
     check_eq!(&text[..must!(result)], b"Hello, world!\n");
     check_eq!(must!(child.wait().await), Ending::Exited(0));
-    // The child's end was the last one.
+    // The child's writing end was the last one.
     let (result, _) = reader.read(alloc::vec![0; 100]).await;
     check_eq!(result, Ok(0));
     Ok(())
@@ -131,7 +131,7 @@ pub async fn damaged_programs_are_refused() -> Outcome {
     check_eq!(start("/bin"), Err(Errno::EACCES));
     check_eq!(start("/bin/hello/x"), Err(Errno::ENOTDIR));
     let image = must!(cops::file::read("/bin/hello").await);
-    // Nothing, text, and headers cut at every length.
+    // Empty files, text, and headers cut at every length.
     let mut images = alloc::vec![b"".to_vec(), b"#!/bin/sh\n".to_vec()];
     images.extend([4, 63, 64, 200, 4096].map(|length| image[..length].to_vec()));
     for image in images {
@@ -140,7 +140,7 @@ pub async fn damaged_programs_are_refused() -> Outcome {
         let result = start("/tmp/program");
         check!(harness::is_one_of(&result, &[Errno::ENOEXEC, Errno::EACCES]), "{length} bytes: {result:?}");
     }
-    // One byte after the other of the headers made wrong: an error, or a process that ends somehow.
+    // One byte of the headers after the other is damaged: an error, or a process that ends in any way.
     let mut damaged = image.clone();
     for position in (0..64 + 4 * 56).step_by(3) {
         let before = damaged[position];
@@ -167,7 +167,7 @@ pub async fn arguments_that_are_too_long_are_refused() -> Outcome {
     Ok(())
 }
 
-/// Starts that many processes of four kinds, one after the other, and ends them.
+/// Starts and ends this many processes of four kinds, one after the other.
 async fn start_and_end(count: usize) -> Outcome {
     for turn in 0..count {
         let name = ["exit", "sleep", "spin", "calls-in-flight"][turn % 4];
@@ -184,14 +184,14 @@ async fn start_and_end(count: usize) -> Outcome {
 }
 
 pub async fn a_thousand_processes_leave_nothing_behind() -> Outcome {
-    // The first ones make tables grow, which stay that size.
+    // The first ones make tables grow, which keep their size.
     start_and_end(40).await?;
     let (free, processes, calls) =
         (counter(Counter::FramesFree)?, counter(Counter::Processes)?, counter(Counter::CallsInFlight)?);
     start_and_end(1000).await?;
     returns_to(Counter::Processes, processes).await?;
     returns_to(Counter::CallsInFlight, calls).await?;
-    // The last one's page tables may be on their way.
+    // The last one's page tables may not be freed yet.
     reaches(Counter::FramesFree, free.saturating_sub(16)).await
 }
 
@@ -209,11 +209,11 @@ pub async fn many_at_once() -> Outcome {
     Ok(())
 }
 
-/// The example in C tests the scheduler's C interface by itself, and tells by its status.
+/// The example in C tests the scheduler's C interface by itself, and reports by its status.
 pub async fn the_c_program_is_right() -> Outcome {
     let (reader, writer) = must!(cops::io::pipe());
     let child = match Command::new("/bin/hello-c").descriptor(1, writer.into_descriptor()).spawn() {
-        // What builds the programs leaves out those in C where there is no clang. It shows lines that begin like this.
+        // Where there is no clang the build leaves the programs in C out. It shows lines that begin like this.
         Err(Errno::ENOENT) => {
             cops::println!("note: the test of /bin/hello-c is left out, because there was no clang to build that");
             return Ok(());

@@ -16,7 +16,7 @@ use crate::{check, check_eq, must};
 const KERNEL: usize = 0xffff_ffc0_8020_0000;
 const CLOSED: i32 = 777;
 
-/// The events that are ready now, as pairs of data and events.
+/// Returns the events that are ready now, as pairs of data and events.
 fn ready(epoll: &Epoll) -> Result<Vec<(u64, u32)>, Errno> {
     let mut events = [Event::default(); 64];
     let count = epoll.wait(&mut events, 0)?;
@@ -98,7 +98,7 @@ pub async fn level_edge_and_once() -> Outcome {
         check_eq!(system::file::write(writer.raw(), b"abc"), Ok(3));
     }
     check_eq!(ready(&epoll), Ok(alloc::vec![(1, event::IN), (2, event::IN), (3, event::IN)]));
-    // What is level-triggered is told again, an edge with the next write, and once is once.
+    // A level-triggered event is reported again, an edge with the next write, and a one-shot event once.
     check_eq!(ready(&epoll), Ok(alloc::vec![(1, event::IN)]));
     check_eq!(system::file::write(edge_in.raw(), b"d"), Ok(1));
     check_eq!(system::file::write(once_in.raw(), b"d"), Ok(1));
@@ -109,12 +109,12 @@ pub async fn level_edge_and_once() -> Outcome {
     let mut now = must!(ready(&epoll));
     now.sort_unstable();
     check_eq!(now, [(1, event::IN), (30, event::IN)]);
-    // Read empty, it is not told; part of it read, it is.
+    // An empty pipe is not reported; one that was read partly is.
     check_eq!(system::file::read(level.raw(), &mut [0; 2]), Ok(2));
     check_eq!(ready(&epoll), Ok(alloc::vec![(1, event::IN)]));
     check_eq!(system::file::read(level.raw(), &mut [0; 2]), Ok(1));
     check_eq!(ready(&epoll), Ok(alloc::vec![]));
-    // The end of the writers, whatever is watched for.
+    // The end of the writers, whichever events are watched.
     must!(epoll.change(edge.raw(), 0, 2));
     drop((level_in, edge_in, once_in));
     let mut now = must!(ready(&epoll));
@@ -122,7 +122,7 @@ pub async fn level_edge_and_once() -> Outcome {
     check_eq!(now, [(1, event::HUP), (2, event::HUP)]);
     must!(epoll.remove(level.raw()));
     check_eq!(ready(&epoll), Ok(alloc::vec![(2, event::HUP)]));
-    // The last descriptor of an open file takes it out; a duplicate keeps it.
+    // The last descriptor of an open file removes it from the list; a duplicate keeps it.
     let duplicate = must!(edge.duplicate());
     drop(edge);
     check_eq!(ready(&epoll), Ok(alloc::vec![(2, event::HUP)]));
@@ -202,7 +202,7 @@ pub async fn waiters_are_woken() -> Outcome {
     let mut events = [Event::default(); 4];
     check_eq!(epoll.wait(&mut events, 3), Ok(0));
     check!(start.elapsed() >= Duration::from_millis(3));
-    // Several wait for one epoll: each event wakes one that takes it.
+    // Several wait for one epoll instance: each event wakes one that takes it.
     let waiters: Vec<_> = (0..4)
         .map(|_| {
             let (epoll, there) = (epoll.clone(), there.clone());
@@ -231,7 +231,7 @@ pub async fn sockets() -> Outcome {
     let epoll = must!(Epoll::new());
     let listener = must!(system::network::socket(SOCK_STREAM | SOCK_NONBLOCK));
     let address = SocketAddress { address: [127, 0, 0, 1], port: 7300 };
-    // Before it listens it is as any socket without a role.
+    // Before it listens it is like any unconnected socket.
     must!(epoll.add(listener.raw(), event::IN, 1));
     check_eq!(ready(&epoll), Ok(alloc::vec![(1, event::HUP)]));
     must!(system::network::bind(listener.raw(), address));
@@ -246,7 +246,7 @@ pub async fn sockets() -> Outcome {
     now.sort_unstable();
     check_eq!(now, [(1, event::IN), (2, event::OUT)]);
     let (server, _) = must!(system::network::accept(listener.raw()));
-    // The other end's edge may come once more, now that there is somebody to send to.
+    // The other end's edge may come once more, now that it has a peer.
     let now = must!(ready(&epoll));
     check!(now.is_empty() || now == [(2, event::OUT)], "{now:?}");
     check_eq!(ready(&epoll), Ok(alloc::vec![]));
@@ -276,7 +276,7 @@ pub async fn sockets() -> Outcome {
     Ok(())
 }
 
-/// A thousand watched, of which a few are ready; and what is closed without a word leaves nothing behind.
+/// A thousand watched descriptors, of which a few are ready; closing without removal leaves no entries behind.
 pub async fn many_watched_and_closed() -> Outcome {
     let heap = counter(Counter::HeapBytes)?;
     {

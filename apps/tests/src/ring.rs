@@ -1,8 +1,8 @@
-//! Calls through request rings: by the runtime, by hand, and by processes that mean harm.
+//! Calls through request rings: by the runtime, by hand, and by hostile processes.
 //!
-//! Tests that look at a ring by hand make their calls directly otherwise, so that the runtime sets up no ring, and have
-//! no handler of interrupts, which would take completions before the test has seen them. They wait for completions
-//! without rest: something more important may have come between, and then the ring's handler takes requests.
+//! Tests that access a ring by hand make their other calls directly, so that the runtime sets up no ring, and have no
+//! interrupt handler, which would take completions before the test has seen them. They wait for completions without
+//! pausing: more important work may have come between, and then the ring's handler takes requests.
 
 use core::pin::pin;
 use core::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use ring::{Completions, Full, Producer, Requests};
 use crate::harness::{self, LIMIT, Outcome, counter, poll_once, reaches, returns_to, told};
 use crate::{check, check_eq, must};
 
-/// A ring that the test fills and looks at itself, in a process whose runtime has none.
+/// A ring that the test fills and reads itself, in a process whose runtime has none.
 pub struct Raw {
     pub requests: Requests<'static>,
     pub producer: Producer,
@@ -72,7 +72,7 @@ impl Raw {
         )
     }
 
-    /// The result of one request that is done at once.
+    /// Makes one request that is done at once; returns its result.
     fn make(&mut self, call: SystemCall, arguments: &[usize]) -> Result<usize, Errno> {
         self.submit(call, 77, arguments).map_err(|Full| Errno::EAGAIN)?;
         system::worker::ring_enter(0, 0)?;
@@ -82,10 +82,9 @@ impl Raw {
         }
     }
 
-    /// Takes a completion without letting the runtime see it.
+    /// Takes a completion before the runtime sees it.
     pub fn take(&mut self) -> Option<Completion> {
-        // The alarm of the runtime's last sleep may still be on its way long after that. These tests do not sleep any
-        // more.
+        // The alarm of the runtime's last sleep may still come long after that. These tests do not sleep any more.
         core::iter::from_fn(|| self.completions.take()).find(|completion| completion.token as u32 != u32::MAX)
     }
 
@@ -132,7 +131,7 @@ pub async fn the_completion_ring_can_grow() -> Outcome {
     // SAFETY: the kernel maps the completion ring's first page there.
     let header = unsafe { &*(told(auxiliary::COPS_COMPLETION_RING) as *const CompletionHeader) };
     check_eq!(header.capacity.load(Ordering::Relaxed), completion::INITIAL_CAPACITY as u64);
-    // Something of the process's own is in the way.
+    // A mapping of the process is in the way.
     let place = told(auxiliary::COPS_COMPLETION_RING) + completion::pages(512) * 4096;
     let flags = abi_unix::types::mapping::PRIVATE
         | abi_unix::types::mapping::ANONYMOUS
@@ -141,9 +140,9 @@ pub async fn the_completion_ring_can_grow() -> Outcome {
     let mapped = must!(unsafe { system::memory::map_with(place, 4096, 3, flags, -1, 0) });
     check_eq!(system::worker::ring_setup(64, 1024), Err(Errno::EEXIST));
     check_eq!(header.capacity.load(Ordering::Relaxed), completion::INITIAL_CAPACITY as u64);
-    // SAFETY: nobody uses it.
+    // SAFETY: no code uses it.
     must!(unsafe { system::memory::unmap(mapped, 4096) });
-    // The runtime grows it, and knows.
+    // The runtime enlarges it, and records that.
     set_way(Way::Ring);
     let (result, _) = cops::macros::nanosleep(1000).await;
     check_eq!(result, Ok(0));
@@ -191,7 +190,7 @@ pub async fn a_full_request_ring_refuses_and_loses_nothing() -> Outcome {
     let mut next = 0;
     for _ in 0..5 {
         let first = next;
-        // An interrupt may let the kernel take some of them meanwhile; the completion ring is full at last.
+        // An interrupt may let the kernel take some of them meanwhile; the completion ring is full in the end.
         while raw.submit(SystemCall::GetProcess, next, &[]) != Err(Full) {
             next += 1;
             check!(next - first <= (SMALL + completion::INITIAL_CAPACITY) as u64);
@@ -211,8 +210,8 @@ pub async fn a_full_completion_ring_stops_the_taking() -> Outcome {
     let both = completion::INITIAL_CAPACITY + SMALL;
     let mut next = 0u64;
     for _ in 0..3 {
-        // As many as there is room for in the two rings together; then nobody takes anything, however often it is asked
-        // to.
+        // As many as there is room for in the two rings together; then the kernel takes no more, however often it is
+        // called.
         let first = next;
         let mut refused = 0;
         while refused < 20 {
@@ -221,7 +220,7 @@ pub async fn a_full_completion_ring_stops_the_taking() -> Outcome {
                 Err(Full) => {
                     refused += 1;
                     must!(system::worker::ring_enter(0, 0));
-                    // In case something more important came first.
+                    // In case more important work came first.
                     must!(system::system::sleep(TimeSpec::from_ns(100_000)));
                 }
             }
@@ -245,14 +244,14 @@ pub async fn indexes_that_cannot_be_break_the_ring() -> Outcome {
     raw.requests.header().tail.store(1 + SMALL as u64 + 1, Ordering::Release);
     check_eq!(system::worker::ring_enter(0, 0), Err(Errno::EPROTO));
     check_eq!(raw.requests.header().state.load(Ordering::Relaxed), request::BROKEN);
-    // For good, whatever the process writes now.
+    // Permanently, whatever the process writes now.
     raw.requests.header().tail.store(1, Ordering::Release);
     raw.requests.header().state.store(request::AWAKE, Ordering::Release);
     check_eq!(system::worker::ring_enter(0, 0), Err(Errno::EPROTO));
     check_eq!(system::worker::ring_enter(0, RING_WAKE), Err(Errno::EPROTO));
     check_eq!(system::worker::ring_setup(64, 0), Err(Errno::EEXIST));
     check_eq!(raw.take(), None);
-    // The other way works on.
+    // Direct calls still work.
     let (reader, writer) = must!(pipe());
     check_eq!(writer.write(&b"direct"[..]).await.0, Ok(6));
     check_eq!(reader.read(alloc::vec![0; 6]).await, (Ok(6), b"direct".to_vec()));
@@ -280,19 +279,19 @@ pub async fn unmapping_the_ring_hides_it_only() -> Outcome {
         check_eq!(raw.submit(SystemCall::GetProcess, number, &[]), Ok(()));
     }
     let header = core::ptr::from_ref(raw.requests.header()) as usize;
-    // SAFETY: the test does not look at the request ring any more.
+    // SAFETY: the test does not access the request ring any more.
     must!(unsafe { system::memory::unmap(header as *mut u8, request::pages(SMALL) * 4096) });
     must!(system::worker::ring_enter(0, 0));
     for number in 0..10 {
         check_eq!(raw.wait()?.token, number);
     }
-    // Something else is there now; the kernel's ring is another memory.
+    // Another mapping is there now; the kernel's ring is other memory.
     let flags = abi_unix::types::mapping::PRIVATE
         | abi_unix::types::mapping::ANONYMOUS
         | abi_unix::types::mapping::FIXED_NOREPLACE;
     // SAFETY: the mapping replaces nothing.
     let area = must!(unsafe { system::memory::map_with(header, 4096, 3, flags, -1, 0) });
-    // SAFETY: it is ours.
+    // SAFETY: it is this test's.
     unsafe { area.cast::<u64>().write_volatile(5) };
     must!(system::worker::ring_enter(0, 0));
     check_eq!(raw.take(), None);
@@ -304,7 +303,7 @@ pub async fn requests_are_taken_at_the_tick() -> Outcome {
     let mut raw = must!(Raw::new());
     for round in 0..3 {
         check_eq!(raw.submit(SystemCall::GetProcess, round, &[]), Ok(()));
-        // Nobody is told, and this worker does not rest.
+        // No call is made, and this worker does not pause.
         check_eq!(raw.wait()?.token, round);
     }
     Ok(())
@@ -328,7 +327,7 @@ pub async fn a_sleeping_worker_s_requests_are_taken() -> Outcome {
     check_eq!(raw.submit(SystemCall::GetProcess, 1, &[]), Ok(()));
     check_eq!(system::worker::wait(seen, system::worker::NO_LIMIT), Ok(()));
     check_eq!(raw.wait()?.token, 1);
-    // And those of one that waits for something else.
+    // And the requests of a worker that waits for another event.
     check_eq!(raw.submit(SystemCall::GetProcess, 2, &[]), Ok(()));
     must!(system::system::sleep(TimeSpec::from_ns(1_000_000)));
     check_eq!(raw.wait()?.token, 2);
@@ -342,11 +341,11 @@ pub async fn requests_that_were_not_taken_can_be_cancelled() -> Outcome {
     let arguments = [reader.descriptor().raw() as usize, buffer.as_mut_ptr() as usize, 8];
     check_eq!(raw.submit(SystemCall::Read, 10, &arguments), Ok(()));
     check_eq!(raw.submit(SystemCall::Read, 11, &arguments), Ok(()));
-    // Nobody has been told of them.
+    // The kernel was not told of them.
     check_eq!(system::worker::cancel(10), Ok(()));
     check_eq!(raw.wait()?, Completion { token: 10, cid: 0, result: encode(Err(Errno::ECANCELED)) as u64 });
     check_eq!(system::worker::cancel(10), Err(Errno::ENOENT));
-    // A request can ask for it too.
+    // A request can cancel too.
     check_eq!(raw.submit(SystemCall::Cancel, 12, &[11]), Ok(()));
     must!(system::worker::ring_enter(0, 0));
     let (one, other) = (raw.wait()?, raw.wait()?);
@@ -358,7 +357,7 @@ pub async fn requests_that_were_not_taken_can_be_cancelled() -> Outcome {
     Ok(())
 }
 
-/// A buffer that the kernel may use.
+/// Makes a buffer for the kernel's use.
 fn bytes(length: usize) -> Box<[u8]> {
     alloc::vec![0u8; length].into_boxed_slice()
 }
@@ -368,7 +367,7 @@ pub async fn every_call_that_waits_works_through_the_ring() -> Outcome {
     set_way(Way::Ring);
     let taken = counter(Counter::Requests)?;
     let (reader, writer) = must!(pipe());
-    // read and write, which wait, and do not.
+    // read and write, with and without waiting.
     let read = cops::spawn(async move {
         let first = reader.read(alloc::vec![0; 8]).await;
         (first, reader)
@@ -445,7 +444,7 @@ pub async fn every_call_that_waits_works_through_the_ring() -> Outcome {
     let child = must!(harness::act("return"));
     let (result, status) = cops::macros::wait(child.number()).await;
     check_eq!((result, Ending::from_status(*status)), (Ok(child.number() as usize), Ending::Exited(7)));
-    // Those that need not wait, and one that fails.
+    // Calls that need not wait, and one that fails.
     check_eq!(cops::io::read(999, alloc::vec![1]).await, (Err(Errno::EBADF), alloc::vec![1]));
     // SAFETY: the call has no pointers.
     let asked = unsafe { Operation::new(SystemCall::GetProcess, [], ()) };
@@ -492,7 +491,7 @@ pub async fn all_at_once() -> Outcome {
         let (reader, writer) = must!(pipe());
         let none: Vec<Operation<(), 0>> = Vec::new();
         check_eq!(cops::call::all(none).await.len(), 0);
-        // More than the ring has entries, some that wait, some that do not, some that fail.
+        // More than the ring has entries: some wait, some do not, some fail.
         let reads = (0..40).map(|_| reader.read(alloc::vec![0; 1])).collect();
         let reading = cops::spawn(async move { (cops::call::all(reads).await, reader) });
         cops::sleep(Duration::from_millis(1)).await;
@@ -643,7 +642,7 @@ pub async fn scribbling_while_the_kernel_takes() -> Outcome {
             .spawn();
         children.push(must!(child));
     }
-    // Others are served meanwhile.
+    // Other calls are served meanwhile.
     let (reader, writer) = must!(pipe());
     for _ in 0..50 {
         check_eq!(writer.write(&b"served"[..]).await.0, Ok(6));
@@ -657,11 +656,11 @@ pub async fn scribbling_while_the_kernel_takes() -> Outcome {
     reaches(Counter::FramesFree, free.saturating_sub(500)).await
 }
 
-/// What other processes do for these tests.
+/// The acts of other processes for these tests.
 pub mod acts {
     use super::*;
 
-    /// Many calls that never end, and requests that nobody has taken.
+    /// Makes many calls that never end, and requests that were not taken.
     pub async fn calls_in_flight() -> i32 {
         set_way(Way::Ring);
         let Ok((reader, _writer)) = pipe() else { return 1 };
@@ -679,7 +678,7 @@ pub mod acts {
         }
     }
 
-    /// Leaves with requests in the ring.
+    /// Exits with requests in the ring.
     pub async fn exit() -> i32 {
         let Ok(mut raw) = Raw::new() else { return 1 };
         let Ok((reader, _writer)) = pipe() else { return 1 };
@@ -701,7 +700,7 @@ pub mod acts {
         system::process::exit(5)
     }
 
-    /// Fills the ring and becomes another program, which finds nothing of it.
+    /// Fills the ring and executes another program, which finds no trace of it.
     pub async fn execute() -> i32 {
         let Ok(mut raw) = Raw::new() else { return 1 };
         let Ok((reader, _writer)) = pipe() else { return 1 };
@@ -716,7 +715,7 @@ pub mod acts {
         crate::acts::execute_other()
     }
 
-    /// Writes nonsense to a request ring from one worker while another has the kernel take what is there.
+    /// Writes random words to a request ring from one worker while another has the kernel take the requests.
     pub async fn scribble(seed: u64) -> i32 {
         let Ok(raw) = Raw::new() else { return 1 };
         if cops::alloc_cpu(1).is_err() {
@@ -737,7 +736,7 @@ pub mod acts {
             while Instant::now() < end {
                 for _ in 0..200 {
                     let word = next();
-                    // Entries of random words, some of which are calls; never the ones that could end this process or
+                    // Entries of random words, some of which are calls; never calls that could end this process or
                     // others.
                     let place = (next() as usize % SMALL) * request::ENTRY_SIZE + request::ENTRIES_OFFSET;
                     let calls = [SystemCall::GetProcess, SystemCall::Read, SystemCall::GetTime, SystemCall::Sleep];
@@ -752,20 +751,20 @@ pub mod acts {
                     header.state.store(next() % 4, Ordering::Relaxed);
                     header.urgency.store(next() % 70, Ordering::Relaxed);
                     header.capacity.store(next(), Ordering::Relaxed);
-                    // Steps that the algorithm could make, and back.
+                    // Legal steps of the tail, and back.
                     let tail = header.tail.load(Ordering::Relaxed);
                     header.tail.store(tail.wrapping_add(next() % 8), Ordering::Release);
                     core::hint::spin_loop();
                     header.tail.store(tail, Ordering::Release);
                 }
             }
-            // And one that it cannot.
+            // And one illegal step.
             header.tail.store(1 << 50, Ordering::Release);
         });
         let mut flags = 0;
         while Instant::now() < end {
             for _ in 0..20 {
-                // A ring that has been broken by a step back is an answer too.
+                // An error means that a step back has broken the ring, which is allowed.
                 let _ = system::worker::ring_enter(0, flags);
                 flags ^= RING_WAKE;
                 while raw.completions.take().is_some() {}
@@ -775,7 +774,7 @@ pub mod acts {
         if scribbling.await.is_err() {
             return 3;
         }
-        // Whatever happened, the process can go on without its ring.
+        // In any case the process can continue without its ring.
         i32::from(system::worker::ring_enter(0, 0) != Err(Errno::EPROTO) || system::process::number() == 0)
     }
 }

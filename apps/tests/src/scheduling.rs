@@ -1,8 +1,8 @@
 //! Global scheduling: strict order between processes, modes, ceilings, budgets and the starvation bound, and processes
-//! that would like to have more than their share.
+//! that try to exceed their share.
 //!
-//! None of these tests looks at a clock to judge: they look at the order of events, at counters, or whether bounded
-//! work is done at all while others do their worst.
+//! No test judges by a clock: they check the order of events, counters, or whether bounded work is done while others
+//! attack.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,10 +19,10 @@ use cops::{Mode, Priority};
 use crate::harness::{self, Outcome, counter, until};
 use crate::{check, check_eq, must};
 
-/// How many units of work a process has to get done beside those that want all the time.
+/// Units of work of a process beside others that use all the time.
 const UNITS: u32 = 20;
 
-/// What this program does for the tests below when it is another process.
+/// Runs as another process of the tests below.
 pub async fn act(what: &str) -> i32 {
     let (what, number) = what.split_once(':').unwrap_or((what, "0"));
     let priority = Priority::saturating(number.parse().unwrap_or(0));
@@ -32,7 +32,7 @@ pub async fn act(what: &str) -> i32 {
             become_as_important_as(priority).await;
             spin()
         }
-        // Never rests, with all workers that there can be.
+        // Never rests, with as many workers as possible.
         "spin-on-all" => {
             let _ = cops::alloc_cpu(7);
             for _ in 0..8 {
@@ -41,7 +41,7 @@ pub async fn act(what: &str) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
-        // Says that everything is ready, for ever.
+        // Publishes all priorities as ready, for ever.
         "forge" => loop {
             for offset in (0..512).step_by(8) {
                 // SAFETY: the page is mapped and writable, and its words are atomic.
@@ -58,7 +58,7 @@ pub async fn act(what: &str) -> i32 {
             }
             0
         }
-        // The same, and goes on until it has been let run because of the starvation bound.
+        // Works as above, and continues until it was boosted because of the starvation bound.
         "work-until-boosted" => {
             become_as_important_as(priority).await;
             let mut unit = 0;
@@ -79,7 +79,7 @@ pub async fn act(what: &str) -> i32 {
             while cops::mode() != Mode::Strict {
                 cops::yield_now().await;
             }
-            // And lets the executor come round to it.
+            // And lets the executor notice it.
             for _ in 0..100 {
                 cops::yield_now().await;
             }
@@ -114,7 +114,7 @@ fn spin() -> ! {
     }
 }
 
-/// A unit of work: a fraction of a slice.
+/// Computes a unit of work: a fraction of a slice.
 fn compute(seed: u32) {
     let mut value = u64::from(seed) | 1;
     for _ in 0..50_000 {
@@ -151,7 +151,7 @@ fn harts() -> usize {
 
 fn raw(call: SystemCall, arguments: [usize; 4]) -> system::Result<usize> {
     let [a0, a1, a2, a3] = arguments;
-    // SAFETY: what the arguments mean is what is tested; none of them names memory that is in use.
+    // SAFETY: the test is about the arguments; none of them names memory that is in use.
     abi_unix::errno::decode(unsafe { system::raw::syscall(call as usize, [a0, a1, a2, a3, 0, 0]) })
 }
 
@@ -182,7 +182,7 @@ pub async fn illegal_requests() -> Outcome {
     }
     check_eq!(raw(SystemCall::GetScheduling, [0, 8, 8, 0]), Err(Errno::EFAULT));
     check_eq!(raw(SystemCall::GetScheduling, [0, usize::MAX - 8, 80, 0]), Err(Errno::EFAULT));
-    // Whatever does not fit is left out.
+    // Words beyond the length are left out.
     check_eq!(raw(SystemCall::GetScheduling, [0, 0, 0, 0]), Ok(size_of::<Scheduling>()));
     let mut words = [u64::MAX; 2];
     check_eq!(raw(SystemCall::GetScheduling, [0, words.as_mut_ptr() as usize, 8, 0]), Ok(size_of::<Scheduling>()));
@@ -200,7 +200,7 @@ pub async fn nobody_becomes_more_important_by_itself() -> Outcome {
     check_eq!(ceiling(2), Err(Errno::EPERM));
     check_eq!(ceiling(3), Ok(()));
     check_eq!(must!(scheduling::get(0)).ceiling, 3);
-    // The first process is neither this one nor its child.
+    // Process 1 is neither this one nor its child.
     for error in [
         scheduling::set_ceiling(1, Priority::LOWEST),
         scheduling::set_budget(1, Some(1), 1_000_000),
@@ -217,7 +217,7 @@ pub async fn nobody_becomes_more_important_by_itself() -> Outcome {
     check_eq!(scheduling::set_ceiling(number(&child), Priority::saturating(9)), Ok(()));
     check_eq!(scheduling::set_ceiling(number(&child), Priority::saturating(3)), Ok(()));
     end(alloc::vec![child]).await?;
-    // A budget can be chosen within the one that was given, which here is everybody's.
+    // A process can choose a budget within the one that it was given, which is the default here.
     let everybodys = must!(scheduling::get(0));
     check_eq!(everybodys.period_ns, 100_000_000);
     check_eq!(scheduling::set_budget(0, None, 1_000_000), Err(Errno::EPERM));
@@ -225,7 +225,7 @@ pub async fn nobody_becomes_more_important_by_itself() -> Outcome {
     check_eq!(must!(scheduling::get(0)).budget_ns, 50_000_000);
     let given = everybodys.budget_ns;
     check_eq!(scheduling::set_budget(0, Some(given + 1000), 100_000_000), Err(Errno::EPERM));
-    // The same share, but more at once.
+    // An equal share, but more at once.
     check_eq!(scheduling::set_budget(0, Some(given * 10), 1_000_000_000), Err(Errno::EPERM));
     check_eq!(scheduling::set_budget(0, Some(given), 1_000_000_000), Ok(()));
     check_eq!(must!(scheduling::get(0)).budget_ns, given);
@@ -234,7 +234,7 @@ pub async fn nobody_becomes_more_important_by_itself() -> Outcome {
 
 pub async fn processor_time_is_counted() -> Outcome {
     let time = |which| system::system::time(which).map(|time| time.to_ns().unwrap_or(0));
-    // The thread's first: it is a part of the process's.
+    // The thread's time first: it is a part of the process's.
     let (wall, thread) = (must!(time(clock::MONOTONIC)), must!(time(clock::THREAD_CPUTIME)));
     let process = must!(time(clock::PROCESS_CPUTIME));
     check!(thread <= process && process > 0);
@@ -248,19 +248,19 @@ pub async fn processor_time_is_counted() -> Outcome {
     let thread_took = must!(time(clock::THREAD_CPUTIME)) - thread;
     let process_took = must!(time(clock::PROCESS_CPUTIME)) - process;
     let wall_took = must!(time(clock::MONOTONIC)) - wall;
-    // One worker cannot use more time than there was; but the kernel may work for its process on all other harts
+    // One worker cannot use more time than has passed; but the kernel may work for its process on all other harts
     // meanwhile.
     let harts = harts() as u64;
     let is_in_order = 20_000_000 <= thread_took && thread_took <= wall_took && process_took <= harts * wall_took;
     check!(is_in_order, "{thread_took} {process_took} {wall_took}");
     check!(must!(scheduling::get(0)).cpu_ns >= process + 20_000_000);
-    // A child's time is its own.
+    // A child's time is not its parent's.
     let child = must!(start("spin:40"));
     until(|| Ok(of(&child)?.cpu_ns > 1_000_000)).await?;
     end(alloc::vec![child]).await
 }
 
-/// Keeps all harts but one busy with something of this importance.
+/// Keeps all harts but one busy with processes of this priority.
 async fn occupy_all_harts_but_one(priority: u8) -> Result<Vec<Child>, alloc::string::String> {
     let mut children = Vec::new();
     for _ in 1..harts() {
@@ -272,8 +272,8 @@ async fn occupy_all_harts_but_one(priority: u8) -> Result<Vec<Child>, alloc::str
     Ok(children)
 }
 
-/// A coroutine of importance 1 makes another process ready, whose importance is 3, and ends; one of importance 5 is
-/// ready here. In strict mode the other process comes first.
+/// A coroutine of priority 1 makes another process of priority 3 ready, and ends; a coroutine of priority 5 is ready
+/// here. In strict mode the other process runs first.
 pub async fn strict_order_is_kept_between_processes() -> Outcome {
     const ROUNDS: usize = 20;
     let busy = occupy_all_harts_but_one(2).await?;
@@ -288,12 +288,11 @@ pub async fn strict_order_is_kept_between_processes() -> Outcome {
             .descriptor(1, must!(output_end.descriptor().duplicate()))
             .spawn()
     );
-    // A jump of the machine's clock, which a slow host makes, must use up nobody's budget: the order would be another
-    // one.
+    // A jump of the machine's clock, which a slow host causes, must use up no budget: the order would change.
     for process in busy.iter().chain([&other]).map(number).chain([0]) {
         must!(scheduling::set_budget(process, None, 100_000_000));
     }
-    // It has become what it is to be when it answers.
+    // Its answer shows that it has its priority.
     let (trigger, output) = (trigger_end.raw(), output_end.descriptor().raw());
     must!(system::file::write(trigger, b"?"));
     let (count, seen) = events.read(alloc::vec![0; 1]).await;
@@ -302,7 +301,7 @@ pub async fn strict_order_is_kept_between_processes() -> Outcome {
         must!(cops::set_mode(mode));
         let mut before = 0;
         for _ in 0..ROUNDS {
-            // The other one is back at its pipe, and nothing else is to be done.
+            // The other process is back at its pipe, and no other is ready.
             cops::sleep(Duration::from_millis(1)).await;
             let less =
                 cops::spawn_at(Priority::saturating(5), async move { system::file::write(output, b"5").map(drop) });
@@ -328,8 +327,8 @@ pub async fn strict_order_is_kept_between_processes() -> Outcome {
     end(alloc::vec![other]).await
 }
 
-/// With all harts in programs, something that is more important than one of them gets its hart by an interrupt. It used
-/// to wait for a tick: the hart on which it ran last looked at nobody, and the one that woke it had no use for it.
+/// With all harts running programs, a process that is more important than one of them gets its hart by an interrupt. It
+/// used to wait for a tick: the hart on which it ran last made no check, and the waking hart did not run it.
 pub async fn no_hart_visits_a_less_important_process_while_another_waits() -> Outcome {
     const WANTED: usize = 3;
     const MOST_ROUNDS: usize = 1000;
@@ -351,7 +350,7 @@ pub async fn no_hart_visits_a_less_important_process_while_another_waits() -> Ou
     for process in busy.iter().chain([&other]).map(number).chain([0]) {
         must!(scheduling::set_budget(process, None, 100_000_000));
     }
-    // It has become what it is to be when it answers.
+    // Its answer shows that it has its priority.
     must!(system::file::write(trigger.raw(), b"?"));
     let mut byte = [0];
     while system::file::read(events.raw(), &mut byte) == Err(Errno::EAGAIN) {
@@ -365,7 +364,7 @@ pub async fn no_hart_visits_a_less_important_process_while_another_waits() -> Ou
         cops::sleep(Duration::from_millis(2)).await;
         let before = counter(Counter::TimerTraps)?;
         must!(system::file::write(trigger.raw(), b"!"));
-        // This hart is not for it: what runs here is more important, and never rests.
+        // This hart is not for it: this coroutine is more important, and never rests.
         loop {
             match system::file::read(events.raw(), &mut byte) {
                 Ok(1) => break,
@@ -436,7 +435,7 @@ pub async fn the_system_s_mode_reaches_a_busy_process() -> Outcome {
 }
 
 pub async fn forged_bitmaps_count_for_no_more_than_the_ceiling() -> Outcome {
-    // It claims to be the most important there is; what that is worth is another matter.
+    // It claims the highest priority; the kernel limits the claim.
     let child = must!(start("forge"));
     until(|| Ok(of(&child)?.priority == 0)).await?;
     must!(scheduling::set_ceiling(number(&child), Priority::saturating(20)));
@@ -445,7 +444,7 @@ pub async fn forged_bitmaps_count_for_no_more_than_the_ceiling() -> Outcome {
         check!(priority == 20 || priority == 63, "it counts for {priority}");
         cops::sleep(Duration::from_millis(1)).await;
     }
-    // This one, at 4, goes before as many of them as there are harts.
+    // This process, at 4, runs before as many of them as there are harts.
     let mut children = alloc::vec![child];
     for _ in 0..harts() {
         let child = must!(start("forge"));
@@ -469,18 +468,18 @@ pub async fn a_used_up_budget_puts_a_process_behind_all_others() -> Outcome {
     let standing = must!(of(&child));
     check!(standing.exhausted >= 1);
     check!(counter(Counter::BudgetsExhausted)? > exhausted);
-    // It goes on, behind everybody else: its time does not stand still on a machine with nothing else to do.
+    // It continues, behind all others: its time advances on a machine without other work.
     until(|| Ok(of(&child)?.cpu_ns > standing.cpu_ns)).await?;
-    // A smaller budget of a shorter period is as used up as this one was.
+    // A smaller budget of a shorter period is used up as well.
     must!(scheduling::set_budget(number(&child), Some(9_000_000), 9_000_000_000));
     check_eq!(must!(of(&child)).priority, 63);
-    // Without a limit it is what it claims to be again.
+    // Without a limit its claim is in force again.
     must!(scheduling::set_budget(number(&child), None, 10_000_000_000));
     until(|| Ok(of(&child)?.priority == 2)).await?;
     end(alloc::vec![child]).await
 }
 
-/// Snapshots and the trace, which this machine was not started with.
+/// Tests snapshots, and the trace, which this machine was not started with.
 pub async fn snapshots_tell_what_runs() -> Outcome {
     use abi_unix::trace::{HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot};
     for (arguments, error) in [
@@ -500,7 +499,7 @@ pub async fn snapshots_tell_what_runs() -> Outcome {
     let seen: Vec<_> = words[..count].iter().map(|words| HartSnapshot::from_words(*words)).collect();
     check!(seen.iter().enumerate().all(|(index, hart)| hart.hart == index as u64));
     check!(seen.iter().map(|hart| hart.traps).sum::<u64>() > 0);
-    // It looks at itself while it is in a call.
+    // It observes itself during a call.
     let own = system::process::number();
     check!(seen.iter().any(|hart| hart.process == u64::from(own)), "{seen:?}");
     let mut words = [[0; PROCESS_WORDS]; 1];
@@ -510,7 +509,7 @@ pub async fn snapshots_tell_what_runs() -> Outcome {
     check_eq!(process.name, abi_unix::trace::name_words(b"tests"));
     check_eq!(process.running, cops::current_priority().bit());
     check_eq!(must!(system::trace::processes(own, &mut words)), 0);
-    // Without the privilege it is nobody's business.
+    // Without the privilege the call is refused.
     must!(scheduling::set_privilege(0, false));
     check_eq!(system::trace::harts(&mut []), Err(Errno::EPERM));
     check_eq!(system::trace::read(&mut []), Err(Errno::EPERM));
@@ -521,7 +520,7 @@ const LOW: Priority = Priority::saturating(30);
 const MIDDLE: Priority = Priority::saturating(20);
 const HIGH: Priority = Priority::saturating(10);
 
-/// Runs everybody who is more important than this one's new priority, then goes on as before.
+/// Runs all coroutines and processes that are more important than this one's temporary priority.
 async fn let_others_run() {
     let own = cops::current_priority();
     become_as_important_as(Priority::LOWEST).await;
@@ -529,7 +528,7 @@ async fn let_others_run() {
 }
 
 /// The important one gets the lock before the one in the middle has finished, which without inheritance would keep the
-/// holder from giving it up.
+/// holder from releasing it.
 pub async fn the_holder_of_a_lock_is_as_important_as_who_waits() -> Outcome {
     become_as_important_as(Priority::saturating(40)).await;
     let lock = Arc::new(cops::sync::Mutex::new(()));
@@ -574,7 +573,8 @@ pub async fn the_holder_of_a_lock_is_as_important_as_who_waits() -> Outcome {
     must!(middle.await);
     let expected = [("held at", Ok(10)), ("gave up", Ok(30)), ("got it", Ok(10)), ("middle", Ok(20))];
     let seen = events.lock().clone();
-    // Whoever gives the lock up may still say so, or be outranked at once; the order of the others is fixed.
+    // The coroutine that releases the lock may still log that, or be preempted at once; the order of the others is
+    // fixed.
     let without = |name: &str| seen.iter().filter(|(what, _)| *what != name).copied().collect::<Vec<_>>();
     check_eq!(without("gave up"), [expected[0], expected[2], expected[3]]);
     check!(seen.contains(&expected[1]), "{seen:?}");
@@ -582,7 +582,7 @@ pub async fn the_holder_of_a_lock_is_as_important_as_who_waits() -> Outcome {
 }
 
 /// High waits for the second lock, whose holder waits for the first, whose holder is low: low becomes as important as
-/// high. Who stops waiting takes its loan back, and a priority that is set meanwhile is what remains.
+/// high. A waiter that stops takes its loan back, and a priority that is set meanwhile remains.
 pub async fn inheritance_goes_through_several_locks() -> Outcome {
     become_as_important_as(Priority::saturating(40)).await;
     let first = Arc::new(cops::sync::Mutex::new(()));
@@ -626,7 +626,7 @@ pub async fn inheritance_goes_through_several_locks() -> Outcome {
     Ok(())
 }
 
-/// Events that come early are kept, those that come late wake who waits, from whichever worker.
+/// Early events are kept, late ones wake the waiter, on any worker.
 pub async fn events_and_waiters_meet_at_keys() -> Outcome {
     static MAP: cops::sync::WakerMap = cops::sync::WakerMap::new();
     must!(cops::alloc_cpu(2));
@@ -660,11 +660,11 @@ pub async fn events_and_waiters_meet_at_keys() -> Outcome {
     Ok(())
 }
 
-/// A process that claims the highest importance on every hart and never rests; one of importance 7 gets its work done.
+/// A process that claims the highest priority on every hart and never rests; one of priority 7 gets its work done.
 pub async fn a_spinner_that_claims_everything_leaves_others_their_share() -> Outcome {
     let exhausted = counter(Counter::BudgetsExhausted)?;
     let spinner = must!(start("spin-on-all:0"));
-    // This one gets to look because of the budget, too.
+    // This process runs because of the budget, too.
     until(|| Ok(of(&spinner)?.exhausted > 0)).await?;
     check_eq!(must!(of(&spinner)).ceiling, 0);
     let worker = must!(start("work:7"));
@@ -673,7 +673,7 @@ pub async fn a_spinner_that_claims_everything_leaves_others_their_share() -> Out
     end(alloc::vec![spinner]).await
 }
 
-/// So many that together they leave nothing, though each stays within its budget: the starvation bound lets others run.
+/// So many that together they leave no time, though each stays within its budget: the starvation bound lets others run.
 pub async fn many_spinners_cannot_starve_anybody() -> Outcome {
     must!(scheduling::set_starvation_bound(Some(200_000_000)));
     let boosts = counter(Counter::StarvationBoosts)?;
@@ -681,7 +681,7 @@ pub async fn many_spinners_cannot_starve_anybody() -> Outcome {
     for _ in 0..2 * harts() {
         spinners.push(must!(start("spin:0")));
     }
-    // However long it takes until they leave nothing: then the bound is what it runs by.
+    // Works until they leave no time: from then on it runs by the starvation bound.
     let worker = must!(start("work-until-boosted:7"));
     let ending = worker.wait().await;
     let boosted = counter(Counter::StarvationBoosts)?;

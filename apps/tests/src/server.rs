@@ -1,4 +1,4 @@
-//! The matrix server: right answers, and bad requests that cost only their own connection.
+//! The matrix server: right answers, and bad requests that affect only their own connection.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it with these options beside the port.
+    /// Starts a server with these options beside the port.
     pub async fn start(port: u16, options: &[&str]) -> Result<Server, String> {
         let (reader, writer) = must!(cops::io::pipe());
         let mut command = Command::new("/bin/matrix-server")
@@ -37,7 +37,7 @@ impl Server {
         Ok(Server { child, address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port) })
     }
 
-    /// A connection to it.
+    /// Connects to the server.
     pub async fn connect(&self) -> Result<TcpStream, String> {
         Ok(must!(TcpStream::connect(self.address).await))
     }
@@ -49,7 +49,7 @@ impl Drop for Server {
     }
 }
 
-/// A request and the answer that it must get.
+/// Returns a request and its right answer.
 fn exchange(order: usize, sequence: u32) -> Result<(Vec<u8>, Vec<u8>), String> {
     let order = must!(Order::new(order as u32));
     let left: Vec<u32> = (0..order.elements() as u32).map(|index| index.wrapping_mul(sequence | 1)).collect();
@@ -94,7 +94,7 @@ pub async fn answers_every_order() -> Outcome {
     let (result, received) = stream.read_exact(alloc::vec![0; answers.len()]).await;
     must!(result);
     check!(received == answers);
-    // Everything that was asked is answered, also after the end of the questions.
+    // All requests are answered, also after the end of the client's direction.
     let (request, answer) = exchange(3, 99)?;
     must!(stream.write_all(request).await.0);
     must!(stream.shutdown(Shutdown::Write));
@@ -115,7 +115,7 @@ pub async fn bad_requests_cost_their_own_connection() -> Outcome {
     for bad in [header(0), header(65), header(u32::MAX), header(1 << 31), b"GET / HTTP/1.1\r\n\r\n".to_vec(), garbage] {
         let stream = server.connect().await?;
         ask(&stream, 2, 7).await?;
-        // The server may close before everything has been sent.
+        // The server may close before all bytes have been sent.
         let _ = stream.write_all(bad).await;
         let end = must!(cops::timeout(LIMIT, stream.read(alloc::vec![0; 100])).await).0;
         check!(end == Ok(0) || end.is_err(), "{end:?}");
@@ -152,7 +152,7 @@ pub async fn peers_that_do_not_read_are_not_read_from() -> Outcome {
     Ok(())
 }
 
-/// Calls that still wait when a process ends let go of what they hold before anybody sees that it has ended.
+/// Calls that still wait when a process ends release their objects before its end is visible.
 pub async fn another_server_can_take_its_place() -> Outcome {
     for _ in 0..3 {
         let server = Server::start(7105, &["--backlog", "128"]).await?;
@@ -183,7 +183,7 @@ pub async fn connections_come_and_go() -> Outcome {
             ask(stream, 1 + number % 5, round).await?;
         }
     }
-    // Those that were closed are gone, except for what TCP keeps of them for a while.
+    // Closed connections are gone, except for the states that TCP keeps for a while.
     let after = crate::harness::counter(abi_unix::Counter::Connections)?;
     check!(after < connections + 30 * 16 * 2, "{after} connections, {connections} before");
     Ok(())

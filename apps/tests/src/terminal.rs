@@ -12,7 +12,7 @@ use cops::{Errno, system};
 use crate::harness::{self, LIMIT, Outcome};
 use crate::{check, check_eq, must};
 
-/// The settings as they were; they come back when this goes.
+/// The original settings; restored when this is dropped.
 struct Restore(Termios);
 
 impl Drop for Restore {
@@ -21,7 +21,7 @@ impl Drop for Restore {
     }
 }
 
-/// Keeps what the tests press out of the log.
+/// Disables echo, so that the keys of the tests are not in the log.
 fn without_echo() -> Result<(Restore, Termios), Errno> {
     let before = terminal::settings(0)?;
     let quiet = Termios { local: before.local & !local::ECHO, ..before };
@@ -59,7 +59,7 @@ pub async fn lines_are_edited_before_they_are_read() -> Outcome {
     check!(!waiting.is_finished());
     must!(press(b" line\n"));
     check_eq!(must!(must!(must!(cops::timeout(LIMIT, waiting).await))), b"next line\n");
-    // The end of the file is a read of nothing.
+    // The end of the file is a read of 0 bytes.
     must!(press(b"\x04"));
     check_eq!(must!(read(10)), b"");
     check_eq!(must!(terminal::window_size(1)), (24, 80));
@@ -76,7 +76,7 @@ pub async fn raw_keys_come_as_they_are() -> Outcome {
     must!(terminal::set(0, &raw, When::Now));
     check_eq!(must!(terminal::settings(0)), raw);
     check_eq!(must!(read(100)), b"");
-    // What was typed in a line can be read at once, and what was typed raw becomes a line.
+    // Characters of a line can be read at once, and raw ones become a line.
     must!(terminal::set(0, &quiet, When::Now));
     must!(press(b"line"));
     must!(terminal::set(0, &raw, When::Drained));
@@ -108,7 +108,7 @@ pub async fn keys_end_the_foreground_and_nobody_else() -> Outcome {
     }
     check_eq!(terminal::readable(0), Ok(0));
     check_eq!(kill(background.number(), 0), Ok(()));
-    // Nobody is left in that group: the key means nothing now.
+    // No process is left in that group: the key has no effect now.
     must!(press(b"\x03"));
     must!(terminal::set_foreground(0, background.number()));
     must!(press(b"\x1c"));
@@ -127,7 +127,7 @@ pub async fn groups() -> Outcome {
     check_eq!(terminal::group(31_999), Err(Errno::ESRCH));
     must!(terminal::set_group(0, 0));
     check_eq!(terminal::group(0), Ok(own));
-    // A child is in the group of its parent, and can be put elsewhere.
+    // A child is in the group of its parent, and can be moved to another.
     let (first, second) = (must!(harness::act("sleep")), must!(harness::act("sleep")));
     check_eq!(terminal::group(first.number()), Ok(own));
     must!(terminal::set_group(first.number(), 0));
@@ -138,7 +138,7 @@ pub async fn groups() -> Outcome {
     check_eq!(signal_group(first.number(), signal::TERM), Ok(0));
     for _ in 0..2 {
         let mut status = 0i32;
-        // SAFETY: the status is ours to be written to.
+        // SAFETY: the status is exclusively borrowed.
         let waited = unsafe { system::call!(Wait, -(first.number() as i64), &raw mut status, 0, 0) };
         let waited = must!(waited) as u32;
         check!(waited == first.number() || waited == second.number());

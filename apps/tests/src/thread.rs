@@ -1,4 +1,4 @@
-//! Threads and futexes: illegal calls first, then what threads do for each other, many of them, and how they end.
+//! Threads and futexes: illegal calls first, then synchronisation, many threads, and their ends.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,9 +15,9 @@ use cops::time::{Duration, Instant};
 use crate::harness::{self, LIMIT, Outcome, call, counter};
 use crate::{check, check_eq, must};
 
-/// In the kernel's half of the address space.
+/// An address in the kernel's half of the address space.
 const KERNEL: usize = 0xffff_ffc0_8020_0000;
-/// Below everything that is mapped.
+/// An address below all mappings.
 const UNMAPPED: usize = 0x2000;
 
 fn futex_call(word: usize, operation: u32, rest: [usize; 4]) -> Result<usize, Errno> {
@@ -31,7 +31,7 @@ fn address(word: &AtomicU32) -> usize {
 pub async fn illegal_calls() -> Outcome {
     use Errno::*;
     use clone::*;
-    // None of these starts anything.
+    // None of these starts a thread.
     for (flags, error) in [
         (0, ENOSYS),
         (17, ENOSYS),
@@ -109,7 +109,7 @@ pub async fn results_stacks_and_numbers() -> Outcome {
         check!(!numbers.contains(&thread), "two threads have the number {thread}");
         numbers.push(thread);
     }
-    // A thread that nobody waits for ends by itself.
+    // A detached thread ends by itself.
     let done = Arc::new(AtomicU32::new(0));
     drop(must!(thread::spawn({
         let done = done.clone();
@@ -228,11 +228,11 @@ pub async fn local_values_and_registers() -> Outcome {
     Ok(())
 }
 
-/// Waits until so many threads wait at a word: nobody is woken by asking.
+/// Waits until `count` threads wait at a word, without waking any.
 fn await_waiters(word: &AtomicU32, count: usize) -> Outcome {
     let start = Instant::now();
     loop {
-        // Moved to where they are, they are counted.
+        // Requeuing to the same word counts them.
         let here = address(word);
         if must!(futex_call(here, futex::REQUEUE, [0, i32::MAX as usize, here, 0])) == count {
             return Ok(());
@@ -278,7 +278,7 @@ pub async fn futexes_wake_whom_they_should() -> Outcome {
         let operation = futex::WAIT_BITSET | flag;
         check_eq!(futex_call(word, operation, [0, &raw const limit as usize, 0, any]), Err(Errno::ETIMEDOUT));
         check!(start.elapsed() >= Duration::from_millis(3));
-        // A time that has passed is no wait.
+        // A deadline that has passed is no wait.
         check_eq!(futex_call(word, operation, [0, &raw const limit as usize, 0, any]), Err(Errno::ETIMEDOUT));
     }
     check_eq!(futex_call(word, futex::WAKE, [100, 0, 0, 0]), Ok(0));
@@ -385,7 +385,7 @@ pub async fn ends_with_threads_in_flight() -> Outcome {
     harness::reaches(Counter::FramesFree, free.saturating_sub(200)).await
 }
 
-/// Threads that wait at a futex, at a pipe and in their sleep, and one that runs.
+/// Starts threads that wait at a futex, at a pipe and in their sleep, and one that runs.
 fn busy_threads() -> Result<(), Errno> {
     static NEVER: AtomicU32 = AtomicU32::new(0);
     for _ in 0..20 {
@@ -404,18 +404,18 @@ fn busy_threads() -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the tests above start as processes of their own.
+/// Runs as another process of the tests above.
 pub fn act(name: &str) -> i32 {
     match name {
         "threads-exit" => busy_threads().map_or(99, |()| 5),
         "threads-last" => {
-            // The first worker goes; the process goes with the last thread.
+            // The first worker ends; the process ends with the last thread.
             let started = thread::spawn(|| thread::sleep(Duration::from_millis(20)));
             if started.is_err() { 99 } else { system::worker::exit() }
         }
         "threads-fault" => {
             let fault = || {
-                // SAFETY: the process ends here; that is what the test is about.
+                // SAFETY: the process ends here, as the test intends.
                 unsafe { (8 as *mut u8).write_volatile(0) };
             };
             let _ = busy_threads();

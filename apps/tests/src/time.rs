@@ -26,7 +26,7 @@ pub async fn clocks_agree_and_go_forward() -> Outcome {
     Ok(())
 }
 
-/// The machine's clock knows the date; what is written now has it.
+/// The machine's clock has the date; a file written now has it too.
 pub async fn the_date_is_plausible() -> Outcome {
     /// The first seconds of 2020 and of 2200.
     const YEARS: core::ops::Range<i64> = 1_577_836_800..7_258_118_400;
@@ -63,8 +63,8 @@ pub async fn sleeping() -> Outcome {
 }
 
 pub async fn many_sleepers_wake_in_order() -> Outcome {
-    // On a slow machine a deadline may have passed before its coroutine first ran; then the order says nothing, and
-    // more time is given.
+    // On a slow machine a deadline may have passed before its coroutine first ran; then the order has no meaning, and
+    // the next attempt has more time.
     for attempt in 0..8 {
         let first = Duration::from_millis(20 << attempt);
         let order = Arc::new(AtomicU64::new(0));
@@ -106,7 +106,7 @@ pub async fn deadlines_come_while_the_worker_is_busy() -> Outcome {
         cops::sleep(Duration::from_millis(10)).await;
         start.elapsed()
     });
-    // Never idle, so that only the alarm in the kernel can tell.
+    // Never idle, so that only the alarm in the kernel can wake it.
     let start = Instant::now();
     while !sleeper.is_finished() {
         check!(start.elapsed() < LIMIT);

@@ -1,5 +1,5 @@
-//! User interrupts between coroutines, workers and processes. Each test is written against the interface alone, so that
-//! it says the same about every back end; the machine chooses which one it runs with.
+//! User interrupts between coroutines, workers and processes. Each test uses the interface alone, so that it applies to
+//! every back end; the machine chooses the back end.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use cops::{Errno, Priority};
 use crate::harness::{self, LIMIT, OWN_PATH, Outcome, counter, ending_of_act, returns_to, wait};
 use crate::{check, check_eq, must};
 
-/// Waits for a signal, but not for ever.
+/// Waits for a signal, for a limited time.
 async fn signalled(receiver: &Receiver) -> Outcome {
     must!(cops::timeout(LIMIT, receiver.wait()).await);
     Ok(())
@@ -29,7 +29,7 @@ async fn signalled(receiver: &Receiver) -> Outcome {
 pub async fn errors_come_first() -> Outcome {
     let receiver = must!(Receiver::new());
     let right = must!(receiver.grant());
-    // What is no right and what is no receiver.
+    // Descriptors that are no rights, and no receivers.
     let pipe = Descriptor::from_raw(1);
     check_eq!(cops::system::interrupt::send(&pipe), Err(Errno::EINVAL));
     check_eq!(cops::system::interrupt::grant(&pipe).map(drop), Err(Errno::EINVAL));
@@ -43,7 +43,7 @@ pub async fn errors_come_first() -> Outcome {
         check_eq!(cops::system::interrupt::receiver(identity).map(drop), Err(Errno::EINVAL));
     }
     check_eq!(cops::system::interrupt::receiver(receiver.identity()).map(drop), Err(Errno::EBUSY));
-    // Nobody has granted us anything, and nobody who does not exist can be granted something.
+    // No right was granted to this process, and none can be granted to a process that does not exist.
     check_eq!(SendRight::open(cops::process::number(), receiver.identity()).map(drop), Err(Errno::EPERM));
     check_eq!(SendRight::open(1, 7).map(drop), Err(Errno::EPERM));
     check_eq!(SendRight::open(1, usize::MAX).map(drop), Err(Errno::EPERM));
@@ -63,12 +63,12 @@ pub async fn from_coroutine_to_coroutine() -> Outcome {
         must!(right.send());
         signalled(&receiver).await?;
     }
-    // Several are one, and one that came early waits.
+    // Several signals are one, and an early one is kept.
     must!(right.send());
     must!(right.send());
     check!(receiver.try_wait());
     check!(!receiver.try_wait());
-    // One that comes while a coroutine of another priority waits.
+    // A signal while a coroutine of another priority waits.
     let waiting = cops::spawn_at(Priority::HIGHEST, async move {
         for _ in 0..50 {
             receiver.wait().await;
@@ -88,7 +88,7 @@ pub async fn from_coroutine_to_coroutine() -> Outcome {
     Ok(())
 }
 
-/// Two that answer each other, `rounds` times; each waits at its own receiver.
+/// Runs one of two coroutines that answer each other, `rounds` times; each waits at its own receiver.
 async fn play(receiver: Receiver, right: SendRight, rounds: u32, begins: bool) -> Result<u32, Errno> {
     for round in 0..rounds {
         if begins || round > 0 {
@@ -145,7 +145,7 @@ pub async fn between_processes() -> Outcome {
             .descriptor(0, right.into_descriptor())
             .spawn()
     );
-    // It has granted us a right before it signals for the first time.
+    // The child has granted a right before it signals for the first time.
     signalled(&receiver).await?;
     let back = must!(SendRight::open(child.number(), 1));
     for _ in 0..200 {
@@ -153,12 +153,12 @@ pub async fn between_processes() -> Outcome {
         signalled(&receiver).await?;
     }
     check_eq!(wait(&child).await, Some(Ok(Ending::Exited(0))));
-    // It has gone, its receiver too.
+    // The child is gone, and so is its receiver.
     check_eq!(back.send(), Err(Errno::EPIPE));
     Ok(())
 }
 
-/// The other side of [`between_processes`]: descriptor 0 is a right.
+/// Runs as the other side of [`between_processes`]: descriptor 0 is a right.
 pub async fn answer(rounds: u32) -> i32 {
     let right = SendRight::from_descriptor(Descriptor::from_raw(0));
     let Ok(receiver) = Receiver::new() else { return 1 };
@@ -174,7 +174,7 @@ pub async fn answer(rounds: u32) -> i32 {
     0
 }
 
-/// Sends through descriptor 0 until that fails, with a pause after each or without any; ends with the error's number.
+/// Sends through descriptor 0 until that fails, with a pause after each or without any; returns the error's number.
 pub async fn send_until_error(pause: Option<Duration>) -> i32 {
     let right = SendRight::from_descriptor(Descriptor::from_raw(0));
     loop {
@@ -220,11 +220,11 @@ pub async fn pages_for_sending_stay_where_they_are() -> Outcome {
     signalled(&receiver).await?;
     let page = (harness::told(auxiliary::COPS_PROCESS_PAGE) - PROCESS_PAGE_OFFSET + SEND_OFFSET) as *mut u8;
     for (start, length) in [(page, 4096), (page.wrapping_sub(4096), 3 * 4096)] {
-        // SAFETY: nothing of this program's lies there.
+        // SAFETY: no object of this program lies there.
         let results = unsafe { [memory::unmap(start, length), memory::protect(start, length, 1)] };
         check_eq!(results, [Err(Errno::EINVAL), Err(Errno::EINVAL)]);
     }
-    // A right that comes in the place of one that is gone is not the one that is gone.
+    // A right in the place of a revoked one is not the revoked one.
     drop(right);
     for _ in 0..100 {
         let other = must!(receiver.grant());
@@ -250,7 +250,7 @@ pub async fn revoked_rights_are_worth_nothing() -> Outcome {
     check_eq!(wait(&child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
     while receiver.try_wait() {}
     check!(!receiver.try_wait());
-    // The other one holds; until all are revoked.
+    // The other right holds; until all are revoked.
     must!(two.send());
     signalled(&receiver).await?;
     let child = must!(sender(must!(two.duplicate())));
@@ -326,7 +326,7 @@ pub async fn as_many_receivers_as_there_can_be() -> Outcome {
     for receiver in &receivers {
         signalled(receiver).await?;
     }
-    // One that goes makes room for another, which gets nothing that was meant for the first.
+    // A dropped receiver makes room for another, which gets no signal that was meant for the first.
     must!(rights[30].send());
     drop(receivers.swap_remove(30));
     let again = must!(Receiver::new());
@@ -344,7 +344,7 @@ pub async fn more_receiving_processes_than_the_hardware_serves() -> Outcome {
         let command = Command::new(OWN_PATH).argument("--act").argument("answer-interrupts").argument("10");
         children.push(must!(command.descriptor(0, must!(right.duplicate()).into_descriptor()).spawn()));
     }
-    // Each needs ten signals that it sees; those that come too fast for it are one.
+    // Each needs ten signals that it sees; signals in quick succession are one.
     let mut open: Vec<SendRight> = Vec::new();
     for child in &children {
         let start = cops::time::Instant::now();
@@ -374,10 +374,10 @@ pub async fn more_receiving_processes_than_the_hardware_serves() -> Outcome {
     Ok(())
 }
 
-/// An act: claims from an interrupt file that it does not have, as a handler does that has lost its file meanwhile.
+/// An act: claims from an interrupt file that it does not have, like a handler that has lost its file meanwhile.
 pub fn claim_without_file() -> i32 {
     let claimed: i64;
-    // SAFETY: there is nothing to claim.
+    // SAFETY: no identity is pending.
     unsafe { core::arch::asm!("csrrw {0}, 0x15c, x0", "csrrw x0, 0x15c, x0", inlateout(reg) 7i64 => claimed) };
     i32::from(claimed != 0)
 }
@@ -391,7 +391,7 @@ pub async fn who_has_lost_the_interrupt_file_finds_nothing_in_it() -> Outcome {
 }
 
 pub async fn nonsense_in_the_interrupt_words() -> Outcome {
-    // SAFETY: the page is there, and all its words are atomic.
+    // SAFETY: the page is mapped, and all its words are atomic.
     let page = unsafe { &*(harness::told(auxiliary::COPS_PROCESS_PAGE) as *const ProcessPage) };
     let receiver = must!(Receiver::new());
     let right = must!(receiver.grant());
@@ -409,7 +409,7 @@ pub async fn a_fault_in_the_handler_ends_only_its_process() -> Outcome {
     from_coroutine_to_coroutine().await
 }
 
-/// Its handler reads where nothing is.
+/// An act: its handler reads an unmapped address.
 pub async fn faulting_handler() -> i32 {
     extern "C" fn handler(_: u64) {
         // SAFETY: the process ends here.
@@ -425,7 +425,7 @@ pub async fn faulting_handler() -> i32 {
     4
 }
 
-/// Is interrupted where its stack pointer names no memory.
+/// An act: is interrupted while its stack pointer names no memory.
 pub async fn handler_without_stack() -> i32 {
     let Ok(receiver) = Receiver::new() else { return 1 };
     let Ok(right) = receiver.grant() else { return 2 };
@@ -456,14 +456,14 @@ pub async fn wakers_of_combinators() -> Outcome {
         check!(matches!(must!(cops::timeout(LIMIT, either).await), Either::Second(())));
         check_eq!(must!(sending.await), Ok(()));
     }
-    // Dropping a wait loses nothing.
+    // Dropping a wait loses no signal.
     check!(cops::timeout(Duration::from_millis(1), two.wait()).await.is_err());
     must!(right.send());
     signalled(&two).await?;
     Ok(())
 }
 
-/// How often programs have entered the kernel, but for its own timer.
+/// Returns the number of kernel entries of programs, without those of the kernel's own timer.
 fn entries() -> Result<u64, alloc::string::String> {
     let counters = must!(cops::system::system::counters());
     Ok(counters[Counter::Traps as usize] - counters[Counter::TimerTraps as usize])
@@ -472,12 +472,13 @@ fn entries() -> Result<u64, alloc::string::String> {
 /// Each `entries` after the first is an entry itself.
 const OWN_ENTRIES: u64 = 1;
 
-/// How many user interrupts are sent where the hardware delivers them; through the kernel they take longer.
+/// Returns the number of user interrupts to send: more where the hardware delivers them; through the kernel they take
+/// longer.
 fn many() -> u64 {
     if cops::system::interrupt::is_in_hardware() { 100_000 } else { 2_000 }
 }
 
-/// The kernel's part in `sent` user interrupts.
+/// Checks the kernel's part in `sent` user interrupts.
 fn check_entries(entries: u64, sent: u64) -> Outcome {
     if cops::system::interrupt::is_in_hardware() {
         check!(entries == 0, "{sent} user interrupts entered the kernel {entries} times");
@@ -512,15 +513,15 @@ pub async fn on_one_hart_without_the_kernel() -> Outcome {
 
 pub async fn between_harts_without_the_kernel() -> Outcome {
     if cops::system::start::auxiliary_value(abi_unix::types::auxiliary::COPS_HARTS) == Some(1) {
-        // Two workers that spin would play by the tick.
+        // Two spinning workers on one hart would alternate at the tick.
         return on_one_hart_without_the_kernel().await;
     }
     must!(cops::alloc_cpu(1));
     let (one, two) = (must!(Receiver::new()), Arc::new(core::sync::atomic::AtomicU64::new(0)));
     let (to_one, finished) = (must!(one.grant()), two.clone());
-    // The other worker makes its own receiver, and so must the coroutine run there; this one spins until it does.
+    // The other worker makes its own receiver, in a coroutine that must run there; this one spins until it does.
     let started = Arc::new(AtomicU32::new(0));
-    // Not as many: an emulator with fewer processors than harts takes a millisecond for each.
+    // Fewer rounds: an emulator with fewer processors than harts takes a millisecond for each.
     let (starting, rounds) = (started.clone(), 200);
     let (sender, grants) = cops::channel::bounded(1);
     let other = cops::spawn(async move {
@@ -547,7 +548,7 @@ pub async fn between_harts_without_the_kernel() -> Outcome {
     let Ok(to_two) = grants.try_receive() else { return Err("there is no right".into()) };
     let mut result = Ok(());
     for _ in 0..3 {
-        // The first stores find the pages.
+        // The first stores determine the pages.
         must!(to_two.send());
         while !one.try_wait() {
             core::hint::spin_loop();

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::harness::{LIMIT, Outcome};
 use crate::{check, check_eq, must};
 
-/// Number of the worker that calls, as the kernel knows it.
+/// Returns the kernel's number of the calling worker.
 fn thread() -> usize {
     // SAFETY: the call has no pointers.
     unsafe { system::call!(GetThread) }.unwrap_or(0)
@@ -149,8 +149,8 @@ pub async fn a_sleeping_worker_is_woken() -> Outcome {
     Ok(())
 }
 
-/// A poll takes as long as a program likes. What it wakes comes to the worker that polls, and from there to one that
-/// sleeps.
+/// A poll may take long. Coroutines that it wakes are queued at the polling worker, and taken from there by a sleeping
+/// one.
 pub async fn a_long_poll_keeps_nothing_waiting() -> Outcome {
     must!(cops::alloc_cpu(1));
     for _ in 0..20 {
@@ -184,7 +184,7 @@ pub async fn a_call_that_waits_keeps_nothing_waiting() -> Outcome {
         });
         cops::sleep(Duration::from_micros(500)).await;
         must!(sender.try_send(7).map_err(|_| Errno::EPIPE));
-        // Keeps the worker until the other coroutine has written.
+        // Blocks the worker until the other coroutine has written.
         let mut read = [0; 3];
         check_eq!(system::file::read(reader.descriptor().raw(), &mut read), Ok(3));
         check_eq!(read, [7; 3]);
