@@ -40,7 +40,7 @@ struct Run<'a> {
     observed: Option<Instant>,
 }
 
-/// Runs a plan; see [`crate::run`].
+/// Runs a plan; see [`crate::run()`].
 pub fn run(plan: &Plan, observe: &mut dyn FnMut(Stage) -> Continue) -> Result<Measurement, Error> {
     let mut run = Run {
         plan,

@@ -73,7 +73,7 @@ impl<T> Slot<T> {
 }
 
 // SAFETY: `value` is reached only through a `Claim`, and `claimed` lets at most one exist at a time; so sharing the
-// slot moves exclusive access to `T` from hart to hart, which is what `T: Send` permits.
+// slot moves exclusive access to `T` from hart to hart, as `T: Send` permits.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T> HartLocal<T> {
