@@ -152,8 +152,8 @@ impl Space {
         }
     }
 
-    /// Clears the space as [`clear`](Self::clear) does, for good, and interrupts the harts that still walk the table, so
-    /// that they leave it.
+    /// Clears the space as [`clear`](Self::clear) does, for good, and interrupts the harts that still walk the table,
+    /// so that they leave it.
     pub fn retire(&self) {
         self.clear();
         self.retired.store(true, Ordering::Release);
