@@ -9,3 +9,5 @@ pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod line_discipline;
 pub(crate) mod pipe;
+pub(crate) mod remains;
+pub(crate) mod tree;

@@ -35,7 +35,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::interrupts;
-use crate::files::console;
+use crate::files::{console, epoll, remains, tree};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
 use crate::process::{Ending, accounts, program, shared};
@@ -102,7 +102,8 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
-    calls::files::start(parts.initial_files)?;
+    tree::start(parts.initial_files)?;
+    epoll::start();
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);
@@ -122,7 +123,7 @@ pub fn run_hart() -> ! {
         if worker.run_one() {
             continue;
         }
-        if calls::files::free_remains() {
+        if remains::free_some() {
             counters::count(Counter::Looks);
         } else {
             Machine::wait_for_interrupt();

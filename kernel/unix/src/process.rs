@@ -47,7 +47,7 @@ use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
 use tables::Queue;
-use usermode::{Fault, Space};
+use usermode::Space;
 use waiters::Waiters;
 
 use coroutine::State;
@@ -59,14 +59,15 @@ use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::interrupts::{self, Receivers, SendPages};
 use crate::asynchronous::kernel_side::Choice;
 use crate::asynchronous::ring::{self, CompletionView, Rings};
-use crate::calls::files;
 use crate::files::descriptor::Descriptors;
+use crate::files::remains;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Batch, Charge, Resource};
 use crate::process::authority::Authority;
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed};
 use crate::process::thread::Threads;
+use crate::process::user::{LONGEST_PATH, errno_of_fault};
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::Cid;
@@ -258,14 +259,6 @@ async fn drop_in_steps(waiting: Queue<Completion>) {
         if number % steps::ENTRIES == 0 {
             steps::pause_at_the_end().await;
         }
-    }
-}
-
-/// What a call answers whose copy met this fault.
-pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
-    match fault {
-        Fault::OutOfMemory => Errno::ENOMEM,
-        _ => Errno::EFAULT,
     }
 }
 
@@ -538,6 +531,11 @@ impl Process {
             StringError::TooLong => too_long,
             StringError::Fault(fault) => errno_of_fault(fault),
         })
+    }
+
+    /// Copies a path, which ends with NUL, without that.
+    pub(crate) fn copy_in_path(&self, address: usize) -> Result<Vec<u8>, Errno> {
+        self.copy_in_string(address, LONGEST_PATH - 1, Errno::ENAMETOOLONG)
     }
 
     /// What the claim that the process makes now through its published bitmaps is worth.
@@ -879,15 +877,15 @@ impl Process {
         let descriptors = self.descriptors.lock().take();
         for (number, file) in descriptors.into_files().enumerate() {
             drop(file);
-            if number % CLOSED_AT_A_TIME == 0 || files::has_remains() {
+            if number % CLOSED_AT_A_TIME == 0 || remains::are_left() {
                 steps::pause_at_the_end().await;
             }
-            while files::free_remains() {
+            while remains::free_some() {
                 steps::pause_at_the_end().await;
             }
         }
         // Also of calls that have ended with the process.
-        while files::free_remains() {
+        while remains::free_some() {
             steps::pause_at_the_end().await;
         }
     }
@@ -1537,7 +1535,7 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
 /// for its pipes, sockets, files and calls in flight. Files in memory that no process has open count for none; their
 /// share of the machine has a limit of its own.
 pub(crate) fn end_largest() {
-    if files::free_remains() {
+    if remains::free_some() {
         // Whoever lacks memory tries again.
         return;
     }
@@ -1760,17 +1758,5 @@ pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
         if waiters.is_empty() {
             table.waiters.remove(&parent);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_that_lacks_memory_is_no_bad_address() {
-        assert_eq!(errno_of_fault(Fault::OutOfMemory), Errno::ENOMEM);
-        assert_eq!(errno_of_fault(Fault::NotMapped), Errno::EFAULT);
-        assert_eq!(errno_of_fault(Fault::Protection), Errno::EFAULT);
     }
 }

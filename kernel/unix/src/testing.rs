@@ -180,7 +180,7 @@ impl RunningMachine {
     fn run_one(&mut self) -> bool {
         let _ = crate::on_interrupt();
         usermode::release_retired();
-        self.worker.run_one() || crate::calls::files::free_remains()
+        self.worker.run_one() || crate::files::remains::free_some()
     }
 
     fn test(&mut self, body: Body) -> Result<Ending, String> {

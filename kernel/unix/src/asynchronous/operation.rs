@@ -78,6 +78,17 @@ pub(crate) enum Operation {
 // Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
 const _: () = assert!(size_of::<Operation>() <= 64);
 
+/// What a program gives with an asynchronous call, beside the call itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission {
+    /// Given back with the completion.
+    pub token: u64,
+    /// The coroutine that waits.
+    pub cid: u64,
+    /// The importance of the call.
+    pub priority: Priority,
+}
+
 /// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressOut {
@@ -498,9 +509,7 @@ impl Future for AsynchronousCall {
 pub(crate) fn go_on_asynchronously(
     process: &Arc<Process>,
     operation: Operation,
-    token: u64,
-    cid: u64,
-    priority: Priority,
+    Submission { token, cid, priority }: Submission,
 ) -> Result<(), (Errno, Operation)> {
     let priority = process.standing.within_ceiling(priority);
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;

@@ -61,11 +61,12 @@ use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
 use spin::{Mutex, MutexGuard};
 
+use crate::asynchronous::operation::Submission;
 use crate::observing::{counters, report};
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::program::map_error;
 use crate::process::shared::zeroed;
+use crate::process::user::map_error;
 use crate::process::worker::Worker;
 use crate::scheduling::executor::{self, Cid};
 use crate::{calls, time};
@@ -451,7 +452,7 @@ fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priori
         return Some(abi_unix::errno::encode(Err(Errno::EINVAL)));
     }
     let number = (request.call & request::NUMBER_MASK) as usize;
-    calls::perform(worker, number, request.arguments.map(|argument| argument as usize), token, cid, priority)
+    calls::perform(worker, number, &request.arguments, Submission { token, cid, priority })
 }
 
 /// The handler: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.

@@ -3,142 +3,72 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use abi_queue::Priority;
-use abi_unix::Errno;
 use abi_unix::types::{self, control, open as flag};
+use abi_unix::{Errno, SystemCall};
 use filesystem::{
-    Access, Contents, Creation, Expect, Filesystem, LastLink, Maker, Node, OpenOptions, Owner, Replacement, Timestamp,
-    Writes,
+    Access, Contents, Creation, Expect, FileKind, LastLink, Node, OpenOptions, Owner, Replacement, Writes,
 };
-use spin::Once;
 
-use crate::files::file::{self, OpenFile, errno_of, status_of};
-use crate::files::{epoll, pipe};
+use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
+use crate::files::file::{self, OpenFile, status_of};
+use crate::files::tree::{errno_of, made_by, now, root};
+use crate::files::{pipe, remains};
 use crate::process::Process;
-use crate::process::program::LONGEST_PATH;
-use crate::process::user::UserBuffer;
-use crate::scheduling::{self, executor};
-use crate::time;
+use crate::scheduling::steps;
 
-/// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
-const MEMORY_SHARE: usize = 2;
-
-static ROOT: Once<Filesystem> = Once::new();
-
-/// Fills the root file system from the initramfs.
-pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
-    let limit = memory::frames::free_frames() * abi_queue::pages::PAGE_SIZE / MEMORY_SHARE;
-    let root = Filesystem::new(limit as u64).map_err(|_| "there is no memory for the root file system")?;
-    executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), epoll::clean());
-    if let Err(error) = root.populate(archive) {
-        platform::println!("initramfs: {error}");
-        return Err("the initramfs is damaged: build it again with `cargo xtask build`");
-    }
-    let base = root.root();
-    // What an archive lacks is made; what it has stays.
-    for (path, permissions) in [("/dev", 0o755), ("/tmp", 0o1777)] {
-        let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
-    }
-    for (path, device) in [
-        ("/dev/null", file::NULL),
-        ("/dev/zero", file::ZERO),
-        ("/dev/random", file::RANDOM),
-        ("/dev/urandom", file::RANDOM),
-        ("/dev/console", file::CONSOLE),
-        ("/dev/tty", file::CONSOLE),
-    ] {
-        let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
-    }
-    ROOT.call_once(|| root);
-    Ok(())
+/// A path and the directory from which it starts.
+struct Place {
+    base: Node,
+    path: Vec<u8>,
 }
 
-/// EVERY-BYTE: names and inodes are charged as pages are, to the process that makes them.
-fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
-    Maker { now: now(), owner: Some(owner) }
-}
-
-fn root() -> &'static Filesystem {
-    ROOT.get().expect("the root file system is there before any process")
-}
-
-/// The root directory.
-pub(crate) fn root_directory() -> Node {
-    root().root()
-}
-
-/// Frees some pages of files that are gone, or takes back some registrations of epolls that are; `false` if there are
-/// none.
-pub(crate) fn free_remains() -> bool {
-    epoll::free_remains() || root().free_remains()
-}
-
-/// Whether there is something for [`free_remains`].
-pub(crate) fn has_remains() -> bool {
-    epoll::has_remains() || root().has_remains()
-}
-
-/// The time for what changes now.
-pub(crate) fn now() -> Timestamp {
-    let ns = time::now_ns() + time::epoch_ns();
-    Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
-}
-
-/// Reads a path from a process's memory.
-pub(crate) fn read_path(process: &Process, address: usize) -> Result<Vec<u8>, Errno> {
-    process.copy_in_string(address, LONGEST_PATH - 1, Errno::ENAMETOOLONG)
-}
-
-/// The directory from which a relative path starts.
-fn base(process: &Process, directory: i32, path: &[u8]) -> Result<Node, Errno> {
-    if path.first() == Some(&b'/') {
-        return Ok(root_directory());
-    }
-    if directory == types::AT_FDCWD {
-        return Ok(process.directory.lock().clone());
-    }
-    let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
-    let file = process.descriptors.lock().get(number)?.clone();
-    file.directory().cloned()
-}
-
-/// A program's file.
-pub(crate) struct Content(Node);
-
-impl Content {
-    /// Its length in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        self.0.metadata().size
+impl Place {
+    /// From the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the path.
+    fn read(call: &Call<'_>, directory: usize, path: usize) -> Result<Place, Errno> {
+        Place::of(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
     }
 
-    /// Reads at an offset; fewer bytes than asked for only at the end.
-    pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
-        self.0.read_at(offset, bytes).unwrap_or(0)
+    /// From two such pairs of arguments. Both paths are read before a directory is looked at, as on Linux.
+    fn read_two(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(Place, Place), Errno> {
+        let process = call.process();
+        let old = process.copy_in_path(call.address(first.1))?;
+        let new = process.copy_in_path(call.address(second.1))?;
+        Ok((Place::of(process, call.signed(first.0), old)?, Place::of(process, call.signed(second.0), new)?))
+    }
+
+    fn of(process: &Process, directory: i32, path: Vec<u8>) -> Result<Place, Errno> {
+        let base = if path.first() == Some(&b'/') {
+            root().root()
+        } else if directory == types::AT_FDCWD {
+            process.directory.lock().clone()
+        } else {
+            let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
+            let file = process.descriptors.lock().get(number)?.clone();
+            file.directory().cloned()?
+        };
+        Ok(Place { base, path })
+    }
+
+    fn look_up(&self, last: LastLink) -> Result<Node, Errno> {
+        root().look_up(&self.base, &self.path, last).map_err(errno_of)
+    }
+
+    /// `EROFS` for what the initramfs contains: programs are run from there without a copy, and nobody changes them.
+    fn refuse_archived(&self, last: LastLink) -> Result<(), Errno> {
+        match self.look_up(last) {
+            Ok(node) if node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
+            _ => Ok(()),
+        }
     }
 }
 
-/// The file that `execve` or `spawn` names.
-pub(crate) fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno> {
-    let node = root().look_up(directory, path, LastLink::Follow).map_err(errno_of)?;
-    if !node.metadata().is_executable() {
-        return Err(Errno::EACCES);
-    }
-    Ok(Content(node))
+/// The account that pays for names and files which a call makes.
+fn owner(process: &Process) -> Arc<dyn Owner> {
+    process.account.clone()
 }
 
-/// `EROFS` for what the initramfs contains: programs are run from there without a copy, and nobody changes them.
-fn refuse_archived(base: &Node, path: &[u8], last: LastLink) -> Result<(), Errno> {
-    match root().look_up(base, path, last) {
-        Ok(node) if node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
-        _ => Ok(()),
-    }
-}
-
-/// `openat`.
-pub(crate) fn open(process: &Process, directory: i32, path: usize, flags: u32, mode: u32) -> Result<usize, Errno> {
-    let path = read_path(process, path)?;
-    let base = base(process, directory, &path)?;
-    let options = OpenOptions {
+fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
+    Ok(OpenOptions {
         access: match flags & flag::ACCESS_MODE {
             flag::RDONLY => Access::Read,
             flag::WRONLY => Access::Write,
@@ -155,256 +85,322 @@ pub(crate) fn open(process: &Process, directory: i32, path: usize, flags: u32, m
         expect: if flags & flag::DIRECTORY != 0 { Expect::Directory } else { Expect::Anything },
         last_link: if flags & flag::NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow },
         permissions: (mode & 0o7777) as u16,
-    };
+    })
+}
+
+/// `openat`.
+#[inline(never)]
+pub(super) fn open(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let flags = call.unsigned(2);
+    let place = Place::read(&call, 0, 1)?;
+    let options = open_options(flags, call.unsigned(3))?;
     if options.access != Access::Read || options.contents == Contents::Discard {
-        refuse_archived(&base, &path, options.last_link)?;
+        place.refuse_archived(options.last_link)?;
     }
     let charge = file::charge(&process.account)?;
-    let owner: Arc<dyn Owner> = process.account.clone();
-    let opened = root().open(&base, &path, &options, made_by(&owner)).map_err(errno_of)?;
+    let opened = root().open(&place.base, &place.path, &options, made_by(&owner(process))).map_err(errno_of)?;
     let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0, charge)?);
-    process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)
+    let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
+    Ok(settled(process, call.number, descriptor))
+}
+
+/// `close`.
+#[inline(never)]
+pub(super) fn close(call: Call<'_>) -> Decoding {
+    let descriptor = call.descriptor(0)?;
+    let file = call.process().descriptors.lock().remove(descriptor)?;
+    drop(file);
+    Ok(settled(call.process(), call.number, 0))
+}
+
+/// Ends a call after which files may be gone: pages of large ones are freed in steps, before it is done.
+fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
+    if !remains::are_left() {
+        return value.into();
+    }
+    let process = process.clone();
+    kept_steps(call, async move {
+        // The call itself was a step.
+        steps::pause(&process).await;
+        while remains::free_some() {
+            steps::pause(&process).await;
+        }
+        Ok(value)
+    })
 }
 
 /// `pipe2`.
-pub(crate) fn pipe(process: &Process, address: usize, flags: u32) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn pipe(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let flags = call.unsigned(1);
     if flags & !(flag::CLOEXEC | flag::NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
-    let (reader, writer) = pipe::pipe(&process.account);
-    let non_blocking = flags & flag::NONBLOCK != 0;
-    let close = flags & flag::CLOEXEC != 0;
-    let (first, second) = {
-        let mut descriptors = process.descriptors.lock();
-        let reader = Arc::new(OpenFile::reader(reader, non_blocking, reader_charge));
-        let writer = Arc::new(OpenFile::writer(writer, non_blocking, writer_charge));
-        let first = descriptors.add(reader, close, 0)?;
-        match descriptors.add(writer, close, 0) {
-            Ok(second) => (first, second),
-            Err(error) => {
-                let unused = descriptors.remove(first);
-                drop(descriptors);
-                drop(unused);
-                return Err(error);
-            }
-        }
-    };
+    let [first, second] = make_pipe(process, flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0)?;
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&(first as i32).to_le_bytes());
     bytes[4..].copy_from_slice(&(second as i32).to_le_bytes());
-    if let Err(error) = process.copy_out(address, &bytes) {
+    if let Err(error) = process.copy_out(call.address(0), &bytes) {
         for descriptor in [first, second] {
             let unused = process.descriptors.lock().remove(descriptor);
             drop(unused);
         }
         return Err(error);
     }
-    Ok(0)
+    Ok(0.into())
+}
+
+/// Makes a pipe; gives back the descriptors of its reader and its writer.
+fn make_pipe(process: &Process, non_blocking: bool, close: bool) -> Result<[usize; 2], Errno> {
+    let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
+    let (reader, writer) = pipe::pipe(&process.account);
+    let mut descriptors = process.descriptors.lock();
+    let reader = Arc::new(OpenFile::reader(reader, non_blocking, reader_charge));
+    let writer = Arc::new(OpenFile::writer(writer, non_blocking, writer_charge));
+    let first = descriptors.add(reader, close, 0)?;
+    match descriptors.add(writer, close, 0) {
+        Ok(second) => Ok([first, second]),
+        Err(error) => {
+            let unused = descriptors.remove(first);
+            drop(descriptors);
+            drop(unused);
+            Err(error)
+        }
+    }
+}
+
+/// `dup`.
+#[inline(never)]
+pub(super) fn duplicate(call: Call<'_>) -> Decoding {
+    let descriptor = call.descriptor(0)?;
+    let mut descriptors = call.process().descriptors.lock();
+    let file = descriptors.get(descriptor)?.clone();
+    descriptors.add(file, false, 0).map(Into::into)
 }
 
 /// `dup3`.
-pub(crate) fn duplicate_to(process: &Process, old: usize, new: usize, flags: u32) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn duplicate_to(call: Call<'_>) -> Decoding {
+    let (old, new, flags) = (call.descriptor(0)?, call.descriptor(1)?, call.unsigned(2));
     if old == new || flags & !flag::CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
     let replaced = {
-        let mut descriptors = process.descriptors.lock();
+        let mut descriptors = call.process().descriptors.lock();
         let file = descriptors.get(old)?.clone();
         descriptors.replace(new, file, flags & flag::CLOEXEC != 0)?
     };
     drop(replaced);
-    Ok(new)
+    Ok(settled(call.process(), call.number, new))
 }
 
 /// `fcntl`.
-pub(crate) fn control(process: &Process, descriptor: usize, command: u32, argument: usize) -> Result<usize, Errno> {
-    let mut descriptors = process.descriptors.lock();
+#[inline(never)]
+pub(super) fn control(call: Call<'_>) -> Decoding {
+    let (descriptor, argument) = (call.descriptor(0)?, call.word(2));
+    let mut descriptors = call.process().descriptors.lock();
     let file = descriptors.get(descriptor)?.clone();
-    match command {
-        control::DUPFD => descriptors.add(file, false, argument),
-        control::DUPFD_CLOEXEC => descriptors.add(file, true, argument),
-        control::GETFD => Ok(descriptors.closes_on_execute(descriptor)? as usize * control::FD_CLOEXEC as usize),
-        control::SETFD => {
-            descriptors.set_close_on_execute(descriptor, argument as u32 & control::FD_CLOEXEC != 0)?;
-            Ok(0)
+    match call.unsigned(1) {
+        control::DUPFD => descriptors.add(file, false, argument).map(Into::into),
+        control::DUPFD_CLOEXEC => descriptors.add(file, true, argument).map(Into::into),
+        control::GETFD => {
+            let closes = descriptors.closes_on_execute(descriptor)?;
+            Ok((usize::from(closes) * control::FD_CLOEXEC as usize).into())
         }
-        control::GETFL => Ok(file.flags() as usize),
+        control::SETFD => {
+            let closes = call.unsigned(2) & control::FD_CLOEXEC != 0;
+            descriptors.set_close_on_execute(descriptor, closes).map(Into::into)
+        }
+        control::GETFL => Ok((file.flags() as usize).into()),
         control::SETFL => {
-            file.set_flags(argument as u32);
-            Ok(0)
+            file.set_flags(call.unsigned(2));
+            Ok(0.into())
         }
         _ => Err(Errno::EINVAL),
     }
 }
 
+/// `ioctl`.
+#[inline(never)]
+pub(super) fn device_control(call: Call<'_>) -> Decoding {
+    call.file(0)?.device_control(call.process(), call.unsigned(1), call.address(2)).map(Into::into)
+}
+
 /// `getcwd`: returns the length with the NUL, as the system call does.
-pub(crate) fn current_directory(process: &Process, address: usize, size: usize) -> Result<usize, Errno> {
-    let directory = process.directory.lock().clone();
+#[inline(never)]
+pub(super) fn current_directory(call: Call<'_>) -> Decoding {
+    let directory = call.process().directory.lock().clone();
     let mut path = root().path_of(&directory).map_err(errno_of)?;
     path.push(0);
-    if path.len() > size {
+    if path.len() > call.length(1) {
         return Err(Errno::ERANGE);
     }
-    process.copy_out(address, &path)?;
-    Ok(path.len())
+    call.process().copy_out(call.address(0), &path)?;
+    Ok(path.len().into())
 }
 
 /// `chdir`.
-pub(crate) fn change_directory(process: &Process, path: usize) -> Result<usize, Errno> {
-    let path = read_path(process, path)?;
-    let base = base(process, types::AT_FDCWD, &path)?;
-    let node = root().look_up(&base, &path, LastLink::Follow).map_err(errno_of)?;
-    if node.kind() != filesystem::FileKind::Directory {
+#[inline(never)]
+pub(super) fn change_directory(call: Call<'_>) -> Decoding {
+    let process = call.process();
+    let node =
+        Place::of(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
+    if node.kind() != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
     let old = core::mem::replace(&mut *process.directory.lock(), node);
     drop(old);
-    Ok(0)
+    Ok(0.into())
 }
 
 /// `mkdirat`.
-pub(crate) fn make_directory(process: &Process, directory: i32, path: usize, mode: u32) -> Result<usize, Errno> {
-    let path = read_path(process, path)?;
-    let base = base(process, directory, &path)?;
-    let owner: Arc<dyn Owner> = process.account.clone();
-    root().make_directory(&base, &path, (mode & 0o7777) as u16, made_by(&owner)).map(|_| 0).map_err(errno_of)
+#[inline(never)]
+pub(super) fn make_directory(call: Call<'_>) -> Decoding {
+    let owner = owner(call.admitted()?);
+    let Place { base, path } = Place::read(&call, 0, 1)?;
+    let permissions = (call.unsigned(2) & 0o7777) as u16;
+    root().make_directory(&base, &path, permissions, made_by(&owner)).map_err(errno_of)?;
+    Ok(0.into())
 }
 
 /// `unlinkat`.
-pub(crate) fn unlink(process: &Process, directory: i32, path: usize, flags: u32) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn unlink(call: Call<'_>) -> Decoding {
+    let flags = call.unsigned(2);
     if flags & !types::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
-    let path = read_path(process, path)?;
-    let base = base(process, directory, &path)?;
-    let done = match flags & types::AT_REMOVEDIR != 0 {
+    let Place { base, path } = Place::read(&call, 0, 1)?;
+    match flags & types::AT_REMOVEDIR != 0 {
         true => root().remove_directory(&base, &path, now()),
         false => root().unlink(&base, &path, now()),
-    };
-    done.map(|()| 0).map_err(errno_of)
+    }
+    .map_err(errno_of)?;
+    Ok(settled(call.process(), call.number, 0))
 }
 
 /// `symlinkat`.
-pub(crate) fn symbolic_link(process: &Process, target: usize, directory: i32, path: usize) -> Result<usize, Errno> {
-    let target = read_path(process, target)?;
-    let path = read_path(process, path)?;
-    let base = base(process, directory, &path)?;
-    let owner: Arc<dyn Owner> = process.account.clone();
-    root().make_symbolic_link(&base, &path, &target, made_by(&owner)).map(|_| 0).map_err(errno_of)
+#[inline(never)]
+pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
+    let owner = owner(call.admitted()?);
+    let target = call.process().copy_in_path(call.address(0))?;
+    let Place { base, path } = Place::read(&call, 1, 2)?;
+    root().make_symbolic_link(&base, &path, &target, made_by(&owner)).map_err(errno_of)?;
+    Ok(0.into())
 }
 
 /// `linkat`.
-pub(crate) fn link(
-    process: &Process,
-    old_directory: i32,
-    old: usize,
-    new_directory: i32,
-    new: usize,
-    flags: u32,
-) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn link(call: Call<'_>) -> Decoding {
     /// `AT_SYMLINK_FOLLOW`.
     const FOLLOW: u32 = 0x400;
+    let owner = owner(call.admitted()?);
+    let flags = call.unsigned(4);
     if flags & !FOLLOW != 0 {
         return Err(Errno::EINVAL);
     }
-    let old = read_path(process, old)?;
-    let new = read_path(process, new)?;
-    let old_base = base(process, old_directory, &old)?;
-    let new_base = base(process, new_directory, &new)?;
+    let (old, new) = Place::read_two(&call, (0, 1), (2, 3))?;
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
-    let owner: Arc<dyn Owner> = process.account.clone();
-    root().link(&old_base, &old, last, &new_base, &new, made_by(&owner)).map(|()| 0).map_err(errno_of)
+    root().link(&old.base, &old.path, last, &new.base, &new.path, made_by(&owner)).map_err(errno_of)?;
+    Ok(0.into())
 }
 
 /// `renameat2`.
-pub(crate) fn rename(
-    process: &Process,
-    old_directory: i32,
-    old: usize,
-    new_directory: i32,
-    new: usize,
-    flags: u32,
-) -> Result<usize, Errno> {
-    let replacement = match flags {
+#[inline(never)]
+pub(super) fn rename(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let replacement = match call.unsigned(4) {
         0 => Replacement::Replace,
         1 => Replacement::Refuse,
         2 => Replacement::Exchange,
         _ => return Err(Errno::EINVAL),
     };
-    let old = read_path(process, old)?;
-    let new = read_path(process, new)?;
-    let old_base = base(process, old_directory, &old)?;
-    let new_base = base(process, new_directory, &new)?;
-    let owner: Arc<dyn Owner> = process.account.clone();
-    root().rename(&old_base, &old, &new_base, &new, replacement, made_by(&owner)).map(|()| 0).map_err(errno_of)
+    let (old, new) = Place::read_two(&call, (0, 1), (2, 3))?;
+    let owner = owner(process);
+    root().rename(&old.base, &old.path, &new.base, &new.path, replacement, made_by(&owner)).map_err(errno_of)?;
+    Ok(settled(process, call.number, 0))
 }
 
 /// `readlinkat`: cuts off what does not fit.
-pub(crate) fn read_link(
-    process: &Process,
-    directory: i32,
-    path: usize,
-    address: usize,
-    size: usize,
-) -> Result<usize, Errno> {
-    let path = read_path(process, path)?;
-    if size as i32 <= 0 {
+#[inline(never)]
+pub(super) fn read_link(call: Call<'_>) -> Decoding {
+    let process = call.process();
+    let path = process.copy_in_path(call.address(1))?;
+    if call.signed(3) <= 0 {
         return Err(Errno::EINVAL);
     }
-    let base = base(process, directory, &path)?;
-    let node = root().look_up(&base, &path, LastLink::Keep).map_err(errno_of)?;
-    let buffer = UserBuffer::new(address, size)?;
-    node.read_link(|target| {
+    let node = Place::of(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
+    let buffer = call.buffer(2)?;
+    let copied = node.read_link(|target| {
         let count = target.len().min(buffer.len());
         process.copy_out(buffer.address(), &target[..count]).map(|()| count)
-    })
-    .map_err(errno_of)?
+    });
+    copied.map_err(errno_of)?.map(Into::into)
 }
 
 /// `faccessat`: everything may be read and written; only the right to execute depends on the file.
-pub(crate) fn access(process: &Process, directory: i32, path: usize, mode: u32) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn access(call: Call<'_>) -> Decoding {
+    let mode = call.unsigned(2);
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let path = read_path(process, path)?;
-    let base = base(process, directory, &path)?;
-    let node = root().look_up(&base, &path, LastLink::Follow).map_err(errno_of)?;
-    if mode & 1 != 0 && node.kind() == filesystem::FileKind::Regular && !node.metadata().is_executable() {
+    let node = Place::read(&call, 0, 1)?.look_up(LastLink::Follow)?;
+    if mode & 1 != 0 && node.kind() == FileKind::Regular && !node.metadata().is_executable() {
         return Err(Errno::EACCES);
     }
-    Ok(0)
+    Ok(0.into())
 }
 
 /// `newfstatat`.
-pub(crate) fn status_at(
-    process: &Process,
-    directory: i32,
-    path: usize,
-    address: usize,
-    flags: u32,
-) -> Result<usize, Errno> {
+#[inline(never)]
+pub(super) fn status_at(call: Call<'_>) -> Decoding {
+    let (process, directory, flags) = (call.process(), call.signed(0), call.unsigned(3));
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
-    let path = read_path(process, path)?;
-    if path.is_empty() && flags & types::AT_EMPTY_PATH != 0 && directory != types::AT_FDCWD {
-        return status(process, usize::try_from(directory).map_err(|_| Errno::EBADF)?, address);
-    }
-    let metadata = if path.is_empty() && flags & types::AT_EMPTY_PATH != 0 {
-        process.directory.lock().metadata()
-    } else {
-        let base = base(process, directory, &path)?;
+    let path = process.copy_in_path(call.address(1))?;
+    let status = if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
         let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-        root().look_up(&base, &path, last).map_err(errno_of)?.metadata()
+        status_of(&Place::of(process, directory, path)?.look_up(last)?.metadata())
+    } else if directory == types::AT_FDCWD {
+        status_of(&process.directory.lock().metadata())
+    } else {
+        call.file(0)?.status()
     };
-    process.copy_out(address, &status_of(&metadata).to_bytes())?;
-    Ok(0)
+    process.copy_out(call.address(2), &status.to_bytes()).map(Into::into)
 }
 
 /// `fstat`.
-pub(crate) fn status(process: &Process, descriptor: usize, address: usize) -> Result<usize, Errno> {
-    let file = process.descriptors.lock().get(descriptor)?.clone();
-    process.copy_out(address, &file.status().to_bytes())?;
-    Ok(0)
+#[inline(never)]
+pub(super) fn status(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    call.process().copy_out(call.address(1), &file.status().to_bytes()).map(Into::into)
+}
+
+/// `ftruncate`.
+#[inline(never)]
+pub(super) fn truncate(call: Call<'_>) -> Decoding {
+    let length = call.offset(1)?;
+    let file = call.file(0)?;
+    // One that becomes shorter gives memory back, and needs none.
+    if file.length().is_some_and(|now| length > now) {
+        call.admitted()?;
+    }
+    let value = file.truncate(length)?;
+    Ok(settled(call.process(), call.number, value))
+}
+
+/// `lseek`.
+#[inline(never)]
+pub(super) fn seek(call: Call<'_>) -> Decoding {
+    call.file(0)?.seek(call.word(1) as i64, call.unsigned(2)).map(Into::into)
+}
+
+/// `getdents64`.
+#[inline(never)]
+pub(super) fn read_directory(call: Call<'_>) -> Decoding {
+    call.file(0)?.read_directory(call.process(), call.buffer(1)?).map(Into::into)
 }

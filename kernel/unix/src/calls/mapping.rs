@@ -16,12 +16,14 @@ use memory::space::Placement;
 use memory::sv39::{Edge, Protection};
 
 use crate::asynchronous::interrupts;
+use crate::asynchronous::operation::Operation;
+use crate::calls::call::{Call, Decoded, Decoding};
 use crate::files::file::OpenFile;
 use crate::process::Process;
 use crate::process::accounts::{UNLIMITED, has_machine_memory};
-use crate::process::program::map_error;
+use crate::process::user::map_error;
 use crate::process::user::{USER_END, UserBuffer};
-use crate::scheduling::steps::{self, Long};
+use crate::scheduling::steps;
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
@@ -46,14 +48,6 @@ fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
     }
     let mapped: u64 = process.space.lock().regions().map(|region| region.range.end - region.range.start).sum();
     if (mapped as usize).saturating_add(more) > limit { Err(Errno::ENOMEM) } else { Ok(()) }
-}
-
-/// How a call has begun.
-pub(crate) enum Begun {
-    /// It is done.
-    Done(usize),
-    /// It goes on in steps.
-    More(Long),
 }
 
 /// What is left of a range that is unmapped, protected or mapped over part by part.
@@ -144,37 +138,44 @@ impl Change {
         }
     }
 
-    /// Changes a range; `value` is the result.
-    fn carry_out(self, process: &Arc<Process>, start: usize, length: usize, value: usize) -> Result<Begun, Errno> {
-        let rest = self.begin(process, start, length)?;
+    /// Changes a range, in a call whose result is 0.
+    fn carry_out(self, call: &Call<'_>, start: usize, length: usize) -> Decoding {
+        let rest = self.begin(call.process(), start, length)?;
         if rest.is_done() {
-            return Ok(Begun::Done(value));
+            return Ok(0.into());
         }
-        let process = process.clone();
-        Ok(Begun::More(Box::pin(async move {
+        let process = call.process().clone();
+        Ok(in_steps(call, async move {
             steps::pause(&process).await;
-            self.go_on(&process, rest).await.map(|()| value)
-        })))
+            self.go_on(&process, rest).await.map(|()| 0)
+        }))
     }
 }
 
+/// Has a call go on in steps.
+fn in_steps(call: &Call<'_>, work: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Decoded {
+    Operation::Long(call.number, Box::pin(work)).into()
+}
+
 /// `brk`: Linux's own form, which answers with the end that is in force and never with an error.
-pub(crate) fn set_break(process: &Arc<Process>, end: usize) -> Begun {
+#[inline(never)]
+pub(super) fn set_break(call: Call<'_>) -> Decoding {
+    let (process, end) = (call.process(), call.address(0));
     let now = process.space.lock().break_end() as usize;
     if end > now && require_addresses(process, end - now).is_err() {
-        return Begun::Done(now);
+        return Ok(now.into());
     }
     loop {
         let is_done = move_break(process, end as u64);
         if is_done {
-            return Begun::Done(process.space.lock().break_end() as usize);
+            return Ok((process.space.lock().break_end() as usize).into());
         }
         if has_machine_memory() {
             break;
         }
     }
     let process = process.clone();
-    Begun::More(Box::pin(async move {
+    Ok(in_steps(&call, async move {
         loop {
             steps::pause(&process).await;
             if move_break(&process, end as u64) {
@@ -202,20 +203,71 @@ fn move_break(process: &Process, end: u64) -> bool {
     }
 }
 
-/// `mmap`: private mappings, anonymous or with a copy of a file's contents.
-pub(crate) fn map(
-    process: &Arc<Process>,
-    address: usize,
+/// A checked `mmap`.
+struct Mapping {
+    placement: Placement,
     length: usize,
-    bits: u32,
-    flags: u32,
-    descriptor: usize,
-    offset: usize,
-) -> Result<Begun, Errno> {
-    let protection = decode_protection(bits)?;
-    if length == 0 || !offset.is_multiple_of(PAGE) {
-        return Err(Errno::EINVAL);
+    protection: Protection,
+    /// The file whose contents are copied, and the first byte of it; none for anonymous memory.
+    content: Option<(Arc<OpenFile>, usize)>,
+}
+
+impl Mapping {
+    fn check(call: &Call<'_>) -> Result<Mapping, Errno> {
+        let (address, offset) = (call.address(0), call.word(5));
+        let protection = decode_protection(call.unsigned(2))?;
+        if call.length(1) == 0 || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::EINVAL);
+        }
+        let flags = check_flags(call.unsigned(3))?;
+        let length = round_up(call.length(1))?;
+        let content = if flags & mapping::ANONYMOUS != 0 {
+            None
+        } else {
+            let file = call.file(4)?;
+            file.require_mappable()?;
+            Some((file, offset))
+        };
+        let placement = place(call.process(), address, length, flags)?;
+        require_addresses(call.process(), length)?;
+        Ok(Mapping { placement, length, protection, content })
     }
+
+    /// The rights of the pages before the contents are there.
+    fn initial_protection(&self) -> Protection {
+        if self.content.is_some() { Protection::ReadWrite } else { self.protection }
+    }
+
+    /// Maps the pages, or the first of them if they take the place of others; gives back the first address, and what
+    /// is left to be mapped.
+    fn begin(&self, process: &Process) -> Result<(usize, Option<Rest>), Errno> {
+        let initial = self.initial_protection();
+        if let Placement::Fixed(start) = self.placement {
+            let rest = Change::Replace(initial).begin(process, start as usize, self.length)?;
+            return Ok((start as usize, Some(rest).filter(|rest| !rest.is_done())));
+        }
+        let mapped = process.space.lock().map_anonymous(self.placement, self.length as u64, initial, "");
+        let (start, changed) = mapped.map_err(map_error)?;
+        usermode::flush(changed);
+        Ok((start as usize, None))
+    }
+
+    /// Maps the rest, and copies the contents.
+    async fn go_on(self, process: Arc<Process>, start: usize, rest: Option<Rest>) -> Result<usize, Errno> {
+        if let Some(rest) = rest {
+            steps::pause(&process).await;
+            Change::Replace(self.initial_protection()).go_on(&process, rest).await?;
+        }
+        let Some((file, offset)) = self.content else { return Ok(start) };
+        let filled = fill(&process, &file, start, self.length, offset).await;
+        let rest = Rest::new(&process.space.lock(), start, self.length);
+        let last = if filled.is_ok() { Change::Protect(self.protection) } else { Change::Unmap };
+        last.go_on(&process, rest).await?;
+        filled.map(|()| start)
+    }
+}
+
+fn check_flags(flags: u32) -> Result<u32, Errno> {
     let known = mapping::PRIVATE
         | mapping::FIXED
         | mapping::FIXED_NOREPLACE
@@ -230,67 +282,35 @@ pub(crate) fn map(
     if flags & mapping::PRIVATE == 0 || flags & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    let length = round_up(length)?;
-    let content = if flags & mapping::ANONYMOUS != 0 {
-        None
-    } else {
-        let number = usize::try_from(descriptor as i32).map_err(|_| Errno::EBADF)?;
-        Some(process.descriptors.lock().get(number)?.clone())
-    };
-    if let Some(file) = &content {
-        file.require_mappable()?;
-    }
+    Ok(flags)
+}
+
+/// Decides where a mapping goes.
+fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result<Placement, Errno> {
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
     let is_outside = !address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END);
     let is_reserved = interrupts::has_send_pages(process, address, length);
     if fixed && (is_outside || is_reserved) {
         return Err(Errno::EINVAL);
     }
-    let placement = match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
+    Ok(match (fixed, flags & mapping::FIXED_NOREPLACE != 0) {
         (true, false) => Placement::Fixed(address as u64),
         (true, true) => Placement::FixedIfFree(address as u64),
         (false, _) if address != 0 && !is_reserved => Placement::Near((address - address % PAGE) as u64),
         (false, _) => Placement::Anywhere,
-    };
-    require_addresses(process, length)?;
-    let initial = if content.is_some() { Protection::ReadWrite } else { protection };
-    let mut rest = None;
-    let start = match placement {
-        Placement::Fixed(start) => {
-            rest =
-                Some(Change::Replace(initial).begin(process, start as usize, length)?).filter(|rest| !rest.is_done());
-            start as usize
-        }
-        _ => {
-            let mapped = process.space.lock().map_anonymous(placement, length as u64, initial, "");
-            let (start, changed) = mapped.map_err(map_error)?;
-            usermode::flush(changed);
-            start as usize
-        }
-    };
-    if rest.is_none() && content.is_none() {
-        return Ok(Begun::Done(start));
+    })
+}
+
+/// `mmap`: private mappings, anonymous or with a copy of a file's contents.
+#[inline(never)]
+pub(super) fn map(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let mapping = Mapping::check(&call)?;
+    let (start, rest) = mapping.begin(process)?;
+    if rest.is_none() && mapping.content.is_none() {
+        return Ok(start.into());
     }
-    let process = process.clone();
-    Ok(Begun::More(Box::pin(async move {
-        if let Some(rest) = rest {
-            steps::pause(&process).await;
-            Change::Replace(initial).go_on(&process, rest).await?;
-        }
-        let Some(file) = content else { return Ok(start) };
-        match fill(&process, &file, start, length, offset).await {
-            Ok(()) => {
-                let rest = Rest::new(&process.space.lock(), start, length);
-                Change::Protect(protection).go_on(&process, rest).await?;
-                Ok(start)
-            }
-            Err(error) => {
-                let rest = Rest::new(&process.space.lock(), start, length);
-                Change::Unmap.go_on(&process, rest).await?;
-                Err(error)
-            }
-        }
-    })))
+    Ok(in_steps(&call, mapping.go_on(process.clone(), start, rest)))
 }
 
 /// Copies a file to a fresh mapping, as far as the file goes.
@@ -313,30 +333,34 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
 }
 
 /// `munmap`.
-pub(crate) fn unmap(process: &Arc<Process>, address: usize, length: usize) -> Result<Begun, Errno> {
+#[inline(never)]
+pub(super) fn unmap(call: Call<'_>) -> Decoding {
+    let (address, length) = (call.address(0), call.length(1));
     let is_outside = !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END);
-    if is_outside || interrupts::has_send_pages(process, address, length) {
+    if is_outside || interrupts::has_send_pages(call.process(), address, length) {
         return Err(Errno::EINVAL);
     }
-    Change::Unmap.carry_out(process, address, round_up(length)?, 0)
+    Change::Unmap.carry_out(&call, address, round_up(length)?)
 }
 
 /// `mprotect`.
-pub(crate) fn protect(process: &Arc<Process>, address: usize, length: usize, bits: u32) -> Result<Begun, Errno> {
-    let protection = decode_protection(bits)?;
+#[inline(never)]
+pub(super) fn protect(call: Call<'_>) -> Decoding {
+    let (address, length) = (call.address(0), call.length(1));
+    let protection = decode_protection(call.unsigned(2))?;
     if !address.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
     if length == 0 {
-        return Ok(Begun::Done(0));
+        return Ok(0.into());
     }
     if length > USER_END - address.min(USER_END) {
         return Err(Errno::ENOMEM);
     }
-    if interrupts::has_send_pages(process, address, length) {
+    if interrupts::has_send_pages(call.process(), address, length) {
         return Err(Errno::EINVAL);
     }
-    Change::Protect(protection).carry_out(process, address, round_up(length)?, 0)
+    Change::Protect(protection).carry_out(&call, address, round_up(length)?)
 }
 
 #[cfg(test)]

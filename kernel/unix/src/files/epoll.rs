@@ -45,6 +45,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
+use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::epoll::{self as event, Event};
 use smallvec::SmallVec;
@@ -56,8 +57,8 @@ use crate::files::file::OpenFile;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::UserBuffer;
-use crate::scheduling::executor::Attendant;
-use crate::scheduling::steps;
+use crate::scheduling::executor::{self, Attendant};
+use crate::scheduling::{self, steps};
 use crate::time::limit::TimeLimit;
 
 /// Key of an item: a descriptor, and the address of the open file to which it led.
@@ -336,8 +337,13 @@ impl Remain {
 /// The coroutine that takes back the rest.
 static CLEANER: Attendant = Attendant::new();
 
+/// Starts the coroutine that [`clean`]s up.
+pub(crate) fn start() {
+    executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), clean());
+}
+
 /// Takes back registrations that dropped calls have left, for ever: they hold files open.
-pub(crate) async fn clean() {
+async fn clean() {
     loop {
         CLEANER.summoned().await;
         while free_remains() {

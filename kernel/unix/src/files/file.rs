@@ -19,20 +19,13 @@ use crate::asynchronous::operation::AddressOut;
 use crate::files::console;
 use crate::files::epoll::{Epoll, EventCounter, Watchers};
 use crate::files::pipe::{Reader, Writer};
+use crate::files::tree::{self, CONSOLE, NULL, RANDOM, ZERO, errno_of};
 pub(crate) use crate::network::socket::Socket;
+use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::UserBuffer;
-use crate::process::{Process, errno_of_fault};
+use crate::process::user::errno_of_fault;
 use crate::scheduling::steps;
-
-/// `/dev/null`.
-pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
-/// `/dev/zero`.
-pub(crate) const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
-/// `/dev/random` and `/dev/urandom`.
-pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
-/// `/dev/console`.
-pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
 /// Device number that `stat` shows for the root file system.
 const ROOT_DEVICE: u64 = 1;
@@ -72,26 +65,23 @@ pub(crate) fn charge(account: &Arc<Account>) -> Result<Charge, Errno> {
     account.charge(Resource::Memory, MEMORY)
 }
 
-/// Translates the file system's errors into error numbers.
-pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
-    use filesystem::Error::*;
-    match error {
-        NotFound => Errno::ENOENT,
-        AlreadyExists => Errno::EEXIST,
-        NotADirectory => Errno::ENOTDIR,
-        IsADirectory => Errno::EISDIR,
-        DirectoryNotEmpty => Errno::ENOTEMPTY,
-        TooManySymbolicLinks => Errno::ELOOP,
-        NameTooLong => Errno::ENAMETOOLONG,
-        InvalidArgument => Errno::EINVAL,
-        Busy => Errno::EBUSY,
-        NotPermitted => Errno::EPERM,
-        NotOpenForThis => Errno::EBADF,
-        CrossFilesystem => Errno::EXDEV,
-        TooManyLinks => Errno::EMLINK,
-        FileTooLarge => Errno::EFBIG,
-        NoSpace => Errno::ENOSPC,
-        OutOfMemory => Errno::ENOMEM,
+/// Returns the `struct stat` of a stored file.
+pub(crate) fn status_of(metadata: &Metadata) -> Status {
+    let time =
+        |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
+    Status {
+        device: ROOT_DEVICE,
+        inode: metadata.inode,
+        mode: metadata.mode(),
+        links: metadata.links,
+        represented_device: encode_device(metadata.device),
+        size: metadata.size as i64,
+        block_size: 4096,
+        blocks: metadata.size.div_ceil(512) as i64,
+        accessed: time(metadata.accessed),
+        modified: time(metadata.modified),
+        changed: time(metadata.changed),
+        ..Status::default()
     }
 }
 
@@ -512,8 +502,7 @@ impl OpenFile {
                 let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
                 let mut transfer = Transfer::new(process, rest);
                 let owner: Arc<dyn filesystem::Owner> = process.account.clone();
-                let outcome =
-                    file.write_with(Some(&owner), rest.len(), crate::calls::files::now(), |piece| transfer.fill(piece));
+                let outcome = file.write_with(Some(&owner), rest.len(), tree::now(), |piece| transfer.fill(piece));
                 let result = transfer.result(outcome);
                 *done += result.unwrap_or(0);
                 result
@@ -551,7 +540,7 @@ impl OpenFile {
         let length = buffer.len().min(steps::BYTES);
         let mut transfer = Transfer::new(process, buffer);
         let owner: Arc<dyn filesystem::Owner> = process.account.clone();
-        let now = crate::calls::files::now();
+        let now = tree::now();
         let outcome = file.write_at_with(Some(&owner), offset, length, now, |piece| transfer.fill(piece));
         transfer.result(outcome)
     }
@@ -603,7 +592,7 @@ impl OpenFile {
     /// Performs `ftruncate`.
     pub(crate) fn truncate(&self, length: u64) -> Result<usize, Errno> {
         match &self.kind {
-            Kind::Stored(file) => file.truncate(length, crate::calls::files::now()).map(|()| 0).map_err(errno_of),
+            Kind::Stored(file) => file.truncate(length, tree::now()).map(|()| 0).map_err(errno_of),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -812,26 +801,6 @@ impl Drop for OpenFile {
 fn encode_device(device: DeviceNumber) -> u64 {
     // Linux's makedev for small numbers.
     (device.major as u64) << 8 | device.minor as u64
-}
-
-/// Returns the `struct stat` of a stored file.
-pub(crate) fn status_of(metadata: &Metadata) -> Status {
-    let time =
-        |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
-    Status {
-        device: ROOT_DEVICE,
-        inode: metadata.inode,
-        mode: metadata.mode(),
-        links: metadata.links,
-        represented_device: encode_device(metadata.device),
-        size: metadata.size as i64,
-        block_size: 4096,
-        blocks: metadata.size.div_ceil(512) as i64,
-        accessed: time(metadata.accessed),
-        modified: time(metadata.modified),
-        changed: time(metadata.changed),
-        ..Status::default()
-    }
 }
 
 /// Moves a buffer from `*done` bytes on to or from a place in a file, and advances it, until a step moves fewer bytes

@@ -34,9 +34,9 @@ fn meaning(which: u32) -> Result<Meaning, Errno> {
 }
 
 /// Performs the `prlimit64` call: 0 is the caller; an address of 0 means that nothing is set, or that nothing is read.
-pub(crate) fn call(caller: &Arc<Process>, id: usize, which: u32, new: usize, old: usize) -> Result<usize, Errno> {
+pub(crate) fn call(caller: &Arc<Process>, id: i32, which: u32, new: usize, old: usize) -> Result<usize, Errno> {
     let meaning = meaning(which)?;
-    let id = u32::try_from(id as i32).map_err(|_| Errno::ESRCH)?;
+    let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
     let target = if id == 0 || id == caller.id { caller.clone() } else { process::find(id).ok_or(Errno::ESRCH)? };
     permit_towards(caller, &target, Act::SetLimit)?;
     let account = &target.account;

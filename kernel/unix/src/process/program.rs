@@ -23,19 +23,19 @@ use abi_unix::types::auxiliary;
 use filesystem::Node;
 use hal_api::UserContext;
 use memory::OutOfMemory;
-use memory::space::{Limits, MapError, Placement, Sharing};
+use memory::space::{Limits, Placement, Sharing};
 use memory::sv39::Protection;
 use platform::println;
 use usermode::{Kind, Space};
 
 use crate::asynchronous::interrupts;
-use crate::calls::files::{self, Content};
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
+use crate::files::tree::{self, Content};
 use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::authority::Authority;
 use crate::process::shared::{SIZES, Shared};
-use crate::process::user::USER_END;
+use crate::process::user::{USER_END, map_error};
 use crate::process::worker::Worker;
 use crate::process::{self, Origin, Place, Process};
 use crate::scheduling::{Standing, steps};
@@ -48,8 +48,6 @@ const LARGEST_STRINGS: usize = 128 * 1024;
 const MOST_STRINGS: usize = 4096;
 /// Number of strings that are read in a step.
 const STRINGS_AT_A_TIME: usize = 16;
-/// Length of the longest path.
-pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// A program that is ready to be loaded.
 pub(crate) struct Plan {
@@ -59,16 +57,6 @@ pub(crate) struct Plan {
     layout: Layout,
     arguments: Texts,
     environment: Texts,
-}
-
-/// Translates errors of mappings into error numbers.
-pub(crate) fn map_error(error: MapError) -> Errno {
-    match error {
-        MapError::InvalidRange => Errno::EINVAL,
-        MapError::Occupied => Errno::EEXIST,
-        MapError::Forbidden => Errno::EACCES,
-        MapError::NoSpace | MapError::NotMapped | MapError::TooManyRegions | MapError::OutOfMemory => Errno::ENOMEM,
-    }
 }
 
 fn map_anonymous(space: &Space, range: Range<u64>, protection: Protection, name: &'static str) -> Result<(), Errno> {
@@ -244,7 +232,7 @@ impl Plan {
         arguments: usize,
         environment: usize,
     ) -> Result<Plan, Errno> {
-        let path = files::read_path(process, path)?;
+        let path = process.copy_in_path(path)?;
         let mut left = LARGEST_STRINGS;
         let arguments = read_strings(process, arguments, &mut left).await?;
         let environment = read_strings(process, environment, &mut left).await?;
@@ -254,7 +242,7 @@ impl Plan {
 
     /// Finds and checks a program.
     pub(crate) fn new(directory: &Node, path: Vec<u8>, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
-        let content = files::executable(directory, &path)?;
+        let content = tree::executable(directory, &path)?;
         let mut head = [0; HEAD_LENGTH];
         let length = content.read_at(0, &mut head);
         let (image, layout) = place(|base| Image::parse_head(&head[..length], content.size(), base))?;
@@ -518,7 +506,7 @@ pub(crate) async fn spawn(
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
     let arguments = Texts::of(&arguments).map_err(stack_error)?;
-    let plan = Plan::new(&files::root_directory(), path.as_bytes().to_vec(), arguments, environment)?;
+    let plan = Plan::new(&tree::root().root(), path.as_bytes().to_vec(), arguments, environment)?;
     let account = Account::of_the_first();
     let place = Place::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
@@ -532,6 +520,6 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
         return Err(Errno::ENOMEM);
     };
-    plan.start(loaded?, 0, origin, files::root_directory(), descriptors, Priority::DEFAULT)?;
+    plan.start(loaded?, 0, origin, tree::root().root(), descriptors, Priority::DEFAULT)?;
     Ok(())
 }

@@ -5,11 +5,16 @@
 //! turns them into bytes.
 
 use abi_unix::Errno;
+use memory::space::MapError;
+use usermode::Fault;
 
 /// First address behind the user half.
 pub(crate) const USER_END: usize = 0x40_0000_0000;
 /// Size of the largest transfer of one call (Linux: `MAX_RW_COUNT`); longer ones are shortened.
 pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
+
+/// Bytes of a path with its NUL (Linux: `PATH_MAX`).
+pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// A range of bytes that a process claims to own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +49,24 @@ impl UserBuffer {
     }
 }
 
+/// What a call answers whose copy met this fault.
+pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
+    match fault {
+        Fault::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EFAULT,
+    }
+}
+
+/// Translates errors of mappings into error numbers.
+pub(crate) fn map_error(error: MapError) -> Errno {
+    match error {
+        MapError::InvalidRange => Errno::EINVAL,
+        MapError::Occupied => Errno::EEXIST,
+        MapError::Forbidden => Errno::EACCES,
+        MapError::NoSpace | MapError::NotMapped | MapError::TooManyRegions | MapError::OutOfMemory => Errno::ENOMEM,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +77,12 @@ mod tests {
         assert_eq!(UserBuffer::new(USER_END - 4, 5), Err(Errno::EFAULT));
         assert_eq!(UserBuffer::new(usize::MAX, 2), Err(Errno::EFAULT));
         assert_eq!(UserBuffer::new(usize::MAX, 0), Err(Errno::EFAULT));
+    }
+
+    #[test]
+    fn a_copy_that_lacks_memory_is_no_bad_address() {
+        assert_eq!(errno_of_fault(Fault::OutOfMemory), Errno::ENOMEM);
+        assert_eq!(errno_of_fault(Fault::NotMapped), Errno::EFAULT);
+        assert_eq!(errno_of_fault(Fault::Protection), Errno::EFAULT);
     }
 }

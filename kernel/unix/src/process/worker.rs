@@ -40,7 +40,8 @@ use usermode::Kind as SpaceKind;
 
 use crate::asynchronous::interrupts::{self, Line};
 use crate::asynchronous::kernel_side::Side;
-use crate::calls::{self, Outcome};
+use crate::calls;
+use crate::calls::call::{Outcome, Pause};
 use crate::observing::{counters, report, trace};
 use crate::process::accounts::{self, Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::program::{self, Plan};
@@ -543,22 +544,6 @@ impl Owner for Arc<Worker> {
     }
 }
 
-/// What a visit to user mode ended with.
-enum Pause {
-    /// Something at least as important is ready.
-    GiveWay,
-    /// A call must wait.
-    Wait(crate::asynchronous::operation::Operation),
-    /// The worker has nothing to run.
-    Park { seen: u64, deadline: Option<u64> },
-    /// The process asks for another program: where path, arguments and environment are.
-    Execute([usize; 3]),
-    /// The worker is to have a kernel thread.
-    MoveToThread,
-    /// The worker leaves.
-    Leave,
-}
-
 /// The switching coroutine of a worker.
 async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     // Before the coroutine can wait for anything, so that its wakers know it.
@@ -797,26 +782,9 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         }
                     }
                     Outcome::Unchanged => {}
-                    Outcome::Wait(operation) => {
-                        if !worker.is_thread() {
-                            process.share_what_is_ready(worker);
-                        }
-                        break Pause::Wait(operation);
-                    }
-                    Outcome::Park { seen, deadline } => break Pause::Park { seen, deadline },
-                    Outcome::Execute(addresses) => break Pause::Execute(addresses),
-                    Outcome::GiveWay => {
-                        context.set_result(0);
-                        process.bring_forward_others(worker);
-                        break Pause::GiveWay;
-                    }
-                    Outcome::MoveToThread => {
-                        context.set_result(0);
-                        break Pause::MoveToThread;
-                    }
-                    Outcome::Leave => {
-                        worker.stopped.store(true, Ordering::Release);
-                        break Pause::Leave;
+                    Outcome::Pause(pause) => {
+                        prepare(worker, context, &pause);
+                        break pause;
                     }
                 },
                 Trap::Interrupt => {
@@ -926,6 +894,20 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
         trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
     }
     pause
+}
+
+/// Does the part of a pause that a call asks for which belongs to the visit.
+fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
+    match pause {
+        Pause::Wait(_) if !worker.is_thread() => worker.process.share_what_is_ready(worker),
+        Pause::Wait(_) | Pause::Park { .. } | Pause::Execute(_) => {}
+        Pause::GiveWay => {
+            context.set_result(0);
+            worker.process.bring_forward_others(worker);
+        }
+        Pause::MoveToThread => context.set_result(0),
+        Pause::Leave => worker.stopped.store(true, Ordering::Release),
+    }
 }
 
 /// Shows a worker's handler its interrupts. Apart from the visit, whose registers are for calls.

@@ -1,0 +1,232 @@
+//! A call on its way from registers to its outcome: the caller, the arguments, and the possible outcomes.
+//!
+//! Arguments are allegations. A register becomes a number, a descriptor, a length or an address by the accessor that
+//! the call's family asks for, and nowhere else; an address stays a number, or a [`UserBuffer`], until the address
+//! space has been asked.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::pin::Pin;
+
+use abi_unix::{Errno, SystemCall};
+use hal_api::UserContext;
+use memory::faults;
+
+use crate::asynchronous::operation::Operation;
+use crate::files::file::OpenFile;
+use crate::process::Process;
+use crate::process::accounts::MEMORY_OF_A_WAIT;
+use crate::process::user::UserBuffer;
+use crate::process::worker::Worker;
+use crate::scheduling::steps::Long;
+
+/// The end of a visit to user mode, and its reason.
+#[must_use]
+pub(crate) enum Pause {
+    /// Something at least as important is ready, or the worker lets others run.
+    GiveWay,
+    /// A call must wait.
+    Wait(Operation),
+    /// The worker has nothing to run: it sleeps until completions beyond `seen`, or until a tick.
+    Park { seen: u64, deadline: Option<u64> },
+    /// The process asks for another program: the addresses of path, arguments and environment.
+    Execute([usize; 3]),
+    /// The worker is to have a kernel thread, if it does not have one already.
+    MoveToThread,
+    /// The worker leaves.
+    Leave,
+}
+
+/// The outcome of a call that was made.
+#[must_use]
+pub(crate) enum Outcome {
+    /// The call is done: this goes to `a0`.
+    Done(usize),
+    /// The call is done, and has set the registers itself.
+    Unchanged,
+    /// The worker cannot go on at once.
+    Pause(Pause),
+}
+
+/// A decoded call: its outcome, or an operation that is still to be attempted.
+#[must_use]
+pub(crate) enum Decoded {
+    Outcome(Outcome),
+    Operation(Operation),
+}
+
+/// The answer of every function that decodes a call.
+pub(crate) type Decoding = Result<Decoded, Errno>;
+
+impl From<usize> for Decoded {
+    fn from(value: usize) -> Decoded {
+        Decoded::Outcome(Outcome::Done(value))
+    }
+}
+
+impl From<()> for Decoded {
+    fn from((): ()) -> Decoded {
+        Decoded::Outcome(Outcome::Done(0))
+    }
+}
+
+impl From<Pause> for Decoded {
+    fn from(pause: Pause) -> Decoded {
+        Decoded::Outcome(Outcome::Pause(pause))
+    }
+}
+
+impl From<Operation> for Decoded {
+    fn from(operation: Operation) -> Decoded {
+        Decoded::Operation(operation)
+    }
+}
+
+/// The place of a call's arguments.
+pub(crate) enum Source<'a> {
+    /// The registers of the worker or thread that calls.
+    Registers(&'a mut UserContext),
+    /// An entry of the worker's request ring, which was copied.
+    Request(&'a [u64; 6]),
+}
+
+/// A call as its caller makes it.
+pub(crate) struct Call<'a> {
+    /// The worker or thread that calls, or whose request ring the call came through.
+    pub worker: &'a Arc<Worker>,
+    /// The call's line in the table of calls.
+    pub number: SystemCall,
+    source: Source<'a>,
+}
+
+// All of them inlined: an accessor is a load, and a function that is called from the dispatcher can make every call
+// save more registers.
+impl<'a> Call<'a> {
+    #[inline(always)]
+    pub(crate) fn new(worker: &'a Arc<Worker>, number: SystemCall, source: Source<'a>) -> Call<'a> {
+        Call { worker, number, source }
+    }
+
+    /// The process that calls.
+    #[inline(always)]
+    pub(crate) fn process(&self) -> &'a Arc<Process> {
+        &self.worker.process
+    }
+
+    /// The process that calls, for a call that needs memory. `ENOMEM` if there is none for programs now.
+    #[inline(always)]
+    pub(crate) fn admitted(&self) -> Result<&'a Arc<Process>, Errno> {
+        self.process().account.admit()?;
+        Ok(self.process())
+    }
+
+    /// The caller's registers. `EOPNOTSUPP` for a call that came through a ring.
+    #[inline(always)]
+    pub(crate) fn registers(self) -> Result<&'a mut UserContext, Errno> {
+        match self.source {
+            Source::Registers(context) => Ok(context),
+            Source::Request(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Whether the call came through a request ring.
+    #[inline(always)]
+    pub(crate) fn is_from_ring(&self) -> bool {
+        matches!(self.source, Source::Request(_))
+    }
+
+    /// An argument as the register that it is.
+    #[inline(always)]
+    pub(crate) fn word(&self, argument: usize) -> usize {
+        match &self.source {
+            Source::Registers(context) => context.arguments()[argument] as usize,
+            Source::Request(arguments) => arguments[argument] as usize,
+        }
+    }
+
+    /// An argument as a C `unsigned int`: only the lower half counts.
+    #[inline(always)]
+    pub(crate) fn unsigned(&self, argument: usize) -> u32 {
+        self.word(argument) as u32
+    }
+
+    /// An argument as a C `int`: only the lower half counts.
+    #[inline(always)]
+    pub(crate) fn signed(&self, argument: usize) -> i32 {
+        self.word(argument) as i32
+    }
+
+    /// An address in the caller's memory; 0 often means none.
+    #[inline(always)]
+    pub(crate) fn address(&self, argument: usize) -> usize {
+        self.word(argument)
+    }
+
+    /// A length in bytes.
+    #[inline(always)]
+    pub(crate) fn length(&self, argument: usize) -> usize {
+        self.word(argument)
+    }
+
+    /// A place in a file. `EINVAL` before its beginning.
+    #[inline(always)]
+    pub(crate) fn offset(&self, argument: usize) -> Result<u64, Errno> {
+        u64::try_from(self.word(argument) as i64).map_err(|_| Errno::EINVAL)
+    }
+
+    /// A buffer: its address in this argument, its length in the next. `EFAULT` outside the user half.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, argument: usize) -> Result<UserBuffer, Errno> {
+        UserBuffer::new(self.word(argument), self.word(argument + 1))
+    }
+
+    /// A descriptor's number, which need not be in use. `EBADF` if it is negative.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self, argument: usize) -> Result<usize, Errno> {
+        usize::try_from(self.signed(argument)).map_err(|_| Errno::EBADF)
+    }
+
+    /// The open file that a descriptor leads to. `EBADF` if there is none.
+    #[inline(always)]
+    pub(crate) fn file(&self, argument: usize) -> Result<Arc<OpenFile>, Errno> {
+        let descriptor = self.descriptor(argument)?;
+        Ok(self.process().descriptors.lock().get(descriptor)?.clone())
+    }
+
+    /// Checks a signal mask: its address in this argument, its size in the next. No signal can be masked yet; a mask
+    /// that could not be read on Linux is an error here too.
+    pub(crate) fn check_signal_mask(&self, argument: usize) -> Result<(), Errno> {
+        match (self.address(argument), self.length(argument + 1)) {
+            (0, _) => Ok(()),
+            (address, 8) => self.process().copy_in(address, &mut [0; 8]),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// Puts the state of a wait into the memory that was kept free for a wait of its worker: such calls need no admission,
+/// and work when there is no other memory. A call that goes on asynchronously is admitted afterwards, before the worker
+/// makes its next call.
+// Inlined as Box::new was: a function that is called from the dispatcher can make every call save more registers.
+#[inline(always)]
+pub(crate) fn kept<T>(value: T) -> Box<T> {
+    const { assert!(size_of::<T>() <= MEMORY_OF_A_WAIT) };
+    faults::from_what_is_kept(|| Box::new(value))
+}
+
+/// Gives a call that was not admitted the steps in which it goes on, as [`kept`] memory.
+pub(crate) fn kept_steps(
+    call: SystemCall,
+    work: impl Future<Output = Result<usize, Errno>> + Send + 'static,
+) -> Decoded {
+    let work: Long = Box::into_pin(kept(work));
+    Operation::Long(call, work).into()
+}
+
+/// Puts long work of an admitted call where it stays until it is done. It is small, as everything that one admission
+/// covers has to be.
+#[inline(always)]
+pub(crate) fn admitted<T>(work: T) -> Pin<Box<T>> {
+    const { assert!(size_of::<T>() <= memory::heap::LARGEST_CLASS) };
+    Box::pin(work)
+}

@@ -1,0 +1,145 @@
+//! The calls on sockets.
+
+use abi_unix::Errno;
+use abi_unix::types::{self, SocketAddress};
+
+use crate::asynchronous::operation::{AddressOut, Operation};
+use crate::calls::call::{Call, Decoding};
+use crate::files::file::Socket;
+use crate::process::Process;
+
+#[inline(never)]
+pub(super) fn create(call: Call<'_>) -> Decoding {
+    Socket::create(call.admitted()?, call.unsigned(0), call.unsigned(1), call.unsigned(2)).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn bind(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    let socket = file.socket()?;
+    socket
+        .bind(address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?)
+        .map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn listen(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let file = call.file(0)?;
+    let done = file.socket()?.listen(call.signed(1))?;
+    // It is another object for the stack now.
+    file.watchers.wake();
+    Ok(done.into())
+}
+
+#[inline(always)]
+pub(super) fn accept(call: Call<'_>) -> Decoding {
+    accept_with(call, 0)
+}
+
+#[inline(always)]
+pub(super) fn accept_with_flags(call: Call<'_>) -> Decoding {
+    let flags = call.unsigned(3);
+    accept_with(call, flags)
+}
+
+#[inline(never)]
+fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
+    call.admitted()?;
+    if flags & !(types::SOCK_NONBLOCK | types::SOCK_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = call.file(0)?;
+    file.socket()?;
+    Ok(Operation::Accept { file, address: address_out(&call, 1), flags }.into())
+}
+
+#[inline(never)]
+pub(super) fn connect(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let file = call.file(0)?;
+    let socket = file.socket()?;
+    match address_in(process, call.address(1), call.unsigned(2))? {
+        Some(address) => Ok(Operation::Connect { file, address, started: false }.into()),
+        None => socket.dissolve().map(Into::into),
+    }
+}
+
+#[inline(never)]
+pub(super) fn local_address(call: Call<'_>) -> Decoding {
+    let address = call.file(0)?.socket()?.local_address()?;
+    AddressOut { address: call.address(1), size: call.address(2) }.write(call.process(), address).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn remote_address(call: Call<'_>) -> Decoding {
+    let address = call.file(0)?.socket()?.remote_address()?;
+    AddressOut { address: call.address(1), size: call.address(2) }.write(call.process(), address).map(Into::into)
+}
+
+#[inline(always)]
+pub(super) fn send(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.socket()?;
+    let address = match call.address(4) {
+        0 => None,
+        address => Some(address_in(call.process(), address, call.unsigned(5))?.ok_or(Errno::EAFNOSUPPORT)?),
+    };
+    Ok(Operation::Send { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address, sent: 0 }.into())
+}
+
+#[inline(always)]
+pub(super) fn receive(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.socket()?;
+    let address = address_out(&call, 4);
+    Ok(Operation::Receive { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address }.into())
+}
+
+#[inline(never)]
+pub(super) fn set_option(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    let (level, option) = (call.unsigned(1), call.unsigned(2));
+    file.socket()?.set_option(call.process(), level, option, call.buffer(3)?).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn get_option(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    let (level, option) = (call.unsigned(1), call.unsigned(2));
+    file.socket()?.get_option(call.process(), level, option, call.address(3), call.address(4)).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn shut_down(call: Call<'_>) -> Decoding {
+    call.file(0)?.socket()?.shutdown(call.unsigned(1)).map(Into::into)
+}
+
+/// Where a call wants a socket's address written: address and size in this argument and the next, 0 for nowhere.
+#[inline(always)]
+fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
+    match call.address(argument) {
+        0 => None,
+        address => Some(AddressOut { address, size: call.address(argument + 1) }),
+    }
+}
+
+/// A socket address that a process gives; `None` if its family is `AF_UNSPEC`.
+fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddress>, Errno> {
+    if !(2..=128).contains(&size) {
+        return Err(Errno::EINVAL);
+    }
+    let mut family = [0; 2];
+    process.copy_in(address, &mut family)?;
+    match u16::from_le_bytes(family) {
+        types::AF_UNSPEC => return Ok(None),
+        types::AF_INET => {}
+        _ => return Err(Errno::EAFNOSUPPORT),
+    }
+    if (size as usize) < SocketAddress::SIZE {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = [0; SocketAddress::SIZE];
+    process.copy_in(address, &mut bytes)?;
+    SocketAddress::from_bytes(bytes).ok_or(Errno::EAFNOSUPPORT).map(Some)
+}

@@ -1,0 +1,96 @@
+//! The calls that move bytes: `read`, `write` and their kin, and `getrandom`.
+
+use abi_unix::Errno;
+
+use crate::asynchronous::operation::{Buffers, Operation, length_of};
+use crate::calls::call::{Call, Decoding};
+use crate::process::Process;
+use crate::process::user::{LARGEST_TRANSFER, UserBuffer};
+
+/// Buffers that one vector call can have (`IOV_MAX`).
+const MOST_BUFFERS: usize = 1024;
+
+#[inline(always)]
+pub(super) fn read(call: Call<'_>) -> Decoding {
+    let (file, buffer) = (call.file(0)?, checked_buffer(&call, 1)?);
+    Ok(Operation::Read { file, buffers: Buffers::from_buf([buffer]), done: 0 }.into())
+}
+
+#[inline(always)]
+pub(super) fn write(call: Call<'_>) -> Decoding {
+    let (file, buffer) = (call.file(0)?, checked_buffer(&call, 1)?);
+    Ok(Operation::Write { file, buffers: Buffers::from_buf([buffer]), written: 0 }.into())
+}
+
+#[inline(never)]
+pub(super) fn read_vector(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.require_readable()?;
+    Ok(match vector(call.process(), call.address(1), call.word(2))? {
+        // As on Linux, a vector of nothing does not even look whether there is something.
+        buffers if length_of(&buffers) == 0 => 0.into(),
+        buffers => Operation::Read { file, buffers, done: 0 }.into(),
+    })
+}
+
+#[inline(never)]
+pub(super) fn write_vector(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.require_writable()?;
+    Ok(match vector(call.process(), call.address(1), call.word(2))? {
+        buffers if length_of(&buffers) == 0 => 0.into(),
+        buffers => Operation::Write { file, buffers, written: 0 }.into(),
+    })
+}
+
+#[inline(never)]
+pub(super) fn read_at(call: Call<'_>) -> Decoding {
+    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
+    Ok(Operation::ReadAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
+}
+
+#[inline(never)]
+pub(super) fn write_at(call: Call<'_>) -> Decoding {
+    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
+    Ok(Operation::WriteAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
+}
+
+#[inline(never)]
+pub(super) fn random(call: Call<'_>) -> Decoding {
+    let flags = call.unsigned(2);
+    crate::random::check_flags(flags)?;
+    Ok(Operation::Random { buffer: call.buffer(0)?, flags, done: 0 }.into())
+}
+
+/// The buffer of a call, whose address and length are in this argument and the next. `EINVAL` if the length is no
+/// `ssize_t`.
+#[inline(always)]
+fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno> {
+    if (call.length(argument + 1) as isize) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.buffer(argument)
+}
+
+/// The buffers of a vector call (`struct iovec`).
+fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
+    if count > MOST_BUFFERS {
+        return Err(Errno::EINVAL);
+    }
+    let mut buffers = Buffers::new();
+    buffers.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+    let mut total = 0usize;
+    for position in 0..count {
+        let mut bytes = [0; 16];
+        process.copy_in(address.checked_add(position * 16).ok_or(Errno::EFAULT)?, &mut bytes)?;
+        let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let (base, length) = (word(0), word(8));
+        if (length as isize) < 0 {
+            return Err(Errno::EINVAL);
+        }
+        let length = length.min(LARGEST_TRANSFER - total);
+        total += length;
+        buffers.push(UserBuffer::new(base, length)?);
+    }
+    Ok(buffers)
+}

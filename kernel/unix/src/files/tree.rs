@@ -1,0 +1,113 @@
+//! The root file system, which is filled from the initramfs and lies in memory.
+
+use alloc::sync::Arc;
+
+use abi_unix::Errno;
+use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Node, Owner, Timestamp};
+use spin::Once;
+
+use crate::time;
+
+/// `/dev/null`.
+pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
+/// `/dev/zero`.
+pub(crate) const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
+/// `/dev/random` and `/dev/urandom`.
+pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
+/// `/dev/console`.
+pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
+
+/// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
+const MEMORY_SHARE: usize = 2;
+
+static ROOT: Once<Filesystem> = Once::new();
+
+/// Fills the root file system from the initramfs.
+pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
+    let limit = memory::frames::free_frames() * abi_queue::pages::PAGE_SIZE / MEMORY_SHARE;
+    let root = Filesystem::new(limit as u64).map_err(|_| "there is no memory for the root file system")?;
+    if let Err(error) = root.populate(archive) {
+        platform::println!("initramfs: {error}");
+        return Err("the initramfs is damaged: build it again with `cargo xtask build`");
+    }
+    let base = root.root();
+    // What an archive lacks is made; what it has stays.
+    for (path, permissions) in [("/dev", 0o755), ("/tmp", 0o1777)] {
+        let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
+    }
+    for (path, device) in [
+        ("/dev/null", NULL),
+        ("/dev/zero", ZERO),
+        ("/dev/random", RANDOM),
+        ("/dev/urandom", RANDOM),
+        ("/dev/console", CONSOLE),
+        ("/dev/tty", CONSOLE),
+    ] {
+        let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
+    }
+    ROOT.call_once(|| root);
+    Ok(())
+}
+
+/// EVERY-BYTE: names and inodes are charged as pages are, to the process that makes them.
+pub(crate) fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
+    Maker { now: now(), owner: Some(owner) }
+}
+
+/// The root file system.
+pub(crate) fn root() -> &'static Filesystem {
+    ROOT.get().expect("the root file system is there before any process")
+}
+
+/// The time for what changes now.
+pub(crate) fn now() -> Timestamp {
+    let ns = time::now_ns() + time::epoch_ns();
+    Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
+}
+
+/// Translates the file system's errors into error numbers.
+pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
+    use filesystem::Error::*;
+    match error {
+        NotFound => Errno::ENOENT,
+        AlreadyExists => Errno::EEXIST,
+        NotADirectory => Errno::ENOTDIR,
+        IsADirectory => Errno::EISDIR,
+        DirectoryNotEmpty => Errno::ENOTEMPTY,
+        TooManySymbolicLinks => Errno::ELOOP,
+        NameTooLong => Errno::ENAMETOOLONG,
+        InvalidArgument => Errno::EINVAL,
+        Busy => Errno::EBUSY,
+        NotPermitted => Errno::EPERM,
+        NotOpenForThis => Errno::EBADF,
+        CrossFilesystem => Errno::EXDEV,
+        TooManyLinks => Errno::EMLINK,
+        FileTooLarge => Errno::EFBIG,
+        NoSpace => Errno::ENOSPC,
+        OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+/// A program's file.
+pub(crate) struct Content(Node);
+
+impl Content {
+    /// Its length in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.0.metadata().size
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end.
+    pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
+        self.0.read_at(offset, bytes).unwrap_or(0)
+    }
+}
+
+/// The file that `execve` or `spawn` names.
+pub(crate) fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno> {
+    let node = root().look_up(directory, path, LastLink::Follow).map_err(errno_of)?;
+    if !node.metadata().is_executable() {
+        return Err(Errno::EACCES);
+    }
+    Ok(Content(node))
+}
