@@ -6,7 +6,7 @@
 //! [`Simulation::attach`] becomes one of its harts, independent of tests that run in parallel.
 //!
 //! ```
-//! use hal_api::{Machine, Trap, UserContext, Virtualisation,};
+//! use hal_api::{Machine, Trap, UserContext};
 //! use hal_host::{Host, Simulation};
 //!
 //! let simulation = Simulation::new();

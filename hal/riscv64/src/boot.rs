@@ -1,4 +1,4 @@
-//! From the firmware's entry point to the kernel's main function.
+//! Boot: from the firmware's entry point to the kernel's main function.
 //!
 //! The first hart arrives at `_start` with paging off, its hart id in `a0` and the physical address of the device tree
 //! in `a1` (SBI specification, and the Linux boot protocol that every firmware follows). The code there is

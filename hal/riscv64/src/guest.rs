@@ -22,7 +22,7 @@
 //! All address spaces have the virtual-machine identifier 0, and the hart invalidates all translations of virtualised
 //! programs when it switches between spaces. Identifiers would avoid refilling the TLB on hardware.
 //!
-//! # Why the software interrupt stays pending
+//! # The software interrupt stays pending
 //!
 //! While a program with a guest interrupt file runs, the software interrupt of VS-mode is pending in `hvip` and
 //! disabled in `vsie`. Hardware does not need that. QEMU (7.2 and some later versions) checks external interrupts of
