@@ -17,11 +17,16 @@
 //! ```
 //!
 //! The [`protocol`] is a handful of calls. Bytes travel in the memory behind the rings: each stream has a piece of it
-//! for what it receives and one for what it sends, which the client manages and the server only checks.
+//! for receiving and one for sending, which the client manages and the server only checks.
 //!
-//! A waiting call keeps a place in the rings, and a stream has at most one that receives and one that sends. So there
-//! are no more [`STREAMS`] than that all their calls find places; whoever accepts more waits until one is closed, and
-//! clients wait in the backlog.
+//! A waiting call keeps a place in the rings, and a stream has at most one call that receives and one that sends. The
+//! number of [`STREAMS`] is limited so that all their calls find places. Accepting more waits until a stream is closed,
+//! and clients wait in the backlog.
+//!
+//! # Cancellation
+//!
+//! Sections of this name begin with one of the verdicts *Strict*, *Weak* and *None*, which the crate `cops`
+//! (`user/runtime`) defines.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -53,12 +58,12 @@ pub const DATA_PAGES: u64 = (STREAMS * 2 * PIECE).div_ceil(4096) as u64;
 
 const _: () = assert!(2 * STREAMS + 16 <= CAPACITY);
 
-/// Why something did not work.
+/// The reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The network server has refused it, or the other side of the connection has ended it.
+    /// The network server has refused the operation, or the other side has ended the connection.
     Refused(Status),
-    /// There is no network server any more.
+    /// The network server has ended.
     Gone(channel::Error),
 }
 
@@ -73,17 +78,17 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// What sockets answer.
+/// The result of an operation on sockets.
 pub type Result<T> = core::result::Result<T, Error>;
 
-/// A program's way to the network. Clones are the same.
+/// A program's connection to the network server. Clones share it.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
 
 struct Inner {
     client: Client,
     data: SharedMemory,
-    /// Pieces for streams, by their offset; the permits are as many.
+    /// Pieces for streams, by their offset; there are as many permits.
     pieces: Mutex<Vec<usize>>,
     permits: Arc<Semaphore>,
 }
@@ -100,8 +105,7 @@ impl Inner {
 }
 
 impl Network {
-    /// Through the network server at the other end. How many streams there can be depends on the memory behind the
-    /// rings.
+    /// Uses the network server at the other end. The number of streams depends on the memory behind the rings.
     pub fn new(end: End) -> Network {
         let data = end.data();
         // A listener's call takes a place too.
@@ -115,25 +119,25 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// The port is taken, or [`Error`] says what else.
+    /// [`Error`]: for example, the port is taken.
     ///
     /// # Cancellation
     ///
-    /// The port may stay taken until the program ends.
+    /// Weak. The port may stay taken until the program ends.
     pub async fn listen(&self, port: u16, backlog: usize) -> Result<Listener> {
         let answer = self.0.call(Operation::Listen, [port.into(), backlog as u64, 0]).await?;
         Ok(Listener { network: self.clone(), socket: answer[1] })
     }
 }
 
-/// Accepts connections.
+/// A listening socket.
 pub struct Listener {
     network: Network,
     socket: u64,
 }
 
 impl Listener {
-    /// Waits for a connection. With as many streams as there can be, first for one of them to be closed.
+    /// Waits for a connection. At the limit of streams, waits first for one of them to be closed.
     ///
     /// # Errors
     ///
@@ -141,7 +145,7 @@ impl Listener {
     ///
     /// # Cancellation
     ///
-    /// A connection that is accepted meanwhile stays open, with nobody to use it, until the program ends.
+    /// Weak. A connection that is accepted meanwhile stays open, unused, until the program ends.
     pub async fn accept(&self) -> Result<Stream> {
         let inner = &self.network.0;
         let permit = inner.permits.acquire_arc().await;
@@ -153,24 +157,25 @@ impl Listener {
     }
 }
 
-/// What a stream has until it is closed.
+/// The resources of a stream until it is closed.
 struct Held {
     network: Network,
     socket: u64,
-    /// Its pieces: for what it receives, then for what it sends.
+    /// Offset of its pieces: for receiving, then for sending.
     piece: usize,
     _permit: SemaphoreGuardArc,
 }
 
-/// A connection. Dropping it closes it: what was sent is still delivered.
+/// A connection. Dropping it closes it: sent bytes are still delivered.
 pub struct Stream {
-    /// `None` only while it is dropped.
+    /// `None` only while the stream is being dropped.
     held: Option<Held>,
     peer: SocketAddrV4,
 }
 
 impl Stream {
-    /// The other side.
+    /// Returns the address of the other side.
+    #[doc(alias = "peer_addr")]
     pub fn peer(&self) -> SocketAddrV4 {
         self.peer
     }
@@ -179,8 +184,7 @@ impl Stream {
         self.held.as_ref().expect("it is there until the stream is dropped")
     }
 
-    /// Waits for bytes and copies up to [`PIECE`] of them; 0 if there is no room for any, or if the other side sends no
-    /// more.
+    /// Waits for bytes and copies up to [`PIECE`] of them; 0 if the slice is empty, or if the other side sends no more.
     ///
     /// # Errors
     ///
@@ -188,13 +192,14 @@ impl Stream {
     ///
     /// # Cancellation
     ///
-    /// What comes for a read that was dropped is lost.
+    /// Weak. Bytes that come for a dropped read are lost.
+    #[doc(alias = "recv")]
     pub async fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         let held = self.held();
         let inner = &held.network.0;
         let length = into.len().min(PIECE);
         let answer = inner.call(Operation::Receive, [held.socket, held.piece as u64, length as u64]).await?;
-        // The server's word, which may be wrong.
+        // Reported by the server, and possibly wrong.
         let count = (answer[1] as usize).min(length);
         let inside = inner.data.read(held.piece, &mut into[..count]);
         debug_assert!(inside, "pieces are inside");
@@ -209,8 +214,9 @@ impl Stream {
     ///
     /// # Cancellation
     ///
-    /// Some may have been sent. Nothing may be sent after that until the call that was dropped is answered: close the
-    /// stream.
+    /// None. Some of the bytes may have been sent, and the stream must not be used for sending until the dropped call
+    /// is answered: close it.
+    #[doc(alias = "send")]
     pub async fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         let held = self.held();
         let inner = &held.network.0;
@@ -227,7 +233,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            // The pieces are free when the server knows nothing of them any more.
+            // The pieces are free when the server has closed the socket.
             executor::spawn(Priority::DEFAULT, async move {
                 let _ = held.network.0.call(Operation::Close, [held.socket, 0, 0]).await;
                 held.network.0.pieces.lock().push(held.piece);

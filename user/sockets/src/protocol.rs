@@ -1,4 +1,4 @@
-//! What programs and the network server say to each other.
+//! The protocol between programs and the network server.
 //!
 //! A request's first word is its [`Operation`], the next three are its arguments. An answer's first word is its
 //! [`Status`], the next are results.
@@ -7,14 +7,14 @@
 //! |---|---|---|
 //! | `Listen` | port, backlog | socket |
 //! | `Accept` | socket | socket of the connection, address and port of the other side |
-//! | `Receive` | socket, offset, length | how many bytes now lie at the offset; 0 at the end |
+//! | `Receive` | socket, offset, length | number of bytes at the offset; 0 at the end |
 //! | `Send` | socket, offset, length | |
 //! | `Close` | socket | |
 //!
-//! Offsets count from the start of the memory behind the rings. Numbers of sockets belong to a program: those of
-//! another mean nothing.
+//! Offsets count from the start of the memory behind the rings. Numbers of sockets belong to one program, and are
+//! meaningless for another.
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Listens on a port.
@@ -30,7 +30,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation of this number.
+    /// Returns the operation of this number.
     pub const fn from_number(number: u64) -> Option<Operation> {
         Some(match number {
             1 => Operation::Listen,
@@ -43,12 +43,12 @@ impl Operation {
     }
 }
 
-/// How it went.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was done.
+    /// Success.
     Done = 0,
-    /// There is no such operation or socket, or the memory is not where it says.
+    /// There is no such operation or socket, or the range of memory is invalid.
     Invalid = 1,
     /// The port is taken.
     InUse = 2,
@@ -59,7 +59,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of this number; one that nobody knows is a refusal.
+    /// Returns the status of this number; an unknown one is a refusal.
     pub const fn from_number(number: u64) -> Status {
         match number {
             0 => Status::Done,
@@ -70,7 +70,7 @@ impl Status {
         }
     }
 
-    /// In words.
+    /// Returns the status in words.
     pub const fn text(self) -> &'static str {
         match self {
             Status::Done => "it was done",

@@ -11,45 +11,47 @@ pub struct Descriptor(i32);
 impl Descriptor {
     /// Takes over a descriptor by its number.
     ///
-    /// The number is the kernel's to check: if it names nothing, calls answer `EBADF`. Nobody else should go on using
-    /// or closing it, or that one ends up with somebody else's file; no memory is at stake.
+    /// The kernel checks the number: if it is of no open file, calls return `EBADF`. No other code should continue to
+    /// use or close it, or it may affect another file; memory safety is not at stake.
     pub const fn from_raw(number: i32) -> Descriptor {
         Descriptor(number)
     }
 
-    /// From the result of a call that opens something.
+    /// Takes over the descriptor in the result of a call.
     pub const fn from_result(result: usize) -> Descriptor {
         Descriptor(result as i32)
     }
 
-    /// Its number, for calls. It stays open as long as the `Descriptor` lives.
+    /// Returns the number, for calls. The descriptor stays open as long as the `Descriptor` lives.
+    #[doc(alias = "as_raw_fd")]
     #[inline]
     pub const fn raw(&self) -> i32 {
         self.0
     }
 
-    /// Gives up the number without closing it.
+    /// Returns the number without closing the descriptor.
     pub const fn into_raw(self) -> i32 {
         let number = self.0;
         core::mem::forget(self);
         number
     }
 
-    /// Another descriptor for the same open file.
+    /// Makes another descriptor for the same open file.
     ///
     /// # Errors
     ///
-    /// `EMFILE` if the process has no number free.
+    /// `EMFILE` if the process has no free number.
+    #[doc(alias("dup", "try_clone"))]
     pub fn duplicate(&self) -> Result<Descriptor> {
         // SAFETY: the call has no pointers.
         unsafe { call!(FileControl, self.0, control::DUPFD_CLOEXEC, 0) }.map(Descriptor::from_result)
     }
 
-    /// Closes it and says whether that worked.
+    /// Closes the descriptor and returns an error if that fails.
     ///
     /// # Errors
     ///
-    /// `EBADF` if the number named nothing.
+    /// `EBADF` if the number was of no open file.
     pub fn close(self) -> Result<()> {
         let number = self.into_raw();
         // SAFETY: the call has no pointers.
@@ -59,7 +61,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the call has no pointers. Nobody is there to hear an error.
+        // SAFETY: the call has no pointers. An error cannot be returned here.
         let _ = unsafe { call!(Close, self.0) };
     }
 }

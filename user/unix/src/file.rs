@@ -16,18 +16,18 @@ pub fn open(path: &CStr, flags: u32, mode: u32) -> Result<Descriptor> {
     unsafe { call!(Open, AT_FDCWD, path.as_ptr(), flags, mode) }.map(Descriptor::from_result)
 }
 
-/// Reads at most `buffer.len()` bytes; 0 at the end. Waits if nothing is there yet.
+/// Reads at most `buffer.len()` bytes; 0 at the end. Waits if no bytes are there yet.
 ///
 /// # Errors
 ///
 /// `EBADF`, `EISDIR`, `ECONNRESET`, `EAGAIN` for a descriptor that must not wait.
 #[inline]
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes to a buffer that is exclusively ours for the call.
+    // SAFETY: the kernel writes at most `len` bytes to an exclusively borrowed buffer.
     unsafe { call!(Read, descriptor, buffer.as_mut_ptr(), buffer.len()) }
 }
 
-/// Writes at most `buffer.len()` bytes and returns how many. Waits if there is no room at all.
+/// Writes at most `buffer.len()` bytes and returns their number. Waits if there is no room.
 ///
 /// # Errors
 ///
@@ -38,11 +38,11 @@ pub fn write(descriptor: i32, buffer: &[u8]) -> Result<usize> {
     unsafe { call!(Write, descriptor, buffer.as_ptr(), buffer.len()) }
 }
 
-/// Writes the whole buffer, in as many calls as it takes.
+/// Writes the whole buffer, in as many calls as needed.
 ///
 /// # Errors
 ///
-/// As [`write()`]; part of the buffer may have been written. A write that takes nothing is reported as `EIO`.
+/// As [`write()`]; part of the buffer may have been written. A write of 0 bytes is reported as `EIO`.
 pub fn write_all(descriptor: i32, mut buffer: &[u8]) -> Result<()> {
     while !buffer.is_empty() {
         let written = write(descriptor, buffer)?;
@@ -59,6 +59,7 @@ pub fn write_all(descriptor: i32, mut buffer: &[u8]) -> Result<()> {
 /// # Errors
 ///
 /// `EBADF`, `ESPIPE` for pipes and sockets, `EINVAL`.
+#[doc(alias = "pread")]
 pub fn read_at(descriptor: i32, buffer: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: as in `read`.
     unsafe { call!(ReadAt, descriptor, buffer.as_mut_ptr(), buffer.len(), offset) }
@@ -69,6 +70,7 @@ pub fn read_at(descriptor: i32, buffer: &mut [u8], offset: u64) -> Result<usize>
 /// # Errors
 ///
 /// `EBADF`, `ESPIPE` for pipes and sockets, `EINVAL`, `ENOSPC`.
+#[doc(alias = "pwrite")]
 pub fn write_at(descriptor: i32, buffer: &[u8], offset: u64) -> Result<usize> {
     // SAFETY: as in `write`.
     unsafe { call!(WriteAt, descriptor, buffer.as_ptr(), buffer.len(), offset) }
@@ -79,6 +81,7 @@ pub fn write_at(descriptor: i32, buffer: &[u8], offset: u64) -> Result<usize> {
 /// # Errors
 ///
 /// `EINVAL` if the result would lie before the start, `ESPIPE` for pipes and sockets.
+#[doc(alias = "lseek")]
 pub fn seek(descriptor: i32, offset: i64, whence: u32) -> Result<u64> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Seek, descriptor, offset, whence) }.map(|position| position as u64)
@@ -89,6 +92,7 @@ pub fn seek(descriptor: i32, offset: i64, whence: u32) -> Result<u64> {
 /// # Errors
 ///
 /// `EINVAL`, `EROFS`, `ENOSPC`.
+#[doc(alias = "ftruncate")]
 pub fn truncate(descriptor: i32, length: u64) -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Truncate, descriptor, length) }.map(drop)
@@ -101,16 +105,17 @@ pub fn truncate(descriptor: i32, length: u64) -> Result<()> {
 /// `EMFILE`, `ENOMEM`, `EINVAL` for other flags.
 pub fn pipe(flags: u32) -> Result<(Descriptor, Descriptor)> {
     let mut ends = [-1i32; 2];
-    // SAFETY: the kernel writes two `i32` to memory that is ours.
+    // SAFETY: the kernel writes two `i32` to exclusively borrowed memory.
     unsafe { call!(Pipe, ends.as_mut_ptr(), flags) }?;
     Ok((Descriptor::from_raw(ends[0]), Descriptor::from_raw(ends[1])))
 }
 
-/// Makes `new` another number for the open file `descriptor`, closing what it named before.
+/// Makes `new` another number for the open file `descriptor`, and closes the file that `new` named before.
 ///
 /// # Errors
 ///
-/// `EBADF`, and `EINVAL` if the two are the same.
+/// `EBADF`, and `EINVAL` if the two numbers are equal.
+#[doc(alias("dup2", "dup3"))]
 pub fn duplicate_to(descriptor: i32, new: i32, flags: u32) -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(DuplicateTo, descriptor, new, flags) }.map(drop)
@@ -121,6 +126,7 @@ pub fn duplicate_to(descriptor: i32, new: i32, flags: u32) -> Result<()> {
 /// # Errors
 ///
 /// `EEXIST`, `ENOENT`, `ENOTDIR`, `EROFS`, `ENOSPC`.
+#[doc(alias = "mkdir")]
 pub fn make_directory(path: &CStr, mode: u32) -> Result<()> {
     // SAFETY: the path is NUL-terminated memory that lives through the call.
     unsafe { call!(MakeDirectory, AT_FDCWD, path.as_ptr(), mode) }.map(drop)
@@ -151,6 +157,7 @@ pub fn rename(old: &CStr, new: &CStr) -> Result<()> {
 /// # Errors
 ///
 /// `ENOENT`, `ENOTDIR`.
+#[doc(alias = "chdir")]
 pub fn change_directory(path: &CStr) -> Result<()> {
     // SAFETY: the path is NUL-terminated memory that lives through the call.
     unsafe { call!(ChangeDirectory, path.as_ptr()) }.map(drop)
@@ -161,8 +168,9 @@ pub fn change_directory(path: &CStr) -> Result<()> {
 /// # Errors
 ///
 /// `ERANGE` if the buffer is too short.
+#[doc(alias = "getcwd")]
 pub fn current_directory(buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    // SAFETY: the kernel writes at most `len` bytes to an exclusively borrowed buffer.
     unsafe { call!(GetCurrentDirectory, buffer.as_mut_ptr(), buffer.len()) }
 }
 
@@ -171,28 +179,31 @@ pub fn current_directory(buffer: &mut [u8]) -> Result<usize> {
 /// # Errors
 ///
 /// `ENOTDIR`, `EINVAL` if the buffer is too short for one entry.
+#[doc(alias("getdents", "readdir"))]
 pub fn read_directory(descriptor: i32, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    // SAFETY: the kernel writes at most `len` bytes to an exclusively borrowed buffer.
     unsafe { call!(ReadDirectory, descriptor, buffer.as_mut_ptr(), buffer.len()) }
 }
 
-/// Describes an open file.
+/// Returns the status of an open file.
 ///
 /// # Errors
 ///
 /// `EBADF`.
+#[doc(alias = "fstat")]
 pub fn status(descriptor: i32) -> Result<Status> {
     let mut status = Status::default();
-    // SAFETY: the kernel writes one `struct stat` to memory that is ours; every bit pattern is a valid one.
+    // SAFETY: the kernel writes one `struct stat` to exclusively borrowed memory; every bit pattern is a valid one.
     unsafe { call!(Status, descriptor, &raw mut status) }?;
     Ok(status)
 }
 
-/// Describes the file at a path.
+/// Returns the status of the file at a path.
 ///
 /// # Errors
 ///
 /// `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
+#[doc(alias = "stat")]
 pub fn status_at(path: &CStr, flags: u32) -> Result<Status> {
     let mut status = Status::default();
     // SAFETY: as in `status`; the path is NUL-terminated memory that lives through the call.
@@ -200,15 +211,16 @@ pub fn status_at(path: &CStr, flags: u32) -> Result<Status> {
     Ok(status)
 }
 
-/// Descriptor flags: `command` of [`abi_unix::types::control`].
+/// Reads or changes descriptor flags: `command` of [`abi_unix::types::control`].
 ///
 /// # Errors
 ///
 /// `EBADF`, `EINVAL` for an unknown command.
+#[doc(alias = "fcntl")]
 pub fn control(descriptor: i32, command: u32, argument: usize) -> Result<usize> {
     // SAFETY: none of the commands takes a pointer.
     unsafe { call!(FileControl, descriptor, command, argument) }
 }
 
-// The kernel fills these; any bytes it writes are values of the types.
+// The kernel fills these; any bytes are values of the types.
 const _: () = assert!(size_of::<TimeSpec>() == 16);

@@ -1,22 +1,22 @@
-//! User interrupts: a worker is made to call a function between two of its instructions.
+//! User interrupts: a worker calls a function between two of its instructions.
 //!
-//! Two back ends, of which the kernel chooses one at boot ([`is_in_hardware`] tells):
+//! Two back ends, of which the kernel chooses one at boot ([`is_in_hardware`] returns the choice):
 //!
 //! * `kernel`: the kernel enters [`set_handler`]'s function through a few instructions that save every register a
 //!   function may change, and returns to the interrupted instruction afterwards (`interrupt_return`;
 //!   `abi_unix::SystemCall` and the kernel's `interrupts` module state the contract).
 //! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it
-//!   ends with `sret`. The kernel learns nothing of it.
+//!   ends with `sret`. The kernel is not involved.
 //!
-//! In both the handler runs on the interrupted code's stack, at a point that nobody chose: it must not take a lock,
-//! allocate or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the
-//! code here, which sets its own timer and looks again a little later.
+//! In both the handler runs on the interrupted code's stack, at an arbitrary point: it must not take a lock, allocate
+//! or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the code
+//! here, which sets its own timer and tries again a little later.
 
 use crate::{Descriptor, Result, call};
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the entries below call: a `fn(u64)`, or 0 before [`set_handler`].
+/// Handler that the entries below call: a `fn(u64)`, or 0 before [`set_handler`].
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
@@ -25,7 +25,7 @@ core::arch::global_asm!(
     ".pushsection .text.cops_interrupt_entry, \"ax\"",
     ".option push",
     ".option arch, +d",
-    // At sp: what a function may change but a7, which the two entries keep in different places.
+    // At sp: the registers that a function may change, except a7, which the two entries keep in different places.
     ".macro SAVE_FOR_HANDLER",
     "sd ra, 0(sp)",
     "sd t0, 8(sp)",
@@ -117,7 +117,7 @@ core::arch::global_asm!(
     "addi sp, sp, 304",
     "li a7, {interrupt_return}",
     "ecall",
-    // It does not come back: the kernel goes on at the interrupted instruction, with its a7 and sp.
+    // It does not return: the kernel continues at the interrupted instruction, with its a7 and sp.
     "unimp",
     // Back end `imsic`: a trap in VS-mode, interrupts are off. Behind the saved registers: a7, sepc, sstatus, sp.
     ".balign 4",
@@ -143,7 +143,7 @@ core::arch::global_asm!(
     "ld a7, 288(sp)",
     "ld sp, 312(sp)",
     "sret",
-    // a0: where this context goes, a1: the one to go on with. As a function it may change what is not kept here.
+    // a0: memory for this context, a1: the next one. As a function it may change the registers that are not saved here.
     "cops_switch_context:",
     "sd ra, 0(a0)",
     "sd sp, 8(a0)",
@@ -218,7 +218,8 @@ unsafe extern "C" {
     fn cops_switch_context(from: *mut Context, to: *const Context);
 }
 
-/// What a stack that is put aside in a function goes on with: `ra`, `sp`, `tp`, `s0` to `s11`, `fs0` to `fs11`, `fcsr`.
+/// Saved registers of a stack that is set aside in a function: `ra`, `sp`, `tp`, `s0` to `s11`, `fs0` to `fs11`,
+/// `fcsr`.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Context([u64; 28]);
@@ -227,7 +228,7 @@ impl Context {
     /// A context that was never left.
     pub const NEW: Context = Context([0; 28]);
 
-    /// A context that begins in a function, on a stack, with this thread pointer.
+    /// Creates a context that begins in a function, on a stack, with this thread pointer.
     pub fn beginning(entry: extern "C" fn() -> !, stack: usize, thread_pointer: usize) -> Context {
         let mut context = Context::NEW;
         context.0[..3].copy_from_slice(&[entry as *const () as u64, stack as u64, thread_pointer as u64]);
@@ -235,20 +236,20 @@ impl Context {
     }
 }
 
-/// Leaves one stack and goes on with another; returns when somebody switches back.
+/// Leaves one stack and continues on another; returns when a later call switches back.
 ///
 /// # Safety
 ///
-/// `from` may be written. `to` was left by this function and not gone on with since, or is
-/// [beginning](Context::beginning) on a stack of its own. The interrupt's handler may be anywhere between the two: it
-/// finds either thread pointer.
+/// `from` may be written. `to` was left by this function and not continued since, or is [beginning](Context::beginning)
+/// on a stack of its own. The interrupt handler may run at any point between the two: it finds either thread pointer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[doc(alias = "swapcontext")]
 pub unsafe fn switch(from: *mut Context, to: *const Context) {
     // SAFETY: the caller's promise.
     unsafe { cops_switch_context(from, to) }
 }
 
-/// In a handler that has [switched](switch) to code which is none: it may be entered again from now on.
+/// Allows further interrupts after a handler has [switched](switch) to code that is no handler.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub fn leave_handler() {
     if IN_HARDWARE.load(Ordering::Relaxed) {
@@ -260,7 +261,7 @@ pub fn leave_handler() {
     }
 }
 
-/// In a handler that was switched back to: what follows is its end, which is not interrupted where that matters.
+/// Prepares the end of a handler that was switched back to; it is not interrupted where that matters.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub fn enter_handler_again() {
     if IN_HARDWARE.load(Ordering::Relaxed) {
@@ -269,8 +270,8 @@ pub fn enter_handler_again() {
     }
 }
 
-/// Has the handler called after so many ticks, if the worker has a timer of its own (back end `imsic`). The earliest of
-/// several counts.
+/// Has the handler called after this many ticks, if the worker has a timer of its own (back end `imsic`). The earliest
+/// of several requests counts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
 pub fn call_handler_after(ticks: u64) {
@@ -279,30 +280,32 @@ pub fn call_handler_after(ticks: u64) {
     }
 }
 
-/// Whether interrupts come in hardware, for those who have set a handler.
+/// Whether interrupts come in hardware; set with the handler.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static IN_HARDWARE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
 
-/// Where this worker's interrupts stand in the process page; the page is where the kernel says in the auxiliary vector.
+/// Address of the process page, from the auxiliary vector, with the workers' pending interrupts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static PAGE: core::sync::atomic::AtomicPtr<abi_queue::ProcessPage> =
     core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
 
-/// Where the scheduler's image lies, as the auxiliary vector says.
+/// Address of the scheduler's image, from the auxiliary vector.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static IMAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// Which worker runs: `tp` is the program's own, so it says how.
+/// Function that returns the number of the running worker: the program decides about `tp`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 static WORKER: AtomicUsize = AtomicUsize::new(0);
 
-/// Ticks until the handler tries again to interrupt code in the scheduler's image: its sections are shorter.
+/// Ticks until the handler tries again to interrupt code in the scheduler's image, whose sections are shorter.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub const AGAIN_TICKS: u64 = 200;
 
-/// Takes an interrupt in VS-mode: calls the handler with the identities that have come, if that may be.
+/// Takes an interrupt in VS-mode: calls the handler with the identities that have come, unless the code must not be
+/// interrupted.
 ///
-/// Whoever may send can do so all the time. What has come again when the handler is done is taken a few times more;
+/// A sender can send all the time. Identities that have come again when the handler is done are taken a few times more;
+/// after that the program runs for a while with its timer only.
 /// after that the program goes on for a while with no more than its timer.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
@@ -323,7 +326,7 @@ extern "C" fn take(cause: u64, pc: usize) {
     }
 }
 
-/// More has come while the handler ran.
+/// Calls the handler again for identities that have come while it ran.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[cold]
 fn take_more(handler: extern "C" fn(u64)) {
@@ -333,17 +336,17 @@ fn take_more(handler: extern "C" fn(u64)) {
             return;
         }
     }
-    // Until the timer, which is as often as this may go on without the program's getting anywhere.
+    // Until the timer comes: without a pause a flood could keep the program from running.
     // SAFETY: the program's own registers.
     unsafe { core::arch::asm!("csrc sie, {}", in(reg) 1u64 << EXTERNAL, options(nostack)) };
     set_timer(AGAIN_TICKS);
 }
 
-/// How often the handler is called again for what has come meanwhile.
+/// Number of further calls of the handler for identities that have come meanwhile.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const MAXIMUM_REPEATS: usize = 16;
 
-/// Takes all that has come in the worker's interrupt file, each identity once.
+/// Takes all identities that have come in the worker's interrupt file, each once.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 fn claim() -> u64 {
@@ -352,7 +355,7 @@ fn claim() -> u64 {
         let claimed: u64;
         // SAFETY: claims from the worker's own interrupt file.
         unsafe { core::arch::asm!("csrrw {}, 0x15c, x0", out(reg) claimed, options(nostack)) };
-        // The number stands in the upper half too. 0 is none, 63 is the kernel, and no larger one was enabled.
+        // The number is in the upper half too. 0 is none, 63 is the kernel, and no larger one was enabled.
         let bit = 1u64.wrapping_shl((claimed >> 16) as u32);
         if claimed == 0 || identities & bit != 0 {
             return identities;
@@ -361,7 +364,7 @@ fn claim() -> u64 {
     }
 }
 
-/// Whether something waits in the worker's interrupt file.
+/// Returns whether an identity is pending in the worker's interrupt file.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 fn has_external() -> bool {
@@ -371,20 +374,20 @@ fn has_external() -> bool {
     pending & 1 << EXTERNAL != 0
 }
 
-/// The numbers of a hart's interrupts.
+/// Interrupt numbers of a hart.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const EXTERNAL: u64 = 9;
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const INTERRUPT: u64 = 1 << 63;
 
-/// What comes from the worker's own timer, or from the kernel.
+/// Handles interrupts of the worker's own timer, or of the kernel.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn take_other(cause: u64) {
     match cause {
-        // Software: the kernel, which has written the word itself.
+        // Software: from the kernel, which has written the word itself.
         // SAFETY: the program's own pending bit.
         _ if cause == INTERRUPT | 1 => unsafe { core::arch::asm!("csrci sip, 2", options(nostack)) },
-        // Timer: whoever set it looks at the time. External interrupts may have waited for it.
+        // Timer: the handler looks at the time. External interrupts may have been disabled until now.
         // SAFETY: the program's own timer and interrupts.
         _ if cause == INTERRUPT | 5 => unsafe {
             core::arch::asm!("csrw 0x14d, {}", in(reg) u64::MAX, options(nostack));
@@ -395,22 +398,22 @@ fn take_other(cause: u64) {
     }
 }
 
-/// What was interrupted is in the scheduler's image: leaves the identities in the worker's word for the next interrupt,
-/// which comes soon.
+/// Leaves the identities in the worker's word for the next interrupt, which comes soon, because the interrupted code is
+/// in the scheduler's image.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[cold]
 fn take_later(identities: u64) {
-    // SAFETY: `set_handler` stored the address of the process page, which stays; every word of it is atomic.
+    // SAFETY: `set_handler` stored the address of the process page, which stays mapped; every word of it is atomic.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         let worker = WORKER.load(Ordering::Relaxed);
-        // SAFETY: `set_handler`'s caller gave such a function.
+        // SAFETY: the value is such a function, from `set_handler`'s caller.
         let worker = unsafe { core::mem::transmute::<usize, fn() -> usize>(worker) };
         page.interrupts[worker() % abi_queue::MAXIMUM_WORKERS].0.fetch_or(identities, Ordering::Relaxed);
     }
     set_timer(AGAIN_TICKS);
 }
 
-/// Sets the worker's own timer, in VS-mode, unless it comes earlier anyway: somebody waits for that.
+/// Sets the worker's own timer, in VS-mode, unless it is set to an earlier time, which is still needed.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn set_timer(ticks: u64) {
     // SAFETY: reads the time and writes the program's own timer.
@@ -424,14 +427,14 @@ fn set_timer(ticks: u64) {
     }
 }
 
-/// Whether user interrupts reach this process in hardware (back end `imsic`).
+/// Returns whether user interrupts reach this process in hardware (back end `imsic`).
 pub fn is_in_hardware() -> bool {
     crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS) == Some(1)
 }
 
 /// Makes `handler` the function that user interrupts of the calling worker call, with the identities that have come in
-/// hardware; others stand in the worker's word of the process page. All workers of a process that have a handler have
-/// the same. `worker` tells the number of the worker that calls it.
+/// hardware; others are in the worker's word of the process page. All workers of a process with a handler have the same
+/// one. `worker` returns the number of the calling worker.
 ///
 /// # Errors
 ///
@@ -439,9 +442,8 @@ pub fn is_in_hardware() -> bool {
 ///
 /// # Safety
 ///
-/// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must touch
-/// nothing that the interrupted code may be in the middle of changing, unless through atomics. The same holds for
-/// `worker`.
+/// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must not use data
+/// that the interrupted code may be in the middle of changing, except through atomics. This holds for `worker` too.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) -> Result<()> {
     let in_hardware = is_in_hardware();
@@ -478,7 +480,7 @@ pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) ->
 ///
 /// # Safety
 ///
-/// Nothing is touched.
+/// No condition.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub unsafe fn set_handler(_handler: extern "C" fn(u64), _worker: fn() -> usize) -> Result<()> {
     Err(crate::Errno::ENOSYS)
@@ -505,11 +507,11 @@ pub fn grant(receiver: &Descriptor) -> Result<Descriptor> {
     unsafe { call!(InterruptGrant, receiver.raw(), 0) }.map(Descriptor::from_result)
 }
 
-/// Grants another process the right to send to a receiver of this process; it gets it by [`open`].
+/// Grants another process the right to send to a receiver of this process; that process gets it by [`open`].
 ///
 /// # Errors
 ///
-/// As [`grant`]; `ESRCH` if there is no such process, `ENOSPC` if the receiver has granted as much as it may.
+/// As [`grant`]; `ESRCH` if there is no such process, `ENOSPC` if the receiver has reached its limit of grants.
 pub fn grant_to(receiver: &Descriptor, process: u32) -> Result<()> {
     if process == 0 || process == crate::process::number() {
         return grant(receiver).map(drop);
@@ -518,7 +520,7 @@ pub fn grant_to(receiver: &Descriptor, process: u32) -> Result<()> {
     unsafe { call!(InterruptGrant, receiver.raw(), process) }.map(drop)
 }
 
-/// The right that a process has granted to this one, for its receiver with this identity.
+/// Opens the right that a process has granted to this one, for its receiver with this identity.
 ///
 /// # Errors
 ///
@@ -538,32 +540,32 @@ pub fn send(right: &Descriptor) -> Result<()> {
     unsafe { call!(InterruptSend, right.raw()) }.map(drop)
 }
 
-/// Where a store sends: [`store`] knows how.
+/// The address to which a store sends; used by [`store`].
 #[derive(Clone, Copy, Debug)]
 pub struct SendPage(usize);
 
 impl SendPage {
-    /// The place as a number that is not 0.
+    /// Returns the address as a number that is not 0.
     pub const fn raw(self) -> usize {
         self.0
     }
 
-    /// The place from its number.
+    /// Creates the value from its number.
     ///
     /// # Safety
     ///
-    /// The number must be one that [`raw`](Self::raw) gave: a store to another address changes whatever is there.
+    /// The number must be a result of [`raw`](Self::raw): a store to another address changes the memory there.
     pub const unsafe fn from_raw(number: usize) -> SendPage {
         SendPage(number)
     }
 }
 
-/// Asks for the place at which a store sends through a right, for as long as one descriptor of it is open.
+/// Requests the page to which a store sends through a right, for as long as one descriptor of it is open.
 ///
 /// # Errors
 ///
-/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `ENOSPC` if the process has as many as it may
-/// have, `EINVAL` and `EBADF` if it is no right.
+/// `EPERM` if the right was revoked, `EPIPE` if the receiver is gone, `ENOSPC` if the process has reached its limit of
+/// pages, `EINVAL` and `EBADF` if it is no right.
 pub fn page(right: &Descriptor) -> Result<SendPage> {
     // SAFETY: the call has no pointers.
     unsafe { call!(InterruptPage, right.raw()) }.map(SendPage)
@@ -573,14 +575,14 @@ pub fn page(right: &Descriptor) -> Result<SendPage> {
 ///
 /// # Errors
 ///
-/// As [`send`]; but what reaches the receiver's file is never an error.
+/// As [`send`]; but a store that reaches the receiver's file is never an error.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 pub fn store(page: SendPage) -> Result<()> {
     let result: usize;
-    // SAFETY: the page is no memory, so nothing that Rust knows of changes. If the store enters the kernel, that goes
-    // on behind it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes what was written before
-    // visible to the receiver.
+    // SAFETY: the page is no memory, so no Rust object changes. If the store enters the kernel, the kernel continues
+    // behind it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes earlier writes visible to the
+    // receiver.
     unsafe {
         core::arch::asm!(
             "fence rw, o",

@@ -1,8 +1,8 @@
-//! What carries a process's calls in the kernel, for comparisons.
+//! The kernel's side of a process's calls, selectable for comparisons.
 
 use crate::{Result, call};
 
-/// Coroutines, or kernel threads.
+/// The carrier of calls: coroutines, or kernel threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum KernelSide {
@@ -10,13 +10,13 @@ pub enum KernelSide {
     Coroutines = 0,
     /// A kernel thread for each worker and thread, which sleeps while a call waits.
     WaitingThreads = 1,
-    /// The same, but transfers are tried again and again, others having their turn in between.
+    /// A kernel thread for each worker and thread, which tries transfers again and again, and yields in between.
     RetryingThreads = 2,
     /// As waiting threads; and one kernel thread that polls all asynchronous transfers.
     PollingThread = 3,
 }
 
-/// Chooses for the caller, and for the workers and threads that start from now on.
+/// Sets the kernel side of the caller, and of the workers and threads that start from now on.
 ///
 /// # Errors
 ///

@@ -1,15 +1,15 @@
-//! System calls of the Unix kernel, raw and typed, and how a program starts and ends.
+//! System calls of the Unix kernel, raw and typed, and the start and end of programs.
 //!
-//! This is the floor that every Rust program stands on: one function for each call of `abi-unix`'s table, descriptors
-//! that close themselves, the start-up code that finds the arguments, and a panic that ends the process and says where.
-//! There is no heap and no scheduler here; both live one floor up, in the runtime, and a program that needs neither can
-//! do without (see [`entry!`]).
+//! Every Rust program is built on this crate: one function for each call of `abi-unix`'s table, descriptors that close
+//! themselves, the start-up code that finds the arguments, and a panic handler that prints the place and ends the
+//! process. There is no heap and no scheduler here; both are in the runtime, one layer above, and a program that needs
+//! neither can do without (see [`entry!`]).
 //!
-//! The typed functions are *synchronous*: the calling worker waits in the kernel, and the coroutines it could have run
-//! wait with it. Coroutines use the asynchronous form through the runtime instead.
+//! The typed functions are *synchronous*: the calling worker waits in the kernel, and the coroutines that it could have
+//! run wait with it. Coroutines use the asynchronous form through the runtime instead.
 //!
-//! On a machine that is not COPS's the crate still compiles, so that the crates above can be tested there; every call
-//! then answers `ENOSYS`, as a kernel does that does not know it.
+//! The crate also compiles for other machines, so that the crates above can be tested there; every call then returns
+//! `ENOSYS`, like a kernel without the call.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 

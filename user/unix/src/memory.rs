@@ -9,13 +9,14 @@ use crate::{Result, call};
 /// # Errors
 ///
 /// `ENOMEM`, `EINVAL` for a size of 0.
+#[doc(alias = "mmap")]
 pub fn map(size: usize) -> Result<*mut u8> {
     let flags = mapping::PRIVATE | mapping::ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing that exists.
     unsafe { map_with(0, size, protection::READ | protection::WRITE, flags, -1, 0) }
 }
 
-/// The whole call: see mmap(2).
+/// Makes a mapping with all options: see mmap(2).
 ///
 /// # Errors
 ///
@@ -23,7 +24,8 @@ pub fn map(size: usize) -> Result<*mut u8> {
 ///
 /// # Safety
 ///
-/// With `MAP_FIXED` the mapping replaces what was there: nothing may depend on that memory any more.
+/// With `MAP_FIXED` the mapping replaces the present one: no code may depend on that memory any more.
+#[doc(alias = "mmap")]
 pub unsafe fn map_with(
     address: usize,
     size: usize,
@@ -32,7 +34,7 @@ pub unsafe fn map_with(
     descriptor: i32,
     offset: u64,
 ) -> Result<*mut u8> {
-    // SAFETY: what a fixed mapping replaces is the caller's promise.
+    // SAFETY: the effect of a fixed mapping on other memory is covered by the caller's promise.
     unsafe { call!(Map, address, size, protection, flags, descriptor, offset) }.map(|address| address as *mut u8)
 }
 
@@ -44,13 +46,14 @@ pub unsafe fn map_with(
 ///
 /// # Safety
 ///
-/// Nothing may use this memory any more.
+/// No code may use this memory any more.
+#[doc(alias = "munmap")]
 pub unsafe fn unmap(address: *mut u8, size: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { call!(Unmap, address, size) }.map(drop)
 }
 
-/// Changes what may be done with mappings.
+/// Changes the access rights of mappings.
 ///
 /// # Errors
 ///
@@ -58,17 +61,19 @@ pub unsafe fn unmap(address: *mut u8, size: usize) -> Result<()> {
 ///
 /// # Safety
 ///
-/// Nothing may use this memory in a way that is no longer allowed.
+/// No code may use this memory in a way that is no longer allowed.
+#[doc(alias = "mprotect")]
 pub unsafe fn protect(address: *mut u8, size: usize, protection: u32) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { call!(Protect, address, size, protection) }.map(drop)
 }
 
-/// Moves the end of the heap to `end` if that is possible, and returns the end that is in force; 0 only asks.
+/// Moves the end of the heap to `end` if that is possible, and returns the end in force; 0 only queries it.
 ///
 /// # Safety
 ///
-/// Nothing may use the memory between a lower new end and the old one any more.
+/// No code may use the memory between a lower new end and the old one any more.
+#[doc(alias("brk", "sbrk"))]
 pub unsafe fn set_break(end: usize) -> usize {
     // SAFETY: the caller's promise. The call reports failure by the end it returns.
     unsafe { call!(Break, end) }.unwrap_or(0)

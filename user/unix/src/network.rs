@@ -25,7 +25,7 @@ pub fn bind(descriptor: i32, address: SocketAddress) -> Result<()> {
     unsafe { call!(Bind, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
 }
 
-/// Makes a socket accept connections, of which `backlog` may wait to be taken.
+/// Makes a socket accept connections; `backlog` is the number that may wait for that.
 ///
 /// # Errors
 ///
@@ -35,20 +35,20 @@ pub fn listen(descriptor: i32, backlog: u32) -> Result<()> {
     unsafe { call!(Listen, descriptor, backlog) }.map(drop)
 }
 
-/// Takes the next connection and the peer's address. Waits for one.
+/// Takes the next connection and the peer's address; waits for one.
 ///
 /// # Errors
 ///
 /// `EMFILE`, `ENOMEM`, `ECONNABORTED`, `EINVAL` if the socket does not listen, `EAGAIN` if it must not wait.
 pub fn accept(descriptor: i32) -> Result<(Descriptor, SocketAddress)> {
     let (result, address) = with_address(|address, size| {
-        // SAFETY: the kernel writes at most 16 bytes of address and its length to memory that is ours.
+        // SAFETY: the kernel writes at most 16 bytes of address and its length to exclusively borrowed memory.
         unsafe { call!(Accept, descriptor, address, size) }
     });
     Ok((Descriptor::from_result(result?), address?))
 }
 
-/// Connects to a remote address. Waits until it is done.
+/// Connects to a remote address; waits until that is done.
 ///
 /// # Errors
 ///
@@ -64,6 +64,7 @@ pub fn connect(descriptor: i32, address: SocketAddress) -> Result<()> {
 /// # Errors
 ///
 /// `EMSGSIZE`, `EDESTADDRREQ`, `ENOTCONN`, `EPIPE`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
+#[doc(alias("sendto", "send"))]
 pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<SocketAddress>) -> Result<usize> {
     let bytes = address.map(SocketAddress::to_bytes);
     let (pointer, length) = bytes.as_ref().map_or((core::ptr::null(), 0), |bytes| (bytes.as_ptr(), bytes.len()));
@@ -71,24 +72,27 @@ pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<Socke
     unsafe { call!(SendTo, descriptor, buffer.as_ptr(), buffer.len(), flags, pointer, length) }
 }
 
-/// Receives a message and the address it came from (of a stream: the peer's).
+/// Receives a message and the address of its sender (of a stream: the peer's).
 ///
 /// # Errors
 ///
 /// `ENOTCONN`, `ECONNRESET`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
+#[doc(alias("recvfrom", "recv"))]
 pub fn receive_from(descriptor: i32, buffer: &mut [u8], flags: u32) -> Result<(usize, SocketAddress)> {
     let (result, address) = with_address(|address, size| {
-        // SAFETY: the kernel writes at most `len` bytes, 16 bytes of address and its length to memory that is ours.
+        // SAFETY: the kernel writes at most `len` bytes, 16 bytes of address and its length to exclusively borrowed
+        // memory.
         unsafe { call!(ReceiveFrom, descriptor, buffer.as_mut_ptr(), buffer.len(), flags, address, size) }
     });
     Ok((result?, address.unwrap_or(SocketAddress { address: [0; 4], port: 0 })))
 }
 
-/// The local address of a socket.
+/// Returns the local address of a socket.
 ///
 /// # Errors
 ///
 /// `EBADF`, `ENOTSOCK`.
+#[doc(alias = "getsockname")]
 pub fn local_address(descriptor: i32) -> Result<SocketAddress> {
     let (result, address) = with_address(|address, size| {
         // SAFETY: as in `accept`.
@@ -97,11 +101,12 @@ pub fn local_address(descriptor: i32) -> Result<SocketAddress> {
     result.and(address)
 }
 
-/// The remote address of a socket.
+/// Returns the remote address of a socket.
 ///
 /// # Errors
 ///
 /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+#[doc(alias = "getpeername")]
 pub fn peer_address(descriptor: i32) -> Result<SocketAddress> {
     let (result, address) = with_address(|address, size| {
         // SAFETY: as in `accept`.
@@ -125,6 +130,7 @@ pub fn shutdown(descriptor: i32, how: u32) -> Result<()> {
 /// # Errors
 ///
 /// `ENOPROTOOPT`, `EINVAL`.
+#[doc(alias = "setsockopt")]
 pub fn set_option(descriptor: i32, level: u32, option: u32, value: i32) -> Result<()> {
     // SAFETY: the value lives through the call.
     unsafe { call!(SetSocketOption, descriptor, level, option, &raw const value, size_of::<i32>()) }.map(drop)
@@ -135,13 +141,14 @@ pub fn set_option(descriptor: i32, level: u32, option: u32, value: i32) -> Resul
 /// # Errors
 ///
 /// `ENOPROTOOPT`, `EINVAL`.
+#[doc(alias = "getsockopt")]
 pub fn option(descriptor: i32, level: u32, option: u32) -> Result<i32> {
     let (mut value, mut size) = (0i32, size_of::<i32>() as u32);
-    // SAFETY: the kernel writes at most four bytes and the length to memory that is ours.
+    // SAFETY: the kernel writes at most four bytes and the length to exclusively borrowed memory.
     unsafe { call!(GetSocketOption, descriptor, level, option, &raw mut value, &raw mut size) }.map(|_| value)
 }
 
-/// Runs a call that writes an address, and reads the address. Not a system call of its own.
+/// Runs a call that writes an address, and returns the address. Not a system call of its own.
 fn with_address(call: impl FnOnce(*mut u8, *mut u32) -> Result<usize>) -> (Result<usize>, Result<SocketAddress>) {
     let mut bytes = [0u8; SocketAddress::SIZE];
     let mut size = bytes.len() as u32;

@@ -1,4 +1,4 @@
-//! A panic ends the process, and only the process, after it has said where.
+//! The panic handler: prints the place, and ends the process.
 
 use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use crate::print::Printer;
 /// Exit status of a process that panicked, as in programs with the standard library.
 pub const PANIC_STATUS: i32 = 101;
 
-/// Address of the function that tells which coroutine runs; 0 in a program without coroutines.
+/// Address of the function that returns the current coroutine; 0 in a program without coroutines.
 static CURRENT_COROUTINE: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the panic handler how to find out which coroutine runs (`None` outside of one).
+/// Sets the function from which the panic handler learns the current coroutine (`None` outside of one).
 pub fn set_current_coroutine(current: fn() -> Option<u64>) {
     CURRENT_COROUTINE.store(current as usize, Ordering::Relaxed);
 }

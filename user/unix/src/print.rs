@@ -15,12 +15,12 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// For this descriptor: 1 is standard output, 2 standard error.
+    /// Creates a printer for this descriptor: 1 is standard output, 2 standard error.
     pub const fn new(descriptor: i32) -> Printer {
         Printer { descriptor, length: 0, buffer: [0; BUFFER_SIZE] }
     }
 
-    /// Writes what has been collected. An output that fails cannot be told so anywhere: the text is lost.
+    /// Writes the collected text. An output error cannot be reported: the text is lost.
     pub fn flush(&mut self) {
         let _ = file::write_all(self.descriptor, &self.buffer[..self.length]);
         self.length = 0;
@@ -43,7 +43,7 @@ impl Write for Printer {
     }
 }
 
-/// What the macros call.
+/// Prints for the macros.
 #[doc(hidden)]
 #[inline(never)]
 pub fn print(descriptor: i32, arguments: fmt::Arguments<'_>) {

@@ -7,17 +7,17 @@ use abi_unix::types::{limit, usage};
 
 use crate::{Errno, Result, call};
 
-/// How a process ended, as `wait4` reports it.
+/// The way in which a process ended, as `wait4` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It ended itself with this status.
+    /// Exited with this status.
     Exited(u8),
-    /// It was ended by this signal (a fault or `kill`).
+    /// Killed by this signal (a fault or `kill`).
     Killed(u8),
 }
 
 impl Ending {
-    /// From the status word of wait4(2).
+    /// Decodes the status word of wait4(2).
     pub const fn from_status(status: i32) -> Ending {
         match (status & 0x7f) as u8 {
             0 => Ending::Exited((status >> 8) as u8),
@@ -25,23 +25,23 @@ impl Ending {
         }
     }
 
-    /// Whether it ended itself with status 0.
+    /// Returns whether the process exited with status 0.
     pub const fn is_success(self) -> bool {
         matches!(self, Ending::Exited(0))
     }
 }
 
-/// Which child [`wait`] is for.
+/// The child that [`wait`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Child {
-    /// Whichever ends first.
+    /// The first one to end.
     Any,
-    /// The one with this number.
+    /// The child with this number.
     Process(u32),
 }
 
 impl Child {
-    /// The first argument of `wait4`.
+    /// Returns the first argument of `wait4`.
     pub const fn to_argument(self) -> usize {
         match self {
             Child::Any => usize::MAX,
@@ -50,7 +50,7 @@ impl Child {
     }
 }
 
-/// A NULL-terminated list of strings, as programs get their arguments.
+/// A NULL-terminated list of strings, for a program's arguments or environment.
 #[derive(Clone, Copy, Debug)]
 pub struct StringList<'a>(&'a [*const c_char]);
 
@@ -58,27 +58,28 @@ impl<'a> StringList<'a> {
     /// The empty list.
     pub const EMPTY: StringList<'static> = StringList(&[core::ptr::null()]);
 
-    /// From pointers to strings and one NULL at the end; `None` if that is missing.
+    /// Creates a list from pointers to strings and one NULL at the end; `None` if that is missing.
     ///
     /// # Safety
     ///
-    /// The pointers before the first NULL must name NUL-terminated strings that live as long as `'a`.
+    /// The pointers before the first NULL must point to NUL-terminated strings that live as long as `'a`.
     pub unsafe fn new(pointers: &'a [*const c_char]) -> Option<StringList<'a>> {
         pointers.last().is_some_and(|last| last.is_null()).then_some(StringList(pointers))
     }
 
-    /// The address of the list.
+    /// Returns the address of the list.
     pub const fn as_ptr(self) -> *const *const c_char {
         self.0.as_ptr()
     }
 }
 
-/// Starts a program in a new process whose descriptors 0, 1 and 2 are the three given (-1: none), and returns the
-/// process's number. `priority` (0 to 63) is the process's until it publishes one itself.
+/// Starts a program in a new process and returns the process's number. The new process's descriptors 0, 1 and 2 are the
+/// three given (-1: none). `priority` (0 to 63) is the process's until it publishes one itself.
 ///
 /// # Errors
 ///
 /// `ENOENT`, `EACCES`, `ENOEXEC`, `E2BIG`, `ENOMEM`, `EBADF`, `EAGAIN` if there are too many processes.
+#[doc(alias = "posix_spawn")]
 pub fn spawn(
     path: &CStr,
     arguments: StringList<'_>,
@@ -96,6 +97,7 @@ pub fn spawn(
 /// # Errors
 ///
 /// `ENOENT`, `EACCES`, `ENOEXEC`, `E2BIG`, `ENOMEM`.
+#[doc(alias("execve", "exec"))]
 pub fn execute(path: &CStr, arguments: StringList<'_>, environment: StringList<'_>) -> Errno {
     // SAFETY: path and lists live through the call; if it succeeds nothing of this program remains.
     match unsafe { call!(Execute, path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) } {
@@ -109,43 +111,46 @@ pub fn execute(path: &CStr, arguments: StringList<'_>, environment: StringList<'
 /// # Errors
 ///
 /// `ECHILD` if there is no such child.
+#[doc(alias("wait4", "waitpid"))]
 pub fn wait(child: Child, options: u32) -> Result<Option<(u32, Ending)>> {
     let mut status = 0i32;
-    // SAFETY: the kernel writes one `i32` to memory that is ours.
+    // SAFETY: the kernel writes one `i32` to exclusively borrowed memory.
     let number = unsafe { call!(Wait, child.to_argument(), &raw mut status, options, 0) }?;
     Ok((number != 0).then(|| (number as u32, Ending::from_status(status))))
 }
 
-/// Whose processor time [`processor_time`] gives.
+/// The subject of [`processor_time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Whose {
-    /// The calling process's.
+    /// The calling process.
     Process = usage::PROCESS,
-    /// That of its children that were waited for, and of those for which they waited.
+    /// Its children that were waited for, and the children for which they waited.
     Children = usage::CHILDREN,
-    /// The calling worker's or thread's.
+    /// The calling worker or thread.
     Worker = usage::WORKER,
 }
 
-/// Processor time that was used so far (`getrusage`).
+/// Returns the processor time that was used so far (`getrusage`).
+#[doc(alias = "getrusage")]
 pub fn processor_time(whose: Whose) -> Duration {
     let mut bytes = [0u64; 18];
-    // SAFETY: the kernel writes a `struct rusage`, which is of this length, to memory that is ours. It can fail only
-    // for what is excluded here.
+    // SAFETY: the kernel writes a `struct rusage`, which is of this length, to exclusively borrowed memory. All causes
+    // of failure are excluded here.
     let _ = unsafe { call!(GetUsage, whose as i32, bytes.as_mut_ptr()) };
     Duration::from_secs(bytes[0]) + Duration::from_micros(bytes[1])
 }
 
-/// A limit of a process (0: the caller), by one of the numbers of [`abi_unix::types::limit`]: what is in force, and the
-/// largest that may be set without privilege.
+/// Returns a limit of a process (0: the caller), by one of the numbers of [`abi_unix::types::limit`]: the limit in
+/// force, and the largest that may be set without privilege.
 ///
 /// # Errors
 ///
-/// `ESRCH`, `EINVAL`, `EPERM` if it is neither the caller nor its child.
+/// `ESRCH`, `EINVAL`, `EPERM` if the process is neither the caller nor its child.
+#[doc(alias("getrlimit", "prlimit"))]
 pub fn limit(process: u32, resource: u32) -> Result<(u64, u64)> {
     let mut bytes = [0; limit::SIZE];
-    // SAFETY: the kernel writes a `struct rlimit64`, which is of this length, to memory that is ours.
+    // SAFETY: the kernel writes a `struct rlimit64`, which is of this length, to exclusively borrowed memory.
     unsafe { call!(ProcessLimit, process, resource, 0usize, bytes.as_mut_ptr()) }?;
     Ok(limit::from_bytes(bytes))
 }
@@ -154,15 +159,16 @@ pub fn limit(process: u32, resource: u32) -> Result<(u64, u64)> {
 ///
 /// # Errors
 ///
-/// As [`limit`]; `EINVAL` if what is in force would be more than the largest; `EPERM` to raise the largest without
+/// As [`limit`]; `EINVAL` if the limit in force would exceed the largest; `EPERM` to raise the largest without
 /// privilege.
+#[doc(alias("setrlimit", "prlimit"))]
 pub fn set_limit(process: u32, resource: u32, soft: u64, hard: u64) -> Result<()> {
     let bytes = limit::to_bytes(soft, hard);
     // SAFETY: the kernel reads a `struct rlimit64`, which is of this length.
     unsafe { call!(ProcessLimit, process, resource, bytes.as_ptr(), 0usize) }.map(drop)
 }
 
-/// Sends a signal: its default action is taken. Signal 0 only asks whether the process exists.
+/// Sends a signal, whose default action is taken. Signal 0 only checks whether the process exists.
 ///
 /// # Errors
 ///
@@ -181,13 +187,15 @@ pub fn exit(status: i32) -> ! {
     }
 }
 
-/// The number of this process.
+/// Returns the number of this process.
+#[doc(alias = "getpid")]
 pub fn number() -> u32 {
     // SAFETY: the call has no pointers and does not fail.
     unsafe { call!(GetProcess) }.unwrap_or(0) as u32
 }
 
-/// The number of the process that started this one; 0 if that has ended.
+/// Returns the number of the process that started this one; 0 if that has ended.
+#[doc(alias = "getppid")]
 pub fn parent() -> u32 {
     // SAFETY: the call has no pointers and does not fail.
     unsafe { call!(GetParent) }.unwrap_or(0) as u32

@@ -1,6 +1,6 @@
 //! The `ecall` instruction.
 //!
-//! The register contract stands in [`abi_unix::call`]: number and flags in `a7`, arguments in `a0` to `a5`, and for the
+//! The register contract is in [`abi_unix::call`]: number and flags in `a7`, arguments in `a0` to `a5`, and for the
 //! asynchronous form the cid in `a6` and the token in `t0`; only `a0` changes.
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -8,17 +8,17 @@ use core::arch::asm;
 
 use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
 
-/// Traps into the kernel and gives back `a0`: a result, or `-errno` ([`abi_unix::errno::decode`] tells them apart).
+/// Traps into the kernel and returns `a0`: a result, or `-errno` ([`abi_unix::errno::decode`] tells them apart).
 ///
 /// # Safety
 ///
-/// The call may write wherever its arguments say and unmap what they name: they must be what the call's page in the
-/// manual asks for, or nothing in this program may depend on the memory that they reach.
+/// The call may write to the memory that its arguments name, and unmap it: the arguments must be valid by the call's
+/// manual page, or no code in this program may depend on the memory that they reach.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
 pub unsafe fn syscall(number: usize, arguments: [usize; 6]) -> usize {
     let result;
-    // SAFETY: the kernel preserves every register but `a0`; what the call does to memory is the caller's promise.
+    // SAFETY: the kernel preserves every register but `a0`; the call's effect on memory is the caller's promise.
     unsafe {
         asm!(
             "ecall",
@@ -35,7 +35,7 @@ pub unsafe fn syscall(number: usize, arguments: [usize; 6]) -> usize {
     result
 }
 
-/// The same with three arguments at most, which is what most calls have: it leaves three registers alone.
+/// Makes a call with three arguments at most, as most calls have: it leaves three registers alone.
 ///
 /// # Safety
 ///
@@ -51,10 +51,10 @@ pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize 
     result
 }
 
-/// The asynchronous form of a call: it returns at once, with the result or with [`abi_unix::WILL_BE_POSTED`].
+/// Makes the asynchronous form of a call: it returns at once, with the result or with [`abi_unix::WILL_BE_POSTED`].
 ///
-/// `waiter` is the cid that the completion names, `priority` (0 to 63) the importance at which the kernel works on the
-/// call, `token` what the completion gives back. For calls that cannot wait this is the same as [`syscall`].
+/// `waiter` is the cid in the completion, `priority` (0 to 63) the priority at which the kernel works on the call,
+/// `token` the token in the completion. For calls that cannot wait this equals [`syscall`].
 ///
 /// # Safety
 ///
@@ -89,7 +89,7 @@ pub unsafe fn syscall_asynchronous(
     result
 }
 
-/// What stands in `a7` for the asynchronous form of a call.
+/// Returns the value of `a7` for the asynchronous form of a call.
 #[inline(always)]
 pub const fn asynchronous_number(number: usize, priority: u8) -> usize {
     (number & NUMBER_MASK) | ASYNCHRONOUS | ((priority & 63) as usize) << PRIORITY_SHIFT
@@ -99,7 +99,7 @@ pub const fn asynchronous_number(number: usize, priority: u8) -> usize {
 ///
 /// # Safety
 ///
-/// Nothing is touched.
+/// No condition.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub unsafe fn syscall(_number: usize, _arguments: [usize; 6]) -> usize {
     abi_unix::errno::encode(Err(abi_unix::Errno::ENOSYS))
@@ -109,10 +109,10 @@ pub unsafe fn syscall(_number: usize, _arguments: [usize; 6]) -> usize {
 ///
 /// # Safety
 ///
-/// Nothing is touched.
+/// No condition.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize {
-    // SAFETY: nothing is touched.
+    // SAFETY: the function has no effect on this machine.
     unsafe { syscall(number, [a0, a1, a2, 0, 0, 0]) }
 }
 
@@ -120,7 +120,7 @@ pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize 
 ///
 /// # Safety
 ///
-/// Nothing is touched.
+/// No condition.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub unsafe fn syscall_asynchronous(
     number: usize,
@@ -129,13 +129,13 @@ pub unsafe fn syscall_asynchronous(
     priority: u8,
     _token: u64,
 ) -> usize {
-    // SAFETY: nothing is touched.
+    // SAFETY: the function has no effect on this machine.
     unsafe { syscall(asynchronous_number(number, priority), arguments) }
 }
 
-/// The calls of the table, by name, with their result decoded: `call!(Read, descriptor, address, length)`.
+/// Makes a call of the table, by name, and decodes its result: `call!(Read, descriptor, address, length)`.
 ///
-/// For the typed wrappers of this crate and for programs that want a call as bare as it is.
+/// For the typed wrappers of this crate and for programs that need a call without a wrapper.
 ///
 /// # Safety
 ///
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(asynchronous_number(0x1008, 0), 0x1_1008);
     }
 
-    /// The numbers that a C header defines with this prefix, by name.
+    /// Returns the numbers that a C header defines with this prefix, by name.
     fn definitions<'a>(header: &'a str, prefix: &'a str) -> impl Iterator<Item = (&'a str, usize)> {
         header.lines().filter_map(move |line| {
             let mut words = line.strip_prefix("#define ")?.strip_prefix(prefix)?.split_whitespace();

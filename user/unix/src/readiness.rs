@@ -1,4 +1,4 @@
-//! Waiting for any of many descriptors: epolls, and the counters that wake who waits for one.
+//! Waiting for any of many descriptors: epoll, and event counters to wake such a wait.
 
 pub use abi_unix::types::epoll as event;
 pub use abi_unix::types::epoll::Event;
@@ -7,12 +7,12 @@ use abi_unix::types::open;
 
 use crate::{Descriptor, Result, call};
 
-/// An epoll, closed when it is dropped.
+/// An epoll instance, closed when it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Epoll(Descriptor);
 
 impl Epoll {
-    /// Without descriptors.
+    /// Creates an instance without descriptors.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl Epoll {
         unsafe { call!(EpollCreate, open::CLOEXEC) }.map(|number| Epoll(Descriptor::from_result(number)))
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor of the instance.
     pub fn descriptor(&self) -> &Descriptor {
         &self.0
     }
@@ -36,12 +36,13 @@ impl Epoll {
     ///
     /// # Errors
     ///
-    /// `EEXIST` if it is watched, `EPERM` if it cannot be, `ELOOP` for another epoll, `ENOMEM`.
+    /// `EEXIST` if it is watched, `EPERM` if it cannot be, `ELOOP` for another epoll instance, `ENOMEM`.
+    #[doc(alias = "epoll_ctl")]
     pub fn add(&self, descriptor: i32, events: u32, data: u64) -> Result<()> {
         self.control(event::CTL_ADD, descriptor, Event { events, data })
     }
 
-    /// Watches it for other events from now on.
+    /// Changes the watched events of a descriptor.
     ///
     /// # Errors
     ///
@@ -50,7 +51,7 @@ impl Epoll {
         self.control(event::CTL_MOD, descriptor, Event { events, data })
     }
 
-    /// Does not watch it any more.
+    /// Stops watching a descriptor.
     ///
     /// # Errors
     ///
@@ -59,23 +60,25 @@ impl Epoll {
         self.control(event::CTL_DEL, descriptor, Event::default())
     }
 
-    /// Waits for events, for at most `timeout_ms` milliseconds if that is not negative, and gives how many came. The
+    /// Waits for events, for at most `timeout_ms` milliseconds if that is not negative, and returns their number. The
     /// calling worker or thread waits.
     ///
     /// # Errors
     ///
     /// `EINVAL` if there is no room for an event.
+    #[doc(alias = "epoll_wait")]
     pub fn wait(&self, events: &mut [Event], timeout_ms: i32) -> Result<usize> {
-        // SAFETY: the kernel writes at most that many events to memory that is ours.
+        // SAFETY: the kernel writes at most that many events to exclusively borrowed memory.
         unsafe { call!(EpollWait, self.0.raw(), events.as_mut_ptr(), events.len(), timeout_ms, 0, 8) }
     }
 }
 
-/// Creates an event counter (eventfd(2)); flags are `EFD_SEMAPHORE` and those of `open` that it may have.
+/// Creates an event counter (eventfd(2)); the flags are `EFD_SEMAPHORE` and some of those of `open`.
 ///
 /// # Errors
 ///
 /// `EINVAL` for other flags, `EMFILE`, `ENOMEM`.
+#[doc(alias = "eventfd")]
 pub fn event_counter(value: u32, flags: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
     unsafe { call!(EventCounter, value, flags) }.map(Descriptor::from_result)

@@ -1,4 +1,4 @@
-//! How processes are scheduled: ceiling, budget, mode, and what the system makes of them.
+//! The scheduling of processes: ceiling, budget, mode, and their state.
 //!
 //! A process is named by its number; 0 is the caller.
 
@@ -7,14 +7,14 @@ use abi_unix::types::{Scheduling, scheduling, system_scheduling};
 
 use crate::{Result, call};
 
-/// How a process is scheduled.
+/// Returns the scheduling of a process.
 ///
 /// # Errors
 ///
-/// `ESRCH` if there is no such process; `EPERM` if it is neither the caller nor below it, without `CAP_PERFMON`.
+/// `ESRCH` if there is no such process; `EPERM` if it is neither the caller nor its descendant, without `CAP_PERFMON`.
 pub fn get(process: u32) -> Result<Scheduling> {
     let mut words = [0u64; size_of::<Scheduling>() / 8];
-    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    // SAFETY: the kernel writes at most that many bytes to exclusively borrowed memory.
     unsafe { call!(GetScheduling, process, words.as_mut_ptr(), size_of_val(&words)) }?;
     Ok(Scheduling::from_words(words))
 }
@@ -24,50 +24,51 @@ fn set(process: u32, attribute: u32, value: u64, period_ns: u64) -> Result<()> {
     unsafe { call!(SetScheduling, process, attribute, value, period_ns) }.map(drop)
 }
 
-/// Limits what the process's claims count for, and its children's from now on.
+/// Limits the effective priority of the process's claims, and of its children's from now on.
 ///
 /// # Errors
 ///
-/// `EPERM` for anything more important than the caller's own ceiling, or for a process that is neither the caller nor
-/// below it, without `CAP_SYS_NICE`; `ESRCH`.
+/// `EPERM` for a ceiling more important than the caller's own, or for a process that is neither the caller nor its
+/// descendant, without `CAP_SYS_NICE`; `ESRCH`.
 pub fn set_ceiling(process: u32, ceiling: Priority) -> Result<()> {
     set(process, scheduling::CEILING, ceiling.number().into(), 0)
 }
 
-/// Gives the process, together with children it starts from now on, so many nanoseconds of processor time in each
-/// period, over all harts; when they are used up it falls behind all others. `None` takes the limit away.
+/// Gives the process, together with children that it starts from now on, `budget_ns` nanoseconds of processor time in
+/// each period, over all harts; when they are used up it falls behind all others. `None` removes the limit.
 ///
-/// What a process chooses for itself is a second limit beside the one that its parent or a privileged process gave. A
-/// new limit is used up as far as the old one was.
+/// A process's own choice is a second limit beside the one that its parent or a privileged process gave. A new limit is
+/// used up as far as the old one was.
 ///
 /// # Errors
 ///
 /// `EINVAL` for no time or a period that is not between 1 ms and 10 s; `EPERM` for a greater share or more at once than
-/// it was given, or for a process that is neither the caller nor below it, without `CAP_SYS_NICE`; `EAGAIN` if too many
-/// budgets lie within each other; `ESRCH`.
+/// it was given, or for a process that is neither the caller nor its descendant, without `CAP_SYS_NICE`; `EAGAIN` if
+/// too many budgets are nested; `ESRCH`.
 pub fn set_budget(process: u32, budget_ns: Option<u64>, period_ns: u64) -> Result<()> {
     set(process, scheduling::BUDGET, budget_ns.unwrap_or(scheduling::NO_LIMIT), period_ns)
 }
 
-/// Chooses the mode of a process, and of children it starts from now on.
+/// Sets the mode of a process, and of children that it starts from now on.
 ///
 /// # Errors
 ///
-/// `EPERM` for a process that is neither the caller nor below it, without `CAP_SYS_NICE`; `ESRCH`.
+/// `EPERM` for a process that is neither the caller nor its descendant, without `CAP_SYS_NICE`; `ESRCH`.
 pub fn set_mode(process: u32, mode: Mode) -> Result<()> {
     set(process, scheduling::MODE, mode as u64, 0)
 }
 
-/// Gives a process all capabilities that the caller has, or takes all away; [`crate::authority`] can give some.
+/// Gives a process all capabilities of the caller, or takes all away; [`crate::authority`] can give some.
 ///
 /// # Errors
 ///
-/// `EPERM` for giving without having, or for a process that is neither the caller nor below it; `ESRCH`.
+/// `EPERM` for capabilities that the caller lacks, or for a process that is neither the caller nor its descendant;
+/// `ESRCH`.
 pub fn set_privilege(process: u32, privileged: bool) -> Result<()> {
     set(process, scheduling::PRIVILEGE, privileged.into(), 0)
 }
 
-/// Chooses the mode of all executors.
+/// Sets the mode of all executors.
 ///
 /// # Errors
 ///
@@ -77,7 +78,7 @@ pub fn set_system_mode(mode: SystemMode) -> Result<()> {
     unsafe { call!(SetSystemScheduling, system_scheduling::MODE, mode as u64) }.map(drop)
 }
 
-/// Sets after how many nanoseconds whoever is ready runs; `None`: never.
+/// Sets the time after which every ready process, coroutine or thread runs, in nanoseconds; `None`: never.
 ///
 /// # Errors
 ///

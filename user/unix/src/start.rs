@@ -1,25 +1,25 @@
-//! How a program starts: from the kernel's stack to a Rust function.
+//! The start of a program: from the kernel's stack to a Rust function.
 //!
 //! A new process begins at `_start` with the layout of the System V ABI on its stack: the number of arguments, pointers
 //! to them, NULL, pointers to the environment's strings, NULL, pairs of the auxiliary vector up to key 0. `_start` only
 //! makes the stack's top an argument; everything else is Rust.
 //!
-//! The program lies elsewhere each time, and relocates itself before anything else: whatever holds an address is wrong
-//! until then. Its constants, of which some are addresses, are writable before and never again.
+//! The program's address differs each time, and it relocates itself before anything else: every stored address is wrong
+//! until then. Its constants, of which some are addresses, are writable until then and never again.
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use abi_unix::types::auxiliary;
 
-/// What the kernel left on the stack; written once, before `main`.
+/// The parts of the initial stack; written once, before `main`.
 static ARGUMENT_COUNT: AtomicUsize = AtomicUsize::new(0);
 static ARGUMENTS: AtomicPtr<*const c_char> = AtomicPtr::new(core::ptr::null_mut());
 static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(core::ptr::null_mut());
 static AUXILIARY: AtomicPtr<[u64; 2]> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Names the function that a program without the runtime starts with: `unix::entry!(main)`, with
-/// `fn main() -> i32`; its result is the exit status.
+/// Names the first function of a program without the runtime: `unix::entry!(main)`, with `fn main() -> i32`; its result
+/// is the exit status.
 #[macro_export]
 macro_rules! entry {
     ($main:path) => {
@@ -56,7 +56,7 @@ core::arch::global_asm!(
 ///
 /// # Safety
 ///
-/// `stack` must be what the kernel left: see the module's text.
+/// `stack` must be the initial stack pointer: see the module's text.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 unsafe extern "C" fn start(stack: *const usize) -> ! {
     unsafe extern "C" {
@@ -69,11 +69,11 @@ unsafe extern "C" fn start(stack: *const usize) -> ! {
     crate::process::exit(cops_entry())
 }
 
-/// Relocates the program, and takes the right to write its constants away.
+/// Relocates the program, and makes its constants read-only.
 ///
 /// # Safety
 ///
-/// To be called once, before anything that has an address in memory is used.
+/// To be called once, before any use of an address in memory.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 unsafe fn relocate_program() {
     unsafe extern "C" {
@@ -85,26 +85,28 @@ unsafe fn relocate_program() {
     }
     let moved = &raw const __program_start as usize;
     let (start, end) = (&raw const __relocations_start, &raw const __relocations_end);
-    // SAFETY: the linker script makes the symbols, and lists the words that are addresses; the program is linked at 0.
+    // SAFETY: the linker script defines the symbols, and lists the words that are addresses; the program is linked at
+    // 0.
     unsafe { relocate(moved, start, (end as usize - start as usize) / size_of::<u64>()) };
     let constants = &raw const __constants_start as usize..&raw const __constants_end as usize;
     let protection = abi_unix::types::protection::READ;
-    // SAFETY: nobody writes constants any more. If they stay writable the program runs all the same.
+    // SAFETY: constants are not written any more. If they stay writable the program still runs.
     let _ = unsafe { crate::call!(Protect, constants.start, constants.end - constants.start, protection) };
 }
 
 /// Adds `moved` to the words of a program that a packed list names (`SHT_RELR` of the System V ABI): an even entry is
-/// the address of a word; an odd one is a bitmap, from bit 1 on, of the 63 words behind what the entries before have
-/// covered.
+/// the address of a word; an odd one is a bitmap, from bit 1 on, of the 63 words behind those that the entries before
+/// have covered.
 ///
 /// # Safety
 ///
-/// `list` must have `count` entries, and what it names, moved, must be words of the program that nobody else uses.
+/// `list` must have `count` entries, and the words that it names, moved, must be words of the program without other
+/// users.
 #[cfg_attr(not(all(target_arch = "riscv64", target_os = "none")), allow(dead_code))]
 unsafe fn relocate(moved: usize, list: *const u64, count: usize) {
     let mut next = core::ptr::null_mut::<usize>();
     let mut index = 0;
-    // No iterators and no functions that could be elsewhere: nothing with an address works yet.
+    // No iterators and no functions that could be elsewhere: no stored address is valid yet.
     while index < count {
         // SAFETY: the list has that many entries, and names words of the program.
         unsafe {
@@ -135,7 +137,7 @@ unsafe fn relocate(moved: usize, list: *const u64, count: usize) {
 /// # Safety
 ///
 /// `stack` must point to a count, that many pointers and NULL, pointers and NULL, and pairs of words up to one that
-/// begins with 0; all of that must stay as it is for the rest of the process's life.
+/// begins with 0; all of that must stay unchanged for the rest of the process's life.
 #[cfg_attr(not(all(target_arch = "riscv64", target_os = "none")), allow(dead_code))]
 unsafe fn remember(stack: *const usize) {
     // SAFETY: the layout is the caller's promise.
@@ -154,7 +156,8 @@ unsafe fn remember(stack: *const usize) {
     }
 }
 
-/// The program's arguments; the first is its own name.
+/// Returns the program's arguments; the first is its own name.
+#[doc(alias("args", "argv"))]
 pub fn arguments() -> impl ExactSizeIterator<Item = &'static CStr> + Clone {
     let arguments = ARGUMENTS.load(Ordering::Relaxed);
     (0..ARGUMENT_COUNT.load(Ordering::Relaxed)).map(move |index| {
@@ -163,7 +166,8 @@ pub fn arguments() -> impl ExactSizeIterator<Item = &'static CStr> + Clone {
     })
 }
 
-/// The environment's strings, `NAME=value` each.
+/// Returns the environment's strings, `NAME=value` each.
+#[doc(alias("vars", "environ"))]
 pub fn environment() -> impl Iterator<Item = &'static CStr> + Clone {
     let environment = ENVIRONMENT.load(Ordering::Relaxed);
     (0..usize::MAX).map_while(move |index| {
@@ -177,7 +181,8 @@ pub fn environment() -> impl Iterator<Item = &'static CStr> + Clone {
     })
 }
 
-/// The value with this key ([`abi_unix::types::auxiliary`]) in the auxiliary vector.
+/// Returns the value with this key ([`abi_unix::types::auxiliary`]) in the auxiliary vector.
+#[doc(alias = "getauxval")]
 pub fn auxiliary_value(key: u64) -> Option<u64> {
     let vector = AUXILIARY.load(Ordering::Relaxed);
     if vector.is_null() {
@@ -211,7 +216,7 @@ mod tests {
             let moved = [1, 2, 5, 64, 65, 127, 190].contains(&index);
             assert_eq!(*word, if moved { start } else { 0 }, "{index}");
         }
-        // SAFETY: nothing is named.
+        // SAFETY: the list is empty.
         unsafe { relocate(start, list.as_ptr(), 0) };
     }
 
@@ -234,7 +239,7 @@ mod tests {
         ]
         .leak();
         assert_eq!(auxiliary_value(auxiliary::PAGESZ), None);
-        // SAFETY: this is the layout, and it is never freed.
+        // SAFETY: the memory has the layout, and is never freed.
         unsafe { remember(stack.as_ptr()) };
         assert!(arguments().eq([program, argument]));
         assert!(environment().eq([variable]));

@@ -10,62 +10,65 @@ use crate::{Result, call};
 /// # Errors
 ///
 /// `EINVAL` for a clock that does not exist.
+#[doc(alias = "clock_gettime")]
 pub fn time(clock: u32) -> Result<TimeSpec> {
     let mut time = TimeSpec::default();
-    // SAFETY: the kernel writes one `struct timespec` to memory that is ours; every bit pattern is a valid one.
+    // SAFETY: the kernel writes one `struct timespec` to exclusively borrowed memory; every bit pattern is a valid one.
     unsafe { call!(GetTime, clock, &raw mut time) }?;
     Ok(time)
 }
 
-/// The calling worker sleeps for a time.
+/// Blocks the calling worker for a duration.
 ///
 /// # Errors
 ///
 /// `EINVAL` for nanoseconds out of range.
+#[doc(alias = "nanosleep")]
 pub fn sleep(duration: TimeSpec) -> Result<()> {
     // SAFETY: the duration lives through the call.
     unsafe { call!(Sleep, &raw const duration, 0) }.map(drop)
 }
 
-/// When random bytes are good enough.
+/// The required quality of random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Randomness {
-    /// When nobody can guess them: waits until the kernel's generator has a seed.
+    /// Unpredictable: waits until the kernel's generator has a seed.
     Secret,
-    /// Likewise, or `EAGAIN` in the place of waiting (`GRND_NONBLOCK`).
+    /// Unpredictable, or `EAGAIN` instead of waiting (`GRND_NONBLOCK`).
     SecretOrNone,
-    /// At once (`GRND_INSECURE`).
+    /// Available at once (`GRND_INSECURE`).
     Any,
 }
 
-/// Fills a buffer with random bytes; returns how many.
+/// Fills a buffer with random bytes; returns their number.
 ///
 /// # Errors
 ///
 /// `EAGAIN` for [`Randomness::SecretOrNone`].
+#[doc(alias = "getrandom")]
 pub fn random(buffer: &mut [u8], randomness: Randomness) -> Result<usize> {
     let flags = match randomness {
         Randomness::Secret => 0,
         Randomness::SecretOrNone => 1,
         Randomness::Any => 4,
     };
-    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    // SAFETY: the kernel writes at most `len` bytes to an exclusively borrowed buffer.
     unsafe { call!(GetRandom, buffer.as_mut_ptr(), buffer.len(), flags) }
 }
 
-/// The kernel's counters, in the order of [`Counter::ALL`].
+/// Reads the kernel's counters, in the order of [`Counter::ALL`].
 ///
 /// # Errors
 ///
 /// `ENOSYS` from a kernel that does not count; `EPERM` without `CAP_PERFMON`.
 pub fn counters() -> Result<[u64; Counter::ALL.len()]> {
     let mut counters = [0u64; Counter::ALL.len()];
-    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    // SAFETY: the kernel writes at most that many bytes to exclusively borrowed memory.
     unsafe { call!(Counters, counters.as_mut_ptr(), size_of_val(&counters)) }?;
     Ok(counters)
 }
 
-/// One of the kernel's counters.
+/// Reads one of the kernel's counters.
 ///
 /// # Errors
 ///
@@ -74,14 +77,15 @@ pub fn counter(counter: Counter) -> Result<u64> {
     counters().map(|counters| counters[counter as usize])
 }
 
-/// Describes the system: system, node, release, version, machine, domain, each NUL-terminated.
+/// Returns the names of the system: system, node, release, version, machine, domain, each NUL-terminated.
 ///
 /// # Errors
 ///
-/// None but for a kernel without the call.
+/// None, except from a kernel without the call.
+#[doc(alias = "uname")]
 pub fn name() -> Result<[[u8; SYSTEM_NAME_FIELD]; 6]> {
     let mut name = [[0u8; SYSTEM_NAME_FIELD]; 6];
-    // SAFETY: the kernel writes one `struct utsname` to memory that is ours.
+    // SAFETY: the kernel writes one `struct utsname` to exclusively borrowed memory.
     unsafe { call!(SystemName, name.as_mut_ptr()) }?;
     Ok(name)
 }
@@ -91,16 +95,18 @@ pub fn name() -> Result<[[u8; SYSTEM_NAME_FIELD]; 6]> {
 /// # Errors
 ///
 /// `EPERM` without `CAP_SYSLOG`.
+#[doc(alias("syslog", "dmesg"))]
 pub fn log(line: &str) -> Result<()> {
     // SAFETY: the line lives through the call.
     unsafe { call!(Log, line.as_ptr(), line.len()) }.map(drop)
 }
 
-/// Starts the machine anew.
+/// Restarts the machine.
 ///
 /// # Errors
 ///
 /// `EPERM` without `CAP_SYS_BOOT`.
+#[doc(alias = "reboot")]
 pub fn restart() -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Reboot, reboot::MAGIC1, reboot::MAGIC2, reboot::RESTART, 0) }.map(drop)

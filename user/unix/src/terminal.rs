@@ -4,25 +4,26 @@ use abi_unix::types::{Termios, terminal};
 
 use crate::{Result, call};
 
-/// When new settings come into force.
+/// The moment at which new settings come into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At once.
     Now,
-    /// When everything written has been sent.
+    /// When all written bytes have been sent.
     Drained,
-    /// The same, and what was typed and not read is forgotten.
+    /// When all written bytes have been sent; unread input is dropped.
     Flushed,
 }
 
-/// The settings of a terminal; also how to find out whether something is one.
+/// Returns the settings of a terminal; fails for other files.
 ///
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias("tcgetattr", "isatty"))]
 pub fn settings(descriptor: i32) -> Result<Termios> {
     let mut bytes = [0; Termios::SIZE];
-    // SAFETY: the kernel writes that many bytes to memory that is ours.
+    // SAFETY: the kernel writes that many bytes to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::GET, bytes.as_mut_ptr()) }?;
     Ok(Termios::from_bytes(bytes))
 }
@@ -32,6 +33,7 @@ pub fn settings(descriptor: i32) -> Result<Termios> {
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias = "tcsetattr")]
 pub fn set(descriptor: i32, settings: &Termios, when: When) -> Result<()> {
     let request = match when {
         When::Now => terminal::SET,
@@ -43,14 +45,15 @@ pub fn set(descriptor: i32, settings: &Termios, when: When) -> Result<()> {
     unsafe { call!(DeviceControl, descriptor, request, bytes.as_ptr()) }.map(drop)
 }
 
-/// The process group in a terminal's foreground.
+/// Returns the process group in a terminal's foreground.
 ///
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias = "tcgetpgrp")]
 pub fn foreground(descriptor: i32) -> Result<u32> {
     let mut group = 0u32;
-    // SAFETY: the kernel writes one word to memory that is ours.
+    // SAFETY: the kernel writes one word to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::GET_FOREGROUND, &raw mut group) }?;
     Ok(group)
 }
@@ -59,42 +62,46 @@ pub fn foreground(descriptor: i32) -> Result<u32> {
 ///
 /// # Errors
 ///
-/// `ESRCH` if nobody is in that group, `ENOTTY` if it is no terminal.
+/// `ESRCH` if the group is empty, `ENOTTY` if it is no terminal.
+#[doc(alias = "tcsetpgrp")]
 pub fn set_foreground(descriptor: i32, group: u32) -> Result<()> {
     // SAFETY: the word lives through the call, which reads it.
     unsafe { call!(DeviceControl, descriptor, terminal::SET_FOREGROUND, &raw const group) }.map(drop)
 }
 
-/// Acts as if this key had been pressed.
+/// Simulates a key press.
 ///
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias = "TIOCSTI")]
 pub fn insert(descriptor: i32, key: u8) -> Result<()> {
     // SAFETY: the byte lives through the call, which reads it.
     unsafe { call!(DeviceControl, descriptor, terminal::INSERT, &raw const key) }.map(drop)
 }
 
-/// Bytes that a read would find.
+/// Returns the number of bytes that a read would find.
 ///
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias = "FIONREAD")]
 pub fn readable(descriptor: i32) -> Result<usize> {
     let mut count = 0u32;
-    // SAFETY: the kernel writes one word to memory that is ours.
+    // SAFETY: the kernel writes one word to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::READABLE, &raw mut count) }?;
     Ok(count as usize)
 }
 
-/// Rows and columns, as somebody said last; a serial line does not know them.
+/// Returns rows and columns, as set last; a serial line does not report them.
 ///
 /// # Errors
 ///
 /// `ENOTTY` if it is no terminal.
+#[doc(alias = "TIOCGWINSZ")]
 pub fn window_size(descriptor: i32) -> Result<(u16, u16)> {
     let mut size = [0u16; 4];
-    // SAFETY: the kernel writes that many words to memory that is ours.
+    // SAFETY: the kernel writes that many words to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::GET_WINDOW_SIZE, size.as_mut_ptr()) }?;
     Ok((size[0], size[1]))
 }
@@ -103,17 +110,19 @@ pub fn window_size(descriptor: i32) -> Result<(u16, u16)> {
 ///
 /// # Errors
 ///
-/// `ESRCH` if it is neither the caller nor a child that lives, `EPERM` if there is no such group.
+/// `ESRCH` if it is neither the caller nor a living child, `EPERM` if there is no such group.
+#[doc(alias = "setpgid")]
 pub fn set_group(process: u32, group: u32) -> Result<()> {
     // SAFETY: the call has no pointers.
     unsafe { call!(SetProcessGroup, process, group) }.map(drop)
 }
 
-/// The group of a process (0: the caller).
+/// Returns the group of a process (0: the caller).
 ///
 /// # Errors
 ///
 /// `ESRCH` if there is no such process.
+#[doc(alias = "getpgid")]
 pub fn group(process: u32) -> Result<u32> {
     // SAFETY: the call has no pointers.
     unsafe { call!(GetProcessGroup, process) }.map(|group| group as u32)

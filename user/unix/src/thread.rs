@@ -1,4 +1,4 @@
-//! Threads, and the words at which they wait for each other.
+//! Threads, and futexes.
 
 use core::sync::atomic::AtomicU32;
 
@@ -12,11 +12,11 @@ use crate::{Result, call};
 ///
 /// # Errors
 ///
-/// `EAGAIN` if the process has as many threads as it may have, `ENOMEM`.
+/// `EAGAIN` if the process has reached its limit of threads, `ENOMEM`.
 ///
 /// # Safety
 ///
-/// The memory below `stack` must be the thread's own until `number` is 0 again, and `number` must stay where it is.
+/// The memory below `stack` must be the thread's own until `number` is 0 again, and `number` must not move.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn start(
     entry: extern "C" fn(usize) -> !,
@@ -28,8 +28,8 @@ pub unsafe fn start(
     use abi_unix::types::clone;
     let flags = clone::SHARED | clone::SYSVSEM | clone::SETTLS | clone::PARENT_SETTID | clone::CHILD_CLEARTID;
     let result: usize;
-    // SAFETY: the caller gets back as from any other call. The thread finds 0 in `a0` and all other registers as they
-    // were; it goes to its entry at once, on a stack of its own, and never comes back here.
+    // SAFETY: the call returns in the caller as any other does. The thread finds 0 in `a0` and all other registers
+    // unchanged; it jumps to its entry at once, on a stack of its own, and never comes back here.
     unsafe {
         core::arch::asm!(
             "ecall",
@@ -53,7 +53,7 @@ pub unsafe fn start(
     abi_unix::errno::decode(result).map(|number| number as u32)
 }
 
-/// There are no threads to be had on this machine.
+/// No threads can be started on this machine.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub unsafe fn start(
 ///
 /// # Safety
 ///
-/// Nothing is touched.
+/// No condition.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
 pub unsafe fn start(
     _entry: extern "C" fn(usize) -> !,
@@ -73,14 +73,15 @@ pub unsafe fn start(
     Err(crate::Errno::ENOSYS)
 }
 
-/// The number of the calling thread, or worker.
+/// Returns the number of the calling thread, or worker.
+#[doc(alias = "gettid")]
 pub fn current() -> u32 {
     // SAFETY: the call has no pointers; it does not fail.
     unsafe { call!(GetThread) }.unwrap_or(0) as u32
 }
 
-/// Waits until somebody wakes those who wait at this word, unless it is not `expected` any more; or until `timeout_ns`
-/// nanoseconds have passed. It may also return for no reason.
+/// Waits for a wake-up at this word, unless the word is not `expected` any more; or until `timeout_ns` nanoseconds have
+/// passed. May also return without a cause (a spurious wake-up).
 ///
 /// # Errors
 ///
@@ -93,7 +94,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> R
     unsafe { call!(Futex, word.as_ptr(), operation, expected, timeout) }.map(drop)
 }
 
-/// Wakes up to `count` who wait at this word; returns how many it woke.
+/// Wakes up to `count` waiters at this word; returns their number.
 pub fn futex_wake(word: &AtomicU32, count: u32) -> usize {
     // SAFETY: the kernel only compares the address.
     unsafe { call!(Futex, word.as_ptr(), futex::WAKE | futex::PRIVATE, count.min(i32::MAX as u32)) }.unwrap_or(0)

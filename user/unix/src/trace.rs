@@ -1,4 +1,4 @@
-//! The scheduling trace, and what harts and processes do at the moment: for tools that watch the system.
+//! The scheduling trace, and the current activity of harts and processes: for tools that watch the system.
 
 use core::sync::atomic::AtomicU64;
 
@@ -6,13 +6,13 @@ use abi_unix::trace::{HART_WORDS, LATENCY_WORDS, PROCESS_WORDS, RECORD_WORDS, su
 
 use crate::{Result, call};
 
-/// Takes records of the trace; gives their bytes.
+/// Takes records of the trace; returns their bytes.
 ///
 /// # Errors
 ///
 /// `ENODEV` if there is no trace; `EPERM` without `CAP_PERFMON`.
 pub fn read(buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the kernel writes at most `len` bytes to a buffer that is ours.
+    // SAFETY: the kernel writes at most `len` bytes to an exclusively borrowed buffer.
     unsafe { call!(TraceRead, buffer.as_mut_ptr(), buffer.len()) }
 }
 
@@ -26,32 +26,33 @@ pub fn write(records: &[[AtomicU64; RECORD_WORDS]]) -> Result<usize> {
     unsafe { call!(TraceWrite, records.as_ptr(), size_of_val(records)) }
 }
 
-/// What the harts do, as many as fit; gives how many.
+/// Reads the activity of the harts, as many as fit; returns their number.
 ///
 /// # Errors
 ///
 /// `EPERM` without `CAP_PERFMON`.
 pub fn harts(words: &mut [[u64; HART_WORDS]]) -> Result<usize> {
-    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    // SAFETY: the kernel writes at most that many bytes to exclusively borrowed memory.
     unsafe { call!(Snapshot, subject::HARTS, 0, words.as_mut_ptr(), size_of_val(words)) }
 }
 
-/// What the processes above this number do, in ascending order, as many as fit or a few at a time; gives how many.
+/// Reads the activity of the processes above this number, in ascending order, as many as fit or a few at a time;
+/// returns their number.
 ///
 /// # Errors
 ///
 /// `EPERM` without `CAP_PERFMON`.
 pub fn processes(above: u32, words: &mut [[u64; PROCESS_WORDS]]) -> Result<usize> {
-    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    // SAFETY: the kernel writes at most that many bytes to exclusively borrowed memory.
     unsafe { call!(Snapshot, subject::PROCESSES, above, words.as_mut_ptr(), size_of_val(words)) }
 }
 
-/// The latencies of requests at one priority, if the kernel measures them.
+/// Reads the latencies of requests at one priority, if the kernel measures them.
 ///
 /// # Errors
 ///
-/// `ENODEV` if it does not, or there is no such priority; `EPERM` without the privilege.
+/// `ENODEV` if it does not measure them, or there is no such priority; `EPERM` without the privilege.
 pub fn latencies(priority: u32, words: &mut [u64; LATENCY_WORDS]) -> Result<usize> {
-    // SAFETY: the kernel writes at most that many bytes to memory that is ours.
+    // SAFETY: the kernel writes at most that many bytes to exclusively borrowed memory.
     unsafe { call!(Snapshot, subject::LATENCIES, priority, words.as_mut_ptr(), size_of_val(words)) }
 }

@@ -10,11 +10,11 @@ pub const NO_LIMIT: u64 = u64::MAX;
 ///
 /// # Errors
 ///
-/// `EAGAIN` if the process has as many workers as it may have, `EINVAL`, `ENOMEM`.
+/// `EAGAIN` if the process has reached its limit of workers, `EINVAL`, `ENOMEM`.
 ///
 /// # Safety
 ///
-/// `entry` must be a function that never returns, and the memory below `stack` its own.
+/// `entry` must be a function that never returns, and the memory below `stack` must be its own.
 pub unsafe fn create(
     entry: extern "C" fn(usize, usize) -> !,
     stack: *mut u8,
@@ -25,8 +25,8 @@ pub unsafe fn create(
     unsafe { call!(WorkerCreate, entry as usize, stack, argument, thread_pointer) }
 }
 
-/// The calling worker sleeps until a completion beyond `seen` has been posted, another worker wakes it, or
-/// `timeout_ns` have passed.
+/// Blocks the calling worker until a completion beyond `seen` has been posted, another worker wakes it, or `timeout_ns`
+/// have passed.
 ///
 /// # Errors
 ///
@@ -52,25 +52,26 @@ pub fn yield_now() {
     let _ = unsafe { call!(Yield) };
 }
 
-/// Asks that the asynchronous call with this token ends early.
+/// Requests an early end of the asynchronous call with this token.
 ///
 /// # Errors
 ///
-/// `ENOENT` if nothing with this token is in flight: its completion has been posted.
+/// `ENOENT` if no call with this token is in flight: its completion has been posted.
 pub fn cancel(token: u64) -> Result<()> {
     // SAFETY: the call has no pointers. The memory of the cancelled call stays the kernel's until its completion.
     unsafe { call!(Cancel, token) }.map(drop)
 }
 
-/// Gives the calling worker a request ring with so many entries, and the completion ring at least `completions` (0: as
-/// it is). Returns the ring's address.
+/// Gives the calling worker a request ring with `requests` entries, and enlarges the completion ring to at least
+/// `completions` entries (0: unchanged). Returns the request ring's address.
 ///
 /// # Errors
 ///
 /// `EINVAL` for numbers that are no powers of two from 64 to 4,096, `EEXIST` if the worker has a ring, `EBUSY` if the
 /// completion ring would have to grow and is not empty, `ENOMEM`.
+#[doc(alias = "io_uring_setup")]
 pub fn ring_setup(requests: usize, completions: usize) -> Result<usize> {
-    // SAFETY: the call has no pointers; what it maps is new.
+    // SAFETY: the call has no pointers; its mapping is new.
     unsafe { call!(RingSetup, requests, completions) }
 }
 
@@ -79,9 +80,11 @@ pub fn ring_setup(requests: usize, completions: usize) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// `ENXIO` if the worker has no ring, `EPROTO` if its indexes made no sense.
+/// `ENXIO` if the worker has no ring, `EPROTO` if its indexes were impossible.
+#[doc(alias = "io_uring_enter")]
 pub fn ring_enter(worker: usize, flags: usize) -> Result<()> {
-    // SAFETY: the call has no pointers. The memory that requests name is the affair of whoever made them.
+    // SAFETY: the call has no pointers. The memory named by requests is covered by the promise of the code that made
+    // them.
     unsafe { call!(RingEnter, worker, flags) }.map(drop)
 }
 
