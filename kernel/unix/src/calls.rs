@@ -1,7 +1,7 @@
 //! The dispatcher: from registers to a decoded call, and from its result back to registers.
 //!
-//! Each call is one line of [`decode`] and one function of its family, all of one form. The function checks what the
-//! process passes, by the accessors of [`Call`], before it changes anything; then it acts at once, or gives an
+//! Each call is one line of [`decode`] and one function of its family, all of one form. The function checks the
+//! process's arguments, by the accessors of [`Call`], before it changes anything; then it acts at once, or returns an
 //! [`Operation`](crate::asynchronous::operation::Operation) if the call may have to wait.
 //!
 //! # Speed
@@ -36,7 +36,7 @@ use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause, Source};
 use crate::observing::counters;
 use crate::process::worker::Worker;
 
-/// Deals with the system call in these registers.
+/// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
 #[inline(always)]
 pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
@@ -51,10 +51,9 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
             let submission = Submission { token: context.register(5), cid: context.register(16), priority };
             match submit(worker, operation, submission) {
                 Ok(()) => Outcome::Done(WILL_BE_POSTED),
-                // It has begun, and half of it is nothing that a program could understand: the worker waits for the
-                // rest.
+                // It has begun, and a program could not understand half of it: the worker waits for the rest.
                 Err((_, operation)) if operation.must_be_completed() => Outcome::Pause(Pause::Wait(operation)),
-                // What was moved already is the result.
+                // Bytes that were moved already are the result.
                 Err((error, operation)) => Outcome::Done(errno::encode(operation.give_up(error))),
             }
         }
@@ -62,7 +61,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
     }
 }
 
-/// Makes a call that came through a request ring, for the worker whose ring it is; `None` if its result will be posted.
+/// Makes a call that came through a request ring, for the ring's worker; returns `None` if its result will be posted.
 // Inlined although it is long: its one caller takes many requests, and each would save and load all registers.
 #[inline(always)]
 pub(crate) fn perform(
@@ -78,10 +77,10 @@ pub(crate) fn perform(
     let operation = match begin(Call::new(worker, number, Source::Request(arguments))) {
         Outcome::Done(value) => return Some(value),
         Outcome::Pause(Pause::Wait(operation)) => operation,
-        // What only a worker can do has no meaning here.
+        // Calls for workers only have no meaning here.
         Outcome::Unchanged | Outcome::Pause(_) => return Some(errno::encode(Err(Errno::EOPNOTSUPP))),
     };
-    // What was moved already is the result; or there is nobody who could go on with what must be completed, so it is
+    // Bytes that were moved already are the result. An operation that must be completed has no other owner, so it is
     // done here.
     submit(worker, operation, submission).err().map(|(error, mut operation)| {
         errno::encode(loop {
@@ -102,7 +101,7 @@ fn begin(call: Call<'_>) -> Outcome {
     faults::works_for(process.id);
     match decode(call) {
         Ok(Decoded::Outcome(outcome)) => outcome,
-        // A wait needs no memory but what the worker has brought along.
+        // A wait needs no memory but the worker's own.
         Ok(Decoded::Operation(mut operation)) => match operation.attempt(process) {
             Poll::Ready(result) => Outcome::Done(errno::encode(result)),
             Poll::Pending => Outcome::Pause(Pause::Wait(operation)),
@@ -111,7 +110,7 @@ fn begin(call: Call<'_>) -> Outcome {
     }
 }
 
-/// Has an operation that was attempted go on asynchronously. If it cannot, it comes back with the reason.
+/// Makes an operation that was attempted go on asynchronously; returns it with the reason if that fails.
 #[inline(always)]
 fn submit(worker: &Arc<Worker>, operation: Operation, submission: Submission) -> Result<(), (Errno, Operation)> {
     match worker.process.account.admit() {
@@ -121,7 +120,7 @@ fn submit(worker: &Arc<Worker>, operation: Operation, submission: Submission) ->
 }
 
 /// Hands a call to its family.
-// Inlined although it is long and has two callers: as a function of its own it makes every trap save all registers.
+// Inlined although it is long, and into two functions: as one of its own it makes every trap save all registers.
 #[inline(always)]
 fn decode(call: Call<'_>) -> Decoding {
     use SystemCall::*;

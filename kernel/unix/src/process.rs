@@ -533,15 +533,15 @@ impl Process {
         })
     }
 
-    /// Copies a path, which ends with NUL, without that.
+    /// Copies a path that ends with NUL, without it.
     pub(crate) fn copy_in_path(&self, address: usize) -> Result<Vec<u8>, Errno> {
         self.copy_in_string(address, LONGEST_PATH - 1, Errno::ENAMETOOLONG)
     }
 
-    /// What the claim that the process makes now through its published bitmaps is worth.
+    /// Returns the effective priority of the claim that the process makes now through its published bitmaps.
     ///
     /// All its workers together make one claim. So a worker that was interrupted while it held a lock of the process is
-    /// as important as the one that waits for the lock, and gets to let it go.
+    /// as important as the worker that waits for the lock, and gets to release it.
     #[inline]
     pub(crate) fn claimed_priority(&self) -> Priority {
         let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
@@ -884,7 +884,7 @@ impl Process {
                 steps::pause_at_the_end().await;
             }
         }
-        // Also of calls that have ended with the process.
+        // Remains of calls that have ended with the process, too.
         while remains::free_some() {
             steps::pause_at_the_end().await;
         }
@@ -1536,7 +1536,7 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
 /// share of the machine has a limit of its own.
 pub(crate) fn end_largest() {
     if remains::free_some() {
-        // Whoever lacks memory tries again.
+        // The caller that lacks memory tries again.
         return;
     }
     if let Some(process) = next_living(0, Process::has_ended) {

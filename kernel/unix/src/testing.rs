@@ -563,7 +563,7 @@ impl Program {
         Ok((child, self.read_u32(status)))
     }
 
-    /// Sleeps for so long, whatever is posted meanwhile.
+    /// Sleeps for so long, even if completions are posted meanwhile.
     pub(crate) fn sleep_ns(&mut self, ns: usize) {
         let begin = self.room.start;
         let time = self.store(&TimeSpec::from_ns(ns as u64).to_bytes());

@@ -466,7 +466,7 @@ mod tests {
         });
     }
 
-    /// Several wait for one pipe: each byte goes to one of them, and the end to all that are left.
+    /// Several calls wait for one pipe: each byte goes to one of them, and the end to all that are left.
     #[test]
     fn input_is_shared_by_those_who_wait_for_it() {
         run(|program| {
@@ -547,8 +547,8 @@ mod tests {
         ]
     }
 
-    /// Whatever is begun, cancelled and answered: each call completes once, and calls wait only while their pipe is
-    /// empty.
+    /// Compares with a model, after any sequence of calls, cancellations and input: each call completes once, and calls
+    /// wait only while their pipe is empty.
     fn compare(program: &mut Program, steps: &[Step]) {
         let pipes: Vec<_> = (0..PIPES).map(|_| program.pipe(0)).collect();
         let mut inside = [0usize; PIPES];

@@ -78,14 +78,14 @@ pub(crate) enum Operation {
 // Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
 const _: () = assert!(size_of::<Operation>() <= 64);
 
-/// What a program gives with an asynchronous call, beside the call itself.
+/// Parameters of an asynchronous call, beside the call itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission {
-    /// Given back with the completion.
+    /// Returned with the completion.
     pub token: u64,
     /// The coroutine that waits.
     pub cid: u64,
-    /// The importance of the call.
+    /// Priority of the call.
     pub priority: Priority,
 }
 
@@ -598,7 +598,7 @@ mod tests {
         });
     }
 
-    /// Each kind of call that can wait is cancelled, leaves nothing registered, and what it waited for goes to others.
+    /// Each kind of call that can wait is cancelled, and leaves nothing registered: its input goes to others.
     #[test]
     fn every_wait_can_be_cancelled() {
         run(|program| {
@@ -637,7 +637,7 @@ mod tests {
         });
     }
 
-    /// What was moved before the end is the result.
+    /// Bytes that were moved before the end are the result.
     #[test]
     fn a_write_that_is_cancelled_in_the_middle_says_how_far_it_came() {
         run(|program| {

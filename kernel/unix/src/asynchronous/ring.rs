@@ -678,7 +678,7 @@ mod tests {
         }
     }
 
-    /// Tokens and results of the completions that are there.
+    /// Takes the completions that are there; returns their tokens and results.
     fn results(program: &mut Program) -> Vec<(u64, Result<usize, Errno>)> {
         program.completions().iter().map(|done| (done.token, errno::decode(done.result as usize))).collect()
     }
@@ -829,7 +829,7 @@ mod tests {
         });
     }
 
-    /// The process's `head` of the completion ring is a claim: one that cannot be means "full", and costs the process
+    /// The process's `head` of the completion ring is a claim: an impossible one means "full", and costs the process
     /// its own completions only.
     #[test]
     fn a_completion_ring_with_an_impossible_head_is_full() {

@@ -1,8 +1,8 @@
 //! A call on its way from registers to its outcome: the caller, the arguments, and the possible outcomes.
 //!
-//! Arguments are allegations. A register becomes a number, a descriptor, a length or an address by the accessor that
-//! the call's family asks for, and nowhere else; an address stays a number, or a [`UserBuffer`], until the address
-//! space has been asked.
+//! Arguments are unvalidated. A register becomes a number, a descriptor, a length or an address by the accessor that
+//! the call's family uses, and nowhere else; an address stays a number, or a [`UserBuffer`], until the address space
+//! has validated it.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) enum Pause {
     Wait(Operation),
     /// The worker has nothing to run: it sleeps until completions beyond `seen`, or until a tick.
     Park { seen: u64, deadline: Option<u64> },
-    /// The process asks for another program: the addresses of path, arguments and environment.
+    /// The process wants another program: the addresses of path, arguments and environment.
     Execute([usize; 3]),
-    /// The worker is to have a kernel thread, if it does not have one already.
+    /// The worker must move to a kernel thread, if it does not have one already.
     MoveToThread,
     /// The worker leaves.
     Leave,
@@ -40,7 +40,7 @@ pub(crate) enum Pause {
 /// The outcome of a call that was made.
 #[must_use]
 pub(crate) enum Outcome {
-    /// The call is done: this goes to `a0`.
+    /// The call is done: this value goes to `a0`.
     Done(usize),
     /// The call is done, and has set the registers itself.
     Unchanged,
@@ -82,7 +82,7 @@ impl From<Operation> for Decoded {
     }
 }
 
-/// The place of a call's arguments.
+/// Place of a call's arguments.
 pub(crate) enum Source<'a> {
     /// The registers of the worker or thread that calls.
     Registers(&'a mut UserContext),
@@ -90,9 +90,9 @@ pub(crate) enum Source<'a> {
     Request(&'a [u64; 6]),
 }
 
-/// A call as its caller makes it.
+/// A call on behalf of its caller.
 pub(crate) struct Call<'a> {
-    /// The worker or thread that calls, or whose request ring the call came through.
+    /// The calling worker or thread, or the worker through whose request ring the call came.
     pub worker: &'a Arc<Worker>,
     /// The call's line in the table of calls.
     pub number: SystemCall,
@@ -107,20 +107,20 @@ impl<'a> Call<'a> {
         Call { worker, number, source }
     }
 
-    /// The process that calls.
+    /// Returns the calling process.
     #[inline(always)]
     pub(crate) fn process(&self) -> &'a Arc<Process> {
         &self.worker.process
     }
 
-    /// The process that calls, for a call that needs memory. `ENOMEM` if there is none for programs now.
+    /// Returns the calling process, for a call that needs memory. `ENOMEM` if there is none for programs now.
     #[inline(always)]
     pub(crate) fn admitted(&self) -> Result<&'a Arc<Process>, Errno> {
         self.process().account.admit()?;
         Ok(self.process())
     }
 
-    /// The caller's registers. `EOPNOTSUPP` for a call that came through a ring.
+    /// Returns the caller's registers. `EOPNOTSUPP` for a call that came through a ring.
     #[inline(always)]
     pub(crate) fn registers(self) -> Result<&'a mut UserContext, Errno> {
         match self.source {
@@ -129,13 +129,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the call came through a request ring.
+    /// Returns whether the call came through a request ring.
     #[inline(always)]
     pub(crate) fn is_from_ring(&self) -> bool {
         matches!(self.source, Source::Request(_))
     }
 
-    /// An argument as the register that it is.
+    /// Returns an argument as the whole register.
     #[inline(always)]
     pub(crate) fn word(&self, argument: usize) -> usize {
         match &self.source {
@@ -144,49 +144,49 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// An argument as a C `unsigned int`: only the lower half counts.
+    /// Returns an argument as a C `unsigned int`: only the lower half counts.
     #[inline(always)]
     pub(crate) fn unsigned(&self, argument: usize) -> u32 {
         self.word(argument) as u32
     }
 
-    /// An argument as a C `int`: only the lower half counts.
+    /// Returns an argument as a C `int`: only the lower half counts.
     #[inline(always)]
     pub(crate) fn signed(&self, argument: usize) -> i32 {
         self.word(argument) as i32
     }
 
-    /// An address in the caller's memory; 0 often means none.
+    /// Returns an address in the caller's memory; 0 often means none.
     #[inline(always)]
     pub(crate) fn address(&self, argument: usize) -> usize {
         self.word(argument)
     }
 
-    /// A length in bytes.
+    /// Returns a length in bytes.
     #[inline(always)]
     pub(crate) fn length(&self, argument: usize) -> usize {
         self.word(argument)
     }
 
-    /// A place in a file. `EINVAL` before its beginning.
+    /// Returns a place in a file. `EINVAL` before its beginning.
     #[inline(always)]
     pub(crate) fn offset(&self, argument: usize) -> Result<u64, Errno> {
         u64::try_from(self.word(argument) as i64).map_err(|_| Errno::EINVAL)
     }
 
-    /// A buffer: its address in this argument, its length in the next. `EFAULT` outside the user half.
+    /// Returns a buffer: its address in this argument, its length in the next. `EFAULT` outside the user half.
     #[inline(always)]
     pub(crate) fn buffer(&self, argument: usize) -> Result<UserBuffer, Errno> {
         UserBuffer::new(self.word(argument), self.word(argument + 1))
     }
 
-    /// A descriptor's number, which need not be in use. `EBADF` if it is negative.
+    /// Returns a descriptor's number, which need not be in use. `EBADF` if it is negative.
     #[inline(always)]
     pub(crate) fn descriptor(&self, argument: usize) -> Result<usize, Errno> {
         usize::try_from(self.signed(argument)).map_err(|_| Errno::EBADF)
     }
 
-    /// The open file that a descriptor leads to. `EBADF` if there is none.
+    /// Returns the open file of a descriptor. `EBADF` if there is none.
     #[inline(always)]
     pub(crate) fn file(&self, argument: usize) -> Result<Arc<OpenFile>, Errno> {
         let descriptor = self.descriptor(argument)?;
@@ -214,7 +214,7 @@ pub(crate) fn kept<T>(value: T) -> Box<T> {
     faults::from_what_is_kept(|| Box::new(value))
 }
 
-/// Gives a call that was not admitted the steps in which it goes on, as [`kept`] memory.
+/// Decodes a call that was not admitted into steps in which it goes on, in [`kept`] memory.
 pub(crate) fn kept_steps(
     call: SystemCall,
     work: impl Future<Output = Result<usize, Errno>> + Send + 'static,
@@ -223,8 +223,8 @@ pub(crate) fn kept_steps(
     Operation::Long(call, work).into()
 }
 
-/// Puts long work of an admitted call where it stays until it is done. It is small, as everything that one admission
-/// covers has to be.
+/// Puts long work of an admitted call into its place until it is done. It is as small as everything that one admission
+/// covers.
 #[inline(always)]
 pub(crate) fn admitted<T>(work: T) -> Pin<Box<T>> {
     const { assert!(size_of::<T>() <= memory::heap::LARGEST_CLASS) };

@@ -23,12 +23,13 @@ struct Place {
 }
 
 impl Place {
-    /// From the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the path.
+    /// Reads a place from the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the
+    /// path.
     fn read(call: &Call<'_>, directory: usize, path: usize) -> Result<Place, Errno> {
         Place::of(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
     }
 
-    /// From two such pairs of arguments. Both paths are read before a directory is looked at, as on Linux.
+    /// Reads two places from such pairs of arguments. Both paths are read before a directory is looked at, as on Linux.
     fn read_two(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(Place, Place), Errno> {
         let process = call.process();
         let old = process.copy_in_path(call.address(first.1))?;
@@ -53,7 +54,7 @@ impl Place {
         root().look_up(&self.base, &self.path, last).map_err(errno_of)
     }
 
-    /// `EROFS` for what the initramfs contains: programs are run from there without a copy, and nobody changes them.
+    /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
     fn refuse_archived(&self, last: LastLink) -> Result<(), Errno> {
         match self.look_up(last) {
             Ok(node) if node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
@@ -62,7 +63,7 @@ impl Place {
     }
 }
 
-/// The account that pays for names and files which a call makes.
+/// Returns the account that pays for the names and files of a call.
 fn owner(process: &Process) -> Arc<dyn Owner> {
     process.account.clone()
 }
@@ -88,7 +89,7 @@ fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
     })
 }
 
-/// `openat`.
+/// Performs `openat`.
 #[inline(never)]
 pub(super) fn open(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
@@ -105,7 +106,7 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     Ok(settled(process, call.number, descriptor))
 }
 
-/// `close`.
+/// Performs `close`.
 #[inline(never)]
 pub(super) fn close(call: Call<'_>) -> Decoding {
     let descriptor = call.descriptor(0)?;
@@ -130,7 +131,7 @@ fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
     })
 }
 
-/// `pipe2`.
+/// Performs `pipe2`.
 #[inline(never)]
 pub(super) fn pipe(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
@@ -152,7 +153,7 @@ pub(super) fn pipe(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// Makes a pipe; gives back the descriptors of its reader and its writer.
+/// Makes a pipe; returns the descriptors of its reader and its writer.
 fn make_pipe(process: &Process, non_blocking: bool, close: bool) -> Result<[usize; 2], Errno> {
     let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
     let (reader, writer) = pipe::pipe(&process.account);
@@ -171,7 +172,7 @@ fn make_pipe(process: &Process, non_blocking: bool, close: bool) -> Result<[usiz
     }
 }
 
-/// `dup`.
+/// Performs `dup`.
 #[inline(never)]
 pub(super) fn duplicate(call: Call<'_>) -> Decoding {
     let descriptor = call.descriptor(0)?;
@@ -180,7 +181,7 @@ pub(super) fn duplicate(call: Call<'_>) -> Decoding {
     descriptors.add(file, false, 0).map(Into::into)
 }
 
-/// `dup3`.
+/// Performs `dup3`.
 #[inline(never)]
 pub(super) fn duplicate_to(call: Call<'_>) -> Decoding {
     let (old, new, flags) = (call.descriptor(0)?, call.descriptor(1)?, call.unsigned(2));
@@ -196,7 +197,7 @@ pub(super) fn duplicate_to(call: Call<'_>) -> Decoding {
     Ok(settled(call.process(), call.number, new))
 }
 
-/// `fcntl`.
+/// Performs `fcntl`.
 #[inline(never)]
 pub(super) fn control(call: Call<'_>) -> Decoding {
     let (descriptor, argument) = (call.descriptor(0)?, call.word(2));
@@ -222,13 +223,13 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     }
 }
 
-/// `ioctl`.
+/// Performs `ioctl`.
 #[inline(never)]
 pub(super) fn device_control(call: Call<'_>) -> Decoding {
     call.file(0)?.device_control(call.process(), call.unsigned(1), call.address(2)).map(Into::into)
 }
 
-/// `getcwd`: returns the length with the NUL, as the system call does.
+/// Performs `getcwd`: returns the length with the NUL, as the system call does.
 #[inline(never)]
 pub(super) fn current_directory(call: Call<'_>) -> Decoding {
     let directory = call.process().directory.lock().clone();
@@ -241,7 +242,7 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
     Ok(path.len().into())
 }
 
-/// `chdir`.
+/// Performs `chdir`.
 #[inline(never)]
 pub(super) fn change_directory(call: Call<'_>) -> Decoding {
     let process = call.process();
@@ -255,7 +256,7 @@ pub(super) fn change_directory(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// `mkdirat`.
+/// Performs `mkdirat`.
 #[inline(never)]
 pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
@@ -265,7 +266,7 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// `unlinkat`.
+/// Performs `unlinkat`.
 #[inline(never)]
 pub(super) fn unlink(call: Call<'_>) -> Decoding {
     let flags = call.unsigned(2);
@@ -281,7 +282,7 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
     Ok(settled(call.process(), call.number, 0))
 }
 
-/// `symlinkat`.
+/// Performs `symlinkat`.
 #[inline(never)]
 pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
@@ -291,7 +292,7 @@ pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// `linkat`.
+/// Performs `linkat`.
 #[inline(never)]
 pub(super) fn link(call: Call<'_>) -> Decoding {
     /// `AT_SYMLINK_FOLLOW`.
@@ -307,7 +308,7 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// `renameat2`.
+/// Performs `renameat2`.
 #[inline(never)]
 pub(super) fn rename(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
@@ -323,7 +324,7 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
     Ok(settled(process, call.number, 0))
 }
 
-/// `readlinkat`: cuts off what does not fit.
+/// Performs `readlinkat`: cuts off bytes that do not fit.
 #[inline(never)]
 pub(super) fn read_link(call: Call<'_>) -> Decoding {
     let process = call.process();
@@ -340,7 +341,7 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     copied.map_err(errno_of)?.map(Into::into)
 }
 
-/// `faccessat`: everything may be read and written; only the right to execute depends on the file.
+/// Performs `faccessat`: everything may be read and written; only the right to execute depends on the file.
 #[inline(never)]
 pub(super) fn access(call: Call<'_>) -> Decoding {
     let mode = call.unsigned(2);
@@ -354,7 +355,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// `newfstatat`.
+/// Performs `newfstatat`.
 #[inline(never)]
 pub(super) fn status_at(call: Call<'_>) -> Decoding {
     let (process, directory, flags) = (call.process(), call.signed(0), call.unsigned(3));
@@ -373,19 +374,19 @@ pub(super) fn status_at(call: Call<'_>) -> Decoding {
     process.copy_out(call.address(2), &status.to_bytes()).map(Into::into)
 }
 
-/// `fstat`.
+/// Performs `fstat`.
 #[inline(never)]
 pub(super) fn status(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     call.process().copy_out(call.address(1), &file.status().to_bytes()).map(Into::into)
 }
 
-/// `ftruncate`.
+/// Performs `ftruncate`.
 #[inline(never)]
 pub(super) fn truncate(call: Call<'_>) -> Decoding {
     let length = call.offset(1)?;
     let file = call.file(0)?;
-    // One that becomes shorter gives memory back, and needs none.
+    // A file that becomes shorter gives memory back, and needs none.
     if file.length().is_some_and(|now| length > now) {
         call.admitted()?;
     }
@@ -393,13 +394,13 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     Ok(settled(call.process(), call.number, value))
 }
 
-/// `lseek`.
+/// Performs `lseek`.
 #[inline(never)]
 pub(super) fn seek(call: Call<'_>) -> Decoding {
     call.file(0)?.seek(call.word(1) as i64, call.unsigned(2)).map(Into::into)
 }
 
-/// `getdents64`.
+/// Performs `getdents64`.
 #[inline(never)]
 pub(super) fn read_directory(call: Call<'_>) -> Decoding {
     call.file(0)?.read_directory(call.process(), call.buffer(1)?).map(Into::into)

@@ -30,7 +30,7 @@ pub(super) fn leave_handler(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn create_receiver(call: Call<'_>) -> Decoding {
-    // Threads have no word in the process page to be shown anything in.
+    // Threads have no word in the process page in which interrupts could be shown.
     if call.worker.is_thread() {
         return Err(Errno::EINVAL);
     }

@@ -1,8 +1,8 @@
 //! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`.
 //!
 //! Each changes a range part by part ([`steps`]): a part has a bounded number of pages, and is changed as a whole,
-//! under the lock of the address space. A range of few pages that exist is one part, whatever its length, and then the
-//! call is done at once. Threads that look at a larger one meanwhile may find that a part of it has changed and the
+//! under the lock of the address space. A range with few existing pages is one part, however long it is, and then the
+//! call is done at once. Threads that look at a larger range meanwhile may find that a part of it has changed and the
 //! rest has not.
 
 use alloc::boxed::Box;
@@ -27,8 +27,8 @@ use crate::scheduling::steps;
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
-/// Writable and executable at once is refused (W^X), with `EACCES` as hardened Linux systems answer. Without any right
-/// a page stays reserved and every access faults.
+/// Decodes a protection. Writable and executable at once is refused (W^X), with `EACCES` as on hardened Linux systems.
+/// Without any right a page stays reserved and every access faults.
 fn decode_protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !(protection::READ | protection::WRITE | protection::EXECUTE) != 0 {
         return Err(Errno::EINVAL);
@@ -40,7 +40,7 @@ fn round_up(length: usize) -> Result<usize, Errno> {
     length.checked_next_multiple_of(PAGE).filter(|&length| length <= USER_END).ok_or(Errno::ENOMEM)
 }
 
-/// `ENOMEM` if the address space would become larger than the process may have it.
+/// Fails with `ENOMEM` if the address space would become larger than the process may have it.
 fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
     let limit = process.account.address_space();
     if limit == UNLIMITED {
@@ -50,12 +50,12 @@ fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
     if (mapped as usize).saturating_add(more) > limit { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// What is left of a range that is unmapped, protected or mapped over part by part.
+/// The rest of a range that is unmapped, protected or mapped over part by part.
 struct Rest {
     whole: Range<u64>,
     /// The end of the region that crosses the start of the range: done from its end, so that the region is never split.
     head: Range<u64>,
-    /// All behind that, done from its start.
+    /// Everything behind that, done from its start.
     tail: Range<u64>,
 }
 
@@ -90,12 +90,12 @@ impl Rest {
     }
 }
 
-/// What is done with each part of a range.
+/// Change to each part of a range.
 #[derive(Clone, Copy)]
 enum Change {
     Unmap,
     Protect(Protection),
-    /// Maps pages of zeros in place of what is there.
+    /// Maps pages of zeros in place of the present ones.
     Replace(Protection),
 }
 
@@ -116,7 +116,7 @@ impl Change {
         Ok(())
     }
 
-    /// Changes what is left of a range.
+    /// Changes the rest of a range.
     async fn go_on(self, process: &Process, mut rest: Rest) -> Result<(), Errno> {
         loop {
             self.step(process, &mut rest)?;
@@ -127,7 +127,7 @@ impl Change {
         }
     }
 
-    /// Changes a range: the first part in place, and as much as it takes until there is memory to go on with the rest.
+    /// Changes a range: the first part in place, and more parts until there is memory to go on with the rest.
     fn begin(self, process: &Process, start: usize, length: usize) -> Result<Rest, Errno> {
         let mut rest = Rest::new(&process.space.lock(), start, length);
         loop {
@@ -152,12 +152,12 @@ impl Change {
     }
 }
 
-/// Has a call go on in steps.
+/// Decodes a call into steps in which it goes on.
 fn in_steps(call: &Call<'_>, work: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Decoded {
     Operation::Long(call.number, Box::pin(work)).into()
 }
 
-/// `brk`: Linux's own form, which answers with the end that is in force and never with an error.
+/// Performs `brk` in Linux's own form, which returns the present end and never an error.
 #[inline(never)]
 pub(super) fn set_break(call: Call<'_>) -> Decoding {
     let (process, end) = (call.process(), call.address(0));
@@ -185,7 +185,7 @@ pub(super) fn set_break(call: Call<'_>) -> Decoding {
     }))
 }
 
-/// Moves the break a step towards an end; whether it is there, or cannot get there.
+/// Moves the break a step towards an end; returns whether it is there, or cannot get there.
 fn move_break(process: &Process, end: u64) -> bool {
     let mut space = process.space.lock();
     let now = space.break_end();
@@ -208,7 +208,7 @@ struct Mapping {
     placement: Placement,
     length: usize,
     protection: Protection,
-    /// The file whose contents are copied, and the first byte of it; none for anonymous memory.
+    /// The file whose contents are copied, and the offset of the first byte; none for anonymous memory.
     content: Option<(Arc<OpenFile>, usize)>,
 }
 
@@ -233,13 +233,13 @@ impl Mapping {
         Ok(Mapping { placement, length, protection, content })
     }
 
-    /// The rights of the pages before the contents are there.
+    /// Returns the protection of the pages before the contents are there.
     fn initial_protection(&self) -> Protection {
         if self.content.is_some() { Protection::ReadWrite } else { self.protection }
     }
 
-    /// Maps the pages, or the first of them if they take the place of others; gives back the first address, and what
-    /// is left to be mapped.
+    /// Maps the pages, or the first of them if they take the place of others; returns the first address, and the rest
+    /// to be mapped.
     fn begin(&self, process: &Process) -> Result<(usize, Option<Rest>), Errno> {
         let initial = self.initial_protection();
         if let Placement::Fixed(start) = self.placement {
@@ -285,7 +285,7 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
     Ok(flags)
 }
 
-/// Decides where a mapping goes.
+/// Decides the place of a mapping.
 fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result<Placement, Errno> {
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
     let is_outside = !address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END);
@@ -301,7 +301,7 @@ fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result
     })
 }
 
-/// `mmap`: private mappings, anonymous or with a copy of a file's contents.
+/// Performs `mmap`: private mappings, anonymous or with a copy of a file's contents.
 #[inline(never)]
 pub(super) fn map(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
@@ -316,7 +316,7 @@ pub(super) fn map(call: Call<'_>) -> Decoding {
 /// Copies a file to a fresh mapping, as far as the file goes.
 ///
 /// # Cancellation
-/// What was copied stays.
+/// Bytes that were copied stay.
 async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, offset: usize) -> Result<(), Errno> {
     let mut done = 0;
     while done < length {
@@ -324,7 +324,7 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
         match file.read_step(process, UserBuffer::new(start + done, length - done)?, position) {
             Ok(count) if count < steps::BYTES => break,
             Ok(count) => done += count,
-            // The mapping is there and writable: what it lacks is memory. (Another worker may have unmapped it, too.)
+            // The mapping is there and writable, so memory is missing. (Another worker may have unmapped it, too.)
             Err(_) => return Err(Errno::ENOMEM),
         }
         steps::pause(process).await;
@@ -332,7 +332,7 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
     Ok(())
 }
 
-/// `munmap`.
+/// Performs `munmap`.
 #[inline(never)]
 pub(super) fn unmap(call: Call<'_>) -> Decoding {
     let (address, length) = (call.address(0), call.length(1));
@@ -343,7 +343,7 @@ pub(super) fn unmap(call: Call<'_>) -> Decoding {
     Change::Unmap.carry_out(&call, address, round_up(length)?)
 }
 
-/// `mprotect`.
+/// Performs `mprotect`.
 #[inline(never)]
 pub(super) fn protect(call: Call<'_>) -> Decoding {
     let (address, length) = (call.address(0), call.length(1));
@@ -379,7 +379,7 @@ mod tests {
     const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
     const FIXED: usize = ANONYMOUS | mapping::FIXED as usize;
     const READ_WRITE: usize = (protection::READ | protection::WRITE) as usize;
-    /// Where the model's pages lie.
+    /// Address of the model's pages.
     const BASE: usize = 0x10_0000_0000;
     const PAGES: usize = 24;
 
@@ -441,7 +441,7 @@ mod tests {
                     let is_whole = model.range(range.clone()).count() == pages;
                     let result = program.call(SystemCall::Protect, [at(page), pages * PAGE, bits as usize]);
                     assert_eq!(result, if is_whole { Ok(0) } else { Err(Errno::ENOMEM) });
-                    // As on Linux, what lies before a hole may have changed when the hole is met.
+                    // As on Linux, pages before a hole may have changed when the hole is met.
                     let process = program.process();
                     let space = process.space.lock();
                     for (&page, (before, _)) in model.range_mut(range) {
@@ -476,8 +476,8 @@ mod tests {
             run(move |program| compare(program, &steps));
         }
 
-        /// However the pages of a range are divided into regions, each is met once, parts never leave the range, and
-        /// no region is cut but at its edges.
+        /// In any division of a range's pages into regions, each page is met once, parts never leave the range, and no
+        /// region is cut but at its edges.
         #[test]
         fn a_range_is_done_in_parts_that_join(
             regions in prop::collection::vec((0..400usize, 1..90usize), 0..6),

@@ -27,7 +27,7 @@ pub(super) fn listen(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let file = call.file(0)?;
     let done = file.socket()?.listen(call.signed(1))?;
-    // It is another object for the stack now.
+    // The stack has a new object for the socket.
     file.watchers.wake();
     Ok(done.into())
 }
@@ -115,7 +115,7 @@ pub(super) fn shut_down(call: Call<'_>) -> Decoding {
     call.file(0)?.socket()?.shutdown(call.unsigned(1)).map(Into::into)
 }
 
-/// Where a call wants a socket's address written: address and size in this argument and the next, 0 for nowhere.
+/// Returns the place for a socket's address: address and size in this argument and the next; `None` for address 0.
 #[inline(always)]
 fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
     match call.address(argument) {
@@ -124,7 +124,7 @@ fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
     }
 }
 
-/// A socket address that a process gives; `None` if its family is `AF_UNSPEC`.
+/// Reads a socket address of a process; `None` if its family is `AF_UNSPEC`.
 fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddress>, Errno> {
     if !(2..=128).contains(&size) {
         return Err(Errno::EINVAL);

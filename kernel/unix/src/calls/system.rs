@@ -7,7 +7,7 @@ use crate::observing::{counters, report};
 use crate::process::authority;
 use crate::process::user::UserBuffer;
 
-/// Bytes of a line that a process can write to the kernel's log.
+/// Greatest number of bytes of a line that a process can write to the kernel's log.
 const LONGEST_LINE: usize = 256;
 
 #[inline(never)]

@@ -7,7 +7,7 @@ use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
 use crate::process::user::{LARGEST_TRANSFER, UserBuffer};
 
-/// Buffers that one vector call can have (`IOV_MAX`).
+/// Greatest number of buffers of one vector call (`IOV_MAX`).
 const MOST_BUFFERS: usize = 1024;
 
 #[inline(always)]
@@ -27,7 +27,7 @@ pub(super) fn read_vector(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     file.require_readable()?;
     Ok(match vector(call.process(), call.address(1), call.word(2))? {
-        // As on Linux, a vector of nothing does not even look whether there is something.
+        // As on Linux, a vector of nothing does not even look whether there is something to read.
         buffers if length_of(&buffers) == 0 => 0.into(),
         buffers => Operation::Read { file, buffers, done: 0 }.into(),
     })
@@ -62,8 +62,8 @@ pub(super) fn random(call: Call<'_>) -> Decoding {
     Ok(Operation::Random { buffer: call.buffer(0)?, flags, done: 0 }.into())
 }
 
-/// The buffer of a call, whose address and length are in this argument and the next. `EINVAL` if the length is no
-/// `ssize_t`.
+/// Returns the buffer of a call, whose address and length are in this argument and the next. `EINVAL` if the length is
+/// no `ssize_t`.
 #[inline(always)]
 fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno> {
     if (call.length(argument + 1) as isize) < 0 {
@@ -72,7 +72,7 @@ fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno>
     call.buffer(argument)
 }
 
-/// The buffers of a vector call (`struct iovec`).
+/// Reads the buffers of a vector call (`struct iovec`).
 fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
     if count > MOST_BUFFERS {
         return Err(Errno::EINVAL);

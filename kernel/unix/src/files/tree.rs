@@ -17,7 +17,7 @@ pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
 /// `/dev/console`.
 pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
-/// Bytes that files written at run time may take in all, as a share of memory: a half, like Linux's tmpfs.
+/// Divisor of the memory that files written at run time may take in all: a half, like Linux's tmpfs.
 const MEMORY_SHARE: usize = 2;
 
 static ROOT: Once<Filesystem> = Once::new();
@@ -31,7 +31,7 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");
     }
     let base = root.root();
-    // What an archive lacks is made; what it has stays.
+    // Missing directories and devices are made; those of the archive stay.
     for (path, permissions) in [("/dev", 0o755), ("/tmp", 0o1777)] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
@@ -49,17 +49,17 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// EVERY-BYTE: names and inodes are charged as pages are, to the process that makes them.
+/// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).
 pub(crate) fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
     Maker { now: now(), owner: Some(owner) }
 }
 
-/// The root file system.
+/// Returns the root file system.
 pub(crate) fn root() -> &'static Filesystem {
     ROOT.get().expect("the root file system is there before any process")
 }
 
-/// The time for what changes now.
+/// Returns the time stamp of changes made now.
 pub(crate) fn now() -> Timestamp {
     let ns = time::now_ns() + time::epoch_ns();
     Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
@@ -88,22 +88,22 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
     }
 }
 
-/// A program's file.
+/// The file of a program.
 pub(crate) struct Content(Node);
 
 impl Content {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.0.metadata().size
     }
 
-    /// Reads at an offset; fewer bytes than asked for only at the end.
+    /// Reads at an offset; fewer bytes than wanted only at the end.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
         self.0.read_at(offset, bytes).unwrap_or(0)
     }
 }
 
-/// The file that `execve` or `spawn` names.
+/// Returns the file that `execve` or `spawn` names.
 pub(crate) fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno> {
     let node = root().look_up(directory, path, LastLink::Follow).map_err(errno_of)?;
     if !node.metadata().is_executable() {

@@ -13,7 +13,7 @@ pub(crate) const USER_END: usize = 0x40_0000_0000;
 /// Size of the largest transfer of one call (Linux: `MAX_RW_COUNT`); longer ones are shortened.
 pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
 
-/// Bytes of a path with its NUL (Linux: `PATH_MAX`).
+/// Size of the longest path with its NUL in bytes (Linux: `PATH_MAX`).
 pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// A range of bytes that a process claims to own.
@@ -49,7 +49,7 @@ impl UserBuffer {
     }
 }
 
-/// What a call answers whose copy met this fault.
+/// Returns the error of a call whose copy met this fault.
 pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
     match fault {
         Fault::OutOfMemory => Errno::ENOMEM,

@@ -544,7 +544,7 @@ impl Owner for Arc<Worker> {
     }
 }
 
-/// The switching coroutine of a worker.
+/// Runs the switching coroutine of a worker.
 async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     // Before the coroutine can wait for anything, so that its wakers know it.
     worker.cid.store(executor::current().raw(), Ordering::Release);
