@@ -94,9 +94,9 @@ pub(crate) const FIRST: u32 = 1;
 /// End of a process, with the parts of `wait4`'s status (wait(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It called exit.
+    /// By `exit`, with this status.
     Exited(u8),
-    /// A signal or a fault ended it.
+    /// By this signal, or by a fault for which it stands.
     Killed(u8),
 }
 

@@ -278,8 +278,8 @@ impl Budget {
         self.used_up.load(Ordering::Relaxed) || self.was_used_up_above()
     }
 
-    /// Changes the limit that the process was given, or the one that it has chosen. `EPERM` for more than it was given,
-    /// unless the caller is privileged.
+    /// Changes the given or the chosen limit of the process. `EPERM` for more than was given, unless the caller is
+    /// privileged.
     fn change(&self, ticks: u64, period: u64, by: By, now: u64) -> Result<(), Errno> {
         let mut limits = self.limits.lock();
         if by != By::Privileged && (ticks == u64::MAX || !limits.given.allows(ticks, period)) {
@@ -1023,7 +1023,7 @@ mod tests {
     fn changing_a_budget_refills_nothing() {
         let budget = budget(30, 100, None);
         assert!(!budget.charge(29, 129, false));
-        // The same limit again, and a smaller share, set by each caller that may.
+        // An equal limit, and a smaller share, set by each caller that may.
         for by in [By::Itself, By::Parent] {
             assert_eq!(budget.change(30, 100, by, 129), Ok(()));
         }
@@ -1095,7 +1095,7 @@ mod tests {
             }
         }
 
-        /// This holds too if it sets other limits all the time, and its parent sets the one that it has given.
+        /// This holds too if it sets other limits all the time, and its parent changes the given one.
         #[test]
         fn no_change_gives_more(
             ticks in 1u64..90,

@@ -363,7 +363,7 @@ impl Ring {
             Err(Broken) => {
                 self.broken.store(true, Ordering::Relaxed);
                 view.state().store(request::BROKEN, Ordering::Relaxed);
-                report::line(&worker.process, format_args!("its request ring is broken: indexes that cannot be"));
+                report::line(&worker.process, format_args!("its request ring is broken: impossible indexes"));
                 End::Over
             }
         }

@@ -370,7 +370,7 @@ impl Order for Bill {
         self.end(now);
         match self.find(reader.owner, OWNERS) {
             Payer::At(place) => {
-                // `false`, whatever the effective priority: nothing more important was looked for.
+                // `false` for any effective priority: nothing more important was looked for.
                 self.current = Some((place, now, false));
                 true
             }

@@ -310,7 +310,7 @@ pub(crate) fn set_priority(cid: Cid, priority: Priority) {
 /// # Panics
 /// Outside of a coroutine.
 pub(crate) fn current() -> Cid {
-    EXECUTOR.current().expect("only coroutines ask who they are")
+    EXECUTOR.current().expect("only coroutines call this")
 }
 
 /// Returns the priority at which the calling coroutine runs.
