@@ -80,7 +80,7 @@ static void expect_number(long number, long expected, const char *what)
     }
 }
 
-/* What the coroutines of a scene did, in order. */
+/* The log of a scene's coroutines, in order. */
 static char trace[128];
 static size_t trace_length;
 
@@ -93,7 +93,7 @@ static void note(const char *text)
     trace[trace_length] = 0;
 }
 
-/* Runs what was spawned to its end. */
+/* Runs the spawned coroutines to their ends. */
 static void play(const char *scene, const char *expected)
 {
     trace_length = 0;
@@ -121,11 +121,11 @@ static uint64_t now_ns(void)
 
 /* ---- Coroutines ------------------------------------------------------------------------------------------------- */
 
-/* What a coroutine remembers between its steps stands behind the part that the scheduler knows. */
+/* A coroutine's state between its steps is behind the part that the scheduler uses. */
 struct actor {
     struct cops_coroutine coroutine;
     const char *name;
-    uint64_t other; /* a coroutine that it has to do with */
+    uint64_t other; /* another coroutine that it wakes or changes */
     int turns;
     int descriptor;
     struct cops_timespec duration;
@@ -154,7 +154,7 @@ static uint64_t spawn(unsigned index, const char *name, uint32_t (*step)(struct 
     return cid;
 }
 
-/* Says its name as often as it has turns, with a pause in between. */
+/* Logs its name at each turn, with a pause in between. */
 static uint32_t speak(struct cops_coroutine *self)
 {
     struct actor *actor = (struct actor *)self;
@@ -169,7 +169,7 @@ static uint32_t speak(struct cops_coroutine *self)
     COPS_END(self);
 }
 
-/* Waits for somebody to wake it, twice. */
+/* Waits to be woken, twice. */
 static uint32_t sleep_twice(struct cops_coroutine *self)
 {
     COPS_BEGIN(self);
@@ -190,7 +190,7 @@ static uint32_t wake_other(struct cops_coroutine *self)
     note("wakes");
     expect_number(cops_program_wake(&program, actor->other), COPS_OK, "waking");
     expect_number(cops_program_state(&program, actor->other), COPS_READY, "the state after a wake");
-    /* The other is more important, so it runs before this comes back. */
+    /* The other is more important, so it runs before this continues. */
     COPS_YIELD(self);
     note("wakes");
     expect_number(cops_program_wake(&program, actor->other), COPS_OK, "waking once more");
@@ -254,7 +254,7 @@ static uint32_t write_pipe(struct cops_coroutine *self)
     struct actor *actor = (struct actor *)self;
     COPS_BEGIN(self);
     note("writes");
-    /* There is room in the pipe: this is done at once, and nothing will be posted. */
+    /* There is room in the pipe: this is done at once, without a completion. */
     COPS_CALL(self, write, actor->descriptor, (long)"answer", 6);
     expect_number(self->result, 6, "the number of bytes to the pipe");
     note("wrote");
@@ -376,8 +376,8 @@ int main(int count, char **arguments, char **environment)
     put_number((long)counters.wakes);
     put(" wakes");
     end_line();
-    expect_number((long)counters.steals, 0, "what a single worker steals");
-    expect(counters.polls > 20 && counters.wakes >= 5, "what was counted");
+    expect_number((long)counters.steals, 0, "steals of a single worker");
+    expect(counters.polls > 20 && counters.wakes >= 5, "the counters");
 
     put(failures == 0 ? "Everything was as expected" : "Something was not as expected");
     end_line();

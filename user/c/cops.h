@@ -1,15 +1,15 @@
 /* The scheduler for C programs: coroutines with priorities, in the process, without a library.
  *
- * The first part is the scheduler's own interface: the functions that the image exports, and what they work on. The
- * image is the one that the kernel runs itself; it is mapped into every process, and cops_table_from_image finds its
- * functions. All memory is the caller's, and nothing in this part needs a kernel.
+ * The first part is the scheduler's own interface: the functions that the image exports, and their data. The image
+ * is the one that the kernel runs itself; it is mapped into every process, and cops_table_from_image finds its
+ * functions. All memory is the caller's, and this part needs no kernel.
  *
- * The second part is what a program with one worker usually wants of it: a coroutine that is a structure with a step
+ * The second part is for programs with one worker: a coroutine that is a structure with a step
  * function, a loop that sleeps in the kernel while nothing is ready, and asynchronous system calls whose completions
  * wake the coroutine that waits. It needs crt0.c.
  *
- * docs/book/c-programs.md begins at the beginning; docs/book/scheduler.md says what the scheduler promises;
- * apps/hello-c uses most of this. A test of the crate `vdso` compares numbers, layouts and prototypes with the
+ * docs/book/c-programs.md is the introduction; docs/book/scheduler.md has the scheduler's guarantees; apps/hello-c
+ * uses most of this. A test of the crate `vdso` compares numbers, layouts and prototypes with the
  * scheduler's.
  */
 #ifndef COPS_H
@@ -22,32 +22,32 @@
 
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
-/* The major version, in the upper 16 bits of what cops_scheduler_version answers. With another one the image must not
- * be used. */
+/* The major version, in the upper 16 bits of cops_scheduler_version's result. An image with another one must not be
+ * used. */
 #define COPS_SCHEDULER_MAJOR 2
 
-/* Results of the functions that do something. */
-#define COPS_OK 0      /* it did what it should */
-#define COPS_STALE 1   /* the cid names no coroutine (any more); nothing happened */
+/* Results of functions. */
+#define COPS_OK 0      /* success */
+#define COPS_STALE 1   /* the coroutine has ended; no effect */
 #define COPS_FULL 2    /* the executor has all the slots it can have */
 #define COPS_NONE (-1) /* as COPS_STALE, from functions whose other answers are numbers from 0 */
 
 /* Answers of a poll. */
-#define COPS_PENDING 0 /* wait until somebody wakes it */
-#define COPS_YIELDED 1 /* others first, then poll it again */
+#define COPS_PENDING 0 /* blocked until it is woken */
+#define COPS_YIELDED 1 /* ready again, behind the others */
 #define COPS_DONE 2    /* it has ended */
 
-/* How a coroutine has ended. */
+/* The outcome of a coroutine. */
 #define COPS_COMPLETED 0 /* its poll answered COPS_DONE */
-#define COPS_CANCELLED 1 /* somebody cancelled it: it is not polled any more */
+#define COPS_CANCELLED 1 /* it was cancelled, and is not polled any more */
 
-/* Why cops_run returned. */
+/* The reason why cops_run returned. */
 #define COPS_IDLE 0      /* nothing is ready; the worker will be notified */
 #define COPS_ATTENTION 1 /* the attention word is not 0 */
 #define COPS_RAN 2       /* one coroutine had its turn (cops_run_one only) */
-#define COPS_OUTRANKED 3 /* something elsewhere is more important (cops_run_strictly only) */
+#define COPS_OUTRANKED 3 /* the bitmap has a more important bit (cops_run_strictly only) */
 
-/* Where a coroutine is. */
+/* The state of a coroutine. */
 #define COPS_READY 1     /* it waits for a worker */
 #define COPS_RUNNING 2   /* it is being polled */
 #define COPS_BLOCKED 3   /* it waits for a wake */
@@ -55,7 +55,7 @@
 
 /* When an idle worker is notified of work in the shard of a busy one. */
 #define COPS_EAGER 0 /* at once */
-#define COPS_LAZY 1  /* not for one coroutine that is no more important than what the busy worker polls */
+#define COPS_LAZY 1  /* not for one coroutine that is no more important than the polled one */
 
 /* Priorities go from 0, the most important, to 63. */
 #define COPS_PRIORITIES 64
@@ -67,7 +67,7 @@
 #define COPS_SLOTS_IN_CHUNK 256
 /* and how often an executor takes some. */
 #define COPS_CHUNKS 1024
-/* How an executor's memory must be aligned. Its size is cops_executor_size's answer. */
+/* Alignment of an executor's memory. Its size is cops_executor_size's result. */
 #define COPS_EXECUTOR_ALIGNMENT 128
 
 /* ---- Layouts ---------------------------------------------------------------------------------------------------- */
@@ -81,11 +81,11 @@ struct cops_executor;
 
 struct cops_header;
 
-/* Polls a coroutine; answers COPS_PENDING, COPS_YIELDED or COPS_DONE. `frame` is what the caller gave to cops_run. */
+/* Polls a coroutine; answers COPS_PENDING, COPS_YIELDED or COPS_DONE. `frame` is the argument of cops_run. */
 typedef uint32_t (*cops_poll)(struct cops_header *header, void *frame);
 
-/* Takes a control block back: the executor will never touch it again, and its memory may be used for something else,
- * for another coroutine too. `outcome` is COPS_COMPLETED or COPS_CANCELLED. */
+/* Returns a control block to its owner: the executor will never access it again, and its memory may be reused, for
+ * another coroutine too. `outcome` is COPS_COMPLETED or COPS_CANCELLED. */
 typedef void (*cops_finish)(struct cops_header *header, uint32_t outcome);
 
 #define COPS_HEADER_WORDS 7
@@ -97,9 +97,9 @@ typedef void (*cops_finish)(struct cops_header *header, uint32_t outcome);
 #define COPS_HEADER_FINISH_OFFSET 40
 #define COPS_HEADER_INITIAL_OFFSET 48
 
-/* The control block of a coroutine: memory of the caller that stays where it is from cops_spawn until `finish` is
- * called. Usually the first field of a structure that holds what the coroutine has to remember. Fill it with
- * cops_header_init; afterwards only `cid` is of interest to the caller. */
+/* The control block of a coroutine: memory of the caller that does not move from cops_spawn until `finish` is
+ * called. Usually the first field of a structure with the coroutine's state. Fill it with cops_header_init;
+ * afterwards only `cid` is of interest to the caller. */
 struct cops_header {
     const void *link[2];
     const void *slot;
@@ -120,8 +120,7 @@ COPS_LAYOUT(cops_header, initial, COPS_HEADER_INITIAL_OFFSET);
 #define COPS_PRIORITY_IN_HEADER_SHIFT 8
 #define COPS_KIND_IN_HEADER_SHIFT 16
 
-/* Prepares a control block that is not in use. `kind` means nothing to the scheduler; a priority of 64 or more counts
- * as 63. */
+/* Prepares a control block that is not in use. The scheduler ignores `kind`; a priority of 64 or more counts as 63. */
 static inline void cops_header_init(struct cops_header *header, cops_poll poll, cops_finish finish, uint16_t kind,
                                     uint32_t priority)
 {
@@ -139,9 +138,9 @@ static inline void cops_header_init(struct cops_header *header, cops_poll poll, 
 #define COPS_READY_WORD_READY_OFFSET 0
 #define COPS_READY_WORD_RUNNING_OFFSET 8
 
-/* What one worker has to do, as everybody may see it; written by the scheduler only. An executor has one for each of
- * its COPS_WORKERS workers, whether they exist or not. In a process they are the first bytes of the process page, which
- * the kernel reads. */
+/* The published state of one worker; written by the scheduler only. An executor has one for each of its COPS_WORKERS
+ * workers, whether they exist or not. In a process they are the first bytes of the process page, which the kernel
+ * reads. */
 struct cops_ready_word {
     _Alignas(64) uint64_t ready; /* bit p: a coroutine of priority p is ready */
     uint64_t running;            /* bit p: the worker polls one of priority p; 0 outside a poll */
@@ -164,7 +163,7 @@ COPS_LAYOUT(cops_ready_word, running, COPS_READY_WORD_RUNNING_OFFSET);
 /* Functions of the caller that the executor calls, never while it holds a lock. Any of the functions may be NULL. */
 struct cops_hooks {
     void *context; /* given to each of them */
-    /* Make this worker, which had found nothing to do, call cops_run again. */
+    /* Make this worker, which has found no ready coroutine, call cops_run again. */
     void (*notify)(void *context, uint32_t worker);
     /* The completion counters of this worker differ: take the completions and wake their coroutines. */
     void (*completions)(void *context, uint32_t worker);
@@ -172,8 +171,8 @@ struct cops_hooks {
     void (*resume)(void *context, struct cops_header *header);
     /* A lock has been busy for long, so its holder probably has no hart: give it yours. */
     void (*relax)(void *context);
-    /* The worker that calls, and is awake; another number if none does. Asked only with COPS_LAZY, which calls others
-     * where it is NULL. */
+    /* Returns the calling worker, which is awake; another number outside of one. Called only with COPS_LAZY, which
+     * notifies other workers where it is NULL. */
     uint32_t (*worker)(void *context);
     uint32_t sharing; /* COPS_EAGER or COPS_LAZY */
 };
@@ -192,8 +191,8 @@ COPS_LAYOUT(cops_hooks, sharing, COPS_HOOKS_SHARING_OFFSET);
 #define COPS_SIGNALS_COMPLETION_TAIL_OFFSET 8
 #define COPS_SIGNALS_COMPLETION_HEAD_OFFSET 16
 
-/* Words that a worker looks at before each poll. NULL: nothing to look at. Whoever writes one while the worker runs
- * does so by an atomic store. */
+/* Words that a worker reads before each poll; NULL for none. While the worker runs they must be written by atomic
+ * stores. */
 struct cops_signals {
     const uint64_t *attention;       /* not 0: return from cops_run with COPS_ATTENTION */
     const uint64_t *completion_tail; /* counts completions that were posted */
@@ -212,13 +211,13 @@ COPS_LAYOUT(cops_signals, completion_head, COPS_SIGNALS_COMPLETION_HEAD_OFFSET);
 #define COPS_COUNTERS_SPINS_OFFSET 24
 #define COPS_COUNTERS_RETRIES_OFFSET 32
 
-/* What a shard has counted since the executor was made. */
+/* Counters of a shard since the executor was made. */
 struct cops_counters {
     uint64_t polls;   /* by its worker */
     uint64_t wakes;   /* blocked coroutines that became ready in it */
     uint64_t steals;  /* coroutines that its worker took from other shards */
     uint64_t spins;   /* turns spent waiting for its lock */
-    uint64_t retries; /* atomic operations that failed because another's came first */
+    uint64_t retries; /* atomic operations that failed because another one came first */
 };
 
 COPS_SIZE(cops_counters, COPS_COUNTERS_SIZE);
@@ -237,55 +236,56 @@ struct cops_table {
     uint32_t (*scheduler_version)(void);
     /* Bytes that an executor needs. */
     size_t (*executor_size)(void);
-    /* Makes an executor in this memory, which is aligned to COPS_EXECUTOR_ALIGNMENT and stays where it is. `ready` are
-     * COPS_WORKERS ready words that stay as long and that nobody else writes; the hooks are copied. */
+    /* Makes an executor in this memory, which is aligned to COPS_EXECUTOR_ALIGNMENT and does not move. `ready` are
+     * COPS_WORKERS ready words that live as long and are written by the executor only; the hooks are copied. */
     void (*executor_init)(struct cops_executor *executor, const struct cops_ready_word *ready,
                           const struct cops_hooks *hooks);
     /* Gives the executor COPS_SLOTS_SIZE of memory, for ever, for COPS_SLOTS_IN_CHUNK more coroutines. `hint` is the
-     * worker that will probably spawn them. COPS_OK, or COPS_FULL: the memory was not touched. */
+     * worker that will probably spawn them. COPS_OK, or COPS_FULL: the memory is unchanged. */
     intptr_t (*add_slots)(const struct cops_executor *executor, void *page, uint32_t hint);
     /* Announces a worker, which does not run yet. The signals are copied; the words that they name outlive it. */
     void (*add_worker)(const struct cops_executor *executor, uint32_t worker, const struct cops_signals *signals);
-    /* Says that a worker, which is not inside `run`, will not run any more; others take what is in its shard. */
+    /* Removes a worker, which is not inside `run`; others take the coroutines of its shard. */
     void (*remove_worker)(const struct cops_executor *executor, uint32_t worker);
-    /* Makes a coroutine of a control block that was initialised and is not in use; it is ready at once. Gives its cid,
-     * or 0: nothing happened, `add_slots` first. */
+    /* Makes a coroutine of a control block that was initialised and is not in use; it is ready at once. Returns its
+     * cid, or 0 without an effect: `add_slots` first. */
     uint64_t (*spawn)(const struct cops_executor *executor, struct cops_header *header, uint32_t hint);
-    /* Makes a blocked coroutine ready; one that is ready, running or suspended is polled once more. That poll sees what
-     * the caller wrote before. COPS_OK or COPS_STALE. */
+    /* Makes a blocked coroutine ready; one that is ready, running or suspended is polled once more. That poll sees the
+     * caller's earlier writes. COPS_OK or COPS_STALE. */
     intptr_t (*wake)(const struct cops_executor *executor, uint64_t cid);
-    /* The same, by a worker that will soon look for what is ready: a blocked coroutine comes to that worker in the place
-     * of the one on which it ran last, and others are notified only if there is more than one waiting for it. */
+    /* Wakes as `wake` does, for a worker that will soon look for ready coroutines: a blocked one is queued at that
+     * worker instead of its last one, and others are notified only if more than one coroutine waits for it. */
     intptr_t (*wake_here)(const struct cops_executor *executor, uint64_t cid, uint32_t worker);
-    /* Asks for the end of a coroutine: it is not polled again after a poll that is going on, and a worker calls its
-     * `finish`. COPS_OK or COPS_STALE. */
+    /* Cancels a coroutine: it is not polled again after a poll in progress, and a worker calls its `finish`.
+     * COPS_OK or COPS_STALE. */
     intptr_t (*cancel)(const struct cops_executor *executor, uint64_t cid);
     /* Changes a coroutine's priority. A ready one moves to the end of its new list at once; another goes there when it
      * becomes ready. A priority of 64 or more counts as 63. COPS_OK or COPS_STALE. */
     intptr_t (*set_priority)(const struct cops_executor *executor, uint64_t cid, uint32_t priority);
-    /* A coroutine's priority, or COPS_NONE. */
+    /* Returns a coroutine's priority, or COPS_NONE. */
     intptr_t (*priority)(const struct cops_executor *executor, uint64_t cid);
-    /* The kind that a coroutine was initialised with, or COPS_NONE. */
+    /* Returns the kind with which a coroutine was initialised, or COPS_NONE. */
     intptr_t (*kind)(const struct cops_executor *executor, uint64_t cid);
-    /* COPS_READY, COPS_RUNNING, COPS_BLOCKED or COPS_SUSPENDED at some moment during the call, or COPS_NONE. */
+    /* Returns COPS_READY, COPS_RUNNING, COPS_BLOCKED or COPS_SUSPENDED at a moment of the call, or COPS_NONE. */
     intptr_t (*state)(const struct cops_executor *executor, uint64_t cid);
-    /* The cid that this worker polls at this moment, or 0. */
+    /* Returns the cid that this worker polls at this moment, or 0. */
     uint64_t (*current)(const struct cops_executor *executor, uint32_t worker);
-    /* Marks the coroutine that this worker polls as suspended: the poll was interrupted, its stack is put aside, and
-     * the worker may go on with another stack. For the worker itself. Gives the cid, or 0 outside a poll. */
+    /* Marks the coroutine that this worker polls as suspended: the poll was interrupted, its stack is set aside, and
+     * the worker may continue on another stack. For the worker itself. Returns the cid, or 0 outside a poll. */
     uint64_t (*suspend)(const struct cops_executor *executor, uint32_t worker);
     /* Makes a suspended coroutine ready; its worker will call the hook `resume`. COPS_OK or COPS_STALE. */
     intptr_t (*resume)(const struct cops_executor *executor, uint64_t cid);
     /* Polls ready coroutines, most important first, until nothing is ready (COPS_IDLE) or the attention word is not 0
      * (COPS_ATTENTION). Not inside a poll. `frame` is handed to each poll. */
     uint32_t (*run)(const struct cops_executor *executor, uint32_t worker, void *frame);
-    /* The same, but returns after one coroutine was polled, resumed or finished (COPS_RAN). */
+    /* Runs as `run` does, but returns after one coroutine was polled, resumed or finished (COPS_RAN). */
     uint32_t (*run_one)(const struct cops_executor *executor, uint32_t worker, void *frame);
-    /* As run, but returns with COPS_OUTRANKED when the bitmap `elsewhere` has a more important bit than all that is ready
-     * here, of which nothing counts for more than `ceiling`. The first poll is made without a look. */
+    /* Runs as `run` does, but returns with COPS_OUTRANKED when the bitmap `elsewhere` has a more important bit than
+     * every ready coroutine here, none of which counts for more than `ceiling`. The first poll is made without a
+     * check. */
     uint32_t (*run_strictly)(const struct cops_executor *executor, uint32_t worker, void *frame,
                              const uint64_t *elsewhere, uint32_t ceiling);
-    /* Writes what a shard has counted. */
+    /* Writes a shard's counters. */
     void (*counters)(const struct cops_executor *executor, uint32_t shard, struct cops_counters *counters);
 };
 
@@ -347,7 +347,7 @@ struct cops_elf_symbol {
 
 /* Where an image has its dynamic symbols. */
 struct cops_symbols {
-    const char *base; /* what the image's addresses are counted from */
+    const char *base; /* base of the image's addresses */
     const struct cops_elf_symbol *symbols;
     const char *strings;
     const uint32_t *hash;     /* of DT_HASH, or NULL */
@@ -355,7 +355,7 @@ struct cops_symbols {
 };
 
 /* Reads the program headers and the dynamic section of an image that is mapped as the kernel maps it. 0, or
- * -COPS_ENOEXEC if there is no such thing. The image is believed: it comes from the kernel. */
+ * -COPS_ENOEXEC if there is no such thing. The image is trusted: it comes from the kernel. */
 static inline int cops_symbols_parse(const void *image, struct cops_symbols *found)
 {
     static const unsigned char magic[6] = {0x7f, 'E', 'L', 'F', 2, 1};
@@ -394,8 +394,8 @@ static inline int cops_symbols_parse(const void *image, struct cops_symbols *fou
     return 0;
 }
 
-/* How many dynamic symbols there are. No field says so; the hash tables do: the old one has a chain entry for each, the
- * newer one's last chain ends with the last symbol. */
+/* Returns the number of dynamic symbols. No field has it, but the hash tables imply it: the old one has a chain entry
+ * for each, and the newer one's last chain ends with the last symbol. */
 static inline uint32_t cops_symbols_count(const struct cops_symbols *symbols)
 {
     if (symbols->hash)
@@ -414,7 +414,7 @@ static inline uint32_t cops_symbols_count(const struct cops_symbols *symbols)
     return last + 1;
 }
 
-/* The address of a defined symbol, or NULL. */
+/* Returns the address of a defined symbol, or NULL. */
 static inline const void *cops_symbols_find(const struct cops_symbols *symbols, const char *name)
 {
     uint32_t count = cops_symbols_count(symbols);
@@ -461,7 +461,7 @@ struct cops_ring {
 COPS_LAYOUT(cops_ring, head, COPS_RING_HEAD_OFFSET);
 COPS_LAYOUT(cops_ring, entries, COPS_RING_ENTRIES_OFFSET);
 
-/* Everything that the functions below share. */
+/* The state that the functions below share. */
 struct cops_program {
     struct cops_table table;
     struct cops_executor *executor;
@@ -469,7 +469,7 @@ struct cops_program {
     size_t coroutines; /* spawned, and their memory not yet given back */
 };
 
-/* A coroutine: what it has to remember goes into a structure whose first field this is. */
+/* A coroutine: the first field of a structure with its state. */
 struct cops_coroutine {
     struct cops_header header;
     struct cops_program *program;
@@ -511,7 +511,7 @@ static inline void cops_coroutine_finish(struct cops_header *header, uint32_t ou
     }
 }
 
-/* The hook `completions`: takes what the kernel has posted. A completion with a token is that of a cops_coroutine_call;
+/* The hook `completions`: takes the posted completions. One with a token is that of a cops_coroutine_call;
  * one without only wakes the coroutine that its cid names, if there still is one. So calls that are made in other ways
  * must have the token 0. */
 static inline void cops_program_take_completions(void *context, uint32_t worker)
@@ -569,10 +569,10 @@ static inline int cops_program_init(struct cops_program *program)
     return 0;
 }
 
-/* Makes a coroutine in memory that is not in use, which stays the coroutine's until `ended` is called (NULL if nobody
- * wants to know). `step` is called whenever it is its turn. If it ends while a call of it is in flight, the call is
- * cancelled, and `ended` waits until the kernel has let go of the call's buffer. Gives its cid; 0 if there is no memory
- * for it. */
+/* Makes a coroutine in memory that is not in use, which stays the coroutine's until `ended` is called (NULL for no
+ * call). `step` is called at each of its turns. If it ends while a call of it is in flight, the call is
+ * cancelled, and `ended` waits until the kernel has let go of the call's buffer. Returns its cid; 0 if there is no
+ * memory for it. */
 static inline uint64_t cops_program_spawn(struct cops_program *program, struct cops_coroutine *coroutine,
                                           uint32_t (*step)(struct cops_coroutine *self),
                                           void (*ended)(struct cops_coroutine *self, uint32_t outcome),
@@ -603,14 +603,14 @@ static inline uint64_t cops_program_spawn(struct cops_program *program, struct c
 }
 
 /* Runs coroutines until the last one has ended and its memory was given back; sleeps in the kernel while none is ready.
- * So a coroutine that nobody wakes makes it sleep for ever. Not inside a step. 0 or -errno. */
+ * So a coroutine that is never woken makes it sleep for ever. Not inside a step. 0 or -errno. */
 static inline int cops_program_run(struct cops_program *program)
 {
     for (;;) {
         program->table.run(program->executor, 0, program);
         if (program->coroutines == 0)
             return 0;
-        /* If more was posted than was taken, this returns at once. */
+        /* If more completions were posted than taken, this returns at once. */
         long result = cops_worker_wait(program->ring->head, UINT64_MAX);
         if (result < 0 && result != -COPS_EINTR)
             return (int)result;
@@ -643,15 +643,15 @@ static inline intptr_t cops_program_state(const struct cops_program *program, ui
     return program->table.state(program->executor, cid);
 }
 
-/* The cid of the coroutine whose step runs, or 0. */
+/* Returns the cid of the coroutine whose step runs, or 0. */
 static inline uint64_t cops_program_current(const struct cops_program *program)
 {
     return program->table.current(program->executor, 0);
 }
 
-/* Makes a system call for this coroutine, which has no other in flight, at its priority. What can be done at once is
- * done: the answer is the result. Otherwise it is COPS_WILL_BE_POSTED: the coroutine will be woken when `in_flight` is
- * 0 again, and until then what the call reads and writes must stay where it is. `result` has the result in both
+/* Makes a system call for this coroutine, which has no other in flight, at its priority. If it can be done at once,
+ * its result is returned. Otherwise that is COPS_WILL_BE_POSTED: the coroutine will be woken when `in_flight` is 0
+ * again, and until then the memory that the call reads and writes must not move. `result` has the result in both
  * cases. */
 static inline long cops_coroutine_call(struct cops_coroutine *self, long number, const long arguments[6])
 {
@@ -668,8 +668,8 @@ static inline long cops_coroutine_call(struct cops_coroutine *self, long number,
     return result;
 }
 
-/* A step as straight code: between COPS_BEGIN and COPS_END the macros below may leave the step and come back to the
- * same place. They remember the place and nothing else: local variables do not keep their values, so these belong into
+/* A step as straight code: between COPS_BEGIN and COPS_END the macros below may leave the step and return to the
+ * same place. They store only the place: local variables do not keep their values, so these belong into
  * the coroutine's structure. Each stands in a line of its own, and not inside a switch statement. */
 #define COPS_BEGIN(self)  \
     switch ((self)->line) \
@@ -680,7 +680,7 @@ static inline long cops_coroutine_call(struct cops_coroutine *self, long number,
     }                  \
     return COPS_DONE
 
-/* Lets others run that are as important, and goes on. */
+/* Lets equally important coroutines run, and continues. */
 #define COPS_YIELD(self)         \
     do {                         \
         (self)->line = __LINE__; \
@@ -688,7 +688,7 @@ static inline long cops_coroutine_call(struct cops_coroutine *self, long number,
     case __LINE__:;              \
     } while (0)
 
-/* Waits until somebody wakes the coroutine. */
+/* Waits until the coroutine is woken. */
 #define COPS_WAIT(self)          \
     do {                         \
         (self)->line = __LINE__; \
@@ -696,7 +696,7 @@ static inline long cops_coroutine_call(struct cops_coroutine *self, long number,
     case __LINE__:;              \
     } while (0)
 
-/* Waits until a condition holds, which is looked at now and after each wake. */
+/* Waits until a condition holds, which is checked now and after each wake. */
 #define COPS_WAIT_UNTIL(self, condition) \
     do {                                 \
         (self)->line = __LINE__;         \

@@ -1,7 +1,7 @@
 /* System calls of the Unix kernel for C programs.
  *
  * A call traps with its number in a7 and its arguments in a0 to a5, and answers in a0: a result, or -errno. The
- * asynchronous form has COPS_ASYNCHRONOUS and the coroutine's priority in a7, the cid of the coroutine that waits in a6
+ * asynchronous form has COPS_ASYNCHRONOUS and the coroutine's priority in a7, the cid of the waiting coroutine in a6
  * and a token in t0; it answers COPS_WILL_BE_POSTED if the result will come through the completion ring. The kernel
  * preserves every register but a0.
  *
@@ -198,7 +198,7 @@ struct cops_timespec {
     int64_t nanoseconds;
 };
 
-/* What stands in a completion ring's entries. */
+/* An entry of the completion ring. */
 struct cops_completion {
     uint64_t token;
     uint64_t cid;

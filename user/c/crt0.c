@@ -1,4 +1,4 @@
-/* How a C program starts: from the kernel's stack to main.
+/* The start of a C program: from the kernel's stack to main.
  *
  * The stack holds the number of arguments, pointers to them, NULL, pointers to the environment's strings, NULL, and
  * pairs of the auxiliary vector up to key 0 (the System V layout). There is no C library: compile with -ffreestanding,
@@ -28,8 +28,9 @@ __asm__(".section .text.start, \"ax\", @progbits\n"
 
 _Noreturn void cops_start(long *stack);
 
-/* The program lies elsewhere each time. The linker lists the words that are addresses (SHT_RELR): an even entry is the address
- * of one, an odd one a bitmap, from bit 1 on, of the 63 words behind. Constants are writable until that is done. */
+/* The program's address differs each time. The linker lists the words that are addresses (SHT_RELR): an even entry is
+ * the address of one, an odd one a bitmap, from bit 1 on, of the 63 words behind. Constants are writable until that is
+ * done. */
 extern char __program_start[], __constants_start[], __constants_end[];
 extern const uint64_t __relocations_start[], __relocations_end[];
 

@@ -1,4 +1,4 @@
-//! User programs of a few instructions, and the page that stands for a vDSO.
+//! User programs of a few instructions, and the page in the place of a vDSO.
 
 use core::arch::global_asm;
 
@@ -13,7 +13,7 @@ pub enum Program {
     Store,
     /// Reads a register of the supervisor.
     Privileged,
-    /// Executes what is no instruction.
+    /// Executes an illegal instruction.
     Illegal,
     /// Counts in a0, for ever.
     Endless,
@@ -92,18 +92,18 @@ unsafe extern "C" {
     static hal_smoke_programs: [u32; LENGTH / 4];
 }
 
-/// The instructions of all programs.
+/// Returns the instructions of all programs.
 pub fn all() -> &'static [u32; LENGTH / 4] {
-    // SAFETY: the assembly above defines exactly this, and nothing changes it.
+    // SAFETY: the assembly above defines exactly this, and it never changes.
     unsafe { &hal_smoke_programs }
 }
 
-/// The first instruction of a program.
+/// Returns the first instruction of a program.
 pub fn first_instruction(program: Program) -> u32 {
     all()[program as usize * SPACE as usize / 4]
 }
 
-/// Stands for the image that kernels share with programs.
+/// In the place of the image that kernels share with programs.
 #[used]
 #[unsafe(link_section = ".vdso")]
 pub static VDSO: [u32; 3] = [0x1234_5678, 0, 7];

@@ -1,9 +1,9 @@
-//! The tests, and the little that they need: a page table, user programs of a few instructions, work for other harts.
+//! The tests, and their few means: a page table, user programs of a few instructions, work for other harts.
 //!
 //! With `echo` on the command line the kernel then reads a line from the console and writes it back.
 //!
 //! With `fault=NAME` on the command line the kernel makes the mistake of that name after the tests; the machine must
-//! then say what happened and end as failed. Without, it ends with success exactly if every test passed.
+//! then report it and end as failed. Without, it ends with success exactly if every test passed.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
@@ -38,7 +38,7 @@ pub fn main(boot: &'static BootInformation) -> ! {
     Machine::shutdown(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
 }
 
-/// Reads what is typed up to the end of a line, looking only when something was typed, and says it.
+/// Reads typed characters up to the end of a line, looking only after an interrupt, and prints them.
 fn echo() {
     static TYPED: AtomicUsize = AtomicUsize::new(0);
     platform::set_console_listener(|| _ = TYPED.fetch_add(1, AcqRel));
@@ -98,7 +98,7 @@ fn commit(name: &str) {
     println!("the machine let {name} pass");
 }
 
-/// Lets another hart run what does not end, and gives it the time to begin.
+/// Lets another hart run endless work, and gives it the time to begin.
 fn on_another_hart_without_end(work: fn()) {
     let hart = platform::get().hart_ids.len() - 1;
     if hart > 0 {
@@ -123,7 +123,7 @@ fn overflow(depth: usize) -> usize {
     overflow(depth + 1) + room[depth % 64]
 }
 
-/// Work for each hart; null when it has none.
+/// Work of each hart; null if it has none.
 static WORK: [AtomicPtr<()>; MAXIMUM_HARTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAXIMUM_HARTS];
 static IPIS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
 static RUNNING: AtomicUsize = AtomicUsize::new(1);
@@ -148,7 +148,7 @@ pub fn hart_main(hart: usize) -> ! {
     }
 }
 
-/// Lets another hart run a function, and waits until it has.
+/// Runs a function on another hart, and waits until it has returned.
 fn on_hart(hart: usize, work: fn()) {
     if hart == Machine::hart() {
         return work();
@@ -158,14 +158,14 @@ fn on_hart(hart: usize, work: fn()) {
     assert!(wait_until(|| WORK[hart].load(Acquire).is_null()), "hart {hart} does not do its work");
 }
 
-/// Polls interrupts until something is true, for two seconds at most.
+/// Polls interrupts until a condition holds, for two seconds at most.
 fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     let deadline = Machine::now() + platform::get().ticks(2_000_000_000);
     while !done() {
         if Machine::now() > deadline {
             return false;
         }
-        // Sleeping and not spinning: an emulator that counts instructions runs the harts in turn, and a hart that spins
+        // Sleeping and not spinning: an emulator that counts instructions runs the harts in turn, and a spinning hart
         // keeps its turn for long.
         Machine::set_timer(Machine::now() + platform::get().ticks(20_000));
         Machine::wait_for_interrupt();
@@ -184,7 +184,7 @@ struct Suite {
     failed: usize,
 }
 
-/// Where the tests map things in user space.
+/// User addresses of the tests' mappings.
 const CODE: u64 = 0x1_0000;
 const DATA: u64 = 0x2_0000;
 const STACK: u64 = DATA + PAGE_SIZE as u64;
@@ -241,7 +241,7 @@ impl Suite {
         }
     }
 
-    /// Each leaf of the kernel's table: virtual address, physical address, length, flags.
+    /// Visits each leaf of the kernel's table: virtual address, physical address, length, flags.
     fn each_leaf(mut visit: impl FnMut(u64, u64, u64, u64)) {
         fn table(ppn: u64, base: u64, level: u32, visit: &mut impl FnMut(u64, u64, u64, u64)) {
             for index in 0..512 {
@@ -371,8 +371,8 @@ impl Suite {
         }
         let hart_ids = &self.platform.hart_ids;
         let count = hart_ids.len();
-        // Firmware may send a hart to where the machine was booted, or to the right place with a wrong argument, before
-        // it is expected: the harts wait to be let in, and the firmware refuses to start them again.
+        // Firmware may send a hart to the boot entry, or to the right one with a wrong argument, before it is expected:
+        // the harts wait to be let in, and the firmware refuses to start them again.
         for (index, entry) in [(count - 1, _start as *const ()), (count.saturating_sub(2), _start_hart as *const ())] {
             if index > 0 {
                 let entry = hal_riscv64::image_to_physical(entry as usize);
@@ -398,7 +398,7 @@ impl Suite {
         Machine::wait_for_interrupt();
         check(poll_interrupts().ipi, "a hart does not reach itself")?;
         check(!poll_interrupts().ipi, "one interrupt comes twice")?;
-        // A hart that does not exist is nobody.
+        // A hart that does not exist receives nothing.
         Machine::send_ipi(MAXIMUM_HARTS + 5);
         Ok(())
     }
@@ -450,7 +450,7 @@ impl Suite {
         set_word(table + (address >> 12 & 511) * 8, physical >> 2 | flags | VALID | USER | ACCESSED_DIRTY);
     }
 
-    /// A page of code and two of data for every test, and the kernel's half.
+    /// Maps a page of code and two of data for every test, and the kernel's half.
     fn make_address_space(&mut self) {
         let root = self.frame();
         for index in 256..512 {
@@ -459,7 +459,7 @@ impl Suite {
         let code = self.frame();
         for (position, &instruction) in programs::all().iter().enumerate() {
             let place = Machine::direct_map(code + position as u64 * 4);
-            // SAFETY: the frame is free memory that nothing else uses.
+            // SAFETY: the frame is free memory without other users.
             unsafe { place.cast::<u32>().write_volatile(instruction) };
         }
         self.map(root, CODE, code, READ | EXECUTE);
@@ -485,7 +485,7 @@ impl Suite {
         }
         let behind = before.pc + 32 * 4;
         check(context.pc == behind, "pc is not behind the call")?;
-        // The program goes on behind the call: a breakpoint.
+        // The program continues behind the call: a breakpoint.
         check(enter(&mut context) == Trap::Breakpoint, "it does not go on behind the call")?;
         check(context.pc == behind, "pc is not on the breakpoint")
     }
@@ -523,7 +523,7 @@ impl Suite {
             check(trap == Trap::IllegalInstruction { bits }, "an illegal instruction is not refused")?;
         }
         let mut context = UserContext::new(entry(programs::Program::Load), STACK);
-        // An address that the page table maps but where the machine has nothing.
+        // An address that the page table maps to physical addresses without memory or device.
         let nothing = 0x1_0000_0000_u64 * 12;
         self.map(ROOT.load(Acquire), 0x40_0000, nothing, READ | WRITE);
         context.set_register(10, 0x40_0000);
@@ -571,13 +571,13 @@ impl Suite {
         context.pc = entry(programs::Program::IncrementAll);
         check(enter(&mut context) == Trap::SystemCall, "it is no system call")?;
         check(context.floating_point() == contexts[1].floating_point(), "contents changed")?;
-        // Copies go their own ways from where they parted.
+        // Copies are independent from then on.
         let mut copy = contexts[1].clone();
         add_to_floating_point(&mut contexts[1], 5)?;
         let expected = copy.floating_point().f[7] + 9 + 7;
         add_to_floating_point(&mut copy, 9)?;
         check(copy.floating_point().f[7] == expected, "a copy sees what the other did")?;
-        // The kernel's own changes are seen.
+        // The kernel's own changes are visible.
         copy.floating_point_mut().f[7] = 70;
         copy.floating_point_mut().fcsr = 0x20;
         add_to_floating_point(&mut copy, 1)?;
@@ -642,7 +642,7 @@ impl Suite {
     }
 
     fn instructions(&mut self) -> Result<(), &'static str> {
-        /// Behind all programs.
+        /// Offset behind all programs.
         const PLACE: u64 = programs::LENGTH as u64 - 64;
         static SEEN: AtomicU64 = AtomicU64::new(0);
         fn look() {
@@ -676,18 +676,18 @@ impl Suite {
         }
         let trip = (hal_riscv64::instructions() - start) / ROUNDS;
         println!("        {trip} instructions for each round trip");
-        // An emulator that does not count instructions says how much time passed; only with `counted` on the command
-        // line is there something to check.
+        // An emulator that does not count instructions reports elapsed time; the check applies only with `counted` on
+        // the command line.
         let counted = self.platform.arguments.split(' ').any(|argument| argument == "counted");
         check(!counted || trip <= 130, "a round trip is long")
     }
 }
 
-/// Asks the firmware to start a hart at a physical address, with an argument that means nothing; gives back its error
-/// number (SBI specification, hart state management).
+/// Requests the firmware to start a hart at a physical address, with an arbitrary argument; returns its error number
+/// (SBI specification, hart state management).
 fn firmware_starts(hart_id: u64, entry: u64) -> isize {
     let error;
-    // SAFETY: both entries let a hart in only when it is expected, and until then it touches nothing.
+    // SAFETY: both entries let a hart in only when it is expected, and until then it uses no memory.
     unsafe {
         core::arch::asm!(
             "ecall",
@@ -703,7 +703,7 @@ fn firmware_starts(hart_id: u64, entry: u64) -> isize {
 }
 
 fn activate() {
-    // SAFETY: `make_address_space` made the table with the kernel's upper half, and nobody frees it.
+    // SAFETY: `make_address_space` made the table with the kernel's upper half, and it is never freed.
     unsafe { Machine::activate(ROOT.load(Acquire) >> 12, 0) };
 }
 
@@ -718,7 +718,7 @@ fn enter(context: &mut UserContext) -> Trap {
     }
 }
 
-/// Where a program starts in user space.
+/// Returns the user address of a program.
 fn entry(program: programs::Program) -> u64 {
     CODE + program as u64 * programs::SPACE
 }
@@ -733,8 +733,8 @@ fn add_to_floating_point(context: &mut UserContext, seed: u64) -> Result<(), &'s
     check((0..32).all(|n| after[n] == before[n] + seed + n as u64), "a floating-point register is wrong")
 }
 
-/// What the rounds up to `round` added to each register of the context with this number, apart from the register's own
-/// number.
+/// Returns the sum of the additions of the rounds up to `round` to each register of the context with this number, apart
+/// from the register's own number.
 fn sum(number: u64, round: u64) -> u64 {
     (0..=round).map(|round| 1000 * number + 1 + 64 * round).sum()
 }
@@ -745,12 +745,12 @@ fn check(condition: bool, reason: &'static str) -> Result<(), &'static str> {
 
 /// Reads memory through the direct map.
 fn word(physical: u64) -> u64 {
-    // SAFETY: the tests pass addresses of tables and of free memory, which are mapped; they may change under us.
+    // SAFETY: the tests pass addresses of tables and of free memory, which are mapped; they may change meanwhile.
     unsafe { Machine::direct_map(physical).cast::<u64>().read_volatile() }
 }
 
 /// Writes memory through the direct map.
 fn set_word(physical: u64, value: u64) {
-    // SAFETY: the tests pass addresses of free memory, which nothing else uses.
+    // SAFETY: the tests pass addresses of free memory without other users.
     unsafe { Machine::direct_map(physical).cast::<u64>().write_volatile(value) };
 }

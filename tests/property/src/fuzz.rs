@@ -1,11 +1,11 @@
-//! One property of bytes, tried in two ways: for a moment by every run of the tests, and for as long as one likes by
-//! libFuzzer, which learns from the branches that an input takes.
+//! One property of bytes, tried in two ways: for a moment by every run of the tests, and for any time by libFuzzer,
+//! which learns from the branches that an input takes.
 //!
 //! A test calls [`fuzz`] with a name, with good inputs and with a function that panics when the property does not hold.
-//! Ordinarily that tries the good inputs, those that are kept under `tests/property/corpora/NAME`, and a few hundred
-//! damaged copies of both. `cargo xtask fuzz NAME` builds the same test with coverage counters and the feature
-//! `libfuzzer`; then the test hands its function to libFuzzer, which never returns. So the test programs, with all that
-//! they may see of a crate, are the fuzz targets, and there is no second set of programs to keep in step.
+//! An ordinary run tries the good inputs, those kept under `tests/property/corpora/NAME`, and a few hundred damaged
+//! copies of both. `cargo xtask fuzz NAME` builds the same test with coverage counters and the feature `libfuzzer`;
+//! then the test passes its function to libFuzzer, which never returns. So the test programs, with all that they can
+//! see of a crate, are the fuzz targets, and there is no second set of programs to maintain.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{TestError, TestRunner};
 
-/// The variable that names the property which libFuzzer is to try.
+/// Variable with the name of the property for libFuzzer.
 pub const FUZZ: &str = "COPS_FUZZ";
 
-/// Damaged copies of good inputs that an ordinary run of the tests tries.
+/// Number of damaged copies of good inputs in an ordinary run.
 const DAMAGED: u32 = 256;
 
 /// Tries `run` with `seeds`, which are good inputs, with the kept corpus, and with damaged copies of them.
@@ -47,7 +47,7 @@ pub fn fuzz(name: &str, seeds: &[&[u8]], run: fn(&[u8])) {
     }
 }
 
-/// The folder of the inputs that are kept for a property.
+/// Returns the folder of the inputs that are kept for a property.
 fn corpus(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(name)
 }
@@ -55,7 +55,7 @@ fn corpus(name: &str) -> PathBuf {
 fn kept(folder: &Path) -> Vec<Vec<u8>> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    // In an order that is the same everywhere, so that a seed repeats a run.
+    // Sorted, so that a seed repeats a run everywhere.
     paths.sort();
     let read = |path: &PathBuf| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     paths.iter().map(read).collect()

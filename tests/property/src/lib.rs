@@ -4,11 +4,11 @@
 //! evenly from a range of thousands meets such a place once in thousands of cases; [`edges`] meets one in every second
 //! case.
 //!
-//! Two variables of the environment steer all tests alike. [`CASES`] multiplies every number of cases, so that one
-//! command makes all of them longer in proportion (`cargo xtask test long`). [`SEED`] is where the cases come from: an
-//! ordinary run always tries the same ones, so that what passes once passes again; the long tests draw a new seed.
-//! Each test prints the seed that it uses, which the test harness shows when the test fails. Files of failing cases are
-//! not written: a case worth keeping becomes a test with a name.
+//! Two variables of the environment apply to all tests. [`CASES`] multiplies every number of cases, so that one command
+//! makes all of them longer in proportion (`cargo xtask test long`). [`SEED`] is the source of the cases: an ordinary
+//! run always tries the same ones, so that a test that passes once passes again; the long tests draw a new seed. Each
+//! test prints the seed that it uses, which the test harness shows when the test fails. Files of failing cases are not
+//! written: a case worth keeping becomes a test with a name.
 
 #![deny(unsafe_code)]
 
@@ -28,10 +28,10 @@ use std::ops::Range;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// The variable that says how many times as many cases as usual are tried, a number greater than 0.
+/// Variable with the factor of the usual number of cases, greater than 0.
 pub const CASES: &str = "COPS_CASES";
 
-/// The variable that says from which seed cases are made, a number of 64 bits.
+/// Variable with the seed of the cases, a number of 64 bits.
 pub const SEED: &str = "COPS_SEED";
 
 /// The seed of an ordinary run.
@@ -50,7 +50,7 @@ pub fn cases(usual: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
         cases,
-        // Cases that do not apply are thrown away; more cases have more of these.
+        // Cases that do not apply are discarded; more cases have more of these.
         max_global_rejects: default.max_global_rejects.max(cases.saturating_mul(4)),
         rng_seed: RngSeed::Fixed(seed),
         failure_persistence: None,
@@ -58,9 +58,9 @@ pub fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
-/// Multiplies a number of cases; at least one is left.
+/// Multiplies a number of cases; at least one remains.
 fn scaled(usual: u32, times: f64) -> u32 {
-    // The conversion keeps to the range of the type, also for what is no number.
+    // The conversion saturates, and NaN becomes 0.
     ((f64::from(usual) * times) as u32).max(1)
 }
 
@@ -72,7 +72,7 @@ fn number<N: std::str::FromStr>(variable: &str) -> Option<N> {
     }
 }
 
-/// Whole numbers that [`edges`] makes.
+/// Whole numbers that [`edges`] can make.
 pub trait Whole: Copy + Debug + Ord + 'static {
     /// Adds 1, unless there is no such number.
     fn above(self) -> Option<Self>;
@@ -101,8 +101,8 @@ macro_rules! whole {
 
 whole!(u8, u16, u32, u64, usize, i64);
 
-/// Numbers of `range`, every second one from an edge: the first two, the last two, and each of `points` with its two
-/// neighbours, as far as they are in the range.
+/// Draws numbers of `range`, every second one from an edge: the first two, the last two, and each of `points` with its
+/// two neighbours, as far as they are in the range.
 ///
 /// # Panics
 ///
@@ -116,17 +116,17 @@ pub fn edges<N: Whole>(range: Range<N>, points: &[N]) -> BoxedStrategy<N> {
     prop_oneof![N::within(range), prop::sample::select(edges)].boxed()
 }
 
-/// A place that is said relative to an end that only the running test knows.
+/// A position relative to an end that is known only while the test runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// So far from the beginning.
+    /// Distance from the beginning.
     At(u64),
-    /// So far from the end; beyond it if positive.
+    /// Distance from the end; beyond it if positive.
     FromEnd(i64),
 }
 
 impl Place {
-    /// Says where the place is while the end is at `end`.
+    /// Returns the position for this `end`.
     pub fn resolve(self, end: u64) -> u64 {
         match self {
             Place::At(at) => at,
@@ -135,7 +135,7 @@ impl Place {
     }
 }
 
-/// Places below `limit`, every third one at the end or directly beside it.
+/// Draws positions below `limit`, every third one at the end or directly beside it.
 pub fn places(limit: u64, points: &[u64]) -> BoxedStrategy<Place> {
     prop_oneof![
         2 => edges(0..limit, points).prop_map(Place::At),
@@ -144,8 +144,8 @@ pub fn places(limit: u64, points: &[u64]) -> BoxedStrategy<Place> {
     .boxed()
 }
 
-/// Bytes that are not 0, as many as `lengths` says; made from one number each time, because drawing every byte of a
-/// long buffer takes more time than testing with it.
+/// Draws bytes that are not 0, of a length from `lengths`; made from one number each time, because drawing every byte
+/// of a long buffer takes more time than testing with it.
 pub fn filled(lengths: BoxedStrategy<usize>) -> BoxedStrategy<Vec<u8>> {
     (lengths, any::<u64>())
         .prop_map(|(length, seed)| {

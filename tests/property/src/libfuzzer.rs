@@ -1,20 +1,20 @@
-//! The way from a test to libFuzzer, which is C++.
+//! The bridge from a test to libFuzzer, which is C++.
 
 use std::ffi::{CString, c_char, c_int};
 use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-// Linked for libFuzzer itself; its own way to name a target is for programs that are nothing else.
+// Linked for libFuzzer itself; its own way to name a target is for programs that contain only a target.
 use libfuzzer_sys as _;
 
-/// The variable with libFuzzer's arguments, one a line: the folder that it works in first, if it is to look for inputs.
+/// Variable with libFuzzer's arguments, one on each line: first its working folder, if it is to look for inputs.
 const ARGUMENTS: &str = "COPS_FUZZ_ARGUMENTS";
 
 static RUN: OnceLock<fn(&[u8])> = OnceLock::new();
 
 unsafe extern "C" {
-    /// Tries inputs until its time is over. Ends the process, with an error if an input ended it.
+    /// Tries inputs until its time is over. Ends the process, with an error if an input failed.
     safe fn LLVMFuzzerRunDriver(
         count: &mut c_int,
         arguments: &mut *mut *mut c_char,
@@ -22,12 +22,12 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Gives the property to libFuzzer; never returns.
+/// Passes the property to libFuzzer; never returns.
 pub(crate) fn drive(seeds: &[&[u8]], run: fn(&[u8])) -> ! {
     RUN.set(run).expect("one property is fuzzed in one process");
     let given = std::env::var(ARGUMENTS).expect("`cargo xtask fuzz` says what libFuzzer is to do");
     let folder = PathBuf::from(given.lines().next().unwrap_or_default());
-    // When inputs are compared, no folder is named.
+    // For a comparison of inputs no folder is named.
     if folder.is_dir() {
         for (number, seed) in seeds.iter().enumerate() {
             std::fs::write(folder.join(format!("seed-{number}")), seed).expect("the folder can be written");
@@ -51,15 +51,15 @@ extern "C" fn one(start: *const u8, length: usize) -> c_int {
     };
     let run = RUN.get().expect("set before libFuzzer was called");
     if catch_unwind(|| run(input)).is_err() {
-        // libFuzzer sees that and writes the input to a file.
+        // libFuzzer catches that and writes the input to a file.
         std::process::abort();
     }
     0
 }
 
-/// The name by which `libfuzzer-sys` calls the target of a program that is nothing but a target.
+/// The name by which `libfuzzer-sys` calls the target of a program that contains only a target.
 ///
-/// Nobody calls it here.
+/// It is not called here.
 // SAFETY: no other function of a test program has this name.
 #[unsafe(no_mangle)]
 #[expect(improper_ctypes_definitions, reason = "as `libfuzzer-sys` declares it; no C code calls it")]

@@ -1,7 +1,7 @@
 //! An allocator that runs short for one thread.
 //!
-//! What happens without memory is tested by a limit. A limit for the whole process would meet the test harness, too:
-//! its main thread allocates when it likes, and ends everything if it cannot.
+//! Behaviour without memory is tested by a limit. A limit for the whole process would affect the test harness, too: its
+//! main thread allocates at any time, and aborts if it cannot.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,11 +11,11 @@ std::thread_local! {
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The host's allocator, with a limit for the threads that ask for one.
+/// The host's allocator, with a limit for threads that set one.
 #[derive(Debug)]
 pub struct Limited;
 
-/// Runs `action` while the thread can have at most `bytes` more memory than it has.
+/// Runs `action` while the thread can have at most `bytes` more memory than before.
 ///
 /// The test program's global allocator has to be [`Limited`].
 pub fn with_memory<R>(bytes: usize, action: impl FnOnce() -> R) -> R {
@@ -25,7 +25,7 @@ pub fn with_memory<R>(bytes: usize, action: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Takes bytes from what is left; `false` if it is less.
+/// Takes bytes from the remaining ones; `false` if they are too few.
 fn take(bytes: usize) -> bool {
     match LEFT.get() {
         None => true,
@@ -37,14 +37,14 @@ fn give_back(bytes: usize) {
     LEFT.set(LEFT.get().map(|left| left.saturating_add(bytes)));
 }
 
-// SAFETY: all memory is the host's allocator's, which does what the trait asks for; counting neither allocates nor
+// SAFETY: all memory is the host's allocator's, which fulfils the trait's contract; counting neither allocates nor
 // panics, as the cell needs no initialisation and no destructor.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !take(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller promises for the layout what the host's allocator asks for.
+        // SAFETY: the caller's promise about the layout is that of the host's allocator.
         unsafe { System.alloc(layout) }
     }
 

@@ -159,7 +159,7 @@ pub fn limit(process: u32, resource: u32) -> Result<(u64, u64)> {
 ///
 /// # Errors
 ///
-/// As [`limit`]; `EINVAL` if the limit in force would exceed the largest; `EPERM` to raise the largest without
+/// As [`limit()`]; `EINVAL` if the limit in force would exceed the largest; `EPERM` to raise the largest without
 /// privilege.
 #[doc(alias("setrlimit", "prlimit"))]
 pub fn set_limit(process: u32, resource: u32, soft: u64, hard: u64) -> Result<()> {
