@@ -449,7 +449,7 @@ pub(crate) fn has_no_claim(process: &Arc<Process>) -> bool {
     standing.exhausted.load(Ordering::Relaxed) || standing.budget.was_used_up_above() && is_exhausted_above(process)
 }
 
-/// Handles a covering budget that another process has used up.
+/// Returns whether a budget above is still used up, by another process for instance; if so, exhausts this process too.
 #[cold]
 fn is_exhausted_above(process: &Arc<Process>) -> bool {
     let now = Machine::now();
@@ -686,7 +686,7 @@ pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(),
     Ok(())
 }
 
-/// Runs the watchdog: refills budgets, and makes every ready coroutine run within the starvation bound.
+/// Runs the watchdog: refills budgets, and prefers members of processes that have reached the starvation bound.
 async fn keep(reservation: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let mut next_look = 0;

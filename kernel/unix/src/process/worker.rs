@@ -570,7 +570,8 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             Pause::Park { seen, deadline } => {
                 let result = worker.park(seen, deadline).await;
                 context.set_result(errno::encode(result) as u64);
-                // Without a wait, if there was news; and coroutines that became ready meanwhile may be more important.
+                // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
+                // important.
                 if worker.is_outranked() {
                     executor::yield_now().await;
                 }
@@ -635,7 +636,7 @@ async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
     interrupts::give_up(worker);
     let is_last = process.worker_is_gone(worker);
-    // Looked at after the departure: an end of the process after that finds another worker.
+    // Looked at after the departure: if the process ends later than that, its end finds another worker.
     if process.has_ended() {
         stretch::goes_on_as(abi_unix::trace::stretch::END);
         process.call_all().await;
@@ -668,7 +669,7 @@ fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(),
         }
         Err(SpawnError(_)) => match between.lock().take() {
             Some(context) => Err(context),
-            // Only a run of the thread would have taken it, and the thread never ran.
+            // Impossible: only the thread takes them, and it never ran.
             None => Ok(()),
         },
     }
@@ -800,7 +801,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         counters::count(Counter::TimerTraps);
                     }
                     if pending.timer {
-                        // Copies of the kernel make tables too.
+                        // Copies by the kernel make page tables too.
                         process.charge_tables();
                     }
                     if pending.timer && !worker.is_thread() {
@@ -845,8 +846,8 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                             process.charge_tables();
                         }
                         Err(usermode::Fault::OutOfMemory) => {
-                            // The largest process ends, whichever needs memory; this worker tries again after that. A
-                            // process that has gone meanwhile is enough.
+                            // The process with the most memory ends, even if another one needs it; this worker tries
+                            // again after that. The memory of a process that has ended meanwhile is enough.
                             if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
                                 process::end_largest();
                             }
@@ -896,7 +897,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     pause
 }
 
-/// Does the part of a pause that a call asks for which belongs to the visit.
+/// Does the visit's part of a pause that a call has caused.
 fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
     match pause {
         Pause::Wait(_) if !worker.is_thread() => worker.process.share_what_is_ready(worker),

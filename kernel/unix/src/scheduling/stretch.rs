@@ -115,7 +115,7 @@ pub(crate) fn looked_by_the_executor() {
     }
 }
 
-/// Begins a stretch after an idle time, which was none.
+/// Begins a stretch: the idle time up to now was none.
 #[inline(always)]
 pub(crate) fn waited() {
     if is_measured() {
