@@ -55,10 +55,10 @@ const FAIL_ALLOCATIONS: &str = "fail-allocations";
 /// The package of the microkernel, and its program.
 pub const MICROKERNEL: &str = "kernel-micro";
 
-/// The microkernel's features for several harts and for several scheduling domains, which programs compiled for seL4
-/// see.
+/// The microkernel's feature for several harts, which programs compiled for seL4 see.
 const SEVERAL_HARTS: &str = "smp";
-const SEVERAL_DOMAINS: &str = "domains";
+/// The feature of a microkernel that counts what threads use.
+const COUNTERS: &str = "benchmarks";
 /// The feature of a microkernel that checks its own consistency.
 const CHECKS: &str = "checks";
 
@@ -67,6 +67,9 @@ const ROOT_TASK: &str = "root-task";
 
 /// Environment variable with the vDSO image's path, for the kernel's build.
 const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
+
+/// How the microkernel's build learns which boot words are built in.
+const WORDS_VARIABLE: &str = "COPS_MICRO_WORDS";
 
 /// Environment variable with the path of the contained programs' archive, for the build of root tasks.
 const CONTAINED_VARIABLE: &str = "COPS_CONTAINED_PROGRAMS";
@@ -145,8 +148,10 @@ pub fn microkernel(
 pub struct Variation {
     /// Number of harts.
     pub harts: Harts,
-    /// Number of scheduling domains.
-    pub domains: Domains,
+    /// Boot words that are built in.
+    pub words: &'static str,
+    /// Whether it can count what threads use.
+    pub counters: Counters,
     /// Whether it checks its own consistency.
     pub checks: Checks,
     /// Whether it has the debug calls.
@@ -156,7 +161,7 @@ pub struct Variation {
 impl Variation {
     /// Returns the usual microkernel for this number of harts.
     pub const fn new(harts: Harts) -> Variation {
-        Variation { harts, domains: Domains::One, checks: Checks::None, debug_calls: DebugCalls::All }
+        Variation { harts, words: "", counters: Counters::None, checks: Checks::None, debug_calls: DebugCalls::All }
     }
 }
 
@@ -178,13 +183,13 @@ pub enum Checks {
     Entries,
 }
 
-/// The number of scheduling domains of a microkernel.
+/// Whether a microkernel can count what threads use of their harts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Domains {
-    /// One, as seL4 is configured by default.
-    One,
-    /// Four.
-    Four,
+pub enum Counters {
+    /// It cannot.
+    None,
+    /// It can, and each kernel entry pays for that.
+    Threads,
 }
 
 /// Whether a microkernel is for one hart or for several: programs see the difference.
@@ -372,13 +377,17 @@ impl Builder<'_> {
         }
         for (wanted, feature) in [
             (variation.harts == Harts::Several, SEVERAL_HARTS),
-            (variation.domains == Domains::Four, SEVERAL_DOMAINS),
+            (variation.counters == Counters::Threads, COUNTERS),
             (variation.checks == Checks::Entries, CHECKS),
         ] {
             if wanted {
                 command.args(["--features", feature]);
                 name += &format!("-{feature}");
             }
+        }
+        if !variation.words.is_empty() {
+            command.env(WORDS_VARIABLE, variation.words);
+            name += "-told";
         }
         run_cargo(command, "Building the microkernel", self.progress)?;
         self.product(MICROKERNEL, &name)

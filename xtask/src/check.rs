@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::build::{self, DebugCalls, Domains, Harts, Variation, run_cargo};
+use crate::build::{self, Counters, DebugCalls, Harts, Variation, run_cargo};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need};
@@ -93,7 +93,7 @@ fn build_everything(context: &Context) -> Result<()> {
         context.build_microkernel(Variation::new(harts))?;
     }
     let one = Variation::new(Harts::One);
-    context.build_microkernel(Variation { domains: Domains::Four, ..one })?;
+    context.build_microkernel(Variation { counters: Counters::Threads, ..one })?;
     context.build_microkernel(Variation { debug_calls: DebugCalls::None, ..one })?;
     Ok(())
 }

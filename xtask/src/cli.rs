@@ -89,6 +89,7 @@ pub enum Command {
 EXAMPLES
   cargo xtask build
   cargo xtask build --kernel micro --several-harts
+  cargo xtask build --kernel micro --sel4-layout --words \"root-cnode-bits=17 domains=4\"
   cargo xtask build --kernel micro --sel4-layout    # prints the file that can take kernel.elf's place")]
 pub struct Build {
     /// Which kernel.
@@ -97,9 +98,14 @@ pub struct Build {
     /// Build the microkernel for several harts, whose numbering of invocations is another.
     #[arg(long)]
     pub several_harts: bool,
-    /// Build the microkernel with four scheduling domains instead of one.
+    /// Boot words that are built into the microkernel, for images that have no command line; the book's chapter lists
+    /// them.
+    #[arg(long, value_name = "WORDS")]
+    pub words: Option<String>,
+    /// Build the microkernel so that it can count what threads use of their harts (the boot word
+    /// `benchmarks=utilisation`).
     #[arg(long)]
-    pub domains: bool,
+    pub counters: bool,
     /// Build the microkernel without seL4's debug calls and without words of its own about programs, as a seL4 for
     /// release: programs print through a driver of their own.
     #[arg(long)]
@@ -178,6 +184,9 @@ pub struct Run {
     /// The program's arguments.
     #[arg(last = true, value_name = "ARGS")]
     pub arguments: Vec<String>,
+    /// Boot words of the microkernel, which the book's chapter lists.
+    #[arg(long, value_name = "WORDS")]
+    pub words: Option<String>,
     /// The machine to boot.
     #[command(flatten)]
     pub machine: Machine,

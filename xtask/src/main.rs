@@ -57,7 +57,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
-use build::{DebugCalls, Domains, Harts, Variation};
+use build::{Counters, DebugCalls, Harts, Variation};
 use cli::{Arguments, Command};
 use context::{Context, Need};
 use workspace::Kernel;
@@ -118,7 +118,8 @@ fn run(arguments: &Arguments) -> Result<()> {
 fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
     let micro_only = [
         (arguments.several_harts, "--several-harts"),
-        (arguments.domains, "--domains"),
+        (arguments.words.is_some(), "--words"),
+        (arguments.counters, "--counters"),
         (arguments.no_debug_calls, "--no-debug-calls"),
         (arguments.sel4_layout, "--sel4-layout"),
     ];
@@ -131,9 +132,11 @@ fn build(context: &Context, arguments: &cli::Build) -> Result<()> {
         }
         Kernel::Micro => {
             let harts = if arguments.several_harts { Harts::Several } else { Harts::One };
-            let domains = if arguments.domains { Domains::Four } else { Domains::One };
+            // As long as this program, which builds once.
+            let words = arguments.words.clone().unwrap_or_default().leak();
+            let counters = if arguments.counters { Counters::Threads } else { Counters::None };
             let debug_calls = if arguments.no_debug_calls { DebugCalls::None } else { DebugCalls::All };
-            let variation = Variation { domains, debug_calls, ..Variation::new(harts) };
+            let variation = Variation { words, counters, debug_calls, ..Variation::new(harts) };
             let (_, products) = context.build_microkernel(variation)?;
             if arguments.sel4_layout {
                 println!("{}", sel4_layout::write(&products.kernel)?.display());

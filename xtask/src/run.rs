@@ -33,6 +33,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The machine cannot be built or started, fails, or does not end within its limit.
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
     let (toolchain, products, command_line) = match arguments.kernel {
+        Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
         Kernel::Unix => unix(context, arguments)?,
         Kernel::Micro => micro(context, arguments)?,
     };
@@ -80,7 +81,9 @@ fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products,
 /// Builds the microkernel: the root task takes the place of the archive.
 fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
     if !arguments.arguments.is_empty() {
-        bail!("a root task has no arguments: seL4's interface has no place for them");
+        bail!(
+            "a root task has no arguments: seL4's interface has no place for them; the kernel's boot words are given with --words"
+        );
     }
     // The name of a program of this workspace, or a file, which is checked before anything is built.
     let is_own = |name: &&String| {
@@ -95,7 +98,7 @@ fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products
     if let Some(file) = file.or(own.map(|name| context.workspace.products().join(name))) {
         products.initramfs = file;
     }
-    Ok((toolchain, products, String::new()))
+    Ok((toolchain, products, arguments.words.clone().unwrap_or_default()))
 }
 
 fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::board::Variant;
-use crate::build::{self, Checks, Products, Variation};
+use crate::build::{self, Checks, Counters, Products, Variation};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
@@ -424,8 +424,74 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     let products = kernel(&machine)?;
     let boots = Boots { context, toolchain, products: &products, machine };
     boots.part(findings, "refused starts", |boots, log| boots.refusals(log));
+    for told in TOLD {
+        let machine = cli::Machine { harts: Some(told.harts), ..boots.machine.clone() };
+        let variation = Variation { words: told.built_in, counters: told.counters, ..context.variation(&machine) };
+        let mut products = build::microkernel(&context.workspace, toolchain, &context.progress, variation)?;
+        products.initramfs = context.workspace.products().join(TOLD_PROGRAM);
+        let boots = Boots { context, toolchain, products: &products, machine };
+        boots.part(findings, told.name, |boots, log| boots.told(log, told));
+    }
     Ok(())
 }
+
+/// The root task that finds out what the microkernel was told.
+const TOLD_PROGRAM: &str = "micro-words";
+
+/// What the microkernel is told, and what its root task finds out.
+struct Told {
+    name: &'static str,
+    harts: u8,
+    counters: Counters,
+    built_in: &'static str,
+    words: &'static str,
+    /// Beginnings of the lines in which the root task says what it has found, without `told `.
+    found: &'static [&'static str],
+}
+
+const TOLD: &[Told] = &[
+    Told {
+        name: "a microkernel told nothing",
+        harts: 1,
+        counters: Counters::None,
+        built_in: "",
+        words: "",
+        found: &["root-cnode-bits=13 ", "domains=1", "calls=1", "error-text=", "cores=1"],
+    },
+    Told {
+        name: "a microkernel told everything",
+        harts: 1,
+        counters: Counters::None,
+        built_in: "",
+        words: "root-cnode-bits=17 untypeds=50 domains=16 schedule=0:2,15:1,7:3 tick-ms=1 slice=2 error-text=on \
+                benchmarks=calls release=16",
+        found: &[
+            "root-cnode-bits=17 ",
+            "untypeds=50",
+            "domains=16",
+            "schedule=0,7,15",
+            "calls=5",
+            "error-text=CNode_Delete: FailedLookup",
+            "cores=1",
+        ],
+    },
+    Told {
+        name: "a microkernel of 16 for several harts with domains",
+        harts: 4,
+        counters: Counters::None,
+        built_in: "",
+        words: "root-cnode-bits=20 domains=16 schedule=0:2,15:1,7:3 release=16",
+        found: &["root-cnode-bits=20 ", "domains=16", "schedule=0,7,15", "calls=2", "cores=4"],
+    },
+    Told {
+        name: "a microkernel with words built in",
+        harts: 1,
+        counters: Counters::Threads,
+        built_in: "root-cnode-bits=12 untypeds=60 benchmarks=utilisation",
+        words: "untypeds=55",
+        found: &["root-cnode-bits=12 ", "untypeds=55", "domains=1", "calls=10", "utilisation=counted", "error-text="],
+    },
+];
 
 /// A start that the microkernel must refuse.
 struct Refusal {
@@ -433,6 +499,7 @@ struct Refusal {
     root_task: Vec<u8>,
     harts: u8,
     memory: &'static str,
+    words: &'static str,
     /// Part of the line with its reason.
     says: &'static str,
 }
@@ -446,7 +513,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
         content
     };
     let damaged = "its file is damaged, or no ELF file";
-    let root_task = |name, root_task, says| Refusal { name, root_task, harts: 1, memory: MEMORY, says };
+    let root_task = |name, root_task, says| Refusal { name, root_task, harts: 1, memory: MEMORY, words: "", says };
     vec![
         root_task("no root task", Vec::new(), "there is no root task"),
         root_task("a text", b"#!/bin/sh\necho this is no program\n".repeat(200), damaged),
@@ -481,6 +548,26 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
             name: "too little memory",
             memory: "6M",
             ..root_task("", good.to_vec(), "lies outside of the memory that it lists")
+        },
+        Refusal {
+            name: "a boot word that there is not",
+            words: "root-cnode=17",
+            ..root_task("", good.to_vec(), "the boot word `root-cnode=17` is refused: there is no such word")
+        },
+        Refusal {
+            name: "more domains than there can be",
+            words: "domains=17",
+            ..root_task("", good.to_vec(), "its value is no number from 1 to 16")
+        },
+        Refusal {
+            name: "a capability space that is too small",
+            words: "root-cnode-bits=8",
+            ..root_task("", good.to_vec(), "the root task's capabilities do not fit into its capability space")
+        },
+        Refusal {
+            name: "a capability space that is larger than the memory",
+            words: "root-cnode-bits=24",
+            ..root_task("", good.to_vec(), "there is not enough memory")
         },
         Refusal {
             name: "more harts than configured",
@@ -600,16 +687,44 @@ impl Boots<'_> {
         })
     }
 
+    /// Boots the root task that finds out what the microkernel was told, and compares that with what it was.
+    fn told(&self, log: &Path, told: &Told) -> Result<(Tally, Vec<String>)> {
+        let mut lines = Vec::new();
+        let mut guest = self.start(log, &self.products.kernel, told.words.into())?;
+        guest.wait_for("what the root task finds", SILENCE_LIMIT, |line| {
+            lines.extend(line.strip_prefix("told ").map(str::to_string));
+            line.ends_with("0 failed").then_some(())
+        })?;
+        guest.wait_for_end(END_LIMIT)?;
+        let mut tally = Tally::default();
+        let mut failures = Vec::new();
+        for expected in told.found {
+            let name = expected.split_once('=').map_or(*expected, |(name, _)| name);
+            let found = lines.iter().find(|line| line.starts_with(&format!("{name}=")));
+            // A value that is followed by more ends with a space; every other one is the whole line.
+            let is_right =
+                found.is_some_and(|line| line == expected || expected.ends_with(' ') && line.starts_with(expected));
+            println!("test told {expected} ... {}", if is_right { "ok" } else { "FAILED" });
+            if is_right {
+                tally.passed += 1;
+            } else {
+                tally.failed += 1;
+                failures.push(format!("the kernel was told {expected}, and the root task found {found:?}"));
+            }
+        }
+        Ok((tally, failures))
+    }
+
     /// Boots the microkernel where it cannot start: it must report that in a line, and end the machine as failed.
     fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         let good = std::fs::read(&self.products.initramfs)
             .with_context(|| format!("cannot read {}", self.products.initramfs.display()))?;
-        for Refusal { name, root_task, harts, memory, says } in refusals(&good) {
+        for Refusal { name, root_task, harts, memory, words, says } in refusals(&good) {
             let file = self.context.workspace.products().join("broken-root-task");
             std::fs::write(&file, root_task).with_context(|| format!("cannot write {}", file.display()))?;
-            let mut configuration = self.context.configuration(self.products, &self.machine, String::new());
+            let mut configuration = self.context.configuration(self.products, &self.machine, words.into());
             configuration.initramfs = file;
             configuration.harts = harts;
             configuration.memory = memory.into();

@@ -5,10 +5,11 @@
 use std::fmt::Write as _;
 
 use abi_sel4::call::Group;
+use abi_sel4::debug_call::{Benchmarks, Build, Debugging, Release};
 use abi_sel4::invocation::Word;
 use abi_sel4::{
-    CapabilityTag, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, asynchronous, boot,
-    registers,
+    CapabilityTag, DebugCall, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, asynchronous,
+    boot, registers,
 };
 
 #[allow(dead_code)] // The test has a main function of its own.
@@ -29,6 +30,7 @@ pub fn page() -> String {
          | number | call | arguments | |\n|---|---|---|---|\n",
     );
     write_system_calls(&mut page);
+    write_debug_calls(&mut page);
     write_invocations(&mut page);
     write_asynchronous_invocations(&mut page);
     write_errors(&mut page);
@@ -42,8 +44,6 @@ fn write_system_calls(page: &mut String) {
     for &call in SystemCall::ALL {
         let group = match call.group() {
             Group::Interface => "",
-            Group::Printing => " (In kernels that print.)",
-            Group::Debugging => " (In debugging kernels.)",
             Group::Own => " (Not in seL4.)",
         };
         let description = without_links(call.description());
@@ -53,6 +53,34 @@ fn write_system_calls(page: &mut String) {
             call.number(),
             call.name(),
             list(call.arguments())
+        );
+    }
+}
+
+fn write_debug_calls(page: &mut String) {
+    let build =
+        |release, cores| Build { release, cores, debugging: Debugging::On, benchmarks: Benchmarks::Utilisation };
+    let builds = [
+        build(Release::Fifteen, Numbering::Uniprocessor),
+        build(Release::Fifteen, Numbering::Multiprocessor),
+        build(Release::Sixteen, Numbering::Uniprocessor),
+        build(Release::Sixteen, Numbering::Multiprocessor),
+    ];
+    *page += "\n## Calls for debugging and measuring\n\n\
+             A kernel has those that it was configured with, and gives their numbers from -9 downwards without a gap. The columns are \
+             the numbers in a kernel that has all of them: of 15.0.0 for one core and for several, then of 16.0.0. Nothing else in this \
+             interface differs between the two releases.\n\n\
+             | 15, one | 15, several | 16, one | 16, several | call | arguments | in | |\n|---|---|---|---|---|---|---|---|\n";
+    for &call in DebugCall::ALL {
+        let numbers = builds.map(|build| call.number(build).map_or("-".into(), |number| number.to_string()));
+        let _ = writeln!(
+            page,
+            "| {} | `{}` | {} | {} | {} |",
+            numbers.join(" | "),
+            call.name(),
+            list(call.arguments()),
+            call.presence().description(),
+            without_links(call.description()),
         );
     }
 }

@@ -123,7 +123,7 @@ pub struct BootInfo {
     pub domain: u64,
     /// Untyped capabilities.
     pub untyped: SlotRegion,
-    /// Descriptions of these capabilities, in the same order.
+    /// What they are, in the same order. Programs of seL4 have compiled in how many there can be: this is the most.
     pub untyped_list: [UntypedDescription; MAXIMUM_BOOT_UNTYPEDS],
 }
 
@@ -147,7 +147,7 @@ pub struct ChunkHeader {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<BootInfo>() == 3848);
+    assert!(size_of::<BootInfo>() == 4088);
     assert!(size_of::<BootInfo>() <= EXTRA_OFFSET);
     assert!(offset_of!(BootInfo, ipc_buffer) == 32);
     assert!(offset_of!(BootInfo, empty) == 40);

@@ -1,4 +1,5 @@
-//! System calls: eight of the interface, and those of debugging builds.
+//! System calls: eight of the interface, two of this project's kernel, and those of builds for debugging or measuring,
+//! whose numbers depend on the build ([`debug_call`](crate::debug_call)).
 //!
 //! # Registers
 //!
@@ -10,19 +11,15 @@
 //! | `a2` … `a5` | the first four message registers | those of the received message, as far as it is long |
 //!
 //! The other message registers lie in the [`IpcBuffer`](crate::IpcBuffer). All other registers are preserved, and
-//! compiled programs rely on more: yielding and the debug calls change no register but the result of
-//! [`SystemCall::DebugCapIdentify`]; sending changes none; receiving from a notification changes `a0` only; and
-//! receiving a message of *n* words writes the first *n* of `a2` … `a5` only.
+//! compiled programs rely on more: yielding and the debug calls change no register but their result, in `a0`; sending
+//! changes none; receiving from a notification changes `a0` only; and receiving a message of *n* words writes the first
+//! *n* of `a2` … `a5` only.
 
 /// Kernels that have a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Part of the interface, in every build of the kernel.
     Interface,
-    /// In kernels that print.
-    Printing,
-    /// In kernels that are built for debugging.
-    Debugging,
     /// In this project's kernel only.
     Own,
 }
@@ -95,20 +92,6 @@ system_calls! {
     Yield = -7 () Interface;
     /// Receives a message or a signal if one is there; otherwise the badge is zero.
     NBRecv = -8 (source) Interface;
-    /// Writes a character to the console.
-    DebugPutChar = -9 (character) Printing;
-    /// Writes the scheduler's state of each thread to the console.
-    DebugDumpScheduler = -10 () Printing;
-    /// Stops the machine.
-    DebugHalt = -11 () Debugging;
-    /// Returns the [`CapabilityTag`](crate::CapabilityTag) of a capability in `a0`.
-    DebugCapIdentify = -12 (capability) Debugging;
-    /// Writes all capabilities to the console.
-    DebugSnapshot = -13 () Debugging;
-    /// Gives a thread the name that lies in the IPC buffer's message, ended with NUL.
-    DebugNameThread = -14 (thread) Debugging;
-    /// Sends an interprocessor interrupt to a core.
-    DebugSendIPI = -15 (target, interrupt) Debugging;
     /// Makes the kernel carry out the requests in the calling thread's SyscallBuffer; `a0` is 0 then, or 1 if it has
     /// none. Changes no other register.
     WakeSyscallHandler = -64 () Own;

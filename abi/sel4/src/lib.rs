@@ -6,8 +6,9 @@
 //! (decoders, names in traces, the reference page) is derived.
 //!
 //! seL4's numbers depend on its configuration. This crate fixes the one compiled into user programs: 64-bit words, page
-//! tables of three levels, an FPU, no hardware breakpoints, no benchmark calls. The one choice that remains, whether
-//! the kernel was built for several cores, shifts the invocation labels and is a value: [`Numbering`].
+//! tables of three levels, an FPU, no hardware breakpoints. Two choices remain, and are values: [`Numbering`] says
+//! whether the kernel was built for several cores, which shifts the invocation labels, and [`debug_call::Build`] which
+//! calls for debugging and measuring there are, in which release.
 //!
 //! Names follow the manual, written out: its "CPtr" is a capability pointer, its "CNode" keeps its name.
 #![no_std]
@@ -17,6 +18,7 @@ pub mod asynchronous;
 pub mod boot;
 pub mod call;
 pub mod configuration;
+pub mod debug_call;
 pub mod error;
 pub mod fault;
 pub mod invocation;
@@ -26,6 +28,7 @@ pub mod registers;
 
 pub use boot::{BootInfo, SlotRegion, UntypedDescription};
 pub use call::SystemCall;
+pub use debug_call::DebugCall;
 pub use error::{Error, FailedLookup, InvocationError, LookupFailure, Operand};
 pub use fault::Fault;
 pub use invocation::{Invocation, Numbering};

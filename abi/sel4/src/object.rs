@@ -84,7 +84,7 @@ impl ObjectType {
 }
 
 numbered! {
-    /// Kinds of capabilities, with the numbers that [`DebugCapIdentify`](crate::SystemCall::DebugCapIdentify) returns.
+    /// Kinds of capabilities, with the numbers that [`DebugCapIdentify`](crate::DebugCall::DebugCapIdentify) returns.
     CapabilityTag:
     /// An empty slot.
     Null = 0;

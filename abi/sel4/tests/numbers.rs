@@ -17,13 +17,6 @@ fn system_calls() {
         (-6, "Reply"),
         (-7, "Yield"),
         (-8, "NBRecv"),
-        (-9, "DebugPutChar"),
-        (-10, "DebugDumpScheduler"),
-        (-11, "DebugHalt"),
-        (-12, "DebugCapIdentify"),
-        (-13, "DebugSnapshot"),
-        (-14, "DebugNameThread"),
-        (-15, "DebugSendIPI"),
         // Not seL4's.
         (-64, "WakeSyscallHandler"),
         (-65, "ReturnFromUserInterrupt"),
@@ -33,6 +26,58 @@ fn system_calls() {
     for number in -300..300 {
         let known = expected.iter().any(|&(expected, _)| expected == number);
         assert_eq!(SystemCall::from_number(number).map(SystemCall::number), known.then_some(number));
+    }
+}
+
+#[test]
+fn calls_for_debugging_and_measuring() {
+    use debug_call::{Benchmarks, Build, Debugging, Release};
+    let names = |release, cores, debugging, benchmarks| {
+        let build = Build { release, cores, debugging, benchmarks };
+        let names: Vec<_> = (9..40).map_while(|number| DebugCall::from_number(-number, build)).collect();
+        for (place, call) in names.iter().enumerate() {
+            assert_eq!(call.number(build), Some(-9 - place as isize));
+        }
+        for number in [isize::MIN, -40, -8, -1, 0, 9, isize::MAX] {
+            assert_eq!(DebugCall::from_number(number, build), None);
+        }
+        names.iter().map(|call| call.name()).collect::<Vec<_>>()
+    };
+    let printing = ["DebugPutChar", "DebugDumpScheduler"];
+    let debugging = ["DebugHalt", "DebugCapIdentify", "DebugSnapshot", "DebugNameThread"];
+    let measuring = [
+        "BenchmarkFlushCaches",
+        "BenchmarkResetLog",
+        "BenchmarkFinalizeLog",
+        "BenchmarkSetLogBuffer",
+        "BenchmarkNullSyscall",
+    ];
+    let utilisation = ["BenchmarkGetThreadUtilisation", "BenchmarkResetThreadUtilisation"];
+    let all_threads = ["BenchmarkDumpAllThreadsUtilisation", "BenchmarkResetAllThreadsUtilisation"];
+    let [one, several] = [Numbering::Uniprocessor, Numbering::Multiprocessor];
+    let common: Vec<_> = printing.into_iter().chain(debugging).collect();
+    for (release, cores, own) in [
+        (Release::Fifteen, one, &["DebugSendIPI"][..]),
+        (Release::Fifteen, several, &["DebugSendIPI"]),
+        (Release::Sixteen, one, &[]),
+        (Release::Sixteen, several, &["DebugSendIPI", "DebugGetThreadAffinity"]),
+    ] {
+        let debugging = [&common[..], own].concat();
+        assert_eq!(names(release, cores, Debugging::On, Benchmarks::Off), debugging);
+        assert_eq!(names(release, cores, Debugging::On, Benchmarks::Calls), [&debugging[..], &measuring].concat());
+        assert_eq!(
+            names(release, cores, Debugging::On, Benchmarks::Utilisation),
+            [&debugging[..], &measuring, &utilisation, &all_threads].concat()
+        );
+        assert!(names(release, cores, Debugging::Off, Benchmarks::Off).is_empty());
+        assert_eq!(names(release, cores, Debugging::Off, Benchmarks::Calls), measuring);
+        assert_eq!(
+            names(release, cores, Debugging::Off, Benchmarks::Utilisation),
+            [&measuring[..], &utilisation].concat()
+        );
+    }
+    for (place, call) in DebugCall::ALL.iter().enumerate().take(common.len()) {
+        assert_eq!(call.fixed_number(), -9 - place as isize);
     }
 }
 

@@ -432,6 +432,11 @@ pub fn set_panic_writer(_writer: fn(&[u8])) {}
 /// Does nothing: the fake machine has no guest interrupt files.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
+/// The calling hart's cycle counter: the fake machine's time.
+pub fn cycles() -> u64 {
+    current().0.state().now
+}
+
 /// Returns the interrupts that are pending on the calling hart.
 pub fn pending() -> Interrupts {
     let (simulation, hart) = current();

@@ -126,6 +126,8 @@ _start_loaded:
     lla     t1, {first}
     li      t2, 1
     sw      t2, 0(t1)
+    lla     t1, {loaded}
+    sw      t2, 0(t1)
     sd      a0, 0(t0)
     sd      a1, 8(t0)
     sd      a2, 16(t0)
@@ -185,6 +187,7 @@ _start_hart:
     image_virtual_pointer = sym IMAGE_VIRTUAL,
     image_physical_pointer = sym IMAGE_PHYSICAL,
     loader = sym LOADER,
+    loaded = sym LOADED,
     sv39 = const SV39,
     boot_tables = sym BOOT_TABLES,
     stacks = sym hart::HART_STACKS,
@@ -223,7 +226,12 @@ static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
 /// Physical link address of the image.
 static IMAGE_PHYSICAL: ImageVirtual = ImageVirtual(&raw const __image_physical);
 
-/// Registers a0 to a3 as passed by a loader that turned paging on; zeros if there was none.
+/// 1 if a loader that turned paging on has entered the kernel.
+// SAFETY: as for `FIRST`.
+#[unsafe(link_section = ".data.loaded")]
+static LOADED: AtomicU32 = AtomicU32::new(0);
+
+/// Registers a0 to a3 as passed by that loader.
 static LOADER: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 #[repr(transparent)]
@@ -388,7 +396,7 @@ pub struct LoaderArguments {
 /// Returns the loader's arguments; `None` if firmware entered the kernel directly.
 pub fn loader_arguments() -> Option<LoaderArguments> {
     let [image_start, image_end, physical_offset, entry] = [0, 1, 2, 3].map(|index: usize| LOADER[index].load(Relaxed));
-    (image_end != 0).then_some(LoaderArguments { image_start, image_end, physical_offset, entry })
+    (LOADED.load(Relaxed) != 0).then_some(LoaderArguments { image_start, image_end, physical_offset, entry })
 }
 
 /// Returns the virtual addresses of the kernel image: first byte, and first byte behind.

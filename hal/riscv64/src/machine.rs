@@ -102,6 +102,12 @@ pub fn set_doorbell(hart: usize, window: &Window) {
     DOORBELLS[hart].store(window.address(), Relaxed);
 }
 
+/// The hart's cycle counter.
+#[inline(always)]
+pub fn cycles() -> u64 {
+    read_csr!(csr::CYCLE)
+}
+
 /// Returns the interrupts that are pending on this hart.
 #[inline(always)]
 pub fn pending() -> Interrupts {
@@ -211,6 +217,7 @@ impl Machine for Riscv64 {
         }
     }
 
+    #[inline(always)]
     unsafe fn activate(root_ppn: u64, asid: u16) {
         guest::deactivate();
         // SAFETY: the caller's promise.

@@ -46,7 +46,7 @@ use ring::{Consumer, Producer};
 use crate::invocation::{Arguments, NUMBERING, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{self, message_register, set_message_register};
-use crate::node::{Action, Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, Next, Ready};
+use crate::node::{Action, Handlers, MAXIMUM_NODES, Next, Ready};
 use crate::{console, cspace, derivation};
 
 /// The largest number of requests in one turn of a handler.
@@ -296,8 +296,8 @@ impl Kernel {
         }
     }
 
-    fn handlers_of(&self, thread: Ref<Tcb>) -> &Ready<Handlers> {
-        &self.handlers[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
+    fn handlers_of(&self, thread: Ref<Tcb>) -> Ready<'_, Handlers> {
+        self.handlers.of(thread.domain.get())
     }
 
     /// Changes an attribute of a thread that determines the place of its handler in the queue.
@@ -366,7 +366,7 @@ impl Kernel {
 
     /// Returns the most important handler that no hart runs.
     fn best_handler(&self) -> Option<Ref<Tcb>> {
-        let handlers = &self.handlers[self.domains.index()];
+        let handlers = self.handlers.of(self.domains.current());
         handlers.highest().and_then(|priority| handlers.first(priority))
     }
 

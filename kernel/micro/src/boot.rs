@@ -10,16 +10,16 @@ use abi_sel4::{configuration, object};
 use elf::ElfBytes;
 use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;
-use hal_api::{Machine as _, Virtualisation as _};
+use hal_api::{BootInformation, Machine as _, Virtualisation as _};
 use heapless::Vec;
 use objects::{
-    AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, Ref, Slot, Tcb, ThreadState, VirtualRights,
-    VirtualRoot, Words, claim, claim_slice, clear, copy_in, frame_words, own,
+    AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, PriorityQueues, Ref, Slot, Tcb, ThreadState,
+    VirtualRights, VirtualRoot, Words, claim, claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
 
+use crate::configuration::Configuration;
 use crate::kernel::Kernel;
-use crate::node::TICKS_IN_A_TURN;
 use crate::state::{IRQ_SLOTS, Period};
 use crate::{KERNEL, asynchronous, derivation, vspace};
 
@@ -28,10 +28,6 @@ const PAGE: u64 = 1 << object::PAGE_BITS;
 const THREAD_SIZE: u64 = 1 << object::TCB_BITS;
 /// Size of a slot in bytes.
 const SLOT_SIZE: u64 = 1 << object::SLOT_BITS;
-/// Logarithm of the number of slots of the root CNode.
-const CNODE_BITS: u8 = configuration::ROOT_CNODE_SIZE_BITS as u8;
-/// Size of the root CNode in bytes.
-const CNODE_SIZE: u64 = SLOT_SIZE << CNODE_BITS;
 /// The identifier of the first address space.
 const FIRST_ASID: u16 = 1;
 /// Logarithms of the possible sizes of untyped memory.
@@ -53,6 +49,22 @@ pub enum Failure {
     NoMemory,
     /// The root CNode has too few slots for the capabilities.
     NoSlots,
+    /// A loader has put nothing into memory.
+    NothingLoaded,
+    /// The root task lies where something else does.
+    Overlap {
+        /// Its first byte, and the first behind.
+        root: (u64, u64),
+        /// The other.
+        what: &'static str,
+        /// The other's first byte, and the first behind.
+        place: (u64, u64),
+    },
+    /// The root task lies where no memory is that the kernel may use.
+    NotMemory {
+        /// Its first byte, and the first behind.
+        root: (u64, u64),
+    },
 }
 
 impl fmt::Display for Failure {
@@ -63,6 +75,17 @@ impl fmt::Display for Failure {
             }
             Failure::NotAnExecutable(reason) => write!(formatter, "the root task cannot be started: {reason}"),
             Failure::NoMemory => formatter.write_str("there is not enough memory for the root task"),
+            Failure::NothingLoaded => formatter.write_str("the loader has put no root task into memory"),
+            Failure::Overlap { root, what, place } => write!(
+                formatter,
+                "the root task at {:#x} to {:#x} overlaps {what} at {:#x} to {:#x}",
+                root.0, root.1, place.0, place.1
+            ),
+            Failure::NotMemory { root } => write!(
+                formatter,
+                "the root task at {:#x} to {:#x} is not all in memory that the kernel may use",
+                root.0, root.1
+            ),
             Failure::NoSlots => {
                 formatter.write_str("the root task's capabilities do not fit into its capability space")
             }
@@ -136,6 +159,7 @@ impl Free {
 /// The root CNode while it is filled.
 struct Space {
     slots: Ref<Slot>,
+    bits: u8,
     next: u64,
 }
 
@@ -148,7 +172,7 @@ impl Space {
     }
 
     fn push(&mut self, capability: Capability) -> Result<(), Failure> {
-        if self.next >= 1 << configuration::ROOT_CNODE_SIZE_BITS {
+        if self.next >= 1 << self.bits {
             return Err(Failure::NoSlots);
         }
         self.put(self.next, capability);
@@ -285,24 +309,53 @@ fn kept(description: &Description) -> Vec<(u64, u64), 8> {
     kept
 }
 
+/// Checks that a root task lies in memory, and where nothing else is.
+fn check_place(root: (u64, u64), memory: &[(u64, u64)], taken: &[(&'static str, (u64, u64))]) -> Result<(), Failure> {
+    if root.0 >= root.1 {
+        return Err(Failure::NothingLoaded);
+    }
+    for &(what, place) in taken {
+        if root.0 < place.1 && place.0 < root.1 {
+            return Err(Failure::Overlap { root, what, place });
+        }
+    }
+    if !memory.iter().any(|range| range.0 <= root.0 && root.1 <= range.1) {
+        return Err(Failure::NotMemory { root });
+    }
+    Ok(())
+}
+
 /// Creates the root task of this machine and its capabilities. `nodes` harts will run.
 ///
 /// # Errors
 /// [`Failure`]; the machine cannot be used then.
-pub fn start(description: &Description, root: RootTask, device_tree: &[u8], nodes: usize) -> Result<(), Failure> {
+pub fn start(
+    description: &Description,
+    boot: &BootInformation,
+    root: RootTask,
+    nodes: usize,
+    configuration: &Configuration,
+) -> Result<(), Failure> {
     let memory = &description.memory;
+    let tree = (boot.device_tree_address, boot.device_tree_address + boot.device_tree.len() as u64);
+    let taken = [("the kernel", boot.image), ("the device tree", tree)];
+    match (root, description.initial_files) {
+        (RootTask::Loaded { start, end, .. }, _) | (RootTask::File(_), Some((start, end))) => {
+            check_place((start, end), memory, &taken)?;
+        }
+        (RootTask::File(_), None) => {}
+    }
     objects::permit(memory.first().map_or(0, |range| range.0), memory.last().map_or(0, |range| range.1));
     let kernel = KERNEL.lock();
     kernel.node_count.set(nodes);
-    let ticks_in_second = description.timebase_frequency;
-    kernel.tick_length.set((ticks_in_second * configuration::TICK_MILLISECONDS as u64 / 1000).max(1));
+    kernel.tick_length.set((description.timebase_frequency * configuration.tick_ms / 1000).max(1));
     let mut devices = Regions::new();
     let _ = devices.push((0, configuration::DEVICE_TOP));
     let mut devices = Free { regions: devices };
     for &(start, end) in description.not_devices.iter().chain(&kept(description)) {
         devices.remove(start, end);
     }
-    build(&kernel, &description.free_memory, &devices.regions, root, device_tree)
+    build(&kernel, &description.free_memory, &devices.regions, root, boot.device_tree, configuration)
 }
 
 /// The first objects and pages, by their physical addresses.
@@ -320,14 +373,21 @@ struct Objects {
 
 impl Objects {
     /// Allocates the objects, and each hart's objects. The largest come first, so that alignment wastes nothing.
-    fn take(kernel: &Kernel, free: &mut Free, extra_size: u64) -> Result<Objects, Failure> {
-        let cnode = claim_slice(free.take(CNODE_SIZE, CNODE_SIZE)?, 1 << CNODE_BITS);
+    fn take(
+        kernel: &Kernel,
+        free: &mut Free,
+        extra_size: u64,
+        configuration: &Configuration,
+    ) -> Result<Objects, Failure> {
+        let cnode_size = SLOT_SIZE << configuration.root_cnode_bits;
+        let cnode = claim_slice(free.take(cnode_size, cnode_size)?, 1 << configuration.root_cnode_bits);
         let irq_slots = claim_slice(free.take(IRQ_SLOTS * SLOT_SIZE, PAGE)?, IRQ_SLOTS);
         let pool = claim(free.take(PAGE, PAGE)?);
         let table = claim(free.take(PAGE, PAGE)?);
         let tcb = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
         let buffer = free.take(PAGE, PAGE)?;
-        for node in &kernel.nodes {
+        take_queues(kernel, free, configuration.domains)?;
+        for node in &kernel.nodes[..kernel.node_count.get()] {
             let proxy = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
             asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
             node.proxy.set(Some(proxy));
@@ -339,6 +399,21 @@ impl Objects {
         let extra = if extra_size > 0 { free.take(extra_size, PAGE)? } else { 0 };
         Ok(Objects { cnode, irq_slots, pool, table, tcb, buffer, information, extra })
     }
+}
+
+/// Takes memory for the queues of each domain: those of threads, for each hart, and those of handlers.
+fn take_queues(kernel: &Kernel, free: &mut Free, domains: u8) -> Result<(), Failure> {
+    const SIZE: u64 = size_of::<PriorityQueues>() as u64;
+    let sets = kernel.node_count.get() as u64 + 1;
+    let start = free.take((SIZE * sets * u64::from(domains)).next_multiple_of(PAGE), PAGE)?;
+    for domain in 0..domains {
+        let queues = |set: u64| claim(start + SIZE * (u64::from(domain) * sets + set));
+        kernel.handlers.set(domain.into(), queues(0));
+        for (node, set) in kernel.nodes[..kernel.node_count.get()].iter().zip(1..) {
+            node.ready.set(domain.into(), queues(set));
+        }
+    }
+    Ok(())
 }
 
 /// Virtual addresses in the root task: its image, the IPC buffer, the boot information, and the extra boot information.
@@ -393,21 +468,23 @@ pub(crate) fn build(
     devices: &[(u64, u64)],
     root: RootTask,
     device_tree: &[u8],
+    configuration: &Configuration,
 ) -> Result<(), Failure> {
+    let cnode_bits = configuration.root_cnode_bits;
     let mut free = Free::new(free_memory);
     let image = place(root, &mut free)?;
     let extra_length = if device_tree.is_empty() { 0 } else { CHUNK_HEADER + device_tree.len() as u64 };
     let extra_size = extra_length.next_multiple_of(PAGE);
-    let objects = Objects::take(kernel, &mut free, extra_size)?;
+    let objects = Objects::take(kernel, &mut free, extra_size, configuration)?;
     let addresses = Addresses::of(&image, extra_size)?;
 
     vspace::copy_kernel_half(objects.table);
     objects.pool.roots[usize::from(FIRST_ASID)].set(Some(objects.table));
     kernel.asid_pools[0].set(Some(objects.pool));
-    let mut space = Space { slots: objects.cnode, next: fixed::FIRST_FREE as u64 };
+    let mut space = Space { slots: objects.cnode, bits: cnode_bits, next: fixed::FIRST_FREE as u64 };
     let ranges = fill_address_space(&mut space, &mut free, &image, &objects, &addresses)?;
     let own = put_fixed(&space, &objects, &addresses);
-    let untyped = give_memory(&mut space, objects.information, devices, &free.regions)?;
+    let untyped = give_memory(&mut space, objects.information, devices, &free.regions, configuration.untypeds)?;
 
     let put = |index, value| put(objects.information, index, value);
     let put_range = |index, range| put_range(objects.information, index, range);
@@ -415,24 +492,40 @@ pub(crate) fn build(
     put(word::NODE, 0);
     put(word::NODES, kernel.node_count.get() as u64);
     put(word::IPC_BUFFER, addresses.buffer);
-    put_range(word::EMPTY, (space.next, 1 << CNODE_BITS));
+    put_range(word::EMPTY, (space.next, 1 << cnode_bits));
     put_range(word::IMAGE_FRAMES, ranges.image);
     put_range(word::IMAGE_PAGING, ranges.paging);
     put_range(word::EXTRA_PAGES, ranges.extra);
-    put(word::CNODE_BITS, u64::from(CNODE_BITS));
-    put(word::DOMAIN, 0);
+    put(word::CNODE_BITS, u64::from(cnode_bits));
+    put(word::DOMAIN, configuration.schedule.first().map_or(0, |period| period.domain.into()));
     put_range(word::UNTYPED, untyped);
     if extra_length > 0 {
         write_device_tree(objects.extra, device_tree);
         debug_assert_eq!(addresses.extra, addresses.information + EXTRA_OFFSET as u64);
     }
 
+    configure(kernel, configuration);
     prepare_thread(kernel, &objects, &addresses, &own, image.entry);
     kernel.interrupts.set_slots(objects.irq_slots);
     kernel.root.set(Some(own.root));
-    kernel.domains.set_period(0, Period { domain: 0, ticks: u64::MAX >> 8 });
     kernel.node().current.set(Some(objects.tcb));
     Ok(())
+}
+
+/// Sets what the boot words decide and programs see later.
+fn configure(kernel: &Kernel, configuration: &Configuration) {
+    kernel.turn.set(configuration.slice);
+    kernel.error_text.set(configuration.error_text);
+    kernel.calls.set(configuration.calls);
+    kernel.domains.set_known(configuration.domains);
+    kernel.domains.set_period(0, Period { domain: 0, ticks: Period::EVER });
+    for (index, &period) in configuration.schedule.iter().enumerate() {
+        kernel.domains.set_period(index, period);
+    }
+    if !configuration.schedule.is_empty() {
+        kernel.domains.start_at(0);
+        kernel.note_domain();
+    }
 }
 
 /// Maps the root task's memory, and puts capabilities to page tables, extra boot information and image into its slots,
@@ -479,7 +572,7 @@ struct OwnSlots {
 
 /// Puts the initial capabilities into their fixed slots.
 fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlots {
-    let guard_bits = object::WORD_BITS as u8 - CNODE_BITS;
+    let guard_bits = object::WORD_BITS as u8 - space.bits;
     let put = |index: usize, capability| space.put(index as u64, capability);
     put(fixed::THREAD, Capability::Thread { tcb: objects.tcb });
     put(fixed::IRQ_CONTROL, Capability::IrqControl);
@@ -488,7 +581,7 @@ fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlot
     put(fixed::BOOT_INFO, page(objects.information, addresses.information));
     put(fixed::DOMAIN, Capability::Domain);
     OwnSlots {
-        root: put(fixed::CNODE, Capability::CNode { slots: objects.cnode, radix: CNODE_BITS, guard_bits, guard: 0 }),
+        root: put(fixed::CNODE, Capability::CNode { slots: objects.cnode, radix: space.bits, guard_bits, guard: 0 }),
         table: put(fixed::ADDRESS_SPACE, Capability::PageTable { table: objects.table, mapping: mapping(0) }),
         buffer: put(fixed::IPC_BUFFER, page(objects.buffer, addresses.buffer)),
     }
@@ -501,6 +594,7 @@ fn give_memory(
     information: u64,
     devices: &[(u64, u64)],
     ordinary: &[(u64, u64)],
+    limit: usize,
 ) -> Result<(u64, u64), Failure> {
     let first = space.next;
     let mut count = 0;
@@ -511,7 +605,7 @@ fn give_memory(
             // The largest power of two that is aligned and fits.
             let aligned = if at == 0 { *UNTYPED_BITS.end() } else { at.trailing_zeros() };
             let bits = aligned.min((to - at).ilog2()).min(*UNTYPED_BITS.end());
-            if bits < *UNTYPED_BITS.start() || count == configuration::MAXIMUM_BOOT_UNTYPEDS {
+            if bits < *UNTYPED_BITS.start() || count == limit {
                 break;
             }
             // Ordinary memory counts as used, so that it is cleared before the first objects.
@@ -545,7 +639,8 @@ fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slo
     tcb.fault_pc.set(entry);
     tcb.priority.set(configuration::MAXIMUM_PRIORITY as u8);
     tcb.maximum_priority.set(configuration::MAXIMUM_PRIORITY as u8);
-    tcb.time_slice.set(TICKS_IN_A_TURN);
+    tcb.time_slice.set(kernel.turn.get());
+    tcb.domain.set(kernel.domains.current());
     kernel.prepare_reply(tcb);
     tcb.set_state_word(ThreadState::Running);
 }
@@ -558,4 +653,35 @@ pub fn join() {
     let kernel = KERNEL.enter(Machine::hart());
     kernel.start_ticks();
     Machine::synchronise_instructions(hal_api::HartSet::EMPTY.with(Machine::hart()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: [(u64, u64); 2] = [(0x8000_0000, 0x8010_0000), (0x8020_0000, 0x9000_0000)];
+    const TAKEN: [(&str, (u64, u64)); 2] =
+        [("the kernel", (0x8020_0000, 0x8030_0000)), ("the device tree", (0x8100_0000, 0x8100_4000))];
+
+    fn complaint(start: u64, end: u64) -> String {
+        check_place((start, end), &MEMORY, &TAKEN).map_or_else(|failure| failure.to_string(), |()| "none".into())
+    }
+
+    #[test]
+    fn a_root_task_lies_in_memory_that_is_free() {
+        assert_eq!(complaint(0x8030_0000, 0x8100_0000), "none");
+        assert_eq!(complaint(0x8100_4000, 0x9000_0000), "none");
+        assert_eq!(complaint(0, 0), "the loader has put no root task into memory");
+        assert_eq!(complaint(0x8030_0000, 0x8030_0000), "the loader has put no root task into memory");
+        for (start, end) in [(0x8020_0000, 0x8020_1000), (0x802f_f000, 0x8040_0000), (0x8000_0000, 0x8040_0000)] {
+            assert_eq!(
+                complaint(start, end),
+                format!("the root task at {start:#x} to {end:#x} overlaps the kernel at 0x80200000 to 0x80300000")
+            );
+        }
+        assert!(complaint(0x8030_0000, 0x8100_0001).contains("overlaps the device tree at 0x81000000 to 0x81004000"));
+        for (start, end) in [(0x800f_f000, 0x8010_1000), (0x8fff_0000, 0x9000_1000), (0x1000, 0x2000)] {
+            assert!(complaint(start, end).contains("is not all in memory that the kernel may use"));
+        }
+    }
 }

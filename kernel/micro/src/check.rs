@@ -85,7 +85,7 @@ impl Kernel {
             let asid = node.asid.get();
             assert!(asid == 0 || self.root_of(asid).is_some(), "a hart uses a deleted address space");
         }
-        for handlers in &self.handlers {
+        for handlers in self.handlers.iter() {
             handlers
                 .check(|thread| assert_eq!(thread.handler.state(), HandlerState::Queued, "a handler is not queued"));
         }
@@ -323,7 +323,7 @@ fn check_notification(notification: Ref<Notification>) {
     });
 }
 
-impl<Kind: Links> Ready<Kind> {
+impl<Kind: Links> Ready<'_, Kind> {
     /// Calls `look` with each thread.
     fn check(&self, look: impl Fn(Ref<Tcb>)) {
         for priority in 0..=u8::MAX {

@@ -120,16 +120,14 @@ impl Kernel {
         Some(caller)
     }
 
-    /// Checks whether a thread could run at once if the current one stopped; returns its address space.
+    /// Whether a thread could run at once if the current one stopped; its address space, which only threads of the
+    /// current domain have noted (SPACE-EPOCH).
     #[inline(always)]
     fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<Space> {
         // A running thread has no fault, and this kernel entry has made no scheduling decision yet.
         debug_assert!(thread.has_no_fault() && self.node().action.get() == Action::Resume);
         let priority = other.priority.get();
         if priority < thread.priority.get() && !self.is_highest(priority) {
-            return None;
-        }
-        if cfg!(feature = "domains") && other.domain.get() != self.domains.current() {
             return None;
         }
         if cfg!(feature = "smp") && self.node_of(other) != self.here() {

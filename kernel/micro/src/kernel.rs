@@ -2,13 +2,19 @@
 
 use core::cell::Cell;
 
+use abi_sel4::configuration::{MAXIMUM_DOMAINS, TICKS_IN_A_TURN};
+use abi_sel4::debug_call::{Benchmarks, Build, Debugging, Release};
 use abi_sel4::object;
 use objects::{AsidPool, Ref, Slot, Tcb};
 
+use crate::configuration::ErrorText;
 use crate::hart::Harts;
-use crate::node::{Handlers, MAXIMUM_DOMAINS, MAXIMUM_NODES, Node, Ready};
+use crate::invocation::NUMBERING;
+use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
 use crate::state::{DeferredFlushes, Domains, Interrupts, Senders};
 
+/// From one epoch of address spaces to the next: domains are smaller.
+pub const EPOCH: u64 = MAXIMUM_DOMAINS as u64;
 /// Number of ASID pools.
 pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
 /// The state of the microkernel, apart from its objects. Fields that every kernel entry uses come first, so that the
@@ -18,7 +24,8 @@ pub struct Kernel {
     /// Index of the hart that holds the lock.
     pub(crate) here: Cell<usize>,
     pub(crate) node_count: Cell<usize>,
-    /// Number that grows whenever an address space or a capability to one is deleted; see [`Kernel::space_of`].
+    /// Grows by [`EPOCH`] whenever an address space or a capability to one goes; see [`Kernel::space_of`]. The bits
+    /// below are the current domain.
     pub(crate) space_epoch: Cell<u64>,
     /// Number of handlers that are not asleep.
     pub(crate) handlers_awake: Cell<u32>,
@@ -30,10 +37,16 @@ pub struct Kernel {
     pub(crate) interrupts: Interrupts,
     /// Time units between two ticks.
     pub(crate) tick_length: Cell<u64>,
+    /// Ticks until the next thread of the same priority has its turn.
+    pub(crate) turn: Cell<u16>,
+    /// Whether errors of invocations come with a text.
+    pub(crate) error_text: Cell<ErrorText>,
+    /// Which calls for debugging and measuring there are.
+    pub(crate) calls: Cell<Build>,
     /// The slot at which the consistency checker begins: the root CNode's.
     pub(crate) root: Cell<Option<Ref<Slot>>>,
     /// Handlers of asynchronous invocations that wait for a hart, by domain.
-    pub(crate) handlers: [Ready<Handlers>; MAXIMUM_DOMAINS],
+    pub(crate) handlers: ReadyOfDomains<Handlers>,
     pub(crate) deferred_flushes: DeferredFlushes,
     /// Number of kernel entries, in kernels with the feature `checks`.
     pub(crate) entries: Cell<u64>,
@@ -49,12 +62,20 @@ impl Kernel {
             here: Cell::new(0),
             node_count: Cell::new(1),
             domains: Domains::new(),
-            space_epoch: Cell::new(1),
+            space_epoch: Cell::new(EPOCH),
             asid_pools: [const { Cell::new(None) }; POOLS],
             interrupts: Interrupts::new(),
             tick_length: Cell::new(0),
+            turn: Cell::new(TICKS_IN_A_TURN as u16),
+            error_text: Cell::new(ErrorText::Off),
+            calls: Cell::new(Build {
+                release: Release::Fifteen,
+                cores: NUMBERING,
+                debugging: Debugging::Off,
+                benchmarks: Benchmarks::Off,
+            }),
             root: Cell::new(None),
-            handlers: [const { Ready::new() }; MAXIMUM_DOMAINS],
+            handlers: ReadyOfDomains::new(),
             handlers_awake: Cell::new(0),
             deferred_flushes: DeferredFlushes::new(),
             entries: Cell::new(0),

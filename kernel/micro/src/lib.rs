@@ -30,8 +30,10 @@ pub mod boot;
 pub mod capability;
 mod check;
 mod cnode;
+pub mod configuration;
 pub mod console;
 mod cspace;
+mod debug_call;
 mod delete;
 pub mod derivation;
 mod domain;
@@ -104,18 +106,15 @@ impl Kernel {
                 )),
                 None => console::print(format_args!("hart {index}: idle\n")),
             }
-            for ready in &node.ready {
-                for priority in (0..=u8::MAX).rev() {
-                    let mut next = ready.first(priority);
-                    while let Some(thread) = next {
-                        let pc = thread.pc().get();
-                        console::print(format_args!(
-                            "  ready: thread at {:#x}, priority {priority}, pc {pc:#x}\n",
-                            thread.physical()
-                        ));
-                        next = thread.ready_next.get();
-                    }
-                }
+            for ready in node.ready.iter() {
+                ready.for_each(|thread| {
+                    console::print(format_args!(
+                        "  ready: thread at {:#x}, priority {}, pc {:#x}\n",
+                        thread.physical(),
+                        thread.priority.get(),
+                        thread.pc().get()
+                    ));
+                });
             }
         }
     }
@@ -168,6 +167,9 @@ impl Kernel {
 
     #[inline(never)]
     fn leave(&self) -> Next {
+        if cfg!(feature = "benchmarks") && self.node().entered.get() == self.node().current.get() {
+            self.count_exit(self.node().current.get());
+        }
         self.schedule();
         if self.handlers_awake.get() != 0
             && let Some(next) = self.leave_to_handler()
@@ -176,10 +178,12 @@ impl Kernel {
         }
         let Some(thread) = self.node().current.get() else {
             self.leave_space();
+            self.count_switch(None);
             return Next::Wait;
         };
         debug_assert_eq!(thread.state(), ThreadState::Running);
         if self.node().entered.get() != Some(thread) {
+            self.count_switch(Some(thread));
             let space = self.space_of(thread);
             if space.is_virtualised() {
                 return self.enter_virtualised(thread, space);
@@ -231,6 +235,7 @@ pub fn run() -> ! {
             Next::Wait => {
                 Machine::wait_for_interrupt();
                 let kernel = KERNEL.enter(hart);
+                kernel.count_entry(None);
                 kernel.serve_interrupts();
                 kernel.leave_and_poke()
             }
@@ -251,8 +256,11 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
                 kernel.serve_interrupts();
                 return kernel.leave_and_poke();
             }
+            kernel.count_entry(Some(thread));
             if trap == Trap::SystemCall {
                 if let Some(next) = kernel.fastpath(thread) {
+                    kernel.count_exit(Some(thread));
+                    kernel.count_switch(Some(next));
                     thread = next;
                     kernel.check_after_entry();
                     kernel.note_user();
@@ -263,6 +271,7 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
                 kernel.handle_other(thread, trap);
             }
             if kernel.goes_on(thread) {
+                kernel.count_exit(Some(thread));
                 kernel.poke_others();
                 kernel.check_after_entry();
                 kernel.note_user();

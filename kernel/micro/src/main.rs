@@ -16,6 +16,7 @@ fn main() {
 mod image {
     use hal_api::{BootInformation, Machine as _, Status};
     use kernel_micro::boot::{self, RootTask};
+    use kernel_micro::configuration::{BUILT_IN, Configuration};
     use kernel_micro::{MAXIMUM_NODES, console, machine};
     use platform::Machine;
 
@@ -47,7 +48,11 @@ mod image {
             fail(format_args!("the machine has {harts} harts, more than this kernel is built for ({MAXIMUM_NODES})"));
         }
         let nodes = harts.min(MAXIMUM_NODES);
-        if let Err(reason) = boot::start(platform, root, boot.device_tree, nodes) {
+        let configuration = match Configuration::read(&[BUILT_IN, platform.arguments]) {
+            Ok(configuration) => configuration,
+            Err(refused) => fail(format_args!("{refused}")),
+        };
+        if let Err(reason) = boot::start(platform, boot, root, nodes, &configuration) {
             fail(format_args!("{reason}"));
         }
         let running = if nodes > 1 { platform::start_harts(nodes) } else { 1 };

@@ -3,17 +3,15 @@
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-use abi_sel4::configuration::{self, PRIORITIES};
-use objects::{Queue, Ref, Tcb, VirtualRoot};
+use abi_sel4::configuration::{MAXIMUM_DOMAINS, PRIORITIES};
+use objects::{PriorityQueues, Ref, Tcb, VirtualRoot};
+
+use crate::debug_call::Counters;
 
 /// The largest number of harts.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
-/// Length of a time slice in ticks.
-pub const TICKS_IN_A_TURN: u16 = configuration::TICKS_IN_A_TURN as u16;
 /// Number of guest interrupt files of a hart that are used, plus one, because there is no file 0.
 pub const FILES: usize = 8;
-/// The largest number of domains.
-pub const MAXIMUM_DOMAINS: usize = 4;
 
 /// The scheduler action before the kernel is left (seL4's `ksSchedulerAction`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,62 +61,123 @@ impl Links for Handlers {
     }
 }
 
-/// The ready queues of a domain on a hart; or, as `Ready<Handlers>`, the ready queues of a domain's handlers of
-/// asynchronous invocations.
-pub struct Ready<Kind = Threads> {
-    queues: [Queue; PRIORITIES],
+/// Which queues are not empty, in two levels. A size from which the place of a domain's bitmap is computed quickly.
+#[repr(C, align(64))]
+struct Bitmap {
     levels: [Cell<u64>; PRIORITIES / 64],
+    /// Which words of that are not zero.
     summary: Cell<u64>,
-    kind: PhantomData<Kind>,
 }
 
-impl<Kind: Links> Default for Ready<Kind> {
-    fn default() -> Ready<Kind> {
-        Ready::new()
+/// The ready queues of a domain on a hart; or, as `Ready<Handlers>`, the ready queues of a domain's handlers of
+/// asynchronous invocations.
+pub struct Ready<'node, Kind = Threads> {
+    bitmap: &'node Bitmap,
+    queues: Ref<PriorityQueues>,
+    kind: PhantomData<fn() -> Kind>,
+}
+
+/// Those of each domain that there is. The queues lie in memory that boot has taken for them.
+pub struct ReadyOfDomains<Kind = Threads> {
+    bitmaps: [Bitmap; MAXIMUM_DOMAINS],
+    queues: [Cell<Option<Ref<PriorityQueues>>>; MAXIMUM_DOMAINS],
+    kind: PhantomData<fn() -> Kind>,
+}
+
+impl<Kind: Links> Default for ReadyOfDomains<Kind> {
+    fn default() -> ReadyOfDomains<Kind> {
+        ReadyOfDomains::new()
     }
 }
 
-impl<Kind: Links> Ready<Kind> {
-    /// Makes empty queues.
-    pub const fn new() -> Ready<Kind> {
-        Ready {
-            queues: [const { Queue::new() }; PRIORITIES],
-            levels: [const { Cell::new(0) }; PRIORITIES / 64],
-            summary: Cell::new(0),
+impl<Kind: Links> ReadyOfDomains<Kind> {
+    /// No domain has queues yet.
+    pub const fn new() -> ReadyOfDomains<Kind> {
+        const EMPTY: Cell<u64> = Cell::new(0);
+        ReadyOfDomains {
+            bitmaps: [const { Bitmap { levels: [EMPTY; _], summary: EMPTY } }; MAXIMUM_DOMAINS],
+            queues: [const { Cell::new(None) }; MAXIMUM_DOMAINS],
             kind: PhantomData,
         }
     }
 
+    /// Gives a domain its queues.
+    pub fn set(&self, domain: usize, queues: Ref<PriorityQueues>) {
+        self.queues[domain].set(Some(queues));
+    }
+
+    #[inline(always)]
+    fn bitmap(&self, domain: u8) -> &Bitmap {
+        &self.bitmaps[usize::from(domain) % MAXIMUM_DOMAINS]
+    }
+
+    /// Those of a domain.
+    ///
+    /// # Panics
+    /// If the kernel was not told of so many.
+    #[inline(always)]
+    pub fn of(&self, domain: u8) -> Ready<'_, Kind> {
+        match self.queues[usize::from(domain) % MAXIMUM_DOMAINS].get() {
+            Some(queues) => Ready { bitmap: self.bitmap(domain), queues, kind: PhantomData },
+            None => no_queues(),
+        }
+    }
+
+    /// Whether no thread of a domain is ready at a higher priority.
+    #[inline(always)]
+    pub fn has_none_above(&self, domain: u8, priority: u8) -> bool {
+        let (level, bit) = place(priority);
+        let bitmap = self.bitmap(domain);
+        bitmap.summary.get() & ((1 << level) - 1) == 0 && bitmap.levels[level].get() & ((1 << bit) - 1) == 0
+    }
+
+    /// Those of all domains, by their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = Ready<'_, Kind>> {
+        (0..).zip(&self.queues).map_while(|(domain, queues)| queues.get().map(|_| self.of(domain)))
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_queues() -> ! {
+    panic!("a domain has no queues")
+}
+
+impl<Kind: Links> Ready<'_, Kind> {
     /// Returns the highest priority with a ready thread.
     #[inline(always)]
     pub fn highest(&self) -> Option<u8> {
-        let summary = self.summary.get();
+        let summary = self.bitmap.summary.get();
         if summary == 0 {
             return None;
         }
         let level = summary.trailing_zeros() as usize & 3;
-        let bit = self.levels[level].get().trailing_zeros() as usize;
+        let bit = self.bitmap.levels[level].get().trailing_zeros() as usize;
         Some(255 - (level * 64 + bit) as u8)
-    }
-
-    /// Returns whether no thread with a higher priority is ready.
-    #[inline(always)]
-    pub fn has_none_above(&self, priority: u8) -> bool {
-        let (level, bit) = place(priority);
-        self.summary.get() & ((1 << level) - 1) == 0 && self.levels[level].get() & ((1 << bit) - 1) == 0
     }
 
     /// Returns the first thread of a priority.
     #[inline(always)]
     pub fn first(&self, priority: u8) -> Option<Ref<Tcb>> {
-        self.queues[usize::from(priority)].head.get()
+        self.queues.queues[usize::from(priority)].head.get()
+    }
+
+    /// Calls `visit` with each thread, the most important first.
+    pub fn for_each(&self, mut visit: impl FnMut(Ref<Tcb>)) {
+        for priority in (0..=u8::MAX).rev() {
+            let mut next = self.first(priority);
+            while let Some(thread) = next {
+                visit(thread);
+                next = Kind::of(&thread).0.get();
+            }
+        }
     }
 
     /// Inserts a thread at the head of its priority's queue.
     #[inline]
     pub fn push_front(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
-        let queue = &self.queues[usize::from(priority)];
+        let queue = &self.queues.queues[usize::from(priority)];
         let head = queue.head.get();
         let (next, previous) = Kind::of(&thread);
         previous.set(None);
@@ -137,7 +196,7 @@ impl<Kind: Links> Ready<Kind> {
     #[inline]
     pub fn push_back(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
-        let queue = &self.queues[usize::from(priority)];
+        let queue = &self.queues.queues[usize::from(priority)];
         let tail = queue.tail.get();
         let (next, previous) = Kind::of(&thread);
         next.set(None);
@@ -156,7 +215,7 @@ impl<Kind: Links> Ready<Kind> {
     #[inline]
     pub fn remove(&self, thread: Ref<Tcb>) {
         let priority = thread.priority.get();
-        let queue = &self.queues[usize::from(priority)];
+        let queue = &self.queues.queues[usize::from(priority)];
         let (next, previous) = Kind::of(&thread);
         let (next, previous) = (next.get(), previous.get());
         match previous {
@@ -169,10 +228,10 @@ impl<Kind: Links> Ready<Kind> {
         }
         if queue.head.get().is_none() {
             let (level, bit) = place(priority);
-            let word = self.levels[level].get() & !(1 << bit);
-            self.levels[level].set(word);
+            let word = self.bitmap.levels[level].get() & !(1 << bit);
+            self.bitmap.levels[level].set(word);
             if word == 0 {
-                self.summary.set(self.summary.get() & !(1 << level));
+                self.bitmap.summary.set(self.bitmap.summary.get() & !(1 << level));
             }
         }
     }
@@ -180,16 +239,16 @@ impl<Kind: Links> Ready<Kind> {
     /// Returns whether a thread of this priority is ready according to the bitmaps.
     pub(crate) fn is_marked(&self, priority: u8) -> bool {
         let (level, bit) = place(priority);
-        let word = self.levels[level].get();
-        assert_eq!(self.summary.get() >> level & 1 != 0, word != 0, "the bitmaps do not agree");
+        let word = self.bitmap.levels[level].get();
+        assert_eq!(self.bitmap.summary.get() >> level & 1 != 0, word != 0, "the bitmaps do not agree");
         word >> bit & 1 != 0
     }
 
     #[inline(always)]
     fn mark(&self, priority: u8) {
         let (level, bit) = place(priority);
-        self.levels[level].set(self.levels[level].get() | 1 << bit);
-        self.summary.set(self.summary.get() | 1 << level);
+        self.bitmap.levels[level].set(self.bitmap.levels[level].get() | 1 << bit);
+        self.bitmap.summary.set(self.bitmap.summary.get() | 1 << level);
     }
 }
 
@@ -219,8 +278,10 @@ pub struct Node {
     pub linger_until: Cell<u64>,
     /// The proxy thread, whose registers hold the messages of requests.
     pub proxy: Cell<Option<Ref<Tcb>>>,
+    /// What the hart has counted.
+    pub counters: Counters,
     /// The ready queues, by domain.
-    pub ready: [Ready; MAXIMUM_DOMAINS],
+    pub ready: ReadyOfDomains,
     /// Owners of the hart's guest interrupt files; there is no file 0.
     pub files: [Cell<Option<Ref<Tcb>>>; FILES],
     /// Whether the hart runs a virtualised thread, or entered one when it last left the kernel.
@@ -234,7 +295,8 @@ impl Node {
         Node {
             current: Cell::new(None),
             action: Cell::new(Action::Resume),
-            ready: [const { Ready::new() }; MAXIMUM_DOMAINS],
+            counters: Counters::new(),
+            ready: ReadyOfDomains::new(),
             next_tick: Cell::new(0),
             pokes: Cell::new(0),
             asid: Cell::new(0),

@@ -7,8 +7,8 @@
 
 use objects::{Ref, Tcb, ThreadState};
 
-use crate::kernel::Kernel;
-use crate::node::{Action, MAXIMUM_DOMAINS, Ready, TICKS_IN_A_TURN};
+use crate::kernel::{EPOCH, Kernel};
+use crate::node::{Action, Ready};
 
 impl Kernel {
     /// Returns the thread that made this kernel entry.
@@ -21,8 +21,8 @@ impl Kernel {
     }
 
     #[inline(always)]
-    fn ready_of(&self, thread: Ref<Tcb>) -> &Ready {
-        &self.nodes[self.node_of(thread)].ready[usize::from(thread.domain.get()) % MAXIMUM_DOMAINS]
+    fn ready_of(&self, thread: Ref<Tcb>) -> Ready<'_> {
+        self.nodes[self.node_of(thread)].ready.of(thread.domain.get())
     }
 
     /// Inserts a thread at the head of its ready queue, if it is in none.
@@ -112,7 +112,7 @@ impl Kernel {
 
     #[inline(always)]
     pub(crate) fn is_highest(&self, priority: u8) -> bool {
-        self.node().ready[self.domains.index()].has_none_above(priority)
+        self.node().ready.has_none_above(self.domains.current(), priority)
     }
 
     /// Performs the node's action; afterwards its current thread is the thread to run.
@@ -163,9 +163,10 @@ impl Kernel {
     fn choose(&self) {
         if self.domains.is_over() {
             self.domains.go_on();
+            self.note_domain();
         }
         let node = self.node();
-        let ready = &node.ready[self.domains.index()];
+        let ready = node.ready.of(self.domains.current());
         let next = ready.highest().and_then(|priority| ready.first(priority));
         if let Some(thread) = next {
             self.dequeue(thread);
@@ -188,7 +189,7 @@ impl Kernel {
         {
             match current.time_slice.get() {
                 0 | 1 => {
-                    current.time_slice.set(TICKS_IN_A_TURN);
+                    current.time_slice.set(self.turn.get());
                     self.append(current);
                     self.reschedule();
                 }
@@ -203,9 +204,23 @@ impl Kernel {
         }
     }
 
+    /// Notes that another domain is the current one: what threads of others have noted about their address spaces does
+    /// not hold, so that no way that relies on it leads to them.
+    pub(crate) fn note_domain(&self) {
+        self.space_epoch.set(self.space_epoch.get() / EPOCH * EPOCH | u64::from(self.domains.current()));
+    }
+
+    /// Makes this the current domain, and this many be known.
+    #[cfg(test)]
+    pub(crate) fn force_domain(&self, current: u8, known: u8) {
+        self.domains.force(current, known);
+        self.note_domain();
+    }
+
     /// Starts the domain schedule at this entry.
     pub(crate) fn start_schedule(&self, index: usize) {
         self.domains.start_at(index);
+        self.note_domain();
         self.reschedule();
     }
 
@@ -214,6 +229,7 @@ impl Kernel {
         self.stop_elsewhere(thread);
         self.dequeue(thread);
         self.while_unqueued(thread, || thread.domain.set(domain));
+        thread.forget_space();
         if thread.state().is_runnable() {
             self.append(thread);
         }

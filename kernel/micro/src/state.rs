@@ -2,11 +2,9 @@
 
 use core::cell::Cell;
 
-use abi_sel4::configuration::{DOMAIN_SCHEDULE_LENGTH, DOMAINS};
+use abi_sel4::configuration::{DOMAIN_DURATION_BITS, DOMAIN_SCHEDULE_LENGTH, DOMAINS};
 use hal_api::Scope;
 use objects::{Mapping, Notification, Ref, Slot};
-
-use crate::node::MAXIMUM_DOMAINS;
 
 /// Number of slots for interrupts' notifications, one for each interrupt number.
 pub const IRQ_SLOTS: u64 = 128;
@@ -34,13 +32,17 @@ pub struct Domains {
     start: Cell<usize>,
 }
 
+impl Period {
+    /// As many ticks as an entry can have.
+    pub const EVER: u64 = (1 << DOMAIN_DURATION_BITS) - 1;
+}
+
 impl Domains {
     /// Makes a state in which the first domain runs, for ever.
     pub const fn new() -> Domains {
-        let known = if cfg!(feature = "domains") { MAXIMUM_DOMAINS } else { DOMAINS };
         Domains {
             current: Cell::new(0),
-            known: Cell::new(known as u8),
+            known: Cell::new(DOMAINS as u8),
             ticks_left: Cell::new(u64::MAX),
             schedule: [const { Cell::new(Period { domain: 0, ticks: 0 }) }; DOMAIN_SCHEDULE_LENGTH],
             index: Cell::new(0),
@@ -54,15 +56,14 @@ impl Domains {
         self.current.get()
     }
 
-    /// As [`current`](Domains::current), as an index into arrays by domain.
-    #[inline(always)]
-    pub fn index(&self) -> usize {
-        usize::from(self.current.get()) % MAXIMUM_DOMAINS
-    }
-
     /// Returns the number of domains that programs can use.
     pub fn known(&self) -> u64 {
         self.known.get().into()
+    }
+
+    /// Changes that, at boot.
+    pub fn set_known(&self, known: u8) {
+        self.known.set(known);
     }
 
     /// Returns whether the domain's time is over.

@@ -5,17 +5,19 @@
 //! *preempted*: the thread then restarts the system call, which continues where it stopped.
 
 use abi_sel4::call::number;
+use abi_sel4::configuration::{ERROR_TEXT_START, ERROR_TEXT_WORDS};
 use abi_sel4::fault::Phase;
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{FailedLookup, Invocation, InvocationError, MessageInfo, Rights};
 use hal_api::{Access, Trap};
-use objects::{Capability, Ref, Slot, Tcb, ThreadFault, ThreadState, own, tag};
+use objects::{Capability, Ref, Slot, Tcb, ThreadFault, ThreadState, Words, own, tag};
 
+use crate::configuration::ErrorText;
 use crate::invocation::{Arguments, Done, NUMBERING, Preempted};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;
 use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, set_message_register};
-use crate::{cnode, console, cspace, domain, fault, interrupt, thread, untyped, vspace};
+use crate::{cnode, cspace, domain, fault, interrupt, message, thread, untyped, vspace};
 
 impl Kernel {
     /// Serves a trap of a virtualised thread. Out of line, so that the path of other threads is not affected.
@@ -358,6 +360,11 @@ impl Kernel {
         if mode.is_call() {
             let (words, count) = error.to_words();
             let place = receive_buffer(thread);
+            if self.error_text.get() == ErrorText::On
+                && let Some(place) = place
+            {
+                write_error_text(thread, place, error);
+            }
             let mut length = 0;
             for (index, &word) in words.iter().enumerate().take(count) {
                 if set_message_register(thread, place, index, word) {
@@ -423,27 +430,6 @@ impl Kernel {
         self.debug_call(thread, number);
     }
 
-    #[cold]
-    fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
-        if !cfg!(feature = "debug-calls") {
-            return self.fault(thread, ThreadFault::UnknownSystemCall { number });
-        }
-        let argument = thread.register::<10>().get();
-        match number {
-            number::DebugPutChar => console::write_bytes(&[argument as u8]),
-            number::DebugDumpScheduler | number::DebugSnapshot => self.print_scheduler(),
-            number::DebugHalt => self.halt(),
-            number::DebugCapIdentify => {
-                let tag = cspace::lookup(thread, argument).map_or(0, |slot| slot.capability.get().tag());
-                thread.register::<10>().set(tag);
-            }
-            // Names of threads are for debuggers of other kernels; this kernel ignores them.
-            number::DebugNameThread => {}
-            number::DebugSendIPI if cfg!(feature = "smp") => {}
-            number => self.fault(thread, ThreadFault::UnknownSystemCall { number }),
-        }
-    }
-
     /// Serves all pending interrupts.
     pub(crate) fn serve_interrupts(&self) {
         let pending = platform::machine::pending();
@@ -475,6 +461,29 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn must_stop(&self) -> bool {
         !platform::machine::pending().is_empty() || self.others_wait()
+    }
+}
+
+/// Writes the text of an error into the message of the thread that invoked, ended with NUL, where a library of seL4
+/// looks for it.
+#[cold]
+#[inline(never)]
+fn write_error_text(thread: Ref<Tcb>, place: Ref<Words>, error: InvocationError) {
+    let mut text: heapless::Vec<u8, { ERROR_TEXT_WORDS * size_of::<u64>() }> = heapless::Vec::new();
+    let label = MessageInfo(thread.register::<11>().get()).label();
+    let name = Invocation::from_label(label, NUMBERING).map_or("an unknown invocation", Invocation::name);
+    let mut add = |part: &str| {
+        let room = text.capacity() - 1 - text.len();
+        let _ = text.extend_from_slice(&part.as_bytes()[..part.len().min(room)]);
+    };
+    add(name);
+    add(": ");
+    add(error.kind().name());
+    let _ = text.push(0);
+    for (index, bytes) in text.chunks(size_of::<u64>()).enumerate() {
+        let mut word = [0; size_of::<u64>()];
+        word[..bytes.len()].copy_from_slice(bytes);
+        place.set(message::word::MESSAGE + ERROR_TEXT_START + index, u64::from_le_bytes(word));
     }
 }
 

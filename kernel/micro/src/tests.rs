@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::configuration::USER_TOP;
-use abi_sel4::{FailedLookup, Invocation, MessageInfo, ObjectType, Rights, SystemCall};
+use abi_sel4::{DebugCall, FailedLookup, Invocation, MessageInfo, ObjectType, Rights};
 use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
@@ -14,11 +14,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::boot::{self, RootTask};
+use crate::configuration::Configuration;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::kernel::Kernel;
 use crate::message::ReceiveMode;
-use crate::node::{Next, Ready};
+use crate::node::{Next, ReadyOfDomains};
 #[cfg(feature = "smp")]
 use crate::smp::Shared;
 use crate::{cspace, derivation};
@@ -203,7 +204,9 @@ proptest! {
     fn the_ready_set_is_a_list_for_each_priority(
         steps in vec((0..24usize, any::<u8>(), any::<bool>()), 1..200)
     ) {
-        let ready: Ready = Ready::new();
+        let domains: ReadyOfDomains = ReadyOfDomains::new();
+        domains.set(3, claim(fake(12)));
+        let ready = domains.of(3);
         let threads: Vec<_> = (0..24).map(|_| thread(0)).collect();
         let mut model: Vec<std::collections::VecDeque<usize>> = vec![Default::default(); 256];
         for (index, priority, front) in steps {
@@ -223,7 +226,7 @@ proptest! {
             }
             let highest = model.iter().rposition(|queue| !queue.is_empty());
             prop_assert_eq!(ready.highest().map(usize::from), highest);
-            prop_assert_eq!(ready.has_none_above(priority), highest.is_none_or(|highest| highest <= priority.into()));
+            prop_assert_eq!(domains.has_none_above(3, priority), highest.is_none_or(|highest| highest <= priority.into()));
             for (priority, queue) in model.iter().enumerate() {
                 let mut next = ready.first(priority as u8);
                 for &index in queue {
@@ -313,6 +316,13 @@ impl Drop for Machine {
 
 impl Machine {
     fn new(simulation: &Simulation) -> Machine {
+        // Tests go to other domains by force.
+        let machine = Machine::told(simulation, &Configuration { domains: 4, ..Configuration::default() });
+        machine.kernel.domains.set_known(1);
+        machine
+    }
+
+    fn told(simulation: &Simulation, configuration: &Configuration) -> Machine {
         let hart = simulation.attach(0);
         let kernel = Kernel::new(own_harts());
         let memory = fake(MEMORY_BITS);
@@ -323,7 +333,7 @@ impl Machine {
             entry: 0x10000,
         };
         let ranges = [(memory, memory + (1 << MEMORY_BITS))];
-        boot::build(&kernel, &ranges, &[(0x1000_0000, 0x1100_0000)], root, &[1; 5000]).unwrap();
+        boot::build(&kernel, &ranges, &[(0x1000_0000, 0x1100_0000)], root, &[1; 5000], configuration).unwrap();
         let init = kernel.current();
         let Capability::Frame { base: buffer, .. } = init.own_slot(objects::own::BUFFER).capability.get() else {
             panic!("the first thread has no message buffer");
@@ -1085,7 +1095,7 @@ fn fuzz_messages() {
                 _ => {
                     let (call, information) = (-(i64::from(kind - 199) % 16), numbers.number());
                     // This call shuts the machine down.
-                    if call == SystemCall::DebugHalt.number() as i64 {
+                    if call == DebugCall::DebugHalt.fixed_number() as i64 {
                         break;
                     }
                     machine.trap(call, to, information, &words, &capabilities);
@@ -1495,11 +1505,11 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!((kernel.current(), buffer.take_all()), (important, 0));
     kernel.suspend(important);
-    kernel.domains.force(1, 1);
+    kernel.force_domain(1, 1);
     kernel.reschedule();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(buffer.take_all(), 0);
-    kernel.domains.force(0, 1);
+    kernel.force_domain(0, 1);
     kernel.reschedule();
     kernel.leave_to_handler_after_scheduling();
     buffer.work();
@@ -1556,14 +1566,14 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
             important.set_state_word(ThreadState::Restart);
             kernel.enqueue(important);
         } else {
-            kernel.domains.force(1, 1);
+            kernel.force_domain(1, 1);
         }
         kernel.look_or_serve();
         assert_eq!(buffer.take_all(), 0);
         kernel.leave();
         assert_eq!((kernel.node().current.get() == Some(important), buffer.take_all()), (round == 0, 0));
         kernel.suspend(important);
-        kernel.domains.force(0, 1);
+        kernel.force_domain(0, 1);
         kernel.reschedule();
         kernel.leave();
         while kernel.handlers_awake.get() != 0 {
@@ -1746,10 +1756,40 @@ fn a_million_hostile_calls_break_nothing() {
 }
 
 #[test]
+fn turns_and_domains_are_as_the_kernel_was_told() {
+    let simulation = Simulation::new();
+    let told = "root-cnode-bits=9 untypeds=3 slice=3 domains=3 schedule=1:4,2:1,0:2";
+    let machine = Machine::told(&simulation, &Configuration::read(&[told]).unwrap());
+    assert_eq!(machine.kernel.domains.known(), 3);
+    let node = machine.kernel.node();
+    // The first thread belongs to the domain that begins.
+    assert_eq!((machine.init.domain.get(), machine.init.time_slice.get()), (1, 3));
+    let Capability::CNode { radix, .. } = machine.kernel.root.get().unwrap().capability.get() else {
+        panic!("the root is no node")
+    };
+    assert_eq!(radix, 9);
+    let turns: Vec<_> = (0..14)
+        .map(|_| {
+            let turn = (machine.kernel.domains.current(), node.current.get().is_some(), machine.init.time_slice.get());
+            machine.kernel.tick();
+            machine.kernel.schedule();
+            machine.kernel.check();
+            turn
+        })
+        .collect();
+    let round = |left: [u16; 4]| {
+        let rest = if left[3] == 1 { 3 } else { left[3] - 1 };
+        let own = left.map(|left| (1, true, left));
+        [own.as_slice(), &[(2, false, rest), (0, false, rest), (0, false, rest)]].concat()
+    };
+    assert_eq!(turns, [round([3, 2, 1, 3]), round([2, 1, 3, 2])].concat());
+}
+
+#[test]
 fn domains_take_turns_by_their_schedule() {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
-    machine.kernel.domains.force(0, 4);
+    machine.kernel.force_domain(0, 4);
     let domain = 11;
     let configure = |index: u64, domain_number: u64, duration: u64| {
         machine.call(domain, Invocation::DomainSetScheduleConfigure, &[index, domain_number, duration], &[]).0

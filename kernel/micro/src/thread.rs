@@ -8,7 +8,7 @@ use platform::Machine;
 
 use crate::capability::Badges;
 use crate::invocation::{Arguments, Done, Preempted};
-use crate::kernel::Kernel;
+use crate::kernel::{EPOCH, Kernel};
 use crate::message::{receive_buffer, set_message_register};
 use crate::{asynchronous, capability, derivation, user_interrupt};
 
@@ -374,8 +374,9 @@ impl Kernel {
     /// Returns a thread's address space; the kernel's, in which the thread has no access, if it has none that is alive.
     ///
     /// SPACE-EPOCH: the result is cached in the thread, and valid while the kernel's epoch is unchanged. The epoch
-    /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID
-    /// is assigned or freed.
+    /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID is
+    /// assigned or freed. Its low bits are the current domain, and those of the cached epoch the thread's domain, so that a
+    /// thread of another domain has a stale cache: the fastpath needs no other check of domains.
     #[inline(always)]
     pub(crate) fn space_of(&self, thread: Ref<Tcb>) -> Space {
         match thread.space_in(self.space_epoch.get()) {
@@ -394,7 +395,8 @@ impl Kernel {
         if let Some(space) = space
             && is_settled
         {
-            thread.note_space(space, self.space_epoch.get());
+            let epoch = self.space_epoch.get() / EPOCH * EPOCH | u64::from(thread.domain.get());
+            thread.note_space(space, epoch);
         }
         space.unwrap_or_else(Space::kernel::<Machine>)
     }
@@ -407,7 +409,7 @@ impl Kernel {
 
     /// Invalidates all cached address spaces.
     pub(crate) fn begin_space_epoch(&self) {
-        self.space_epoch.set(self.space_epoch.get() + 1);
+        self.space_epoch.set(self.space_epoch.get() + EPOCH);
     }
 }
 

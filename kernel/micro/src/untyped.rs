@@ -10,7 +10,6 @@ use objects::{Capability, FrameSize, Object, Ref, Row, Slot, VirtualRights, clai
 
 use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
-use crate::node::TICKS_IN_A_TURN;
 use crate::{cspace, derivation};
 
 /// Logarithm of the largest size, as a message word for comparisons; the next constant is that of the smallest size.
@@ -169,7 +168,7 @@ impl Kernel {
                 let (row, domain) = (claim_objects::<objects::Tcb>(call, start), self.domains.current());
                 insert_row(call, |index| {
                     let tcb = row.get(index);
-                    tcb.time_slice.set(TICKS_IN_A_TURN);
+                    tcb.time_slice.set(self.turn.get());
                     tcb.domain.set(domain);
                     tcb.affinity.set(0);
                     Capability::Thread { tcb }

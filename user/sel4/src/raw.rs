@@ -9,7 +9,9 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
-use abi_sel4::{Error, Invocation, InvocationError, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall};
+use abi_sel4::{
+    DebugCall, Error, Invocation, InvocationError, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall,
+};
 
 /// The result of an invocation.
 pub type Result<T> = core::result::Result<T, Failure>;
@@ -400,7 +402,7 @@ pub fn wake_syscall_handler() -> bool {
 /// Corresponds to `seL4_DebugPutChar`.
 #[doc(alias = "seL4_DebugPutChar")]
 pub fn debug_put_char(byte: u8) {
-    system_call(SystemCall::DebugPutChar.number(), [byte.into(), 0, 0, 0, 0, 0]);
+    system_call(const { DebugCall::DebugPutChar.fixed_number() }, [byte.into(), 0, 0, 0, 0, 0]);
 }
 
 /// Halts the machine, if the kernel is built for debugging; else the thread faults.
@@ -408,7 +410,7 @@ pub fn debug_put_char(byte: u8) {
 /// Corresponds to `seL4_DebugHalt`.
 #[doc(alias = "seL4_DebugHalt")]
 pub fn debug_halt() {
-    system_call(SystemCall::DebugHalt.number(), [0; 6]);
+    system_call(const { DebugCall::DebugHalt.fixed_number() }, [0; 6]);
 }
 
 /// Returns the kind of capability in a slot, if the kernel is built for debugging.
@@ -416,7 +418,7 @@ pub fn debug_halt() {
 /// Corresponds to `seL4_DebugCapIdentify`.
 #[doc(alias = "seL4_DebugCapIdentify")]
 pub fn debug_identify(capability: u64) -> Option<abi_sel4::CapabilityTag> {
-    let [tag, ..] = system_call(SystemCall::DebugCapIdentify.number(), [capability, 0, 0, 0, 0, 0]);
+    let [tag, ..] = system_call(const { DebugCall::DebugCapIdentify.fixed_number() }, [capability, 0, 0, 0, 0, 0]);
     abi_sel4::CapabilityTag::from_number(tag as usize)
 }
 

@@ -4,7 +4,7 @@
 //! own with an object of each kind. Its calls must not affect others. When it faults or waits it is restarted; when
 //! restarts no longer help everything that it had is revoked, and it gets another life.
 
-use sel4::abi::{CapabilityTag, MessageInfo, SlotRegion, SystemCall};
+use sel4::abi::{CapabilityTag, DebugCall, MessageInfo, SlotRegion, SystemCall};
 use sel4::allocator::Slots;
 use sel4::capability::{AsidPool, CNode, Endpoint, Page, PageTable, Slot, Spaces, initial};
 use sel4::thread::{Start, registers};
@@ -97,7 +97,8 @@ impl Random {
             52..=55 => SystemCall::NBRecv,
             56..=57 => SystemCall::Yield,
             58..=59 => SystemCall::Reply,
-            60 => [SystemCall::DebugCapIdentify, SystemCall::ReturnFromUserInterrupt][self.below(2) as usize],
+            60 if self.below(2) == 0 => return const { DebugCall::DebugCapIdentify.fixed_number() },
+            60 => SystemCall::ReturnFromUserInterrupt,
             61 => SystemCall::Send,
             62 => [SystemCall::Recv, SystemCall::ReplyRecv][self.below(2) as usize],
             // Numbers above zero and far below: the debug calls in between would print, or end the machine.

@@ -40,6 +40,7 @@ pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, per
 pub use reference::Ref;
 pub use types::{
     AsidPool, Endpoint, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, Lineage, Notification, PageTable,
-    Queue, Slot, TCB_SLOTS, Tcb, ThreadFault, ThreadState, UserInterrupts, Words, frame_words, own,
+    PriorityQueues, Queue, Slot, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words, frame_words,
+    own,
 };
 pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised};

@@ -18,6 +18,7 @@ pub(crate) mod sealed {
     impl Object for crate::PageTable {}
     impl Object for crate::AsidPool {}
     impl Object for crate::Words {}
+    impl Object for crate::PriorityQueues {}
 }
 
 /// First and end address of memory for objects; empty before [`permit`].

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use abi_sel4::configuration::PRIORITIES;
 use abi_sel4::fault::Phase;
 use abi_sel4::{FailedLookup, Fault, object};
 use hal_api::UserContext;
@@ -140,6 +141,13 @@ impl Queue {
     pub const fn new() -> Queue {
         Queue { head: Cell::new(None), tail: Cell::new(None) }
     }
+}
+
+/// Threads by priority: a queue for each.
+#[repr(C, align(16))]
+pub struct PriorityQueues {
+    /// The queues.
+    pub queues: [Queue; PRIORITIES],
 }
 
 /// An endpoint, at which threads exchange messages; 16 bytes. Either all waiting threads want to send, or all want to
@@ -384,6 +392,38 @@ pub enum FloatingPointUse {
     Forbidden,
 }
 
+/// What somebody has used of a hart. Times are cycles.
+#[repr(C)]
+#[derive(Default)]
+pub struct Used {
+    /// How long it was scheduled.
+    pub cycles: Cell<u64>,
+    /// How long the kernel worked for it.
+    pub kernel: Cell<u64>,
+    /// How often it was scheduled.
+    pub schedules: Cell<u64>,
+    /// How often it entered the kernel.
+    pub entries: Cell<u64>,
+    /// When the counters were last started anew.
+    pub epoch: Cell<u64>,
+}
+
+impl Used {
+    /// Nothing.
+    pub const fn new() -> Used {
+        const NONE: Cell<u64> = Cell::new(0);
+        Used { cycles: NONE, kernel: NONE, schedules: NONE, entries: NONE, epoch: NONE }
+    }
+
+    /// Begins anew, in the same epoch.
+    pub fn reset(&self) {
+        self.cycles.set(0);
+        self.kernel.set(0);
+        self.schedules.set(0);
+        self.entries.set(0);
+    }
+}
+
 /// A thread; 2 KiB.
 #[repr(C, align(2048))]
 pub struct Tcb {
@@ -406,6 +446,8 @@ pub struct Tcb {
     pub is_queued: Cell<u8>,
     /// Number of ticks until the next thread of the same priority has its turn.
     pub time_slice: Cell<u16>,
+    /// What it has used of its hart, in kernels that count that.
+    pub used: Used,
     /// Flags that users set; bit 0 forbids floating point.
     pub flags: Cell<u64>,
     /// The next thread in a ready queue.

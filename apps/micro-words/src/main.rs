@@ -1,0 +1,202 @@
+//! Finds out by seL4's interface what the microkernel was told by boot words, and prints one line for each:
+//! `told NAME=VALUE`. `cargo xtask test micro` compares them with what it said.
+#![no_std]
+#![no_main]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi_sel4::configuration::{ERROR_TEXT_START, ERROR_TEXT_WORDS, MAXIMUM_DOMAINS};
+use abi_sel4::debug_call::{Benchmarks, Build, Counter, Debugging, Release};
+use abi_sel4::{DebugCall, ObjectType, Rights};
+use sel4::capability::{Endpoint, Notification, Slot, Thread, initial};
+use sel4::fault::Fault;
+use sel4::mapping::Window;
+use sel4::message::{Message, reply};
+use sel4::raw::{self, buffer_word, numbering, set_buffer_word, system_call};
+use sel4::thread::{Start, prepare, spawn};
+use sel4::{Allocator, BootInformation, println};
+
+/// The numbers of calls that are tried: behind those that every kernel for debugging has.
+const TRIED: core::ops::RangeInclusive<isize> = 15..=30;
+/// Domains whose threads are to have their turn, if there are so many.
+const TURNS: [u64; 2] = [7, 15];
+/// What a thread says when it has tried all calls.
+const DONE: u64 = 77;
+
+/// How far the thread of each domain has come.
+static COUNTED: [AtomicU64; MAXIMUM_DOMAINS] = [const { AtomicU64::new(0) }; MAXIMUM_DOMAINS];
+
+#[sel4::root_task]
+fn main(boot: BootInformation) {
+    let mut finder = Finder {
+        allocator: Allocator::new(&boot),
+        window: Window::new(0x10_0000_0000, 0x10_1000_0000),
+        cores: boot.cores().1,
+    };
+    let outcome = root_cnode(&boot)
+        .and_then(|()| finder.domains())
+        .and_then(|()| finder.calls())
+        .and_then(|()| finder.cores_run());
+    println!("told untypeds={}", boot.untypeds().count());
+    println!("told error-text={}", error_text());
+    match outcome {
+        Ok(()) => println!("1 passed, 0 failed"),
+        Err(failure) => println!("0 passed, 1 failed: {failure}"),
+    }
+}
+
+struct Finder {
+    allocator: Allocator,
+    window: Window,
+    cores: u64,
+}
+
+/// The last slot can be used, and there is none behind it.
+fn root_cnode(boot: &BootInformation) -> sel4::Result<()> {
+    let bits = boot.raw().cnode_size_bits;
+    let copy = |index| Slot::own(index).copy_from(Slot::own(initial::CNODE.pointer()), Rights::ALL);
+    copy((1 << bits) - 1)?;
+    Slot::own((1 << bits) - 1).delete()?;
+    assert_eq!(boot.empty_slots().end, 1 << bits, "boot information knows of another number of slots");
+    let behind = copy(1 << bits).expect_err("there is a slot behind the last");
+    println!("told root-cnode-bits={bits} ({behind})");
+    Ok(())
+}
+
+fn count(domain: u64) {
+    loop {
+        COUNTED[domain as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Tries calls, after which it says that it is done.
+fn try_calls(endpoint: u64) {
+    for number in TRIED {
+        system_call(-number, [0; 6]);
+    }
+    Endpoint::from_pointer(endpoint).send(&Message::new(DONE, &[]));
+}
+
+fn signal(pointer: u64) {
+    Notification::from_pointer(pointer).signal();
+}
+
+impl Finder {
+    /// How many domains there are, and whether all that the schedule names have their turns.
+    fn domains(&mut self) -> sel4::Result<()> {
+        let thread = Thread::from_pointer(self.allocator.object(ObjectType::Tcb)?);
+        let domains = (0..=MAXIMUM_DOMAINS as u64).find(|&domain| initial::DOMAIN.set(domain, thread).is_err());
+        let domains = domains.expect("there are more domains than the most");
+        println!("told domains={domains}");
+        if TURNS.iter().all(|&domain| domain < domains) {
+            for domain in TURNS {
+                let started = prepare(&mut self.allocator, &mut self.window, Start::new(count, domain, 200))?;
+                initial::DOMAIN.set(domain, started.thread)?;
+                started.thread.resume()?;
+            }
+            while TURNS.iter().any(|&domain| COUNTED[domain as usize].load(Ordering::Relaxed) == 0) {
+                raw::yield_now();
+            }
+            println!("told schedule=0,7,15");
+        }
+        Ok(())
+    }
+
+    /// Which calls for debugging and measuring there are.
+    fn calls(&mut self) -> sel4::Result<()> {
+        let endpoint = self.allocator.object(ObjectType::Endpoint)?;
+        let start = Start { fault_endpoint: endpoint, ..Start::new(try_calls, endpoint, 100) };
+        let started = spawn(&mut self.allocator, &mut self.window, start)?;
+        let mut known: isize = 0;
+        loop {
+            let received = Endpoint::from_pointer(endpoint).receive();
+            if received.label() == DONE {
+                break;
+            }
+            let Some(Fault::UnknownSystemCall { number, .. }) = Fault::from_message(&received) else {
+                panic!("the thread faulted in another way");
+            };
+            let mut words: [u64; 11] = core::array::from_fn(|index| received.word(index).unwrap_or(0));
+            words[0] += 4;
+            known |= 1 << number.wrapping_neg();
+            reply(&Message::new(0, &words));
+        }
+        let first_unknown = TRIED.clone().find(|number| known >> number & 1 != 0).unwrap_or(*TRIED.end());
+        println!("told calls={}", first_unknown - TRIED.start());
+        let build = Build {
+            release: Release::Fifteen,
+            cores: numbering(),
+            debugging: Debugging::On,
+            benchmarks: Benchmarks::Utilisation,
+        };
+        let last = DebugCall::BenchmarkResetAllThreadsUtilisation.number(build);
+        if last == Some(1 - first_unknown) {
+            self.utilisation(build, started.thread)?;
+        }
+        Ok(())
+    }
+
+    /// What is counted of a thread while another one waits for it.
+    fn utilisation(&mut self, build: Build, idle: Thread) -> sel4::Result<()> {
+        let call = |call: DebugCall, argument: u64| {
+            let number = call.number(build).expect("the build has it");
+            system_call(number, [argument, 0, 0, 0, 0, 0])[0]
+        };
+        let notification = self.allocator.object(ObjectType::Notification)?;
+        let start = Start::new(signal, notification, 100);
+        call(DebugCall::BenchmarkResetLog, 0);
+        let started = spawn(&mut self.allocator, &mut self.window, start)?;
+        Notification::from_pointer(notification).wait();
+        let counters = |thread: Thread| {
+            for word in 0..=Counter::TotalEntries as usize {
+                set_buffer_word(word, u64::MAX);
+            }
+            call(DebugCall::BenchmarkGetThreadUtilisation, thread.pointer());
+            |counter: Counter| buffer_word(counter as usize)
+        };
+        let read = counters(started.thread);
+        let [time, kernel, total] = [Counter::Thread, Counter::ThreadKernel, Counter::Total].map(read);
+        assert!(0 < time && time < total, "{time} of {total} cycles");
+        assert!(0 < kernel && kernel < time, "{kernel} of {time} cycles");
+        let [schedules, entries] = [Counter::ThreadSchedules, Counter::ThreadEntries].map(read);
+        assert!(schedules == 1 && entries >= 1 && entries < read(Counter::TotalEntries), "{schedules} {entries}");
+        assert!(read(Counter::TotalSchedules) >= 2 && read(Counter::TotalKernel) > kernel);
+        call(DebugCall::BenchmarkResetThreadUtilisation, started.thread.pointer());
+        assert_eq!(counters(started.thread)(Counter::Thread), 0, "the counter was not started anew");
+        assert_eq!(counters(idle)(Counter::ThreadSchedules), 0, "a thread is counted that did not run");
+        call(DebugCall::BenchmarkResetAllThreadsUtilisation, 0);
+        call(DebugCall::BenchmarkFinalizeLog, 0);
+        let stopped = counters(initial::THREAD)(Counter::Total);
+        assert_eq!(counters(initial::THREAD)(Counter::Total), stopped, "the counters run on");
+        println!("told utilisation=counted");
+        Ok(())
+    }
+
+    /// A thread runs on every core, whatever else was told.
+    fn cores_run(&mut self) -> sel4::Result<()> {
+        for core in 1..self.cores {
+            let notification = self.allocator.object(ObjectType::Notification)?;
+            let start = Start::new(signal, notification, 100);
+            let started = prepare(&mut self.allocator, &mut self.window, start)?;
+            started.thread.set_affinity(core)?;
+            started.thread.resume()?;
+            Notification::from_pointer(notification).wait();
+        }
+        println!("told cores={}", self.cores);
+        Ok(())
+    }
+}
+
+/// The text that comes with an error; empty if none does.
+fn error_text() -> impl core::fmt::Display {
+    for word in 0..ERROR_TEXT_WORDS {
+        set_buffer_word(ERROR_TEXT_START + word, 0);
+    }
+    Slot::own(u64::MAX).delete().expect_err("there is no such slot");
+    let mut text = heapless::String::<{ ERROR_TEXT_WORDS * 8 }>::new();
+    let bytes = (0..ERROR_TEXT_WORDS).flat_map(|word| buffer_word(ERROR_TEXT_START + word).to_le_bytes());
+    for byte in bytes.take_while(|&byte| byte != 0) {
+        let _ = text.push(byte.into());
+    }
+    text
+}

@@ -1,0 +1,223 @@
+//! The system calls for printing, debugging and measuring, under the numbers that the boot words choose.
+//!
+//! **Utilisation.** In kernels with the feature `benchmarks` a hart reads its cycle counter when a thread enters the
+//! kernel and when the kernel is done with that thread, and adds the difference to what the thread and the hart have
+//! used. What follows until the next thread runs counts as that one's. Threads that run virtualised are counted as if
+//! the hart were idle.
+
+use core::cell::Cell;
+
+use abi_sel4::debug_call::Counter;
+use abi_sel4::message::MAXIMUM_LENGTH;
+use abi_sel4::{DebugCall, Error};
+use objects::{Capability, Ref, Tcb, ThreadFault, Used};
+
+use crate::kernel::Kernel;
+use crate::message::{receive_buffer, word};
+use crate::{console, cspace};
+
+/// What a hart has counted.
+pub struct Counters {
+    /// When the counters were started; 0 if they are stopped.
+    start: Cell<u64>,
+    /// How long they ran, once they are stopped.
+    total: Cell<u64>,
+    /// When something was last added.
+    last: Cell<u64>,
+    /// Counters of threads that are of another epoch are zero.
+    epoch: Cell<u64>,
+    idle: Used,
+    busy: Used,
+}
+
+impl Counters {
+    /// Nothing is counted.
+    pub const fn new() -> Counters {
+        Counters {
+            start: Cell::new(0),
+            total: Cell::new(0),
+            last: Cell::new(0),
+            epoch: Cell::new(0),
+            idle: Used::new(),
+            busy: Used::new(),
+        }
+    }
+
+    /// The cycles since the last call.
+    fn lap(&self) -> u64 {
+        let now = platform::machine::cycles();
+        now.wrapping_sub(self.last.replace(now))
+    }
+
+    fn is_running(&self) -> bool {
+        self.start.get() != 0
+    }
+
+    /// A thread's own counters, set to zero if they are of another epoch.
+    fn of(&self, thread: Option<Ref<Tcb>>) -> Option<Ref<Tcb>> {
+        let thread = thread?;
+        if thread.used.epoch.replace(self.epoch.get()) != self.epoch.get() {
+            thread.used.reset();
+        }
+        Some(thread)
+    }
+
+    fn add(&self, thread: Option<Ref<Tcb>>, add: impl Fn(&Used)) {
+        add(&self.busy);
+        match self.of(thread) {
+            Some(thread) => add(&thread.used),
+            None => add(&self.idle),
+        }
+    }
+}
+
+impl Kernel {
+    /// Counts that a thread, or an idle hart, has come into the kernel.
+    #[inline(always)]
+    pub(crate) fn count_entry(&self, thread: Option<Ref<Tcb>>) {
+        if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
+            let counters = &self.node().counters;
+            let cycles = counters.lap();
+            counters.add(thread, |used| {
+                used.cycles.set(used.cycles.get() + cycles);
+                used.entries.set(used.entries.get() + 1);
+            });
+        }
+    }
+
+    /// Counts that the kernel is done with what brought a thread, or an idle hart, into it.
+    #[inline(always)]
+    pub(crate) fn count_exit(&self, thread: Option<Ref<Tcb>>) {
+        if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
+            let counters = &self.node().counters;
+            let cycles = counters.lap();
+            counters.add(thread, |used| {
+                used.cycles.set(used.cycles.get() + cycles);
+                used.kernel.set(used.kernel.get() + cycles);
+            });
+        }
+    }
+
+    /// Counts that another thread runs from now on, or none.
+    #[inline(always)]
+    pub(crate) fn count_switch(&self, thread: Option<Ref<Tcb>>) {
+        if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
+            self.node().counters.add(thread, |used| used.schedules.set(used.schedules.get() + 1));
+        }
+    }
+
+    /// Serves a system call that is not the interface's.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
+        let Some(call) = DebugCall::from_number(number as isize, self.calls.get()) else {
+            return self.fault(thread, ThreadFault::UnknownSystemCall { number });
+        };
+        let argument = thread.register::<10>().get();
+        let result = match call {
+            DebugCall::DebugPutChar => return console::write_bytes(&[argument as u8]),
+            DebugCall::DebugDumpScheduler | DebugCall::DebugSnapshot => return self.print_scheduler(),
+            DebugCall::DebugHalt => return self.halt(),
+            DebugCall::DebugCapIdentify => cspace::lookup(thread, argument).map_or(0, |slot| slot.capability.tag()),
+            DebugCall::DebugGetThreadAffinity => match named_thread(thread, argument) {
+                Some(named) => named.affinity.get().into(),
+                None => 0,
+            },
+            // Names of threads are for debuggers of other kernels; ours has none to show them. The interrupt to another
+            // core is there for Arm, and there are no caches that a kernel could flush.
+            DebugCall::DebugNameThread
+            | DebugCall::DebugSendIPI
+            | DebugCall::BenchmarkFlushCaches
+            | DebugCall::BenchmarkNullSyscall => return,
+            DebugCall::BenchmarkSetLogBuffer => Error::IllegalOperation.number() as u64,
+            DebugCall::BenchmarkResetLog => {
+                self.start_counters();
+                0
+            }
+            DebugCall::BenchmarkFinalizeLog => {
+                self.stop_counters();
+                0
+            }
+            DebugCall::BenchmarkGetThreadUtilisation => return self.get_utilisation(thread, argument),
+            DebugCall::BenchmarkResetThreadUtilisation => {
+                if let Some(named) = named_thread(thread, argument) {
+                    named.used.reset();
+                }
+                return;
+            }
+            DebugCall::BenchmarkDumpAllThreadsUtilisation => return self.print_utilisation(),
+            DebugCall::BenchmarkResetAllThreadsUtilisation => {
+                let counters = &self.node().counters;
+                return counters.epoch.set(counters.epoch.get() + 1);
+            }
+        };
+        thread.register::<10>().set(result);
+    }
+
+    fn start_counters(&self) {
+        let counters = &self.node().counters;
+        counters.idle.reset();
+        counters.busy.reset();
+        let now = platform::machine::cycles();
+        counters.last.set(now);
+        counters.start.set(now.max(1));
+    }
+
+    fn stop_counters(&self) {
+        let counters = &self.node().counters;
+        counters.total.set(platform::machine::cycles().wrapping_sub(counters.start.take()));
+    }
+
+    /// Writes the counters of a thread and of this hart into the caller's message, as far as it has a buffer.
+    fn get_utilisation(&self, thread: Ref<Tcb>, address: u64) {
+        let (Some(named), Some(words)) =
+            (self.node().counters.of(named_thread(thread, address)), receive_buffer(thread))
+        else {
+            return;
+        };
+        let counters = &self.node().counters;
+        let total = match counters.start.get() {
+            0 => counters.total.get(),
+            start => platform::machine::cycles().wrapping_sub(start),
+        };
+        let (idle, busy) = (&counters.idle, &counters.busy);
+        let put = |counter: Counter, value: u64| words.set(word::MESSAGE + counter as usize, value);
+        put(Counter::Thread, named.used.cycles.get());
+        put(Counter::ThreadSchedules, named.used.schedules.get());
+        put(Counter::ThreadKernel, named.used.kernel.get());
+        put(Counter::ThreadEntries, named.used.entries.get());
+        put(Counter::IdleCore, idle.cycles.get());
+        put(Counter::Idle, idle.cycles.get());
+        put(Counter::IdleSchedules, idle.schedules.get());
+        put(Counter::IdleKernel, idle.kernel.get());
+        put(Counter::IdleEntries, idle.entries.get());
+        put(Counter::Total, total);
+        put(Counter::TotalSchedules, busy.schedules.get());
+        put(Counter::TotalKernel, busy.kernel.get());
+        put(Counter::TotalEntries, busy.entries.get());
+    }
+
+    /// Writes to the console how long the threads have run that could run on this hart.
+    fn print_utilisation(&self) {
+        let counters = &self.node().counters;
+        let print = |thread: Option<Ref<Tcb>>| {
+            if let Some(thread) = counters.of(thread) {
+                console::print(format_args!("thread at {:#x},{}\n", thread.physical(), thread.used.cycles.get()));
+            }
+        };
+        print(self.node().current.get());
+        for ready in self.node().ready.iter() {
+            ready.for_each(|thread| print(Some(thread)));
+        }
+    }
+}
+
+/// The thread that a capability of another one names.
+fn named_thread(thread: Ref<Tcb>, address: u64) -> Option<Ref<Tcb>> {
+    match cspace::lookup(thread, address).ok()?.capability.get() {
+        Capability::Thread { tcb } => Some(tcb),
+        _ => None,
+    }
+}
+
+const _: () = assert!((Counter::TotalEntries as usize) < MAXIMUM_LENGTH);
