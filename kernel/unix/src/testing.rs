@@ -166,6 +166,7 @@ impl RunningMachine {
         let platform = platform::prepare(&common::BOOT).expect("a machine");
         crate::prepare(platform, Parts { scheduler: Table::native(), image: &[0; 4096], initial_files })
             .expect("the kernel starts");
+        crate::random::seed_for_tests();
         let world = SharedWorld::default();
         continue_script(&simulation, &world);
         lock(&world).fresh.push_back(Box::new(first));
@@ -254,7 +255,7 @@ fn first(program: &mut Program) {
             let seen = program.process().posted() as usize;
             let _ = program.call(SystemCall::WorkerWait, [seen, usize::MAX]);
         };
-        let id = program.spawn_boxed(test, &[]).expect("there is room for a process");
+        let id = program.spawn_given(0, usize::MAX, test).expect("there is room for a process");
         let status = program.place(8);
         loop {
             match program.call(SystemCall::Wait, [usize::MAX, status, 0, 0]) {
@@ -305,7 +306,7 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
         body = Some((found, SystemCall::Exit, begin..begin + OF_A_WORKER));
     }
     if let Some((body, exit, room)) = body {
-        let running = begin(shared, body, id, exit, room);
+        let running = begin(shared, body, id, exit, room, context.stack() as usize);
         world.running.insert(identity, running);
     }
     // Not under the lock: the closure uses the world.
@@ -337,14 +338,14 @@ fn handle_interrupt(shared: &SharedWorld, id: u32, context: &mut UserContext) ->
 }
 
 /// Starts the thread of a closure, which waits for its first turn.
-fn begin(world: &SharedWorld, body: Body, id: u32, exit: SystemCall, room: Range<usize>) -> Running {
+fn begin(world: &SharedWorld, body: Body, id: u32, exit: SystemCall, room: Range<usize>, stack: usize) -> Running {
     say_where_programs_panic();
     let (go_on, turns_to_come) = channel();
     let (sender, turns) = channel();
     let world = world.clone();
     let thread = std::thread::spawn(move || {
         let _hart = simulation().attach(0);
-        let mut program = Program { id, world, turns: sender, go_on: turns_to_come, room, given: 0 };
+        let mut program = Program { id, world, turns: sender, go_on: turns_to_come, room, given: 0, stack };
         let Ok(given) = program.go_on.recv() else { return };
         program.given = given as usize;
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut program)));
@@ -390,6 +391,8 @@ pub(crate) struct Program {
     room: Range<usize>,
     /// Value of `a0` when it begins.
     pub given: usize,
+    /// Its stack pointer when it begins.
+    pub stack: usize,
 }
 
 impl Program {
@@ -515,24 +518,39 @@ impl Program {
 
     /// Starts a process that runs a closure and has its descriptors 0, 1 and 2; returns its number.
     pub(crate) fn spawn(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
-        self.spawn_boxed(Box::new(body), &[])
+        self.spawn_given(0, usize::MAX, body)
     }
 
-    /// Starts a process with arguments.
-    pub(crate) fn spawn_boxed(&mut self, body: Body, arguments: &[&[u8]]) -> Result<usize, Errno> {
+    /// Starts a process with these descriptors, an address or 0, and this priority.
+    pub(crate) fn spawn_given(
+        &mut self,
+        descriptors: usize,
+        priority: usize,
+        body: impl FnOnce(&mut Program) + Send + 'static,
+    ) -> Result<usize, Errno> {
         let begin = self.room.start;
         let path = self.store(PATH);
-        let mut list = vec![path];
-        list.extend(arguments.iter().map(|argument| self.store(argument)));
-        list.push(0);
-        let words: Vec<u8> = list.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let list = self.store(&words);
+        self.room.start = begin;
+        self.spawn_as([path, 0, 0, descriptors, priority], Box::new(body))
+    }
+
+    /// Starts a process with this path, these arguments and this environment, which are addresses.
+    pub(crate) fn spawn_with(
+        &mut self,
+        path: usize,
+        arguments: usize,
+        environment: usize,
+        body: impl FnOnce(&mut Program) + Send + 'static,
+    ) -> Result<usize, Errno> {
+        self.spawn_as([path, arguments, environment, 0, usize::MAX], Box::new(body))
+    }
+
+    fn spawn_as(&mut self, arguments: [usize; 5], body: Body) -> Result<usize, Errno> {
         lock(&self.world).fresh.push_back(body);
-        let result = self.call(SystemCall::Spawn, [path, list, 0, 0, usize::MAX]);
+        let result = self.call(SystemCall::Spawn, arguments);
         if result.is_err() {
             lock(&self.world).fresh.pop_back();
         }
-        self.room.start = begin;
         result
     }
 

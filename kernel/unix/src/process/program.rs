@@ -523,3 +523,172 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     plan.start(loaded?, 0, origin, tree::root().root(), descriptors, Priority::DEFAULT)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    fn list(program: &mut Program, strings: &[&[u8]]) -> usize {
+        let mut words: Vec<usize> = strings.iter().map(|string| program.store(string)).collect();
+        words.push(0);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        program.store(&bytes)
+    }
+
+    fn spawn(program: &mut Program, path: usize, arguments: usize, environment: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::Spawn, [path, arguments, environment, 0, usize::MAX])
+    }
+
+    fn string(program: &Program, address: usize) -> Vec<u8> {
+        program.process().copy_in_string(address, 1000, Errno::E2BIG).unwrap()
+    }
+
+    /// What a program finds on its stack: the number of arguments, their addresses, those of the environment, and the
+    /// auxiliary vector.
+    #[test]
+    fn a_program_finds_what_it_was_given_on_its_stack() {
+        run(|program| {
+            let path = program.store(crate::testing::PATH);
+            let arguments = list(program, &[b"name\0", b"\0", b"two words\0"]);
+            let environment = list(program, &[b"A=1\0"]);
+            let child = program.spawn_with(path, arguments, environment, |program| {
+                let stack = program.stack;
+                assert_eq!(stack % 16, 0);
+                let word = |index: usize| program.read_u64(stack + 8 * index) as usize;
+                assert_eq!(word(0), 3);
+                let found: Vec<_> = (1..4).map(|index| string(program, word(index))).collect();
+                assert_eq!(found, [b"name".to_vec(), b"".to_vec(), b"two words".to_vec()]);
+                assert_eq!(word(4), 0);
+                assert_eq!(string(program, word(5)), b"A=1");
+                assert_eq!(word(6), 0);
+                let mut vector = alloc::collections::BTreeMap::new();
+                let mut at = 7;
+                while word(at) != 0 {
+                    vector.insert(word(at) as u64, word(at + 1));
+                    at += 2;
+                }
+                assert_eq!(vector[&auxiliary::PAGESZ], PAGE_SIZE);
+                assert_eq!(vector[&auxiliary::ENTRY], crate::testing::CODE as usize);
+                assert_eq!(string(program, vector[&auxiliary::EXECFN]), &crate::testing::PATH[..9]);
+                let shared = &program.process().shared;
+                assert_eq!(vector[&auxiliary::COPS_COMPLETION_RING], shared.address(COMPLETION_RING_OFFSET));
+                assert_ne!(program.read(vector[&auxiliary::RANDOM], 16), [0; 16]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused_and_leaves_nothing() {
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            let paths: [(&[u8], Errno); 5] = [
+                (b"/bin/missing\0", Errno::ENOENT),
+                (b"/bin\0", Errno::EACCES),
+                (b"/bin/test/x\0", Errno::ENOTDIR),
+                (b"\0", Errno::ENOENT),
+                (b"/dev/null\0", Errno::EACCES),
+            ];
+            for (path, error) in paths {
+                let path = program.store(path);
+                assert_eq!(spawn(program, path, arguments, 0), Err(error));
+            }
+            let path = program.store(b"/tmp/text\0");
+            let file = program.call(SystemCall::Open, [0, path, 0o102, 0o755]).unwrap();
+            for text in [&b"#!/bin/sh"[..], b"\x7fELF"] {
+                assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Ok(0));
+                program.write_to(file, text).unwrap();
+                assert_eq!(spawn(program, path, arguments, 0), Err(Errno::ENOEXEC));
+            }
+            program.call(SystemCall::Unlink, [0, path, 0]).unwrap();
+            let long = program.store(&[b'a'; LONGEST_PATH]);
+            assert_eq!(spawn(program, long, arguments, 0), Err(Errno::ENAMETOOLONG));
+            assert_eq!(spawn(program, 0x1000, arguments, 0), Err(Errno::EFAULT));
+            assert_eq!(program.wait_for(usize::MAX), Err(Errno::ECHILD));
+        });
+    }
+
+    #[test]
+    fn lists_of_strings_are_read_to_their_limits() {
+        run(|program| {
+            let path = program.store(crate::testing::PATH);
+            for bad in [0x1000, usize::MAX - 7, USER_END - 8] {
+                assert_eq!(spawn(program, path, bad, 0), Err(Errno::EFAULT), "{bad:#x}");
+            }
+            let bad_string = program.store(&[0x1000usize.to_le_bytes(), [0; 8]].concat());
+            assert_eq!(spawn(program, path, bad_string, 0), Err(Errno::EFAULT));
+            // One string that is too long, and the same one often enough.
+            let long = program.store(&[b'x'; 60_000]);
+            let end = program.store(&[0]);
+            let words = |count: usize| -> Vec<u8> {
+                [long].repeat(count).iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect()
+            };
+            let three = program.store(&words(3));
+            assert_eq!(spawn(program, path, three, 0), Err(Errno::E2BIG));
+            let empty: Vec<u8> =
+                [end].repeat(MOST_STRINGS + 1).iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect();
+            let empty = program.store(&empty);
+            assert_eq!(spawn(program, path, empty, 0), Err(Errno::E2BIG));
+        });
+    }
+
+    #[test]
+    fn a_child_has_the_descriptors_that_it_is_given_and_no_other() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let bytes: Vec<u8> =
+                [writer as i32, -1, reader as i32].iter().flat_map(|word| word.to_le_bytes()).collect();
+            let descriptors = program.store(&bytes);
+            let child = program.spawn_given(descriptors, usize::MAX, |program| {
+                assert_eq!(program.write_to(0, b"to itself"), Ok(9));
+                assert_eq!(program.write_to(1, b"x"), Err(Errno::EBADF));
+                assert_eq!(program.read_from(2, 20), Ok(b"to itself".to_vec()));
+                assert_eq!(program.call(SystemCall::Duplicate, [0]), Ok(1));
+                assert_eq!(program.call(SystemCall::Duplicate, [0]), Ok(3));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let closed = program.store(&[99i32.to_le_bytes(), [0xff; 4], [0xff; 4]].concat());
+            assert_eq!(program.spawn_given(closed, usize::MAX, |_| {}), Err(Errno::EBADF));
+            assert_eq!(program.spawn_given(0x1000, usize::MAX, |_| {}), Err(Errno::EFAULT));
+            assert_eq!(program.spawn_given(0, 64, |_| {}), Err(Errno::EINVAL));
+            assert_eq!(program.wait_for(usize::MAX), Err(Errno::ECHILD));
+        });
+    }
+
+    #[test]
+    fn a_child_begins_in_the_directory_of_its_parent() {
+        run(|program| {
+            let path = program.store(b"/tmp\0");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [path]), Ok(0));
+            let child = program.spawn(|program| {
+                let place = program.place(16);
+                assert_eq!(program.call(SystemCall::GetCurrentDirectory, [place, 16]), Ok(5));
+                assert_eq!(program.read(place, 5), b"/tmp\0");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// Where things lie differs from process to process, and nothing of one lies in another.
+    #[test]
+    fn memory_lies_elsewhere_each_time() {
+        run(|program| {
+            program.write(DATA + 4096, b"mine");
+            let own = program.process().shared.address(0);
+            let stack = program.stack;
+            let child = program.spawn(move |program| {
+                assert_ne!(program.process().shared.address(0), own);
+                assert_ne!(program.stack, stack);
+                assert_eq!(program.read(DATA + 4096, 4), [0; 4]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+}

@@ -249,3 +249,85 @@ pub(crate) fn publish(bitmap: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    /// A program publishes by storing; the kernel believes its words and nothing else.
+    #[test]
+    fn what_workers_publish_adds_up_and_others_words_do_not_count() {
+        run(|program| {
+            let page = program.process().shared.address(PROCESS_PAGE_OFFSET);
+            let mut publish = |program: &crate::testing::Program, worker: usize, ready: u64, running: u64| {
+                program.write(page + worker * size_of::<ReadyWord>(), &ready.to_le_bytes());
+                program.write(page + worker * size_of::<ReadyWord>() + 8, &running.to_le_bytes());
+            };
+            publish(program, 0, 0b100, 0b1000);
+            publish(program, 1, 0b1, 0b10);
+            let shared = |program: &crate::testing::Program| {
+                let process = program.process();
+                (process.shared.ready(), process.shared.ready_only(), process.shared.running_only())
+            };
+            assert_eq!(shared(program), (0b1100, 0b100, 0b1000), "there is no worker 1");
+            program.add_worker(|_| {}).unwrap();
+            assert_eq!(shared(program), (0b1111, 0b101, 0b1010));
+            let process = program.process();
+            assert_eq!((process.shared.running(0), process.shared.running(1)), (0b1000, 0b10));
+            assert!(process.shared.is_outranked_within(0) && process.shared.is_outranked_within(1));
+            publish(program, 1, 0b10, 0b10);
+            assert!(!process.shared.is_outranked_within(1), "an equal does not go before");
+            publish(program, 1, 0b1, 0);
+            assert!(!process.shared.is_outranked_within(1), "what runs nothing is not outranked");
+        });
+    }
+
+    #[test]
+    fn interrupts_are_shown_until_they_are_taken() {
+        run(|program| {
+            let process = program.process();
+            process.shared.add_interrupts(3, 0b10);
+            process.shared.add_interrupts(3, 0b100);
+            assert!(process.shared.has_interrupts(3) && !process.shared.has_interrupts(2));
+            assert_eq!((process.shared.take_interrupts(3), process.shared.take_interrupts(3)), (0b110, 0));
+            assert!(!process.shared.has_interrupts(3));
+        });
+    }
+
+    #[test]
+    fn programs_read_what_the_kernel_tells_and_cannot_change_the_common_page() {
+        run(|program| {
+            let process = program.process();
+            let page = process.shared.address(PROCESS_PAGE_OFFSET);
+            process.shared.tell_mode(Mode::Relaxed);
+            assert_eq!(program.read_u64(page + offset_of!(ProcessPage, mode)), Mode::Relaxed as u64);
+            process.shared.tell_ceiling(Priority::saturating(17));
+            assert_eq!(program.read_u64(page + offset_of!(ProcessPage, ceiling)), 17);
+            process.shared.tell_ceiling(Priority::HIGHEST);
+            let global = process.shared.address(GLOBAL_PAGE_OFFSET);
+            let frequency = program.read_u64(global + offset_of!(GlobalPage, ticks_per_second));
+            assert_eq!(frequency, crate::time::ticks_per_second());
+            assert_eq!(process.copy_out(global, &[0; 8]), Err(Errno::EFAULT));
+            let image = process.shared.image_address();
+            assert_eq!(process.copy_out(image, &[0; 8]), Err(Errno::EFAULT));
+            assert!(process.shared.is_in_image(image) && process.shared.is_in_image(image + PAGE_SIZE - 1));
+            assert!(!process.shared.is_in_image(image - 1) && !process.shared.is_in_image(image + PAGE_SIZE));
+            publish(0b101);
+            assert_eq!(program.read_u64(global + offset_of!(GlobalPage, ready)), 0b101);
+            publish(0);
+        });
+    }
+
+    #[test]
+    fn a_cleared_page_says_nothing() {
+        let _guard = crate::testing::alone();
+        memory::fake::init(64 << 20);
+        let shared = Shared::new().unwrap();
+        shared.add_interrupts(0, 1);
+        shared.tell_mode(Mode::Relaxed);
+        shared.clear();
+        assert!(!shared.has_interrupts(0) && shared.ready() == 0);
+        assert_eq!(shared.ring().len(), pages(INITIAL_CAPACITY));
+    }
+}

@@ -209,3 +209,169 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    const EXISTING: usize = (flag::SHARED | flag::SETTLS | flag::CHILD_CLEARTID | flag::CHILD_SETTID) as usize;
+    const WITH_PARENT: usize = EXISTING | flag::PARENT_SETTID as usize;
+
+    fn start(
+        program: &mut Program,
+        flags: usize,
+        words: (usize, usize),
+        body: impl FnOnce(&mut Program) + Send + 'static,
+    ) -> Result<usize, Errno> {
+        let identity = program.identity_for(body);
+        program.call(SystemCall::Clone, [flags, 0x3_0000, words.0, identity, words.1])
+    }
+
+    #[test]
+    fn a_thread_has_a_number_of_its_own_which_is_told_where_it_was_asked_for() {
+        run(|program| {
+            let words = (program.place(8), program.place(8));
+            let own = program.place(8);
+            let process = program.id as usize;
+            let thread = start(program, WITH_PARENT, words, move |program| {
+                assert_eq!(program.given, 0, "clone gives 0 to the thread");
+                let number = program.call(SystemCall::GetThread, []).unwrap();
+                program.write(own, &number.to_le_bytes());
+                assert_eq!(program.call(SystemCall::GetProcess, []), Ok(process));
+                assert_eq!(program.read_u32(words.1) as usize, number);
+                program.sleep_ns(1_000_000);
+            });
+            let thread = thread.unwrap();
+            assert_eq!(program.read_u32(words.0) as usize, thread);
+            program.sleep_ns(500_000);
+            assert_eq!(program.read_u64(own) as usize, thread);
+            assert_ne!(program.call(SystemCall::GetThread, []), Ok(thread));
+            program.sleep_ns(2_000_000);
+            assert_eq!(program.read_u32(words.1), 0, "the word becomes 0 at its end");
+        });
+    }
+
+    /// `pthread_join`: waits on the word that becomes 0.
+    #[test]
+    fn the_end_of_a_thread_wakes_who_waits_for_its_word() {
+        run(|program| {
+            let word = program.place(8);
+            let thread = start(program, EXISTING, (0, word), |program| program.sleep_ns(1_000_000)).unwrap();
+            let result = program.call(SystemCall::Futex, [word, futex::WAIT as usize, thread, 0, 0, 0]);
+            assert_eq!((result, program.read_u32(word)), (Ok(0), 0));
+        });
+    }
+
+    #[test]
+    fn what_is_no_thread_is_refused() {
+        run(|program| {
+            let clone =
+                |program: &mut Program, flags: u64| program.call(SystemCall::Clone, [flags as usize, 0, 0, 0, 0]);
+            for without in [flag::VM, flag::SIGHAND] {
+                assert_eq!(clone(program, flag::SHARED & !without), Err(Errno::EINVAL), "{without:#x}");
+            }
+            for flags in [
+                17,
+                flag::VM,
+                flag::SHARED & !flag::FS,
+                flag::SHARED & !flag::FILES,
+                flag::SHARED & !flag::THREAD,
+                flag::SHARED | flag::PIDFD,
+            ] {
+                assert_eq!(clone(program, flags), Err(Errno::ENOSYS), "{flags:#x}");
+            }
+            assert_eq!(clone(program, flag::SHARED | flag::NEWNS), Err(Errno::EINVAL));
+        });
+    }
+
+    /// A bad address for the thread's number does not keep it from starting.
+    #[test]
+    fn numbers_that_cannot_be_written_are_not_missed() {
+        run(|program| {
+            let done = program.place(8);
+            let bad = (0x1000, 0x1001);
+            assert!(start(program, WITH_PARENT, bad, move |program| program.write(done, &[1])).is_ok());
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read(done, 1), [1]);
+        });
+    }
+
+    /// The locks on the list of a thread that ends: one that is held is marked and its waiter woken, one that another
+    /// holds stays, and one on its way that is free already wakes who may have missed it.
+    #[test]
+    fn robust_locks_of_a_thread_that_ends_are_marked() {
+        run(|program| {
+            let word = program.place(8);
+            // The head (first, offset, pending), then two entries of a link and a lock.
+            let head = program.place(24);
+            let (held, others, pending) = (program.place(16), program.place(16), program.place(16));
+            let thread = start(program, EXISTING, (0, word), move |program| {
+                let number = program.call(SystemCall::GetThread, []).unwrap() as u32;
+                for (place, value) in
+                    [(head, held), (head + 8, 8), (head + 16, pending), (held, others), (others, head)]
+                {
+                    program.write(place, &value.to_le_bytes());
+                }
+                program.write(held + 8, &(number | futex::WAITERS).to_le_bytes());
+                program.write(others + 8, &(number + 0x1_0000).to_le_bytes());
+                assert_eq!(program.call(SystemCall::SetRobustList, [head, 23]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::SetRobustList, [head, futex::ROBUST_HEAD]), Ok(0));
+                program.sleep_ns(2_000_000);
+            });
+            let thread = thread.unwrap() as u32;
+            program.sleep_ns(1_000_000);
+            let found = program.place(16);
+            assert_eq!(program.call(SystemCall::GetRobustList, [thread as usize, found, found + 8]), Ok(0));
+            assert_eq!((program.read_u64(found) as usize, program.read_u64(found + 8)), (head, 24));
+            let waiting = program.place(8);
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.call(SystemCall::Futex, [pending + 8, futex::WAIT as usize, 0, 0]), Ok(0));
+                    program.write(waiting, &[1]);
+                })
+                .unwrap();
+            let expected = (thread | futex::WAITERS) as usize;
+            assert_eq!(program.call(SystemCall::Futex, [held + 8, futex::WAIT as usize, expected, 0]), Ok(0));
+            assert_eq!(program.read_u32(held + 8), futex::WAITERS | futex::OWNER_DIED);
+            assert_eq!(program.read_u32(others + 8), thread + 0x1_0000);
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read(waiting, 1), [1]);
+            assert_eq!(program.call(SystemCall::GetRobustList, [thread as usize, found, found + 8]), Err(Errno::ESRCH));
+        });
+    }
+
+    /// Lists in a circle, behind bad addresses, or with locks at odd ones end nobody but their thread.
+    #[test]
+    fn a_robust_list_that_makes_no_sense_is_left() {
+        run(|program| {
+            let word = program.place(8);
+            let place = program.place(64);
+            let lists: [(usize, usize, usize); 4] =
+                [(place + 24, 8, 0), (0x1000, 8, 0), (place + 24, 9, 0), (place, 8, 0x1000)];
+            for (first, offset, pending) in lists {
+                let thread = start(program, EXISTING, (0, word), move |program| {
+                    for (index, value) in [first, offset, pending, place + 24].into_iter().enumerate() {
+                        program.write(place + 8 * index, &value.to_le_bytes());
+                    }
+                    program.call(SystemCall::SetRobustList, [place, futex::ROBUST_HEAD]).unwrap();
+                });
+                let thread = thread.unwrap();
+                let ended = program.call(SystemCall::Futex, [word, futex::WAIT as usize, thread, 0]);
+                assert!(matches!(ended, Ok(0) | Err(Errno::EAGAIN)));
+            }
+        });
+    }
+
+    #[test]
+    fn a_slot_is_used_again_only_after_all_others() {
+        let mut threads = Threads::new();
+        let slots: Vec<_> = (0..SLOTS - MAXIMUM_WORKERS).map(|_| threads.free_slot().unwrap()).collect();
+        assert_eq!(slots[0], MAXIMUM_WORKERS);
+        assert!(slots.windows(2).all(|pair| pair[1] == pair[0] + 1));
+        assert_eq!(slots.last(), Some(&(SLOTS - 1)));
+        assert_eq!(threads.free_slot(), Some(MAXIMUM_WORKERS));
+    }
+}

@@ -791,6 +791,7 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                 Trap::Interrupt => {
                     // Coroutines that the interrupt wakes come to this hart, which looks at them now.
                     executor::end_visit(hart);
+                    let waited = ready.load(Ordering::Relaxed);
                     let pending = crate::on_interrupt();
                     let now = Machine::now();
                     worker.charge(now, now);
@@ -813,7 +814,19 @@ fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
                         // Its handler may put its coroutine aside for something more important in the process.
                         worker.line.set_pending();
                     }
-                    let is_outranked = executor::is_anything_ready() && executor::is_ready_at_least(priority)
+                    // The timer may have been set for a slice of another worker. Equals that waited before wait for the
+                    // end of this slice then: with a turn at each old end, two equals could divide the time by any
+                    // ratio.
+                    let is_news = !pending.timer
+                        || pending.ipi
+                        || pending.guest
+                        || ready.load(Ordering::Relaxed) & !waited & priority.bit() != 0;
+                    let is_outranked_here = if is_news {
+                        executor::is_ready_at_least(priority)
+                    } else {
+                        executor::is_ready_above(priority)
+                    };
+                    let is_outranked = executor::is_anything_ready() && is_outranked_here
                         || executor::is_ready_above_anywhere(priority)
                             && executor::is_ready_above_anywhere(worker.priority_in_queue());
                     if executor::is_anything_ready() {
@@ -972,4 +985,237 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
         ),
     }
     process.end(Ending::Killed(signal as u8));
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::signal;
+
+    use super::*;
+    use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
+
+    #[test]
+    fn a_worker_begins_as_it_was_asked_to_and_others_see_it_end() {
+        run(|program| {
+            let place = program.place(16);
+            let identity = program.identity_for(move |program| {
+                program.write(place, &program.given.to_le_bytes());
+            });
+            assert_eq!(program.call(SystemCall::WorkerCreate, [CODE as usize, DATA, 4711, identity]), Ok(1));
+            assert_eq!(program.process().live_workers(), 2);
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read_u64(place), 4711);
+            assert_eq!(program.process().live_workers(), 1);
+        });
+    }
+
+    #[test]
+    fn workers_are_numbered_in_their_order_and_have_a_limit() {
+        run(|program| {
+            let word = program.place(8);
+            let waits = move |program: &mut crate::testing::Program| {
+                while program.read_u32(word) == 0 {
+                    let _ = program.call(SystemCall::Futex, [word, 0, 0, 0]);
+                }
+            };
+            for index in 1..process::MAXIMUM_WORKERS {
+                assert_eq!(program.add_worker(waits), Ok(index));
+            }
+            assert_eq!(program.add_worker(waits), Err(Errno::EAGAIN));
+            assert_eq!(program.process().live_workers(), process::MAXIMUM_WORKERS);
+            program.sleep_ns(1_000_000);
+            program.write(word, &[1]);
+            program.call(SystemCall::Futex, [word, 1, 1000]).unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.process().live_workers(), 1);
+            for (entry, stack) in [(usize::MAX, DATA), (CODE as usize + 1, DATA), (CODE as usize, usize::MAX)] {
+                assert_eq!(program.call(SystemCall::WorkerCreate, [entry, stack, 0, 0]), Err(Errno::EINVAL));
+            }
+        });
+    }
+
+    /// A wake-up that comes before the sleep ends it at once, and is used up by it; several are one.
+    #[test]
+    fn a_wake_up_is_not_lost_and_counts_once() {
+        run(|program| {
+            let posted = program.process().posted() as usize;
+            for _ in 0..2 {
+                assert_eq!(program.call(SystemCall::WorkerWake, [0]), Ok(0));
+            }
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted, usize::MAX]), Ok(0));
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted, 1_000_000]), Err(Errno::ETIMEDOUT));
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted, 0]), Err(Errno::ETIMEDOUT));
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted + 1, usize::MAX]), Ok(0), "there was news");
+            assert_eq!(program.call(SystemCall::WorkerWake, [5]), Err(Errno::ESRCH));
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    program.call(SystemCall::WorkerWake, [0]).unwrap();
+                })
+                .unwrap();
+            let begin = Machine::now();
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted, usize::MAX]), Ok(0));
+            assert!(time::ns_at_ticks(Machine::now() - begin) >= 900_000);
+        });
+    }
+
+    /// The process lives as long as one of its workers, and has the status that the first one gave.
+    #[test]
+    fn the_last_worker_ends_the_process() {
+        let ending = run_to_its_end(|program| {
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    let _ = program.call(SystemCall::Exit, [9]);
+                })
+                .unwrap();
+            let _ = program.call(SystemCall::Exit, [4]);
+        });
+        assert_eq!(ending, Ending::Exited(4));
+    }
+
+    #[test]
+    fn the_first_end_counts_and_takes_everybody_along() {
+        let ending = run_to_its_end(|program| {
+            for status in [7, 8] {
+                program
+                    .add_worker(move |program| {
+                        program.sleep_ns(1_000_000);
+                        let _ = program.call(SystemCall::ExitGroup, [status]);
+                    })
+                    .unwrap();
+            }
+            // One that runs for ever, and one that sleeps for ever.
+            program
+                .add_worker(|program| {
+                    loop {
+                        program.call(SystemCall::GetProcess, []).unwrap();
+                    }
+                })
+                .unwrap();
+            let _ = program.call(SystemCall::WorkerWait, [0, usize::MAX]);
+        });
+        assert!(matches!(ending, Ending::Exited(7 | 8)), "{ending:?}");
+    }
+
+    #[test]
+    fn what_a_program_must_not_do_ends_it_with_its_signal() {
+        for (trap, number) in [
+            (Trap::IllegalInstruction { bits: 0 }, signal::ILL),
+            (Trap::Breakpoint, signal::TRAP),
+            (Trap::PageFault { address: 8, access: Access::Write }, signal::SEGV),
+            (Trap::PageFault { address: 1 << 62, access: Access::Read }, signal::SEGV),
+            (Trap::PageFault { address: CODE, access: Access::Write }, signal::SEGV),
+            (Trap::PageFault { address: DATA as u64, access: Access::Execute }, signal::SEGV),
+            (Trap::AccessFault { address: 8, access: Access::Read }, signal::BUS),
+            (Trap::Misaligned { address: 1, access: Access::Write }, signal::BUS),
+        ] {
+            let ending = run_to_its_end(move |program| {
+                program.add_worker(|program| program.sleep_ns(1_000_000_000)).unwrap();
+                program.trap(trap);
+            });
+            assert_eq!(ending, Ending::Killed(number as u8), "{trap:?}");
+        }
+    }
+
+    #[test]
+    fn a_stack_that_overflows_is_told_from_other_faults() {
+        let touch = |address: usize| Trap::PageFault { address: address as u64, access: Access::Write };
+        run_to_its_end(move |program| {
+            let process = program.process();
+            let guard = process.space.lock().regions().find(|region| region.name == "[guard]").unwrap().range;
+            program.trap(touch(guard.end as usize - 8));
+        });
+        let output = crate::testing::simulation().output();
+        assert!(output.lines().last().unwrap().contains("stack overflow: writing"), "{output}");
+        run_to_its_end(move |program| program.trap(touch(DATA + LENGTH + (1 << 20))));
+        let output = crate::testing::simulation().output();
+        assert!(output.lines().last().unwrap().contains("segmentation fault: writing"), "{output}");
+    }
+
+    /// A process that makes calls for so long.
+    fn busy(slices: u64) -> impl FnOnce(&mut crate::testing::Program) + Send + 'static {
+        move |program| {
+            let begin = Machine::now();
+            while time::ns_at_ticks(Machine::now() - begin) < slices * time::SLICE_NS {
+                // A tenth of a millisecond between two calls.
+                crate::testing::simulation().advance(1000);
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+        }
+    }
+
+    fn used_ns(child: usize) -> u64 {
+        time::ns_at_ticks(process::find(child as u32).unwrap().cpu_ticks())
+    }
+
+    /// Equals that never wait share the hart by slices, wherever in another's slice each has begun.
+    #[test]
+    fn equals_alternate() {
+        for offset in [0, 30, 1_000, 10_000, 99_000] {
+            run(move |program| {
+                let first = program.spawn(busy(40)).unwrap();
+                program.sleep_ns(1_000_000 + offset * 100);
+                let second = program.spawn(busy(40)).unwrap();
+                let before = used_ns(first);
+                program.sleep_ns(20 * time::SLICE_NS as usize);
+                let used = (used_ns(first) - before, used_ns(second));
+                for one in [used.0, used.1] {
+                    assert!((8 * time::SLICE_NS..=12 * time::SLICE_NS).contains(&one), "{used:?} at {offset}");
+                }
+                for child in [first, second] {
+                    assert_eq!(program.wait_for(child), Ok((child, 0)));
+                }
+            });
+        }
+    }
+
+    /// A more important process runs to its end before the one that has started it goes on; a less important one only
+    /// while that waits.
+    #[test]
+    fn importance_goes_before_turns() {
+        run(|program| {
+            let other = program.spawn_given(0, 60, busy(4)).unwrap();
+            let important = program.spawn_given(0, 1, busy(4)).unwrap();
+            // The next call gives way at the latest.
+            program.call(SystemCall::GetProcess, []).unwrap();
+            assert!(process::find(important as u32).is_none_or(|process| process.has_ended()));
+            assert_eq!(used_ns(other), 0);
+            program.sleep_ns(2 * time::SLICE_NS as usize);
+            assert!(used_ns(other) > time::SLICE_NS);
+            for child in [important, other] {
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            }
+        });
+    }
+
+    /// `execve` ends the other workers, keeps number and descriptors but those to be closed, and begins anew.
+    #[test]
+    fn another_program_keeps_the_process_and_nothing_of_its_memory() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::FileControl, [reader, 2, 1]), Ok(0));
+            let place = program.store(b"old");
+            program.add_worker(|program| program.sleep_ns(usize::MAX >> 1)).unwrap();
+            let time = program.store(&abi_unix::types::TimeSpec::from_ns(1 << 60).to_bytes());
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 5), None);
+            let id = program.id as usize;
+            let path = program.store(crate::testing::PATH);
+            let list = program.store(&[path.to_le_bytes(), [0; 8]].concat());
+            let missing = program.store(b"/bin/missing\0");
+            assert_eq!(program.call(SystemCall::Execute, [missing, list, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Execute, [0x1000, list, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.process().live_workers(), 2, "nothing has happened");
+            program.goes_on_as(move |program| {
+                assert_eq!(program.call(SystemCall::GetProcess, []), Ok(id));
+                assert_eq!(program.process().live_workers(), 1);
+                assert_eq!(program.read(place, 3), [0; 3]);
+                assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE), "the other end is closed");
+                assert_eq!(program.read_from(reader, 1), Err(Errno::EBADF));
+                assert_eq!(program.call(SystemCall::Cancel, [5]), Err(Errno::ENOENT));
+            });
+            let _ = program.call(SystemCall::Execute, [path, list, 0]);
+            panic!("the old program goes on");
+        });
+    }
 }
