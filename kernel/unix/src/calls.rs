@@ -240,3 +240,226 @@ fn decode(call: Call<'_>) -> Decoding {
         Log => system::log(call),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::call::{Argument, Waiting};
+    use abi_unix::types::message;
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    /// No call does anything with nonsense but answer: with bad descriptors and bad addresses each one that has such
+    /// an argument fails, and the process goes on.
+    #[test]
+    fn nonsense_is_answered_by_every_call() {
+        run(|program| {
+            for &call in SystemCall::ALL {
+                // They end the caller or its program, or change how it runs.
+                let is_last = matches!(call, SystemCall::Exit | SystemCall::ExitGroup);
+                if is_last || matches!(call, SystemCall::KernelSide | SystemCall::WorkerWait | SystemCall::Clone) {
+                    continue;
+                }
+                for nonsense in [usize::MAX, 0x1000, 1 << 62, 0xffff_ffc0_8020_0000] {
+                    let arguments: [usize; 6] = core::array::from_fn(|index| match call.arguments().get(index) {
+                        Some((_, Argument::Number)) => 0,
+                        Some((_, Argument::Length)) => 16,
+                        Some((_, Argument::Descriptor)) => usize::MAX,
+                        Some(_) => nonsense,
+                        None => usize::MAX,
+                    });
+                    let has_bad = |kind: &[Argument]| call.arguments().iter().any(|(_, found)| kind.contains(found));
+                    let result = program.call(call, arguments);
+                    if has_bad(&[Argument::Path])
+                        || call.arguments().first().map(|(_, kind)| *kind) == Some(Argument::Descriptor)
+                    {
+                        assert!(result.is_err(), "{} with {nonsense:#x}: {result:?}", call.name());
+                    }
+                    if let Err(error) = result {
+                        assert_ne!(error, Errno::ENOSYS, "{}", call.name());
+                    }
+                }
+            }
+        });
+    }
+
+    /// A call that never waits is the same in both forms.
+    #[test]
+    fn calls_that_never_wait_answer_at_once_in_their_asynchronous_form() {
+        run(|program| {
+            for &call in SystemCall::ALL {
+                let numbers_itself = matches!(
+                    call,
+                    SystemCall::GetProcess
+                        | SystemCall::GetParent
+                        | SystemCall::GetThread
+                        | SystemCall::GetUser
+                        | SystemCall::GetGroup
+                        | SystemCall::GetEffectiveUser
+                        | SystemCall::GetEffectiveGroup
+                );
+                if numbers_itself {
+                    assert_eq!(call.waiting(), Waiting::Never);
+                    let direct = program.call(call, []);
+                    assert_eq!(program.submit(call, [], 1), Some(direct), "{}", call.name());
+                }
+            }
+            assert_eq!(program.completions(), []);
+        });
+    }
+
+    #[test]
+    fn numbers_beyond_the_table_are_no_calls() {
+        run(|program| {
+            for number in [0, 1, 500, 0xfff, 0x1fff, 0xffff] {
+                assert_eq!(SystemCall::from_number(number), None);
+                assert_eq!(program.call_number(number, [1, 2, 3, 4, 5, 6]), Err(Errno::ENOSYS));
+            }
+            // Bits above the number are ignored, as on Linux.
+            let own = program.id as usize;
+            assert_eq!(program.call_number(SystemCall::GetProcess as usize | 1 << 40, []), Ok(own));
+        });
+    }
+
+    #[test]
+    fn clocks_tell_the_time_and_their_resolution() {
+        run(|program| {
+            let place = program.place(16);
+            let read = |program: &mut Program, clock: u32| {
+                program
+                    .call(SystemCall::GetTime, [clock as usize, place])
+                    .map(|_| program.read_u64(place) * 1_000_000_000 + program.read_u64(place + 8))
+            };
+            let before = time::now_ns();
+            let monotonic = read(program, types::clock::MONOTONIC).unwrap();
+            assert!((before..=time::now_ns()).contains(&monotonic));
+            let real = read(program, types::clock::REALTIME).unwrap();
+            assert!(real >= monotonic + time::epoch_ns());
+            let used = read(program, types::clock::PROCESS_CPUTIME).unwrap();
+            assert!(used > 0 && used <= monotonic);
+            program.sleep_ns(50_000_000);
+            assert!(read(program, types::clock::PROCESS_CPUTIME).unwrap() < used + 1_000_000, "sleep is no use");
+            assert_eq!(read(program, 99), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetResolution, [1, place]), Ok(0));
+            assert_eq!(program.read_u64(place + 8), 1_000_000_000 / time::ticks_per_second());
+            assert_eq!(program.call(SystemCall::GetResolution, [1, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::GetResolution, [99, place]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetTime, [1, 0x1000]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn signals_to_be_end_those_who_are_meant() {
+        run(|program| {
+            let waits = |program: &mut Program| program.sleep_ns(1_000_000_000_000);
+            let children: Vec<_> = (0..4).map(|_| program.spawn(waits).unwrap()).collect();
+            let kill = |program: &mut Program, target: i64, signal: u32| {
+                program.call(SystemCall::Kill, [target as usize, signal as usize])
+            };
+            assert_eq!(kill(program, children[0] as i64, 0), Ok(0), "only a look");
+            assert_eq!(kill(program, children[0] as i64, types::signal::LIMIT), Err(Errno::EINVAL));
+            // Signals that are ignored by default.
+            for signal in [types::signal::CHLD, types::signal::WINCH, types::signal::URG, types::signal::CONT] {
+                assert_eq!(kill(program, children[0] as i64, signal), Ok(0));
+            }
+            assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, types::WNOHANG as usize, 0]), Ok(0));
+            assert_eq!(kill(program, children[0] as i64, types::signal::TERM), Ok(0));
+            assert_eq!(program.wait_for(usize::MAX), Ok((children[0], types::signal::TERM)));
+            assert_eq!(kill(program, children[0] as i64, types::signal::TERM), Err(Errno::ESRCH));
+            // A group.
+            for &child in &children[1..3] {
+                program.call(SystemCall::SetProcessGroup, [child, children[1]]).unwrap();
+            }
+            assert_eq!(kill(program, -(children[1] as i64), types::signal::HUP), Ok(0));
+            let mut ended = [program.wait_for(usize::MAX).unwrap(), program.wait_for(usize::MAX).unwrap()];
+            ended.sort();
+            assert_eq!(ended, [(children[1], types::signal::HUP), (children[2], types::signal::HUP)]);
+            assert_eq!(kill(program, -(children[1] as i64), types::signal::HUP), Err(Errno::ESRCH));
+            // Neither the first process nor anybody outside of one's own.
+            assert_eq!(kill(program, 1, types::signal::KILL), Err(Errno::EPERM));
+            assert_eq!(kill(program, -1, types::signal::KILL), Ok(0), "all others that may be");
+            assert_eq!(program.wait_for(usize::MAX), Ok((children[3], types::signal::KILL)));
+        });
+    }
+
+    #[test]
+    fn only_the_first_process_ends_the_machine() {
+        run(|program| {
+            let magic = types::reboot::MAGIC1 as usize;
+            let magic2 = types::reboot::MAGIC2 as usize;
+            let command = types::reboot::POWER_OFF as usize;
+            assert_eq!(program.call(SystemCall::Reboot, [magic, magic2, command, 0]), Err(Errno::EPERM));
+        });
+    }
+
+    #[test]
+    fn vectors_and_offsets_are_limited_before_anything_is_moved() {
+        run(|program| {
+            let process = program.process();
+            let list = program.store(
+                &[DATA, usize::MAX >> 1, DATA, 8].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(),
+            );
+            let most = crate::process::user::LARGEST_TRANSFER;
+            assert_eq!(
+                vector(&process, list, 2).map(|buffers| length_of(&buffers)),
+                Ok(most),
+                "longer ones are cut off"
+            );
+            assert_eq!(vector(&process, list + 16, 1).map(|buffers| length_of(&buffers)), Ok(8));
+            assert_eq!(vector(&process, list, 1025).err(), Some(Errno::EINVAL));
+            assert_eq!(vector(&process, usize::MAX - 8, 2).err(), Some(Errno::EFAULT));
+            assert_eq!((offset(usize::MAX), offset(5)), (Err(Errno::EINVAL), Ok(5)));
+            assert_eq!((descriptor(1 << 32 | 3), descriptor(1 << 31)), (Ok(3), Err(Errno::EBADF)));
+            assert_eq!(one(DATA, 1 << 63).err(), Some(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn socket_addresses_are_read_with_their_length_and_family() {
+        run(|program| {
+            let process = program.process();
+            let address = SocketAddress { address: [127, 0, 0, 1], port: 80 };
+            let place = program.store(&address.to_bytes());
+            assert_eq!(address_in(&process, place, 16), Ok(Some(address)));
+            assert_eq!(address_in(&process, place, 128), Ok(Some(address)));
+            for size in [0, 1, 15, 129, usize::MAX] {
+                assert_eq!(address_in(&process, place, size), Err(Errno::EINVAL), "{size}");
+            }
+            let nowhere = program.store(&[0; 16]);
+            assert_eq!(address_in(&process, nowhere, 16), Ok(None));
+            let other = program.store(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(address_in(&process, other, 16), Err(Errno::EAFNOSUPPORT));
+            assert_eq!(address_in(&process, 0x1000, 16), Err(Errno::EFAULT));
+        });
+    }
+
+    /// Within the machine: a connection, bytes both ways, and its end.
+    #[test]
+    fn a_connection_within_the_machine_carries_bytes_both_ways() {
+        run(|program| {
+            let listener = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            let address = program.store(&SocketAddress { address: [127, 0, 0, 1], port: 4711 }.to_bytes());
+            assert_eq!(program.call(SystemCall::Bind, [listener, address, 16]), Ok(0));
+            assert_eq!(program.call(SystemCall::Listen, [listener, 4]), Ok(0));
+            program
+                .add_worker(move |program| {
+                    let client = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+                    assert_eq!(program.call(SystemCall::Connect, [client, address, 16]), Ok(0));
+                    assert_eq!(program.write_to(client, b"question"), Ok(8));
+                    assert_eq!(program.read_from(client, 100), Ok(b"answer".to_vec()));
+                    assert_eq!(program.read_from(client, 100), Ok(vec![]));
+                    program.close(client).unwrap();
+                })
+                .unwrap();
+            let server = program.call(SystemCall::Accept, [listener, 0, 0]).unwrap();
+            assert_eq!(program.read_from(server, 100), Ok(b"question".to_vec()));
+            let place = program.place(8);
+            let do_not_wait = [server, place, 8, message::DONTWAIT as usize, 0, 0];
+            assert_eq!(program.call(SystemCall::ReceiveFrom, do_not_wait), Err(Errno::EAGAIN));
+            assert_eq!(program.write_to(server, b"answer"), Ok(6));
+            assert_eq!(program.call(SystemCall::Shutdown, [server, 1]), Ok(0));
+            assert_eq!(program.read_from(server, 100), Ok(vec![]), "the other end is closed");
+            assert_eq!(program.write_to(server, b"x"), Err(Errno::EPIPE));
+        });
+    }
+}

@@ -405,3 +405,226 @@ pub(super) fn seek(call: Call<'_>) -> Decoding {
 pub(super) fn read_directory(call: Call<'_>) -> Decoding {
     call.file(0)?.read_directory(call.process(), call.buffer(1)?).map(Into::into)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    const HERE: usize = types::AT_FDCWD as usize;
+
+    fn path(program: &mut Program, path: &str) -> usize {
+        program.store(format!("{path}\0").as_bytes())
+    }
+
+    fn open(program: &mut Program, name: &str, flags: u32) -> Result<usize, Errno> {
+        let name = path(program, name);
+        program.call(SystemCall::Open, [HERE, name, flags as usize, 0o644])
+    }
+
+    fn unlink(program: &mut Program, name: &str, flags: u32) -> Result<usize, Errno> {
+        let name = path(program, name);
+        program.call(SystemCall::Unlink, [HERE, name, flags as usize])
+    }
+
+    fn mkdir(program: &mut Program, name: &str) -> Result<usize, Errno> {
+        let name = path(program, name);
+        program.call(SystemCall::MakeDirectory, [HERE, name, 0o755])
+    }
+
+    fn rename(program: &mut Program, old: &str, new: &str, flags: usize) -> Result<usize, Errno> {
+        let (old, new) = (path(program, old), path(program, new));
+        program.call(SystemCall::Rename, [HERE, old, HERE, new, flags])
+    }
+
+    /// The contents of a file; `None` if there is none.
+    fn contents(program: &mut Program, name: &str) -> Option<Vec<u8>> {
+        let file = open(program, name, flag::RDONLY).ok()?;
+        let bytes = program.read_from(file, 100).unwrap();
+        program.close(file).unwrap();
+        Some(bytes)
+    }
+
+    fn create(program: &mut Program, name: &str, text: &[u8]) {
+        let file = open(program, name, flag::RDWR | flag::CREAT).unwrap();
+        program.write_to(file, text).unwrap();
+        program.close(file).unwrap();
+    }
+
+    #[test]
+    fn open_creates_cuts_off_and_refuses_as_its_flags_say() {
+        run(|program| {
+            assert_eq!(open(program, "/tmp/one", flag::RDWR), Err(Errno::ENOENT));
+            create(program, "/tmp/one", b"text");
+            assert_eq!(open(program, "/tmp/one", flag::RDWR | flag::CREAT | flag::EXCL), Err(Errno::EEXIST));
+            assert_eq!(open(program, "/tmp/one", flag::RDONLY | flag::DIRECTORY), Err(Errno::ENOTDIR));
+            assert_eq!(open(program, "/tmp", flag::RDWR), Err(Errno::EISDIR));
+            assert_eq!(open(program, "/tmp/one", flag::ACCESS_MODE), Err(Errno::EINVAL));
+            assert_eq!(contents(program, "/tmp/one"), Some(b"text".to_vec()));
+            let file = open(program, "/tmp/one", flag::WRONLY | flag::TRUNC).unwrap();
+            assert_eq!(contents(program, "/tmp/one"), Some(vec![]));
+            program.close(file).unwrap();
+            // What the machine was started with stays as it is.
+            for flags in [flag::RDWR, flag::WRONLY, flag::RDONLY | flag::TRUNC] {
+                assert_eq!(open(program, "/bin/test", flags), Err(Errno::EROFS));
+            }
+            assert_eq!(unlink(program, "/tmp/one", 0), Ok(0));
+            assert_eq!(unlink(program, "/tmp/one", 0), Err(Errno::ENOENT));
+            assert_eq!(unlink(program, "/tmp/one", 1), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn paths_are_read_from_the_process_up_to_their_end() {
+        run(|program| {
+            assert_eq!(program.call(SystemCall::Open, [HERE, 0x1000, 0, 0]), Err(Errno::EFAULT));
+            let unterminated = DATA + crate::testing::LENGTH - 4;
+            program.write(unterminated, b"/tmp");
+            assert_eq!(program.call(SystemCall::Open, [HERE, unterminated, 0, 0]), Err(Errno::EFAULT));
+            program.write(unterminated, b"/.\0x");
+            assert!(program.call(SystemCall::Open, [HERE, unterminated, 0, 0]).is_ok());
+            let longest = "/.".repeat((LONGEST_PATH - 2) / 2);
+            assert!(open(program, &longest, 0).is_ok());
+            assert_eq!(open(program, &format!("{longest}/."), 0), Err(Errno::ENAMETOOLONG));
+            assert_eq!(open(program, "", 0), Err(Errno::ENOENT));
+            assert_eq!(open(program, &format!("/tmp/{}", "n".repeat(256)), flag::CREAT), Err(Errno::ENAMETOOLONG));
+        });
+    }
+
+    #[test]
+    fn relative_paths_begin_at_the_working_directory_or_a_descriptor() {
+        run(|program| {
+            mkdir(program, "/tmp/base").unwrap();
+            create(program, "/tmp/base/file", b"found");
+            let base = open(program, "/tmp/base", flag::DIRECTORY).unwrap();
+            let file = path(program, "file");
+            assert!(program.call(SystemCall::Open, [base, file, 0, 0]).is_ok());
+            assert_eq!(program.call(SystemCall::Open, [HERE, file, 0, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Open, [77, file, 0, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Open, [usize::MAX, file, 0, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Open, [0, file, 0, 0]), Err(Errno::ENOTDIR));
+            let directory = path(program, "/tmp/base");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [directory]), Ok(0));
+            assert_eq!(contents(program, "file"), Some(b"found".to_vec()));
+            assert_eq!(contents(program, "../base/./file"), Some(b"found".to_vec()));
+            let place = program.place(16);
+            assert_eq!(program.call(SystemCall::GetCurrentDirectory, [place, 16]), Ok(10));
+            assert_eq!(program.read(place, 10), b"/tmp/base\0");
+            assert_eq!(program.call(SystemCall::GetCurrentDirectory, [place, 9]), Err(Errno::ERANGE));
+            assert_eq!(program.call(SystemCall::GetCurrentDirectory, [0x1000, 16]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [file]), Err(Errno::ENOTDIR));
+            unlink(program, "file", 0).unwrap();
+            assert_eq!(unlink(program, "/tmp/base", 0), Err(Errno::EISDIR));
+            assert_eq!(unlink(program, "/tmp/base", types::AT_REMOVEDIR), Ok(0));
+            // The directory is gone, and the process is still in it.
+            assert_eq!(open(program, "file", flag::CREAT), Err(Errno::ENOENT));
+        });
+    }
+
+    #[test]
+    fn links_lead_where_they_say() {
+        run(|program| {
+            create(program, "/tmp/target", b"text");
+            let (target, link) = (path(program, "target"), path(program, "/tmp/link"));
+            assert_eq!(program.call(SystemCall::SymbolicLink, [target, HERE, link]), Ok(0));
+            assert_eq!(program.call(SystemCall::SymbolicLink, [target, HERE, link]), Err(Errno::EEXIST));
+            assert_eq!(contents(program, "/tmp/link"), Some(b"text".to_vec()));
+            assert_eq!(open(program, "/tmp/link", flag::NOFOLLOW), Err(Errno::ELOOP));
+            let place = program.place(16);
+            assert_eq!(program.call(SystemCall::ReadLink, [HERE, link, place, 16]), Ok(6));
+            assert_eq!(program.read(place, 6), b"target");
+            assert_eq!(program.call(SystemCall::ReadLink, [HERE, link, place, 3]), Ok(3), "cut off");
+            assert_eq!(program.call(SystemCall::ReadLink, [HERE, link, place, 0]), Err(Errno::EINVAL));
+            let file = path(program, "/tmp/target");
+            assert_eq!(program.call(SystemCall::ReadLink, [HERE, file, place, 16]), Err(Errno::EINVAL));
+            // A hard link is the same file under two names.
+            let hard = path(program, "/tmp/hard");
+            assert_eq!(program.call(SystemCall::Link, [HERE, file, HERE, hard, 0]), Ok(0));
+            let (first, second) = (program.place(128), program.place(128));
+            program.call(SystemCall::StatusAt, [HERE, file, first, 0]).unwrap();
+            program.call(SystemCall::StatusAt, [HERE, hard, second, 0]).unwrap();
+            assert_eq!(program.read(first, 128), program.read(second, 128));
+            assert_eq!(program.read_u32(first + 20), 2, "two links");
+            assert_eq!(program.call(SystemCall::Link, [HERE, file, HERE, hard, 1]), Err(Errno::EINVAL));
+            // The link itself, and what it leads to.
+            program.call(SystemCall::StatusAt, [HERE, link, first, types::AT_SYMLINK_NOFOLLOW as usize]).unwrap();
+            assert_eq!(program.read_u32(first + 16) & types::mode::TYPE, types::mode::LINK);
+            program.call(SystemCall::StatusAt, [HERE, link, first, 0]).unwrap();
+            assert_eq!(program.read_u32(first + 16) & types::mode::TYPE, types::mode::REGULAR);
+            unlink(program, "/tmp/target", 0).unwrap();
+            assert_eq!(contents(program, "/tmp/link"), None);
+            assert_eq!(contents(program, "/tmp/hard"), Some(b"text".to_vec()));
+            for name in ["/tmp/link", "/tmp/hard"] {
+                unlink(program, name, 0).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn renaming_replaces_refuses_or_exchanges() {
+        run(|program| {
+            create(program, "/tmp/a", b"a");
+            create(program, "/tmp/b", b"b");
+            assert_eq!(rename(program, "/tmp/a", "/tmp/b", 1), Err(Errno::EEXIST));
+            assert_eq!(rename(program, "/tmp/a", "/tmp/b", 2), Ok(0));
+            assert_eq!(
+                (contents(program, "/tmp/a"), contents(program, "/tmp/b")),
+                (Some(b"b".into()), Some(b"a".into()))
+            );
+            assert_eq!(rename(program, "/tmp/a", "/tmp/b", 0), Ok(0));
+            assert_eq!((contents(program, "/tmp/a"), contents(program, "/tmp/b")), (None, Some(b"b".into())));
+            assert_eq!(rename(program, "/tmp/a", "/tmp/c", 0), Err(Errno::ENOENT));
+            assert_eq!(rename(program, "/tmp/b", "/tmp/c", 4), Err(Errno::EINVAL));
+            mkdir(program, "/tmp/d").unwrap();
+            assert_eq!(rename(program, "/tmp/d", "/tmp/d/e", 0), Err(Errno::EINVAL), "not into itself");
+            assert_eq!(rename(program, "/tmp/b", "/tmp/d", 0), Err(Errno::EISDIR));
+            assert_eq!(rename(program, "/tmp/d", "/tmp/b", 0), Err(Errno::ENOTDIR));
+            assert_eq!(mkdir(program, "/tmp/d"), Err(Errno::EEXIST));
+            unlink(program, "/tmp/b", 0).unwrap();
+            unlink(program, "/tmp/d", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_file_without_a_name_lives_until_it_is_closed() {
+        run(|program| {
+            let file = open(program, "/tmp/nameless", flag::RDWR | flag::CREAT).unwrap();
+            unlink(program, "/tmp/nameless", 0).unwrap();
+            program.write_to(file, &vec![3; 50_000]).unwrap();
+            let charged = program.process().account.used(crate::process::accounts::Resource::Files);
+            assert!(charged >= 50_000, "{charged}");
+            assert_eq!(program.call(SystemCall::Seek, [file, 0, 0]), Ok(0));
+            assert_eq!(program.read_from(file, 10), Ok(vec![3; 10]));
+            program.close(file).unwrap();
+            assert_eq!(program.process().account.used(crate::process::accounts::Resource::Files), 0);
+        });
+    }
+
+    #[test]
+    fn access_and_status_answer_for_paths_and_descriptors() {
+        run(|program| {
+            let (test, tmp, missing) = (path(program, "/bin/test"), path(program, "/tmp"), path(program, "/missing"));
+            assert_eq!(program.call(SystemCall::Access, [HERE, test, 5]), Ok(0));
+            assert_eq!(program.call(SystemCall::Access, [HERE, missing, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Access, [HERE, test, 8]), Err(Errno::EINVAL));
+            create(program, "/tmp/plain", b"");
+            let plain = path(program, "/tmp/plain");
+            assert_eq!(program.call(SystemCall::Access, [HERE, plain, 6]), Ok(0));
+            assert_eq!(program.call(SystemCall::Access, [HERE, plain, 1]), Err(Errno::EACCES));
+            let (first, second) = (program.place(128), program.place(128));
+            let empty = path(program, "");
+            let directory = open(program, "/tmp", 0).unwrap();
+            let at_descriptor = types::AT_EMPTY_PATH as usize;
+            program.call(SystemCall::StatusAt, [HERE, tmp, first, 0]).unwrap();
+            program.call(SystemCall::StatusAt, [directory, empty, second, at_descriptor]).unwrap();
+            assert_eq!(program.read(first, 64), program.read(second, 64));
+            assert_eq!(program.call(SystemCall::StatusAt, [HERE, empty, second, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::StatusAt, [HERE, tmp, first, 1]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::StatusAt, [HERE, tmp, 0x1000, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::Status, [77, first]), Err(Errno::EBADF));
+            unlink(program, "/tmp/plain", 0).unwrap();
+        });
+    }
+}

@@ -218,3 +218,154 @@ pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Resul
     }
     Ok(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{signal, terminal::local};
+
+    use super::*;
+    use crate::testing::{Program, run, simulation};
+
+    fn control(program: &mut Program, request: u32, argument: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::DeviceControl, [0, request as usize, argument])
+    }
+
+    /// Presses keys, as the serial line would while a program runs.
+    fn type_keys(_: &mut Program, keys: &[u8]) {
+        press(keys);
+    }
+
+    fn settings(program: &mut Program) -> Termios {
+        let place = program.place(Termios::SIZE);
+        control(program, terminal::GET, place).unwrap();
+        Termios::from_bytes(program.read(place, Termios::SIZE).try_into().unwrap())
+    }
+
+    fn set(program: &mut Program, request: u32, settings: Termios) {
+        let place = program.store(&settings.to_bytes());
+        assert_eq!(control(program, request, place), Ok(0));
+    }
+
+    #[test]
+    fn a_reader_gets_lines_when_they_are_complete_and_edited() {
+        run(|program| {
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    type_keys(program, b"helpo\x7f\x7flo\r");
+                    type_keys(program, b"next");
+                })
+                .unwrap();
+            assert_eq!(program.read_from(0, 100), Ok(b"hello\n".to_vec()));
+            let count = program.place(4);
+            control(program, terminal::READABLE, count).unwrap();
+            assert_eq!(program.read_u32(count), 0, "the next line is not complete");
+            program.sleep_ns(1_000_000);
+            type_keys(program, b" one\r");
+            // A line that is read in pieces, and an end of the file.
+            assert_eq!(program.read_from(0, 3), Ok(b"nex".to_vec()));
+            assert_eq!(program.read_from(0, 100), Ok(b"t one\n".to_vec()));
+            type_keys(program, b"\x04");
+            assert_eq!(program.read_from(0, 100), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn keys_are_echoed_unless_that_is_switched_off() {
+        run(|program| {
+            type_keys(program, b"seen\r");
+            assert!(simulation().output().ends_with("seen\r\n"));
+            let usual = settings(program);
+            let mut silent = usual;
+            silent.local &= !local::ECHO;
+            set(program, terminal::SET, silent);
+            type_keys(program, b"hidden\r");
+            assert!(!simulation().output().contains("hidden"));
+            set(program, terminal::SET_AND_FLUSH, usual);
+            let count = program.place(4);
+            control(program, terminal::READABLE, count).unwrap();
+            assert_eq!(program.read_u32(count), 0, "what was typed is gone");
+        });
+    }
+
+    #[test]
+    fn without_lines_each_key_can_be_read_at_once() {
+        run(|program| {
+            let usual = settings(program);
+            let mut raw = usual;
+            raw.local &= !(local::ICANON | local::ECHO);
+            set(program, terminal::SET, raw);
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    type_keys(program, b"k");
+                })
+                .unwrap();
+            assert_eq!(program.read_from(0, 100), Ok(b"k".to_vec()));
+            set(program, terminal::SET, usual);
+        });
+    }
+
+    /// The interrupt key ends the foreground group, and nobody else.
+    #[test]
+    fn keys_end_the_group_in_the_foreground() {
+        run(|program| {
+            let wait = |program: &mut Program| program.sleep_ns(1_000_000_000_000);
+            let (first, second) = (program.spawn(wait).unwrap(), program.spawn(wait).unwrap());
+            for child in [first, second] {
+                assert_eq!(program.call(SystemCall::SetProcessGroup, [child, child]), Ok(0));
+            }
+            let place = program.store(&(first as u32).to_le_bytes());
+            assert_eq!(control(program, terminal::SET_FOREGROUND, place), Ok(0));
+            let found = program.place(4);
+            control(program, terminal::GET_FOREGROUND, found).unwrap();
+            assert_eq!(program.read_u32(found), first as u32);
+            type_keys(program, b"\x03");
+            assert_eq!(program.wait_for(usize::MAX), Ok((first, signal::INT)));
+            let place = program.store(&(second as u32).to_le_bytes());
+            assert_eq!(control(program, terminal::SET_FOREGROUND, place), Ok(0));
+            type_keys(program, b"\x1c");
+            assert_eq!(program.wait_for(usize::MAX), Ok((second, signal::QUIT)));
+            for (group, error) in [(-1i32, Errno::EINVAL), (99_999, Errno::ESRCH)] {
+                let place = program.store(&group.to_le_bytes());
+                assert_eq!(control(program, terminal::SET_FOREGROUND, place), Err(error));
+            }
+            let place = program.store(&1u32.to_le_bytes());
+            assert_eq!(control(program, terminal::SET_FOREGROUND, place), Ok(0));
+        });
+    }
+
+    #[test]
+    fn output_is_written_as_the_settings_say() {
+        run(|program| {
+            assert_eq!(program.write_to(1, b"two\nlines\n"), Ok(10));
+            assert!(simulation().output().ends_with("two\r\nlines\r\n"));
+            let long: Vec<u8> = (0..1000).map(|index| b'a' + (index % 26) as u8).collect();
+            assert_eq!(program.write_to(1, &long), Ok(1000));
+            assert!(simulation().output().ends_with(std::str::from_utf8(&long).unwrap()));
+            assert_eq!(program.call(SystemCall::Write, [1, 0x1000, 5]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn the_window_has_the_size_that_was_set() {
+        run(|program| {
+            let place = program.place(8);
+            control(program, terminal::GET_WINDOW_SIZE, place).unwrap();
+            let usual = program.read(place, 8);
+            let size = program.store(&[50u16, 132, 3, 4].map(u16::to_le_bytes).concat());
+            control(program, terminal::SET_WINDOW_SIZE, size).unwrap();
+            control(program, terminal::GET_WINDOW_SIZE, place).unwrap();
+            assert_eq!(program.read(place, 8), program.read(size, 8));
+            program.write(size, &usual);
+            control(program, terminal::SET_WINDOW_SIZE, size).unwrap();
+            for request in [terminal::GET, terminal::SET, terminal::GET_WINDOW_SIZE, terminal::READABLE] {
+                assert_eq!(control(program, request, 0x1000), Err(Errno::EFAULT), "{request:#x}");
+            }
+            assert_eq!(control(program, terminal::FLUSH, 7), Err(Errno::EINVAL));
+            assert_eq!(control(program, 0x9999, 0), Err(Errno::ENOTTY));
+            assert_eq!(control(program, terminal::INSERT, size), Err(Errno::EPERM), "keys are pressed by the first");
+        });
+    }
+}

@@ -219,3 +219,139 @@ impl Vacancy<'_> {
         at
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::control;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::files::epoll::EventCounter;
+    use crate::testing::run;
+
+    fn file(account: &Arc<Account>) -> Arc<OpenFile> {
+        Arc::new(OpenFile::of_event_counter(EventCounter::new(0, false), false, account.nothing(Resource::Memory)))
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(usize, bool),
+        Replace(usize, bool),
+        Remove(usize),
+        CloseOnExecute,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let number = || prop_oneof![4 => 0..20usize, 2 => 250..260usize, 1 => 0..1100usize];
+        prop_oneof![
+            4 => (number(), any::<bool>()).prop_map(|(least, close)| Step::Add(least, close)),
+            4 => Just(Step::Add(0, false)),
+            2 => (number(), any::<bool>()).prop_map(|(at, close)| Step::Replace(at, close)),
+            4 => number().prop_map(Step::Remove),
+            1 => Just(Step::CloseOnExecute),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(128))]
+
+        /// The lowest free number is given, across the pieces of the table, and each number leads to its own file.
+        #[test]
+        fn behaves_as_a_map_of_numbers(steps in prop::collection::vec(step(), 0..120)) {
+            let _guard = crate::testing::alone();
+            let account = Account::of_the_first();
+            let mut table = Descriptors::new(&account);
+            let mut model: BTreeMap<usize, (Arc<OpenFile>, bool)> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Add(least, close) => {
+                        let expected = (least..).find(|number| !model.contains_key(number)).unwrap();
+                        let new = file(&account);
+                        prop_assert_eq!(table.add(new.clone(), close, least), Ok(expected));
+                        model.insert(expected, (new, close));
+                    }
+                    Step::Replace(at, close) => {
+                        let new = file(&account);
+                        let old = table.replace(at, new.clone(), close).unwrap();
+                        let before = model.insert(at, (new, close)).map(|(file, _)| file);
+                        prop_assert_eq!(old.map(|file| Arc::as_ptr(&file)), before.map(|file| Arc::as_ptr(&file)));
+                    }
+                    Step::Remove(at) => {
+                        let removed = table.remove(at).map(|file| Arc::as_ptr(&file));
+                        let expected = model.remove(&at).map(|(file, _)| Arc::as_ptr(&file)).ok_or(Errno::EBADF);
+                        prop_assert_eq!(removed, expected);
+                    }
+                    Step::CloseOnExecute => {
+                        let mut at = 0;
+                        let mut closed = Vec::new();
+                        while let Some(found) = table.take_closing(&mut at) {
+                            closed.extend(found.map(|file| Arc::as_ptr(&file)));
+                        }
+                        let expected: Vec<_> =
+                            model.values().filter(|(_, close)| *close).map(|(file, _)| Arc::as_ptr(file)).collect();
+                        prop_assert_eq!(closed, expected);
+                        model.retain(|_, (_, close)| !*close);
+                    }
+                }
+            }
+            for number in 0..1200 {
+                let found = table.get(number).map(Arc::as_ptr);
+                prop_assert_eq!(found, model.get(&number).map(|(file, _)| Arc::as_ptr(file)).ok_or(Errno::EBADF));
+                let closes = table.closes_on_execute(number);
+                prop_assert_eq!(closes, model.get(&number).map(|(_, close)| *close).ok_or(Errno::EBADF));
+            }
+            let left: Vec<_> = table.into_files().map(|file| Arc::as_ptr(&file)).collect();
+            prop_assert_eq!(left, model.values().map(|(file, _)| Arc::as_ptr(file)).collect::<Vec<_>>());
+            prop_assert_eq!(account.used(Resource::Memory), 0, "the table's memory was not given back");
+        }
+    }
+
+    #[test]
+    fn duplicates_share_their_position_and_flags_and_nothing_else() {
+        run(|program| {
+            let path = program.store(b"/tmp/shared\0");
+            let first = program.call(SystemCall::Open, [0, path, 0o102, 0o644]).unwrap();
+            let second = program.call(SystemCall::Duplicate, [first]).unwrap();
+            program.write_to(first, b"abcdef").unwrap();
+            assert_eq!(program.call(SystemCall::Seek, [second, 0, 1]), Ok(6), "one position");
+            let set = |program: &mut crate::testing::Program, file: usize, command: u32, value: usize| {
+                program.call(SystemCall::FileControl, [file, command as usize, value])
+            };
+            set(program, first, control::SETFD, 1).unwrap();
+            assert_eq!(set(program, first, control::GETFD, 0), Ok(1));
+            assert_eq!(set(program, second, control::GETFD, 0), Ok(0), "its own");
+            set(program, first, control::SETFL, 0o4000).unwrap();
+            assert_eq!(set(program, second, control::GETFL, 0), Ok(0o4002), "common");
+            assert_eq!(set(program, first, control::DUPFD, 40), Ok(40));
+            assert_eq!(set(program, first, control::DUPFD_CLOEXEC, 40), Ok(41));
+            assert_eq!(set(program, 41, control::GETFD, 0), Ok(1));
+            assert_eq!(set(program, first, control::DUPFD, MAXIMUM_DESCRIPTORS), Err(Errno::EINVAL));
+            assert_eq!(set(program, first, 99, 0), Err(Errno::EINVAL));
+            assert_eq!(set(program, 77, control::GETFD, 0), Err(Errno::EBADF));
+            program.call(SystemCall::Unlink, [0, path, 0]).unwrap();
+        });
+    }
+
+    #[test]
+    fn dup3_closes_what_had_the_number() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (other_reader, other_writer) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::DuplicateTo, [writer, other_writer, 0]), Ok(other_writer));
+            assert_eq!(program.read_from(other_reader, 1), Ok(vec![]), "its last writer is gone");
+            program.close(writer).unwrap();
+            program.write_to(other_writer, b"x").unwrap();
+            assert_eq!(program.read_from(reader, 1), Ok(b"x".to_vec()));
+            for arguments in [[reader, reader, 0], [reader, 50, 1]] {
+                assert_eq!(program.call(SystemCall::DuplicateTo, arguments), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::DuplicateTo, [writer, 50, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::DuplicateTo, [reader, usize::MAX, 0]), Err(Errno::EBADF));
+            // The upper half of the register does not count.
+            assert_eq!(program.close(reader | 1 << 32), Ok(0));
+        });
+    }
+}

@@ -839,3 +839,276 @@ fn zero(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
     let zeroed = process.space.lock().zero(buffer.address() as u64, buffer.len());
     zeroed.map(|()| buffer.len()).map_err(errno_of_fault)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::{DATA, LENGTH, Program, run};
+
+    fn create(program: &mut Program, path: &[u8], flags: u32) -> usize {
+        let path = program.store(path);
+        program.call(SystemCall::Open, [0, path, (flags | open::CREAT) as usize, 0o644]).unwrap()
+    }
+
+    fn remove(program: &mut Program, path: &[u8]) {
+        let path = program.store(path);
+        program.call(SystemCall::Unlink, [0, path, 0]).unwrap();
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(usize),
+        Read(usize),
+        WriteAt(usize, usize),
+        ReadAt(usize, usize),
+        Seek(i64, u32),
+        Truncate(usize),
+        Append(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let length = || prop_oneof![0..50usize, 4000..4200usize, Just(20_000)];
+        let place = || prop_oneof![0..100usize, 4000..9000usize];
+        prop_oneof![
+            length().prop_map(Step::Write),
+            length().prop_map(Step::Read),
+            (length(), place()).prop_map(|(length, at)| Step::WriteAt(length, at)),
+            (length(), place()).prop_map(|(length, at)| Step::ReadAt(length, at)),
+            (-5000..5000i64, 0..4u32).prop_map(|(offset, whence)| Step::Seek(offset, whence)),
+            place().prop_map(Step::Truncate),
+            any::<bool>().prop_map(Step::Append),
+        ]
+    }
+
+    fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            model.resize(model.len().max(at + bytes.len()), 0);
+            model[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Does the steps with a file, and with a vector and a position.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        let file = create(program, b"/tmp/model\0", open::RDWR | open::TRUNC);
+        let place = program.place(20_000);
+        let (mut model, mut position, mut appends) = (Vec::new(), 0usize, false);
+        for (number, step) in steps.iter().enumerate() {
+            let bytes = |length: usize| -> Vec<u8> { (0..length).map(|index| (index + 7 * number) as u8).collect() };
+            match *step {
+                Step::Write(length) => {
+                    let bytes = bytes(length);
+                    program.write(place, &bytes);
+                    assert_eq!(program.call(SystemCall::Write, [file, place, length]), Ok(length));
+                    if appends && length > 0 {
+                        position = model.len();
+                    }
+                    put(&mut model, position, &bytes);
+                    position += length;
+                }
+                Step::WriteAt(length, at) => {
+                    let bytes = bytes(length);
+                    program.write(place, &bytes);
+                    assert_eq!(program.call(SystemCall::WriteAt, [file, place, length, at]), Ok(length));
+                    // As on Linux, the place does not count for a file that is written at its end.
+                    let at = if appends { model.len() } else { at };
+                    put(&mut model, at, &bytes);
+                }
+                Step::Read(length) => {
+                    let end = model.len().min(position + length).max(position);
+                    let expected = model.get(position..end).unwrap_or_default();
+                    assert_eq!(program.call(SystemCall::Read, [file, place, length]), Ok(expected.len()));
+                    assert_eq!(program.read(place, expected.len()), expected);
+                    position += expected.len();
+                }
+                Step::ReadAt(length, at) => {
+                    let expected = model.get(at..model.len().min(at + length)).unwrap_or_default();
+                    assert_eq!(program.call(SystemCall::ReadAt, [file, place, length, at]), Ok(expected.len()));
+                    assert_eq!(program.read(place, expected.len()), expected);
+                }
+                Step::Seek(offset, whence) => {
+                    let base = match whence {
+                        0 => Some(0),
+                        1 => Some(position as i64),
+                        2 => Some(model.len() as i64),
+                        _ => None,
+                    };
+                    let to = base.map(|base| base + offset).filter(|&to| to >= 0).ok_or(Errno::EINVAL);
+                    let result = program.call(SystemCall::Seek, [file, offset as usize, whence as usize]);
+                    assert_eq!(result, to.map(|to| to as usize));
+                    position = to.map_or(position, |to| to as usize);
+                }
+                Step::Truncate(length) => {
+                    assert_eq!(program.call(SystemCall::Truncate, [file, length]), Ok(0));
+                    model.resize(length, 0);
+                }
+                Step::Append(on) => {
+                    appends = on;
+                    let flags = if on { open::APPEND } else { 0 };
+                    program.call(SystemCall::FileControl, [file, 4, flags as usize]).unwrap();
+                    let found = program.call(SystemCall::FileControl, [file, 3, 0]).unwrap() as u32;
+                    assert_eq!(found, open::RDWR | flags);
+                }
+            }
+            let status = program.place(128);
+            program.call(SystemCall::Status, [file, status]).unwrap();
+            assert_eq!(program.read_u64(status + 48) as usize, model.len());
+        }
+        let mut found = Vec::new();
+        while found.len() < model.len() {
+            let count = program.call(SystemCall::ReadAt, [file, place, 20_000, found.len()]).unwrap();
+            found.extend(program.read(place, count));
+        }
+        assert_eq!(found, model);
+        remove(program, b"/tmp/model\0");
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(48))]
+
+        #[test]
+        fn a_file_behaves_as_a_vector_with_a_position(steps in prop::collection::vec(step(), 0..40)) {
+            run(move |program| compare(program, &steps));
+        }
+    }
+
+    #[test]
+    fn access_is_checked_before_anything_else() {
+        run(|program| {
+            let (reads, writes) =
+                (create(program, b"/tmp/a\0", open::RDONLY), create(program, b"/tmp/a\0", open::WRONLY));
+            assert_eq!(program.write_to(reads, b"x"), Err(Errno::EBADF));
+            assert_eq!(program.read_from(writes, 1), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::WriteAt, [reads, DATA, 1, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::ReadAt, [writes, DATA, 1, 0]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Truncate, [reads, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::ReadAt, [reads, DATA, 1, usize::MAX]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Read, [reads, DATA, usize::MAX]), Err(Errno::EINVAL));
+            remove(program, b"/tmp/a\0");
+        });
+    }
+
+    /// A transfer that meets a bad address has moved what lies before it, and says so.
+    #[test]
+    fn a_transfer_stops_at_the_end_of_memory() {
+        run(|program| {
+            let file = create(program, b"/tmp/edge\0", open::RDWR);
+            let edge = DATA + LENGTH;
+            program.write(edge - 8192, &[5; 8192]);
+            let result = program.call(SystemCall::Write, [file, edge - 8192, 20_000]);
+            let written = result.expect("what lies before the edge");
+            assert!(written > 0 && written <= 8192, "{written}");
+            assert_eq!(program.call(SystemCall::Seek, [file, 0, 1]), Ok(written));
+            assert_eq!(program.call(SystemCall::Write, [file, edge, 8]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ReadAt, [file, edge, 8, 0]), Err(Errno::EFAULT));
+            let more = create(program, b"/tmp/edge\0", open::WRONLY);
+            program.call(SystemCall::WriteAt, [more, edge - 8192, 8192, 0]).unwrap();
+            let read = program.call(SystemCall::ReadAt, [file, edge - 4096, 8192, 0]);
+            assert_eq!(read, Ok(4096));
+            remove(program, b"/tmp/edge\0");
+        });
+    }
+
+    #[test]
+    fn devices_answer_as_their_names_promise() {
+        run(|program| {
+            let mut device = |program: &mut Program, name: &[u8]| {
+                let path = program.store(name);
+                program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+            };
+            let null = device(program, b"/dev/null\0");
+            assert_eq!(program.read_from(null, 10), Ok(vec![]));
+            assert_eq!(program.call(SystemCall::Write, [null, DATA, 100]), Ok(100));
+            let zero = device(program, b"/dev/zero\0");
+            let place = program.store(&[7; 40_000]);
+            assert_eq!(program.call(SystemCall::Read, [zero, place, 39_999]), Ok(39_999));
+            assert_eq!(program.read(place, 39_999), vec![0; 39_999]);
+            assert_eq!(program.read(place + 39_999, 1), [7]);
+            assert_eq!(program.call(SystemCall::Write, [zero, DATA, 100]), Ok(100));
+            let random = device(program, b"/dev/urandom\0");
+            let (first, second) = (program.read_from(random, 64).unwrap(), program.read_from(random, 64).unwrap());
+            assert!(first.len() == 64 && first != second && first != [0; 64]);
+            for file in [null, zero, random] {
+                assert_eq!(program.call(SystemCall::DeviceControl, [file, 0x5401, DATA]), Err(Errno::ENOTTY));
+                assert_eq!(program.call(SystemCall::ReadDirectory, [file, DATA, 100]), Err(Errno::ENOTDIR));
+                let status = program.place(128);
+                program.call(SystemCall::Status, [file, status]).unwrap();
+                assert_eq!(program.read_u32(status + 16) & mode::TYPE, mode::CHARACTER);
+            }
+        });
+    }
+
+    #[test]
+    fn every_kind_has_its_type_and_no_call_of_another() {
+        run(|program| {
+            let (reader, _) = program.pipe(0);
+            let counter = program.call(SystemCall::EventCounter, [0, 0]).unwrap();
+            let epoll = program.call(SystemCall::EpollCreate, [0]).unwrap();
+            let socket = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            let kind = |program: &mut Program, file: usize| {
+                let status = program.place(128);
+                program.call(SystemCall::Status, [file, status]).unwrap();
+                program.read_u32(status + 16) & mode::TYPE
+            };
+            assert_eq!(kind(program, reader), mode::PIPE);
+            assert_eq!(kind(program, socket), mode::SOCKET);
+            for file in [reader, counter, epoll, socket] {
+                assert_eq!(program.call(SystemCall::Seek, [file, 0, 0]), Err(Errno::ESPIPE));
+                assert_eq!(program.call(SystemCall::ReadAt, [file, DATA, 1, 0]), Err(Errno::ESPIPE));
+                assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::ReadDirectory, [file, DATA, 100]), Err(Errno::ENOTDIR));
+            }
+            for file in [reader, counter, epoll] {
+                for call in [SystemCall::Listen, SystemCall::Shutdown, SystemCall::Accept, SystemCall::GetPeerName] {
+                    assert_eq!(program.call(call, [file, 0, 0]), Err(Errno::ENOTSOCK), "{}", call.name());
+                }
+            }
+            assert_eq!(program.read_from(epoll, 8), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(epoll, b"x"), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn a_directory_is_listed_completely_whatever_the_buffer_holds() {
+        run(|program| {
+            let path = program.store(b"/tmp/list\0");
+            program.call(SystemCall::MakeDirectory, [0, path, 0o755]).unwrap();
+            let mut names: Vec<String> = (0..40).map(|number| format!("file{}", number * number)).collect();
+            for name in &names {
+                create(program, format!("/tmp/list/{name}\0").as_bytes(), open::RDWR);
+            }
+            let directory = program.call(SystemCall::Open, [0, path, open::DIRECTORY as usize, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::ReadDirectory, [directory, DATA, 10]), Err(Errno::EINVAL));
+            let place = program.place(200);
+            let mut found = Vec::new();
+            loop {
+                let count = program.call(SystemCall::ReadDirectory, [directory, place, 200]).unwrap();
+                if count == 0 {
+                    break;
+                }
+                let bytes = program.read(place, count);
+                let mut at = 0;
+                while at < count {
+                    let length = usize::from(u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]));
+                    let name = &bytes[at + 19..at + length];
+                    let end = name.iter().position(|&byte| byte == 0).unwrap();
+                    found.push(String::from_utf8(name[..end].to_vec()).unwrap());
+                    at += length;
+                }
+                assert_eq!(at, count);
+            }
+            names.extend([".".into(), "..".into()]);
+            names.sort();
+            found.sort();
+            assert_eq!(found, names);
+            assert_eq!(program.read_from(directory, 10), Err(Errno::EISDIR));
+            assert_eq!(program.call(SystemCall::Unlink, [0, path, 0x200]), Err(Errno::ENOTEMPTY));
+            for name in names.iter().filter(|name| !name.starts_with('.')) {
+                remove(program, format!("/tmp/list/{name}\0").as_bytes());
+            }
+            assert_eq!(program.call(SystemCall::Unlink, [0, path, 0x200]), Ok(0));
+        });
+    }
+}
