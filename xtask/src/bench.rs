@@ -88,7 +88,7 @@ pub enum BenchName {
     PriorityLatency,
     /// Every experiment of the papers, one after the other.
     Paper,
-    /// Processor time, kernel memory and the network under attack: the shares of everybody else.
+    /// Processor time, kernel memory and the network under attack: the shares of the other processes.
     Fairness,
 }
 

@@ -119,17 +119,17 @@ pub struct Build {
 /// The machine to boot.
 #[derive(Args, Clone, Debug)]
 pub struct Machine {
-    /// How many harts (processors), 1 to 8.
+    /// Number of harts (processors), 1 to 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub harts: Option<u8>,
-    /// How much memory, with QEMU's suffixes: 512M, 2G.
+    /// Size of memory, with QEMU's suffixes: 512M, 2G.
     #[arg(long, value_name = "SIZE", value_parser = crate::board::memory_size)]
     pub memory: Option<String>,
     /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// How user interrupts reach programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there is
-    /// some.
+    /// Path of user interrupts to programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there
+    /// is some.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
 }
@@ -232,7 +232,7 @@ pub struct Trace {
     /// The program to trace.
     #[command(flatten)]
     pub watch: Watch,
-    /// Where to write the trace; the default is cops/trace.json in the target directory.
+    /// File for the trace; the default is cops/trace.json in the target directory.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Number of records that the kernel keeps for each hart until they are fetched.
@@ -296,7 +296,7 @@ pub struct Demo {
     /// Write the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to write the report; the default is cops/demo.html in the target directory.
+    /// File for the report; the default is cops/demo.html in the target directory.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// The port of this host to reach the server through; the default is any free one.
@@ -361,7 +361,7 @@ pub struct Test {
     /// In QEMU, only on this machine type.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// How user interrupts reach programs; through the kernel unless asked otherwise.
+    /// Path of user interrupts to programs; through the kernel by default.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
     /// In QEMU, only the tests whose names contain this. The microkernel's suite has no parts.
@@ -428,7 +428,7 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
-    /// How user interrupts reach programs; through the kernel unless asked otherwise.
+    /// Path of user interrupts to programs; through the kernel by default.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
     /// Write the figures to this file as JSON.
@@ -454,7 +454,7 @@ pub struct Bench {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// Where to write the page; the default is cops/report.html in the target directory.
+    /// File for the page; the default is cops/report.html in the target directory.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }

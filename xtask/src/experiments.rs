@@ -6,8 +6,8 @@
 //! Everything of one experiment is measured on the same machine type with the same QEMU, one after the other in the
 //! same run, and the figures of the papers stand beside ours.
 //!
-//! A part that fails is a note in the results, and the rest goes on; the notebook is saved after each part, so that an
-//! interrupted run loses only the part that was under way.
+//! A part that fails is a note in the results, and the others are measured; the notebook is saved after each part, so
+//! that an interrupted run loses only the part that was under way.
 
 mod contest;
 mod latencies;
@@ -273,7 +273,7 @@ impl<'a> Lab<'a> {
         Duration::from_millis(if self.quick { 350 } else { 1000 })
     }
 
-    /// Returns Linux, if it is available; if not, one message says so.
+    /// Returns Linux, if it is available; otherwise one message reports that.
     pub fn linux(&self) -> Option<&Linux> {
         self.linux
             .get_or_init(|| match Linux::prepare(self.context) {

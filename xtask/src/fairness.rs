@@ -26,7 +26,7 @@ use crate::guest::{Echo, Guest};
 use crate::report;
 use crate::toolchain::Toolchain;
 
-/// One attack, and the share that it must leave to everybody else.
+/// One attack, and the share that it must leave to the others.
 pub struct Scenario {
     /// Name of the scenario, as `--scenario` takes it.
     pub name: &'static str,

@@ -20,7 +20,7 @@ use crate::perfetto;
 /// The program in the machine, and the port where it listens.
 const MONITOR: &str = "monitor";
 const PORT: u16 = 7777;
-/// How long the machine may take to boot.
+/// Longest time of the boot.
 const BOOT: Duration = Duration::from_secs(120);
 /// Interval between two checks whether the machine still runs.
 const LOOK: Duration = Duration::from_millis(200);

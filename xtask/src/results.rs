@@ -95,7 +95,7 @@ fn charts(results: &Results) -> Vec<Chart> {
         let mut places: Vec<f64> = members.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
-        // Levels and shares begin at zero and go on in steps; counts double.
+        // Levels and shares begin at zero and grow in steps; counts double.
         let linear = places.first().is_some_and(|first| *first == 0.0)
             || members.iter().any(|series| ["workers", "percent"].contains(&series.x_unit.as_str()));
         let scale = if linear { Scale::Linear } else { Scale::Logarithmic };

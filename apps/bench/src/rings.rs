@@ -75,7 +75,7 @@ async fn measure<F: Future<Output = Result<u64, String>>>(
 ) {
     let mut points = Vec::new();
     let mut outcome = Ok(());
-    // The first run touches what the others use.
+    // The first run touches the memory of the others.
     'sizes: for (index, count) in [1].into_iter().chain(counts).enumerate() {
         if is_too_long(variant, points.last(), count, limit_ns) {
             break;

@@ -110,7 +110,7 @@ pub async fn run(load: Load, connections: Vec<Connection>) -> (Outcome, Vec<Conn
     (outcome, connections)
 }
 
-/// One connection's requests.
+/// Sends one connection's requests.
 async fn drive(load: Load, connection: Connection, counts: Arc<Counts>) -> Connection {
     let elements = load.order.elements();
     let mut words = alloc::vec![0u32; 3 * elements];

@@ -116,7 +116,7 @@ fn damaged(inputs: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Reads an input as a row of numbers, which say what a test does next. At the end there are zeros.
+/// Reads an input as a row of numbers, which select a test's next steps. At the end there are zeros.
 pub struct Numbers<'a>(&'a [u8]);
 
 impl<'a> Numbers<'a> {
@@ -125,7 +125,7 @@ impl<'a> Numbers<'a> {
         Numbers(input)
     }
 
-    /// Whether all bytes were taken.
+    /// Returns whether all bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -142,7 +142,7 @@ impl<'a> Numbers<'a> {
         self.bytes(1).first().copied().unwrap_or(0)
     }
 
-    /// Takes a number of eight bytes, the first of which says how many of them there are: small ones are short.
+    /// Takes a number of eight bytes, the first of which is its length: small numbers are short.
     pub fn number(&mut self) -> u64 {
         let count = usize::from(self.byte() % 9);
         self.bytes(count).iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))

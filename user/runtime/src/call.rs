@@ -406,7 +406,7 @@ pub(crate) fn enlarge_while<T>(mut call: impl FnMut(usize) -> Result<T>, capacit
 /// Set while a worker takes completions: the ring has one taker at a time.
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
-/// How many looks in a row have found another worker taking completions.
+/// Number of consecutive looks that found another worker taking completions.
 static HELD_UP: AtomicUsize = AtomicUsize::new(0);
 
 /// A taker that runs on another hart is done within this many looks; one that does not run needs a hart.

@@ -206,12 +206,14 @@ pub struct Receiver<T>(Shared<T>);
 /// # Panics
 ///
 /// If the capacity is 0.
+#[doc(alias("mpsc", "mpmc", "sync_channel"))]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a channel holds at least one value");
     channel(capacity)
 }
 
 /// Makes a channel that accepts every value at once, as long as there is memory.
+#[doc(alias = "unbounded_channel")]
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     channel(usize::MAX)
 }

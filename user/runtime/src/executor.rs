@@ -275,6 +275,7 @@ pub fn executor() -> &'static Executor {
 ///
 /// If memory is exhausted.
 #[inline]
+#[doc(alias = "JoinSet")]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,

@@ -184,6 +184,7 @@ stream!(PipeWriter, write);
 /// # Errors
 ///
 /// `EMFILE`, `ENOMEM`.
+#[doc(alias = "pipe2")]
 pub fn pipe() -> Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = unix::file::pipe(abi_unix::types::open::CLOEXEC)?;
     Ok((PipeReader { descriptor: reader }, PipeWriter { descriptor: writer }))

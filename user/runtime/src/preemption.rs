@@ -14,7 +14,7 @@
 //! more than coroutines that are preempted at once, each less important than the next: at most [`STACKS`].
 //!
 //! ```text
-//!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch .................... handler ends, a goes on
+//!   stack A:  run -> poll a ... interrupt -> handler -> suspend a, switch .................... a continues
 //!   stack B:                                             run -> poll b -> ready -> take a -> switch
 //! ```
 //!
@@ -78,6 +78,7 @@ pub fn count() -> u64 {
 }
 
 /// Calls a function during which the coroutine is not preempted.
+#[doc(alias("critical_section", "preempt_disable"))]
 pub fn without<R>(act: impl FnOnce() -> R) -> R {
     let _section = Section::begin();
     act()

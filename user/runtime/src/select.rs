@@ -22,6 +22,7 @@ pub enum Either<A, B> {
 /// # Cancellation
 ///
 /// Weak. Drops both futures, unless they were passed as pinned references; see the verdict of each.
+#[doc(alias = "race")]
 pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|context| {
@@ -38,6 +39,7 @@ pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
 /// # Cancellation
 ///
 /// Weak. Drops both futures, and the output of one that was ready.
+#[doc(alias = "zip")]
 pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut first_output, mut second_output) = (None, None);

@@ -112,6 +112,7 @@ const RETURNED: usize = 32;
 
 /// Slots and memory of a root task.
 #[derive(Debug)]
+#[doc(alias = "vka")]
 pub struct Allocator {
     slots: Slots,
     /// Ranges of slots that were given back.

@@ -12,8 +12,8 @@ use abi_sel4::{CNodeData, Invocation, ObjectType, Registers, Rights, Trigger, me
 use crate::raw::{self, Result, invoke};
 
 macro_rules! capabilities {
-    ($($(#[doc = $text:literal])* $name:ident;)*) => {$(
-        $(#[doc = $text])*
+    ($($(#[$attribute:meta])* $name:ident;)*) => {$(
+        $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $name(u64);
@@ -34,18 +34,23 @@ macro_rules! capabilities {
 
 capabilities! {
     /// Untyped memory, of which objects are made.
+    #[doc(alias = "UntypedMemory")]
     Untyped;
     /// A thread control block (TCB): registers, priorities, CSpace and address space of a thread.
+    #[doc(alias("TCB", "tcb_t"))]
     Thread;
     /// An endpoint, at which messages are handed over.
     Endpoint;
     /// A word of signals.
     Notification;
     /// A table of capabilities.
+    #[doc(alias("CSpace", "CTE"))]
     CNode;
     /// A page of any size.
+    #[doc(alias("frame", "RISCV_Page"))]
     Page;
     /// A page table. One that has an ASID is an address space.
+    #[doc(alias("VSpace", "RISCV_PageTable"))]
     PageTable;
     /// The right to make ASID pools.
     AsidControl;
@@ -61,6 +66,7 @@ capabilities! {
 
 /// A slot: an index, resolved over `depth` bits from the CNode `root`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias("CPtr", "cslot"))]
 pub struct Slot {
     /// CNode in which the lookup begins.
     pub root: CNode,
@@ -753,7 +759,7 @@ mod tests {
     use super::*;
     use abi_sel4::asynchronous;
 
-    /// The names of seL4's functions in a file's attributes and in the arguments of its macros.
+    /// Returns the names of seL4's functions in a file's attributes and in the arguments of its macros.
     fn names(source: &str) -> std::collections::BTreeSet<&str> {
         source.split('"').filter(|text| text.starts_with("seL4_")).collect()
     }

@@ -1,4 +1,4 @@
-//! Faults: messages from the kernel about a thread that cannot go on.
+//! Faults: messages from the kernel about a thread that cannot continue.
 
 use abi_sel4::LookupFailure;
 use abi_sel4::fault::{CapFault, Phase, UnknownSyscall, UserException, VMFault};

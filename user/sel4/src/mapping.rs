@@ -36,6 +36,7 @@ pub fn map(
 ///
 /// Between two calls one page stays unmapped: an overrun of the pages of one call faults.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias("vspace", "VSpace"))]
 pub struct Window {
     next: u64,
     end: u64,

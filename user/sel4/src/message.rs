@@ -32,6 +32,7 @@ impl<'a> Message<'a> {
 ///
 /// Words after the first four stay in the IPC buffer until the thread's next call: read them before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "seL4_MessageInfo")]
 pub struct Received {
     delivered: Delivered,
 }

@@ -306,7 +306,7 @@ pub const AGAIN_TICKS: u64 = 200;
 ///
 /// A sender can send all the time. Identities that have come again when the handler is done are taken a few times more;
 /// after that the program runs for a while with its timer only.
-/// after that the program goes on for a while with no more than its timer.
+/// after that the program continues for a while with its timer only.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
     let mut identities = 0u64;

@@ -1,8 +1,8 @@
 //! Attacks of strangers on the network: they see the numbers of their own connections, flood the server with requests
-//! from forged addresses, and never read their answers; meanwhile an honest client wants to be served.
+//! from forged addresses, and never read their answers; meanwhile a well-behaved client wants to be served.
 //!
-//! The machine's network card ends in a UDP socket of this program, which sends arbitrary frames. The honest client is
-//! the system's own TCP, [`network`], on that socket.
+//! The machine's network card ends in a UDP socket of this program, which sends arbitrary frames. The well-behaved
+//! client is the system's own TCP, [`network`], on that socket.
 
 #[path = "../../../lib/network/tests/predictor/mod.rs"]
 mod predictor;
@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
 const OBSERVED: usize = 40;
 /// Requests from forged addresses.
 const FLOOD: u32 = 20_000;
-/// Requests between two tries of the honest client.
+/// Requests between two tries of the well-behaved client.
 const STRIDE: u32 = 500;
 /// Peers that send requests and never read.
 const SILENT: usize = 60;
@@ -50,7 +50,7 @@ const HEADERS: usize = ETHERNET_HEADER + 20 + 20;
 /// The card's other end.
 struct Cable {
     socket: UdpSocket,
-    /// The first numbers of the machine's answers to requests of the honest client.
+    /// The first numbers of the machine's answers to requests of the well-behaved client.
     numbers: Vec<u32>,
     /// Number of answers to requests of others.
     answers: u32,
@@ -126,7 +126,7 @@ impl Link for Cable {
     fn flush(&mut self) {}
 }
 
-/// The honest client, and its clock.
+/// The well-behaved client, and its clock.
 struct Client {
     stack: Stack<Cable>,
     start: Instant,

@@ -22,7 +22,7 @@ const SPAWNS: usize = 8;
 /// Time for which a hoarder waits for one more connection.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Starts an accomplice that hoards `what`, and waits until it holds all that it can get.
+/// Starts an accomplice that hoards a resource, and waits until it holds all that it can get.
 async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
     let (reader, writer) = attempt!(pipe());
     let started = accomplice("hoards").argument(what).descriptor(1, writer.into_descriptor()).spawn();

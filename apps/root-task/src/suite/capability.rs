@@ -11,7 +11,7 @@ use crate::{check, equal, refused};
 const EMPTY: Option<CapabilityTag> = Some(CapabilityTag::Null);
 const ENDPOINT: Option<CapabilityTag> = Some(CapabilityTag::Endpoint);
 
-/// A CNode of 2^`bits` slots.
+/// Makes a CNode of 2^`bits` slots.
 fn table(bench: &mut Bench<'_>, bits: usize) -> Result<CNode, Failure> {
     bench.allocator.make(ObjectType::CapTable, bits, 1).map(CNode::from_pointer)
 }

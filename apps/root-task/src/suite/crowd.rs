@@ -287,7 +287,7 @@ pub fn only_one_of_several_harts_gets_a_slot_or_an_address(bench: &mut Bench<'_>
         if by_requests == 0 {
             continue;
         }
-        // The same place for four pages, each mapped by another worker; the later ones find it taken.
+        // One place for four pages, each mapped by another worker; the later ones find it taken.
         memory.retype(ObjectType::Page, 0, root, pages, MEMBERS as u64)?;
         for worker in 0..MEMBERS {
             let page = pages + worker as u64;

@@ -576,7 +576,7 @@ pub fn pages_for_sending_are_checked(bench: &mut Bench<'_>) -> Outcome {
     space.map_sender(right, address)?;
     refused!(space.map_sender(right, address + 4096), DeleteFirst);
     space.unmap_sender(right)?;
-    // A copy has no page, and what moves keeps it.
+    // A copy has no page, and a moved capability keeps it.
     space.map_sender(right, address)?;
     receiver.thread.resume()?;
     store(address, 2);
@@ -1071,7 +1071,7 @@ fn compute_and_look_seldom(_: u64) {
     }
 }
 
-// A handler of stores that waits before it claims, and keeps what it has claimed, plus 1, in `CLAIMED`.
+// A handler of stores that waits before it claims, and stores the claimed identity, plus 1, in `CLAIMED`.
 core::arch::global_asm!(
     ".section .text",
     ".balign 4",

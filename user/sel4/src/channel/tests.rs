@@ -1,4 +1,4 @@
-//! Both ends on the host: against a model, and each against a peer that writes anything anywhere.
+//! Both ends on the host: against a model, and each against a peer that writes arbitrary words.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::sync::atomic::AtomicUsize;
@@ -27,7 +27,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Two ends, and the doorbells of client and server.
+/// Makes both ends, and the doorbells of client and server.
 fn pair(capacity: usize) -> (Client<Count>, Server<Count>, [Count; 2]) {
     let bells = [Count::default(), Count::default()];
     let (client, server) = connect_here(capacity, 0, bells[0].clone(), bells[1].clone());
@@ -250,7 +250,7 @@ proptest! {
         prop_assert_eq!(answered + dropped, made);
     }
 
-    /// A server that writes anything anywhere: the client neither panics nor gives an answer that is none, and every
+    /// A server that writes arbitrary words: the client neither panics nor returns an answer without a call, and every
     /// call ends.
     #[test]
     fn a_client_survives_any_server(
@@ -291,8 +291,8 @@ proptest! {
         prop_assert_eq!(free.len(), state.free.len());
     }
 
-    /// A client that writes anything anywhere: the server neither panics nor works on more than it has places for, and
-    /// learns of the end.
+    /// A client that writes arbitrary words: the server neither panics nor works on more requests than it has places,
+    /// and its `serve` ends.
     #[test]
     fn a_server_survives_any_client(
         writes in prop::collection::vec((0_usize..320, prop_oneof![0_u64..40, any::<u64>()], 0_u8..4), 0..200),
