@@ -2,7 +2,7 @@
 //!
 //! Each call is one line of [`decode`] and one function of its family, all of one form. The function checks the
 //! process's arguments, by the accessors of [`Call`], before it changes anything; then it acts at once, or returns an
-//! [`Operation`](crate::asynchronous::operation::Operation) if the call may have to wait.
+//! [`Operation`] if the call may have to wait.
 //!
 //! # Speed
 //!

@@ -38,7 +38,7 @@
 //! The network's coroutine is one of the kernel's own, and charges its work for a frame or a connection to the process
 //! that waits for it ([`network::stack`](crate::network::stack)). No process is charged for interrupts that find no
 //! process running, the choice of the next coroutine, looks that find a frame's reader, frames without a reader, and
-//! waking the rest of thousands that wait for one thing ([`rests`](crate::scheduling::rests)).
+//! waking the rest of thousands that wait for one thing ([`rests`]).
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
 //! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first

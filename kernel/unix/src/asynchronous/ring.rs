@@ -20,12 +20,13 @@
 //!
 //! # Priority
 //!
-//! A request is performed at its own priority, limited like every claim ([`scheduling`]): before each one, the taker
-//! looks whether something more important is ready on this hart. If so, the handler takes the request's priority and
-//! leaves the hart. A worker in its turn could make each call directly, so it leaves requests to the handler only for
-//! something that is more important than the worker, too. Requests are taken in order, so an important one may stand
-//! behind unimportant ones; the `urgency` word tells this, and lends its priority to those before it. It is a claim,
-//! limited like every other. The handler's time is charged to the process, as its workers' is.
+//! A request is performed at its own priority, limited like every claim ([`scheduling`](crate::scheduling)): before
+//! each one, the taker looks whether something more important is ready on this hart. If so, the handler takes the
+//! request's priority and leaves the hart. A worker in its turn could make each call directly, so it leaves requests to
+//! the handler only for something that is more important than the worker, too. Requests are taken in order, so an
+//! important one may stand behind unimportant ones; the `urgency` word tells this, and lends its priority to those
+//! before it. It is a claim, limited like every other. The handler's time is charged to the process, as its workers'
+//! is.
 //!
 //! # Back-pressure
 //!

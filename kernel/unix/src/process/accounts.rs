@@ -25,7 +25,7 @@
 //!
 //! *Fresh memory* is ensured by [`Account::admit`] (ADMISSION): before a call starts to act there is so much free
 //! memory that none of its small allocations fails. A worker's wait needs none of that: its memory was [kept
-//! free](memory::heap::keep) when the worker was made.
+//! free](memory::heap::Kept) when the worker was made.
 //!
 //! *Slots of the kernel's executor* are shared out as calls are: the machine has as many for calls as the executor has,
 //! without those that are kept for workers, so that a process can be started while others have all calls that they may.

@@ -59,7 +59,7 @@ static VISITS: Visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
 /// processes begin with 1.
 ///
 /// A hart writes its own word only. Relaxed everywhere: the word stands for itself, and its order with the ready
-/// bitmaps is ensured by the fences of [`begin_visit`], [`resume_visit`] and `find_hart`.
+/// bitmaps is ensured by the fences of [`begin_visit`] and `find_hart`.
 struct Visits([AtomicU64; MAXIMUM_WORKERS]);
 
 impl Visits {
@@ -113,9 +113,9 @@ pub(crate) fn visited_process(hart: usize) -> u32 {
 impl coroutine::Platform for Harts {
     const HAS_AFFINITY: bool = true;
 
-    /// A coroutine that an interrupt or a kernel coroutine wakes runs on the hart that it came to, which is awake: so a
-    /// packet is received, its call completed and the program that waits for it entered without another hart, unless
-    /// there is more to do than one thing after the other.
+    /// Returns the hart to which a woken coroutine comes. One that an interrupt or a kernel coroutine wakes comes to
+    /// the waking hart, which is awake: so a packet is received, its call completed and the program that waits for it
+    /// entered without another hart, unless there is more to do than one thing after the other.
     #[inline]
     fn wake_affinity(&self) -> Option<usize> {
         let hart = Machine::hart();

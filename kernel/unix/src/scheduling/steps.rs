@@ -5,8 +5,8 @@
 //! [`hart_is_wanted`]. So LONGEST STRETCH is a promise about work that goes in steps, and a goal for every call. The
 //! promise: a step is a bounded number of bytes, pages, waiters or entries, no lock is held between two steps, and the
 //! kernel looks after each. The goal: **between two looks there are at most 50,000 instructions**, whatever a program
-//! asks for. [`stretch`](crate::scheduling::stretch) measures it, and `cargo xtask bench fairness --scenario
-//! longest_stretch` drives calls at their largest.
+//! asks for. [`stretch`] measures it, and `cargo xtask bench fairness --scenario longest_stretch` drives calls at their
+//! largest.
 //!
 //! # Tables
 //!
