@@ -135,7 +135,7 @@ fn docs(context: &Context) -> Result<()> {
     let target = for_target(context, "doc", Package::is_target_only)?;
     let mut target = deny_warnings(target);
     target.arg("--no-deps");
-    run_cargo(target, "Documenting what is for the target only", &context.progress)
+    run_cargo(target, "Documenting the packages for the target only", &context.progress)
 }
 
 fn deny_warnings(mut command: Command) -> Command {

@@ -57,7 +57,7 @@ pub async fn measure() -> Outcome {
             numbers.push(attempt!(number.parse::<f64>()));
         }
         let [time, polls, counted @ ..] = numbers.as_slice() else {
-            return Err("the process with the workers did not say what it counted".into());
+            return Err("the process with the workers did not report its counters".into());
         };
         points.push((workers as f64, *time));
         for (points, count) in counts.iter_mut().zip(counted) {

@@ -109,7 +109,7 @@ async fn call_from<D: Doorbell>(client: &Client<D>, coroutines: u64, calls: u64)
         })
         .collect();
     for handle in handles {
-        handle.await.expect("nobody cancels it");
+        handle.await.expect("it is never cancelled");
     }
 }
 

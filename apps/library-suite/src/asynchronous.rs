@@ -67,7 +67,7 @@ pub fn more_coroutines_than_places_map_and_unmap(bench: &mut Bench<'_>) -> Outco
                 .collect();
             let mut last = 0;
             for handle in handles {
-                let address = handle.await.expect("nobody cancels it");
+                let address = handle.await.expect("it is never cancelled");
                 assert!(address > last, "pages are made one behind the other");
                 last = address;
             }

@@ -32,7 +32,7 @@ pub fn the_most_important_runs_first(bench: &mut Bench<'_>) -> Outcome {
             .into_iter()
             .collect();
         for handle in handles {
-            handle.await.expect("nobody cancels it");
+            handle.await.expect("it is never cancelled");
         }
     });
     equal!(*seen.lock(), [1, 1, 3, 3, 5, 5]);
@@ -54,7 +54,7 @@ pub fn a_signal_wakes_who_awaits_it(bench: &mut Bench<'_>) -> Outcome {
     let count = executor::run(doorbell, async {
         let other = executor::spawn(Priority::HIGHEST, executor::signal(63));
         executor::signal(5).await;
-        other.await.expect("nobody cancels it");
+        other.await.expect("it is never cancelled");
         2
     });
     equal!(count, 2);

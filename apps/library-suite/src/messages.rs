@@ -98,7 +98,7 @@ pub fn calls_are_answered_by_another_program(bench: &mut Bench<'_>) -> Outcome {
             .collect();
         let mut right = 0;
         for call in calls {
-            right += call.await.expect("nobody cancels it");
+            right += call.await.expect("it is never cancelled");
         }
         right
     });

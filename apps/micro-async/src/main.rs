@@ -122,7 +122,7 @@ impl Bench {
                             })
                             .collect();
                         for handle in handles {
-                            handle.await.expect("nobody cancels it")?;
+                            handle.await.expect("it is never cancelled")?;
                         }
                     }
                     Ok::<(), Failure>(())

@@ -34,7 +34,7 @@ exit                        ends the shell, and the machine if this is its first
 #[cops::main]
 async fn main() -> Result<(), Errno> {
     let mut lines = Lines::new(cops::file::standard_input()?);
-    println!("COPS shell; `help` lists what it knows");
+    println!("COPS shell; `help` lists the commands");
     loop {
         let prompt = alloc::format!("{}$ ", working_directory());
         let Some(line) = lines.next(&prompt).await? else { return Ok(()) };

@@ -59,7 +59,7 @@ async fn processes(_: u64) -> Outcome {
     let mut said = Vec::new();
     loop {
         let (result, buffer) = reader.read(alloc::vec![0; 64]).await;
-        match or(result, "what a process says")? {
+        match or(result, "the output of a process")? {
             0 => break,
             count => said.extend_from_slice(&buffer[..count]),
         }

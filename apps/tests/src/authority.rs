@@ -95,7 +95,7 @@ pub fn others(argument: Option<&str>) -> i32 {
     let (other, bits) = (words.next().unwrap_or(0) as usize, words.next().unwrap_or(0));
     let set = CapabilitySet::from_bits(bits);
     if authority::held(0) != Ok(Held { inheritable: set, ..Held::of(set) }) {
-        cops::eprintln!("what is held is {:?}", authority::held(0));
+        cops::eprintln!("the process holds {:?}", authority::held(0));
         return 1;
     }
     let Ok(mut ring) = Raw::new() else { return 3 };

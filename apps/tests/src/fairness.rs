@@ -232,7 +232,7 @@ pub async fn a_given_budget_cannot_be_replaced() -> Outcome {
         check!(set(budget, period) == Err(Errno::EPERM), "{budget} in {period}");
     }
     must!(set(20 * MS, 1000 * MS));
-    check!(set(20 * MS, 100 * MS) == Err(Errno::EPERM), "a parent has taken back what it gave");
+    check!(set(20 * MS, 100 * MS) == Err(Errno::EPERM), "a parent has taken back a given budget");
     // A process may revoke its own choice, up to the given budget.
     let own = |budget, period| scheduling::set_budget(0, Some(budget), period);
     must!(own(MS, 100 * MS));

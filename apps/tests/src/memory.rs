@@ -17,7 +17,7 @@ pub async fn pages_are_zero_and_come_at_their_first_use() -> Outcome {
     let size = 64 << 20;
     let memory = must!(map(size));
     let mapped = counter(Counter::FramesFree)?;
-    check!(before - mapped.min(before) < 64, "{} frames for memory that nobody used", before - mapped);
+    check!(before - mapped.min(before) < 64, "{} frames for unused memory", before - mapped);
     for offset in (0..size).step_by(PAGE * 97) {
         // SAFETY: the mapping is this test's and that long.
         unsafe {

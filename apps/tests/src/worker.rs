@@ -164,7 +164,7 @@ pub async fn a_long_poll_keeps_nothing_waiting() -> Outcome {
         must!(sender.try_send(7).map_err(|_| Errno::EPIPE));
         let begun = cops::time::Instant::now();
         while received.load(Ordering::Relaxed) == 0 {
-            check!(begun.elapsed() < LIMIT, "what was woken has not run");
+            check!(begun.elapsed() < LIMIT, "the woken coroutine has not run");
             core::hint::spin_loop();
         }
         check_eq!(received.load(Ordering::Relaxed), 7);

@@ -299,7 +299,7 @@ impl Suite {
         for &(start, end) in &self.platform.free_memory {
             for address in [start, end - 8, ((start + end) / 2) & !7] {
                 set_word(address, address ^ 0x5555);
-                check(word(address) == address ^ 0x5555, "memory does not keep what is written")?;
+                check(word(address) == address ^ 0x5555, "memory does not keep written words")?;
             }
         }
         Ok(())
@@ -308,7 +308,7 @@ impl Suite {
     fn vdso_has_its_own_pages(&mut self) -> Result<(), &'static str> {
         let (start, end) = hal_riscv64::vdso_pages();
         check(start % 4096 == 0 && end == start + 4096, "the section is not one page")?;
-        check(word(start) & 0xffff_ffff == u64::from(programs::VDSO[0]), "the section is not what was put there")?;
+        check(word(start) & 0xffff_ffff == u64::from(programs::VDSO[0]), "the section has another content")?;
         let mut found = false;
         Suite::each_leaf(|_, physical, length, flags| {
             found |= (physical..physical + length).contains(&start) && flags & EXECUTE != 0;
@@ -353,7 +353,7 @@ impl Suite {
         platform::console_write(&[b'.'; 200]);
         platform::console_write(b"\n");
         check(platform::console_waiting() > 0, "everything was sent by polling")?;
-        check(wait_until(|| platform::console_waiting() == 0), "nothing takes what waits")
+        check(wait_until(|| platform::console_waiting() == 0), "waiting output is not taken")
     }
 
     fn hart_does_not_come(&mut self) -> Result<(), &'static str> {
@@ -422,7 +422,7 @@ impl Suite {
             platform::register_interrupt(interrupt, serve, 77).map_err(|_| "a source cannot be taken again")?;
             platform::console_write(&[b'.'; 100]);
             platform::console_write(b"\n");
-            check(wait_until(|| platform::console_waiting() == 0), "nobody serves the source")?;
+            check(wait_until(|| platform::console_waiting() == 0), "the source is not served")?;
         }
         check(SERVED.load(Acquire) == (1 << harts) - 1, "not every hart had its turn")
     }
@@ -576,7 +576,7 @@ impl Suite {
         add_to_floating_point(&mut contexts[1], 5)?;
         let expected = copy.floating_point().f[7] + 9 + 7;
         add_to_floating_point(&mut copy, 9)?;
-        check(copy.floating_point().f[7] == expected, "a copy sees what the other did")?;
+        check(copy.floating_point().f[7] == expected, "a copy sees the other's changes")?;
         // The kernel's own changes are visible.
         copy.floating_point_mut().f[7] = 70;
         copy.floating_point_mut().fcsr = 0x20;
@@ -657,7 +657,7 @@ impl Suite {
             Machine::synchronise_instructions(everybody);
             for hart in 0..self.platform.hart_ids.len() {
                 on_hart(hart, look);
-                check(SEEN.load(Acquire) == round, "a hart runs what is there no more")?;
+                check(SEEN.load(Acquire) == round, "a hart runs stale instructions")?;
             }
         }
         Ok(())

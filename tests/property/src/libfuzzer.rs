@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// Passes the property to libFuzzer; never returns.
 pub(crate) fn drive(seeds: &[&[u8]], run: fn(&[u8])) -> ! {
     RUN.set(run).expect("one property is fuzzed in one process");
-    let given = std::env::var(ARGUMENTS).expect("`cargo xtask fuzz` says what libFuzzer is to do");
+    let given = std::env::var(ARGUMENTS).expect("`cargo xtask fuzz` sets libFuzzer's arguments");
     let folder = PathBuf::from(given.lines().next().unwrap_or_default());
     // For a comparison of inputs no folder is named.
     if folder.is_dir() {

@@ -44,7 +44,7 @@ pub enum TryReceive {
 struct Queue<T> {
     /// `None` only if the queue is empty.
     first: Option<T>,
-    #[expect(clippy::box_collection, reason = "an empty one is in every channel three times, and takes a word so")]
+    #[expect(clippy::box_collection, reason = "every channel has three, mostly empty ones; each takes a word")]
     others: Option<Box<VecDeque<T>>>,
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn work(number: usize) -> ! {
 /// Continues a worker's coroutines on another stack, while one of them is preempted, for ever.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub(crate) fn work_on_another_stack(number: usize) -> ! {
-    let worker = preemption::work_on_this_stack().expect("whoever makes a stack makes its worker");
+    let worker = preemption::work_on_this_stack().expect("the maker of a stack makes its worker");
     work_as(worker, number)
 }
 

@@ -212,7 +212,7 @@ impl Allocator {
 
     /// Takes back a memory of [`memory`](Allocator::memory), after it was revoked.
     pub fn give_back(&mut self, memory: Arena) {
-        debug_assert_eq!(memory.used, 0, "what was made of the memory is gone");
+        debug_assert_eq!(memory.used, 0, "the objects in the memory are deleted");
         // The list has room for all memories of the boot information; one beyond it is lost.
         let _ = self.arenas.push(memory);
     }

@@ -164,7 +164,7 @@ impl Process {
         made
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the second half of `load`, so that this can undo what failed")]
+    #[expect(clippy::too_many_arguments, reason = "the second half of `load`, so that `load` can undo a failure")]
     fn make(
         allocator: &mut Allocator,
         mut own: Box<Allocator>,

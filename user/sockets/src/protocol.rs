@@ -74,7 +74,7 @@ impl Status {
     pub const fn text(self) -> &'static str {
         match self {
             Status::Done => "it was done",
-            Status::Invalid => "the network server does not know what is meant",
+            Status::Invalid => "the network server rejects the request as invalid",
             Status::InUse => "the port is in use",
             Status::Reset => "the connection was ended by the other side",
             Status::Limit => "the network server has no room for more",

@@ -36,10 +36,8 @@ const VICTIM: Priority = Priority::saturating(31);
 const ENTRIES: usize = 256;
 
 /// Calls that are not repeated, with the reason.
-const EXCEPTIONS: &[(SystemCall, &str)] = &[
-    (SystemCall::Exit, "ends the caller; processes that exit are what `spawn` repeats"),
-    (SystemCall::ExitGroup, "as exit"),
-];
+const EXCEPTIONS: &[(SystemCall, &str)] =
+    &[(SystemCall::Exit, "ends the caller; `spawn` repeats processes that exit"), (SystemCall::ExitGroup, "as exit")];
 
 /// The way in which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
