@@ -21,8 +21,8 @@
 //! preempted elsewhere joins in the same way.
 //!
 //! A revocation that finds remains in a slot of their own object destroys that object only: the other objects of the
-//! ring belong to another deletion, or were unreachable before. The invariants are stated and
-//! proved in [decision 024](../../../docs/decisions/024-deleting-and-revoking.md).
+//! ring belong to another deletion, or were unreachable before. The invariants are stated and proved in
+//! [decision 024](../../../docs/decisions/024-deleting-and-revoking.md).
 
 use objects::{Capability, Dying, Page, Queue, Ref, Slot};
 

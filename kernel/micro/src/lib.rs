@@ -251,7 +251,8 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
         loop {
             let trap = KERNEL.visit(thread, hart);
             let kernel = KERNEL.enter(hart);
-            // Another hart may have stopped the thread in the meantime; then the thread restarts its call later.
+            // Another hart may have stopped the thread in the meantime, and then even deleted it, so that `thread` must
+            // not be used any more. A stopped thread restarts its call later.
             if cfg!(feature = "smp") && kernel.node().current.get().is_none() {
                 kernel.serve_interrupts();
                 return kernel.leave_and_poke();
