@@ -57,7 +57,7 @@ pub const MICROKERNEL: &str = "kernel-micro";
 
 /// The microkernel's feature for several harts, which programs compiled for seL4 see.
 const SEVERAL_HARTS: &str = "smp";
-/// The feature of a microkernel that counts what threads use.
+/// The feature of a microkernel that counts the resources that threads use.
 const COUNTERS: &str = "benchmarks";
 /// The feature of a microkernel that checks its own consistency.
 const CHECKS: &str = "checks";
@@ -68,7 +68,7 @@ const ROOT_TASK: &str = "root-task";
 /// Environment variable with the vDSO image's path, for the kernel's build.
 const VDSO_VARIABLE: &str = "COPS_VDSO_IMAGE";
 
-/// How the microkernel's build learns which boot words are built in.
+/// Environment variable with the built-in boot words, for the microkernel's build.
 const WORDS_VARIABLE: &str = "COPS_MICRO_WORDS";
 
 /// Environment variable with the path of the contained programs' archive, for the build of root tasks.
@@ -150,7 +150,7 @@ pub struct Variation {
     pub harts: Harts,
     /// Boot words that are built in.
     pub words: &'static str,
-    /// Whether it can count what threads use.
+    /// Whether it can count the time of threads.
     pub counters: Counters,
     /// Whether it checks its own consistency.
     pub checks: Checks,
@@ -183,7 +183,7 @@ pub enum Checks {
     Entries,
 }
 
-/// Whether a microkernel can count what threads use of their harts.
+/// Whether a microkernel can count the time of threads on their harts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counters {
     /// It cannot.

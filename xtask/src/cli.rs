@@ -102,7 +102,7 @@ pub struct Build {
     /// them.
     #[arg(long, value_name = "WORDS")]
     pub words: Option<String>,
-    /// Build the microkernel so that it can count what threads use of their harts (the boot word
+    /// Build the microkernel so that it can count the time of threads on their harts (the boot word
     /// `benchmarks=utilisation`).
     #[arg(long)]
     pub counters: bool,
@@ -411,7 +411,7 @@ EXAMPLES
   cargo xtask mutants ring
   cargo xtask mutants filesystem --part 0/8     # an eighth of the changes")]
 pub struct Mutants {
-    /// Which crate; the default is all that are looked at, which takes many hours.
+    /// The crate; the default is all crates in the list, which takes many hours.
     #[arg(value_name = "CRATE")]
     pub package: Option<String>,
     /// Only this part of the changes, the first being 0.

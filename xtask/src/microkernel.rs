@@ -2,7 +2,7 @@
 //!
 //! The root task `micro-bench` counts instructions as seL4's own benchmarks do. seL4's figures are those of its release
 //! build (version 15.0.0, one hart, without the MCS extension) for the same machine, counted by the same emulator, with
-//! the PLIC, because it knows no other controller.
+//! the PLIC, because it supports no other controller.
 
 use std::path::Path;
 

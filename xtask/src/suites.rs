@@ -435,17 +435,17 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     Ok(())
 }
 
-/// The root task that finds out what the microkernel was told.
+/// The root task that measures the effects of boot words.
 const TOLD_PROGRAM: &str = "micro-words";
 
-/// What the microkernel is told, and what its root task finds out.
+/// Boot words of the microkernel, and the findings of its root task.
 struct Told {
     name: &'static str,
     harts: u8,
     counters: Counters,
     built_in: &'static str,
     words: &'static str,
-    /// Beginnings of the lines in which the root task says what it has found, without `told `.
+    /// Beginnings of the lines with the root task's findings, without `told `.
     found: &'static [&'static str],
 }
 
@@ -687,7 +687,7 @@ impl Boots<'_> {
         })
     }
 
-    /// Boots the root task that finds out what the microkernel was told, and compares that with what it was.
+    /// Boots the root task that measures the effects of boot words, and compares its findings with the words passed.
     fn told(&self, log: &Path, told: &Told) -> Result<(Tally, Vec<String>)> {
         let mut lines = Vec::new();
         let mut guest = self.start(log, &self.products.kernel, told.words.into())?;

@@ -1,5 +1,5 @@
-//! Finds out by seL4's interface what the microkernel was told by boot words, and prints one line for each:
-//! `told NAME=VALUE`. `cargo xtask test micro` compares them with what it said.
+//! Measures the effects of boot words through seL4's interface, and prints one line for each: `told NAME=VALUE`.
+//! `cargo xtask test micro` compares them with the words that it passed.
 #![no_std]
 #![no_main]
 
@@ -16,14 +16,14 @@ use sel4::raw::{self, buffer_word, numbering, set_buffer_word, system_call};
 use sel4::thread::{Start, prepare, spawn};
 use sel4::{Allocator, BootInformation, println};
 
-/// The numbers of calls that are tried: behind those that every kernel for debugging has.
+/// Numbers of the tried calls: behind those that every kernel for debugging has.
 const TRIED: core::ops::RangeInclusive<isize> = 15..=30;
-/// Domains whose threads are to have their turn, if there are so many.
+/// Domains whose threads must have their turn, if there are as many domains.
 const TURNS: [u64; 2] = [7, 15];
-/// What a thread says when it has tried all calls.
+/// Message of a thread that has tried all calls.
 const DONE: u64 = 77;
 
-/// How far the thread of each domain has come.
+/// Progress of the thread of each domain.
 static COUNTED: [AtomicU64; MAXIMUM_DOMAINS] = [const { AtomicU64::new(0) }; MAXIMUM_DOMAINS];
 
 #[sel4::root_task]
@@ -51,7 +51,7 @@ struct Finder {
     cores: u64,
 }
 
-/// The last slot can be used, and there is none behind it.
+/// Checks that the last slot can be used, and that none is behind it.
 fn root_cnode(boot: &BootInformation) -> sel4::Result<()> {
     let bits = boot.raw().cnode_size_bits;
     let copy = |index| Slot::own(index).copy_from(Slot::own(initial::CNODE.pointer()), Rights::ALL);
@@ -69,7 +69,7 @@ fn count(domain: u64) {
     }
 }
 
-/// Tries calls, after which it says that it is done.
+/// Tries calls, and reports when it is done.
 fn try_calls(endpoint: u64) {
     for number in TRIED {
         system_call(-number, [0; 6]);
@@ -82,7 +82,7 @@ fn signal(pointer: u64) {
 }
 
 impl Finder {
-    /// How many domains there are, and whether all that the schedule names have their turns.
+    /// Prints the number of domains, and checks that all domains of the schedule have their turns.
     fn domains(&mut self) -> sel4::Result<()> {
         let thread = Thread::from_pointer(self.allocator.object(ObjectType::Tcb)?);
         let domains = (0..=MAXIMUM_DOMAINS as u64).find(|&domain| initial::DOMAIN.set(domain, thread).is_err());
@@ -102,7 +102,7 @@ impl Finder {
         Ok(())
     }
 
-    /// Which calls for debugging and measuring there are.
+    /// Prints the available calls for debugging and measuring.
     fn calls(&mut self) -> sel4::Result<()> {
         let endpoint = self.allocator.object(ObjectType::Endpoint)?;
         let start = Start { fault_endpoint: endpoint, ..Start::new(try_calls, endpoint, 100) };
@@ -136,7 +136,7 @@ impl Finder {
         Ok(())
     }
 
-    /// What is counted of a thread while another one waits for it.
+    /// Prints the counters of a thread while another one waits for it.
     fn utilisation(&mut self, build: Build, idle: Thread) -> sel4::Result<()> {
         let call = |call: DebugCall, argument: u64| {
             let number = call.number(build).expect("the build has it");
@@ -172,7 +172,7 @@ impl Finder {
         Ok(())
     }
 
-    /// A thread runs on every core, whatever else was told.
+    /// Checks that a thread runs on every core, whatever the other words.
     fn cores_run(&mut self) -> sel4::Result<()> {
         for core in 1..self.cores {
             let notification = self.allocator.object(ObjectType::Notification)?;
@@ -187,7 +187,7 @@ impl Finder {
     }
 }
 
-/// The text that comes with an error; empty if none does.
+/// Returns the text of an error; empty if there is none.
 fn error_text() -> impl core::fmt::Display {
     for word in 0..ERROR_TEXT_WORDS {
         set_buffer_word(ERROR_TEXT_START + word, 0);

@@ -185,7 +185,7 @@ pub fn mode() -> Mode {
 ///
 /// # Errors
 ///
-/// None from a kernel that knows the call.
+/// None, except from a kernel without the call.
 pub fn set_mode(mode: Mode) -> Result<()> {
     unix::scheduling::set_mode(0, mode)?;
     look_at_mode();

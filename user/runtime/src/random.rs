@@ -8,7 +8,7 @@ use crate::local;
 ///
 /// # Errors
 ///
-/// None but from a kernel without the call.
+/// None, except from a kernel without the call.
 #[doc(alias = "getrandom")]
 pub fn fill(mut buffer: &mut [u8]) -> unix::Result<()> {
     while !buffer.is_empty() {

@@ -40,7 +40,7 @@ static TRACER: Tracer = Tracer {
     woken: |cid| record(Kind::Wake, cid, 0),
 };
 
-/// Begins to record if the environment says so. To be called before the executor has workers or coroutines.
+/// Begins to record if the environment requests it. To be called before the executor has workers or coroutines.
 pub(crate) fn start() {
     if unix::start::environment().any(|variable| variable == c"COPS_TRACE=1") {
         ON.store(true, Ordering::Relaxed);
