@@ -244,10 +244,11 @@ fn decode(call: Call<'_>) -> Decoding {
 #[cfg(test)]
 mod tests {
     use abi_unix::call::{Argument, Waiting};
-    use abi_unix::types::message;
+    use abi_unix::types::{self, SocketAddress, message};
 
     use super::*;
-    use crate::testing::{DATA, Program, run};
+    use crate::testing::{Program, run};
+    use crate::time;
 
     /// No call does anything with nonsense but answer: with bad descriptors and bad addresses each one that has such
     /// an argument fails, and the process goes on.
@@ -389,47 +390,6 @@ mod tests {
             let magic2 = types::reboot::MAGIC2 as usize;
             let command = types::reboot::POWER_OFF as usize;
             assert_eq!(program.call(SystemCall::Reboot, [magic, magic2, command, 0]), Err(Errno::EPERM));
-        });
-    }
-
-    #[test]
-    fn vectors_and_offsets_are_limited_before_anything_is_moved() {
-        run(|program| {
-            let process = program.process();
-            let list = program.store(
-                &[DATA, usize::MAX >> 1, DATA, 8].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(),
-            );
-            let most = crate::process::user::LARGEST_TRANSFER;
-            assert_eq!(
-                vector(&process, list, 2).map(|buffers| length_of(&buffers)),
-                Ok(most),
-                "longer ones are cut off"
-            );
-            assert_eq!(vector(&process, list + 16, 1).map(|buffers| length_of(&buffers)), Ok(8));
-            assert_eq!(vector(&process, list, 1025).err(), Some(Errno::EINVAL));
-            assert_eq!(vector(&process, usize::MAX - 8, 2).err(), Some(Errno::EFAULT));
-            assert_eq!((offset(usize::MAX), offset(5)), (Err(Errno::EINVAL), Ok(5)));
-            assert_eq!((descriptor(1 << 32 | 3), descriptor(1 << 31)), (Ok(3), Err(Errno::EBADF)));
-            assert_eq!(one(DATA, 1 << 63).err(), Some(Errno::EINVAL));
-        });
-    }
-
-    #[test]
-    fn socket_addresses_are_read_with_their_length_and_family() {
-        run(|program| {
-            let process = program.process();
-            let address = SocketAddress { address: [127, 0, 0, 1], port: 80 };
-            let place = program.store(&address.to_bytes());
-            assert_eq!(address_in(&process, place, 16), Ok(Some(address)));
-            assert_eq!(address_in(&process, place, 128), Ok(Some(address)));
-            for size in [0, 1, 15, 129, usize::MAX] {
-                assert_eq!(address_in(&process, place, size), Err(Errno::EINVAL), "{size}");
-            }
-            let nowhere = program.store(&[0; 16]);
-            assert_eq!(address_in(&process, nowhere, 16), Ok(None));
-            let other = program.store(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-            assert_eq!(address_in(&process, other, 16), Err(Errno::EAFNOSUPPORT));
-            assert_eq!(address_in(&process, 0x1000, 16), Err(Errno::EFAULT));
         });
     }
 

@@ -22,8 +22,10 @@ pub(crate) mod futex;
 pub(crate) mod limits;
 pub(crate) mod program;
 pub(crate) mod shared;
+pub(crate) mod switching;
 pub(crate) mod thread;
 pub(crate) mod user;
+pub(crate) mod visit;
 pub(crate) mod worker;
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -411,6 +411,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::user::LONGEST_PATH;
     use crate::testing::{DATA, Program, run};
 
     const HERE: usize = types::AT_FDCWD as usize;

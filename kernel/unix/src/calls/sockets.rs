@@ -143,3 +143,28 @@ fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<Soc
     process.copy_in(address, &mut bytes)?;
     SocketAddress::from_bytes(bytes).ok_or(Errno::EAFNOSUPPORT).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn socket_addresses_are_read_with_their_length_and_family() {
+        run(|program| {
+            let process = program.process();
+            let address = SocketAddress { address: [127, 0, 0, 1], port: 80 };
+            let place = program.store(&address.to_bytes());
+            assert_eq!(address_in(&process, place, 16), Ok(Some(address)));
+            assert_eq!(address_in(&process, place, 128), Ok(Some(address)));
+            for size in [0, 1, 15, 129, u32::MAX] {
+                assert_eq!(address_in(&process, place, size), Err(Errno::EINVAL), "{size}");
+            }
+            let nowhere = program.store(&[0; 16]);
+            assert_eq!(address_in(&process, nowhere, 16), Ok(None));
+            let other = program.store(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(address_in(&process, other, 16), Err(Errno::EAFNOSUPPORT));
+            assert_eq!(address_in(&process, 0x1000, 16), Err(Errno::EFAULT));
+        });
+    }
+}

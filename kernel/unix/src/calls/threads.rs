@@ -10,8 +10,7 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, kept};
 use crate::process::user::USER_END;
-use crate::process::worker::Worker;
-use crate::process::{futex, thread};
+use crate::process::{futex, switching, thread};
 use crate::time;
 
 #[inline(never)]
@@ -64,7 +63,7 @@ pub(super) fn create_worker(call: Call<'_>) -> Decoding {
     let mut fresh = Box::new(UserContext::new(entry as u64, stack as u64));
     fresh.set_register(10, call.word(2) as u64);
     fresh.set_register(4, call.word(3) as u64);
-    Ok(Worker::start(process, fresh)?.index().into())
+    Ok(switching::start_worker(process, fresh)?.index().into())
 }
 
 #[inline(always)]

@@ -94,3 +94,41 @@ fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Er
     }
     Ok(buffers)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{DATA, run};
+
+    #[test]
+    fn vectors_are_limited_before_anything_is_moved() {
+        run(|program| {
+            let process = program.process();
+            let list = program.store(
+                &[DATA, usize::MAX >> 1, DATA, 8].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(),
+            );
+            let most = crate::process::user::LARGEST_TRANSFER;
+            assert_eq!(
+                vector(&process, list, 2).map(|buffers| length_of(&buffers)),
+                Ok(most),
+                "longer ones are cut off"
+            );
+            assert_eq!(vector(&process, list + 16, 1).map(|buffers| length_of(&buffers)), Ok(8));
+            assert_eq!(vector(&process, list, 1025).err(), Some(Errno::EINVAL));
+            assert_eq!(vector(&process, usize::MAX - 8, 2).err(), Some(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn lengths_and_offsets_that_are_negative_are_refused() {
+        run(|program| {
+            let (reader, _) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::Read, [reader, DATA, 1 << 63]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::ReadAt, [reader, DATA, 8, usize::MAX]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Read, [1 << 31, DATA, 8]), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Close, [1 << 32 | reader]), Ok(0), "only the lower half counts");
+        });
+    }
+}

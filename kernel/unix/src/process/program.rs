@@ -36,8 +36,7 @@ use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::authority::Authority;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
-use crate::process::worker::Worker;
-use crate::process::{self, Origin, Place, Process};
+use crate::process::{self, Origin, Place, Process, switching};
 use crate::scheduling::{Standing, steps};
 
 /// Name of the guard region below the first stack.
@@ -430,7 +429,8 @@ impl Plan {
         })?;
         let id = process.id;
         process.set_name(name);
-        let started = context.ok_or(Errno::ENOMEM).and_then(|context| Worker::start(&process, Box::new(context)));
+        let started =
+            context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
         if let Err(error) = started {
             process::discard(&process);
             return Err(error);
@@ -529,6 +529,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::user::LONGEST_PATH;
     use crate::testing::{DATA, Program, run};
 
     fn list(program: &mut Program, strings: &[&[u8]]) -> usize {

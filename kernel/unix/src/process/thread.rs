@@ -19,7 +19,7 @@ use abi_unix::types::{clone as flag, futex};
 use hal_api::UserContext;
 
 use crate::process::worker::Worker;
-use crate::process::{MAXIMUM_WORKERS, Process};
+use crate::process::{MAXIMUM_WORKERS, Process, switching};
 
 /// Number of threads that one process can have, without its workers.
 pub(crate) const MAXIMUM_THREADS: usize = 4096;
@@ -116,7 +116,7 @@ pub(crate) fn clone(
         fresh.set_register(4, thread_pointer as u64);
     }
     let process = &parent.process;
-    let thread = Worker::start_thread(process, fresh, |thread| {
+    let thread = switching::start_thread(process, fresh, |thread| {
         if has(flag::CHILD_CLEARTID) {
             thread.set_end_word(child_word);
         }

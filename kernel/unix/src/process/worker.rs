@@ -1,65 +1,39 @@
-//! Workers and their switching coroutines.
+//! Workers: their registers' place, their sleep, and their time.
 //!
 //! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel
-//! side is one coroutine, the *switching coroutine*: it enters user mode, which is a call that returns a reason,
-//! handles the reason, and enters again. It ends only with the worker. Its priority follows the process's: whenever it
-//! gives the hart up it takes the priority of the most important coroutine that the process has published, so that the
-//! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
-//! of all runs next.
-//!
-//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
-//! memory, for a worker that is blocked.
-//!
-//! # Yielding the hart
-//!
-//! * After a call: only to something that became ready on this hart and is more important than the process's present
-//!   claim.
-//! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
-//!   before the process goes on, and equals alternate at the tick.
-//! * By a call of the process: a strict executor yields as soon as it is outranked.
-//!
-//! The effective priority of a claim, the charges for time, and exceptions from the order are [`scheduling`]'s affair.
+//! side is a coroutine ([`switching`](crate::process::switching)) that visits user mode
+//! ([`visit`](crate::process::visit)). This file holds the worker's state, which others read and change: who may wake it,
+//! how important it is, and what it has used.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_queue::pages::PAGE_SIZE;
-use abi_unix::trace::{Cause, Kind, Reason};
-use abi_unix::{Counter, Errno, SystemCall, errno};
+use abi_unix::{Counter, Errno};
 use coroutine::State;
-use hal_api::{Access, Machine as _, Trap, UserContext};
-use kernel_thread::{Current, Stack, Thread};
+use hal_api::{Machine as _, UserContext};
 use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
 use usermode::Kind as SpaceKind;
 
 use crate::asynchronous::interrupts::{self, Line};
-use crate::asynchronous::kernel_side::Side;
-use crate::calls;
-use crate::calls::call::{Outcome, Pause};
-use crate::observing::{counters, report, trace};
-use crate::process::accounts::{self, Charge, MEMORY_OF_A_WAIT, Resource};
-use crate::process::program::{self, Plan};
-use crate::process::{self, Ending, Process, shared, thread};
-use crate::scheduling::executor::{self, Cid, SpawnError};
-use crate::scheduling::{self, Owner, stretch};
+use crate::observing::counters;
+use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
+use crate::process::{self, Process};
+use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::{self, Owner};
 use crate::time;
 
 const NOWHERE: usize = usize::MAX;
-
-/// Number of times that a worker may finish a critical section in the scheduler's image before it yields.
-const MAXIMUM_GRACES: u32 = 4;
 
 /// Number of bytes of kernel memory for a worker or thread and its coroutine; a kernel thread's stack comes on top.
 const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024 + MEMORY_OF_A_WAIT;
 
 /// Resources that a worker must have before it is made.
-struct Means {
+pub(super) struct Means {
     deadline: time::Reservation,
     charge: Charge,
     kept: Kept,
@@ -67,7 +41,7 @@ struct Means {
 
 impl Means {
     /// Takes the resources of a worker with a kernel stack of so many bytes. `ENOMEM`.
-    fn new(process: &Process, stack: usize) -> Result<Means, Errno> {
+    pub(super) fn new(process: &Process, stack: usize) -> Result<Means, Errno> {
         Ok(Means {
             charge: process.account.charge(Resource::Memory, MEMORY + stack)?,
             kept: Kept::new(MEMORY_OF_A_WAIT).map_err(|_| Errno::ENOMEM)?,
@@ -124,78 +98,55 @@ struct Parking {
 }
 
 impl Worker {
-    /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another; `ENOMEM`.
-    /// After an error nothing has happened.
-    pub(crate) fn start(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
-        let means = Means::new(process, 0)?;
-        let mut refused = None;
-        let worker = process.add_worker(|index| {
-            let worker = Arc::new(Worker::new(process, index, means));
-            match executor::spawn_for(worker.clone(), worker.own_priority(), run(worker.clone(), context)) {
-                Ok(cid) => {
-                    worker.was_spawned_as(cid);
-                    Ok(worker)
-                }
-                Err(SpawnError(coroutine)) => {
-                    refused = Some(coroutine);
-                    Err(Errno::ENOMEM)
-                }
-            }
-        });
-        // Dropped outside of the lock of the process's workers.
-        drop(refused);
-        worker
-    }
-
-    /// Creates a thread, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not
-    /// have another; `ENOMEM`.
-    pub(crate) fn start_thread(
-        process: &Arc<Process>,
-        context: Box<UserContext>,
-        prepare: impl FnOnce(&Worker),
-    ) -> Result<Arc<Worker>, Errno> {
-        let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
-        let means = Means::new(process, stack)?;
-        let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, means)))?;
-        prepare(&thread);
-        let started = match process.kernel_side.side() {
-            Side::Coroutines => {
-                let body = run(thread.clone(), context);
-                let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
-                spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
-            }
-            side => match Stack::new() {
-                Ok(stack) => {
-                    let own = thread.clone();
-                    let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
-                    let body = Thread::new(stack, body);
-                    let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
-                    spawned.map_err(|SpawnError(future)| drop(future))
-                }
-                Err(_) => Err(()),
-            },
-        };
-        match started {
-            Ok(cid) => {
-                thread.was_spawned_as(cid);
-                Ok(thread)
-            }
-            Err(()) => {
-                // The caller is one more, so it was not the last.
-                let _ = process.worker_is_gone(&thread);
-                Err(Errno::ENOMEM)
-            }
-        }
-    }
-
     /// Records its coroutine, which must be known before its first turn, too; that may be long in coming. A worker that
     /// has had its first turn by now has recorded its coroutine itself, and may have gone on to another one, on a
     /// kernel thread.
-    fn was_spawned_as(&self, cid: Cid) {
+    pub(super) fn was_spawned_as(&self, cid: Cid) {
         let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
 
-    fn new(process: &Arc<Process>, index: usize, means: Means) -> Worker {
+    /// Records the coroutine that runs now as its own: before it can wait for anything, so that its wakers know it.
+    pub(super) fn runs_in(&self, cid: Cid) {
+        self.cid.store(cid.raw(), Ordering::Release);
+    }
+
+    /// Charges its process for a kernel thread's stack, too. An error if the process may not have it.
+    pub(super) fn charge_for_stack(&self) -> Result<(), Errno> {
+        self.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE)
+    }
+
+    /// Returns the deadline that is reserved for its sleeps.
+    pub(super) fn deadline(&self) -> &time::Reservation {
+        &self.deadline
+    }
+
+    /// Records that it is in user mode on a hart, before the fence that pairs with the one in
+    /// [`call_back`](Self::call_back).
+    pub(super) fn visits(&self, hart: usize) {
+        self.hart.store(hart, Ordering::Relaxed);
+    }
+
+    /// Records that it is not in user mode any more.
+    pub(super) fn visits_no_more(&self) {
+        self.hart.store(NOWHERE, Ordering::Relaxed);
+    }
+
+    /// Records that it leaves by its own call.
+    pub(super) fn is_leaving(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Whether it has ticks left that it may run as the most important worker, because it had been ready for long.
+    pub(super) fn has_credit(&self) -> bool {
+        self.time.credit.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the rest of those ticks: a worker that waits for something does not starve any more.
+    pub(super) fn forget_credit(&self) {
+        self.time.credit.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn new(process: &Arc<Process>, index: usize, means: Means) -> Worker {
         let Means { deadline, charge, kept } = means;
         Worker {
             process: process.clone(),
@@ -220,7 +171,7 @@ impl Worker {
     }
 
     /// Returns its priority while it publishes nothing.
-    fn own_priority(&self) -> Priority {
+    pub(super) fn own_priority(&self) -> Priority {
         self.process.standing.worth(self.process.default_priority)
     }
 
@@ -302,7 +253,7 @@ impl Worker {
     }
 
     /// Returns the present priority of its coroutine.
-    fn priority(&self) -> Priority {
+    pub(super) fn priority(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.claimed_priority(),
             _ => self.process.standing.limit(Priority::HIGHEST),
@@ -311,7 +262,7 @@ impl Worker {
 
     /// Returns its priority while it waits for its turn; then it will look at the completions that its process has not
     /// taken.
-    fn priority_in_queue(&self) -> Priority {
+    pub(super) fn priority_in_queue(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.priority_without_boost(),
             _ => self.priority(),
@@ -326,7 +277,7 @@ impl Worker {
     /// Returns whether something ready on this hart goes before it. Called after each call, so quick if nothing is
     /// ready.
     #[inline(always)]
-    fn is_outranked(&self) -> bool {
+    pub(super) fn is_outranked(&self) -> bool {
         executor::is_anything_ready() && executor::is_ready_above(self.priority())
     }
 
@@ -341,7 +292,7 @@ impl Worker {
     }
 
     /// Counts a turn, which it has now.
-    fn count_turn(&self) {
+    pub(super) fn count_turn(&self) {
         let turns = &self.time.turns;
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -364,7 +315,7 @@ impl Worker {
     }
 
     /// Charges the time that it has used up to now.
-    fn charge(&self, now: u64, since: u64) {
+    pub(super) fn charge(&self, now: u64, since: u64) {
         let used = match self.time.since.swap(since, Ordering::Relaxed) {
             // It goes on in another coroutine already, on a kernel thread, which has begun a count of its own.
             0 => return,
@@ -407,7 +358,7 @@ impl Worker {
     }
 
     /// Becomes the first worker of another program, without handler and interrupts.
-    fn start_afresh(&self) {
+    pub(super) fn start_afresh(&self) {
         self.index.store(0, Ordering::Relaxed);
         self.set_end_word(0);
         self.set_robust_list(0);
@@ -490,7 +441,7 @@ impl Worker {
     ///
     /// # Cancellation
     /// Dropping it leaves the worker awake; nothing is lost.
-    async fn park(&self, seen: u64, deadline: Option<u64>) -> Result<usize, Errno> {
+    pub(super) async fn park(&self, seen: u64, deadline: Option<u64>) -> Result<usize, Errno> {
         let mut alarm = None;
         let result = poll_fn(|cx| {
             if self.is_to_stop() {
@@ -544,454 +495,14 @@ impl Owner for Arc<Worker> {
     }
 }
 
-/// Runs the switching coroutine of a worker.
-async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
-    // Before the coroutine can wait for anything, so that its wakers know it.
-    worker.cid.store(executor::current().raw(), Ordering::Release);
-    loop {
-        let pause = visit(&worker, &mut context);
-        crate::asynchronous::ring::leave_to_handler(&worker);
-        // From now on, and until the process publishes something else, its priority is that of the process's claim.
-        if !matches!(pause, Pause::GiveWay) {
-            // A worker that waits for something does not starve any more.
-            worker.time.credit.store(0, Ordering::Relaxed);
-        }
-        match pause {
-            Pause::GiveWay => executor::set_priority(executor::current(), worker.priority_in_queue()),
-            _ => executor::set_priority(executor::current(), worker.priority()),
-        }
-        match pause {
-            Pause::Leave => break,
-            Pause::GiveWay => executor::yield_now().await,
-            Pause::Wait(operation) => {
-                let result = operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()).await;
-                context.set_result(errno::encode(result) as u64);
-            }
-            Pause::Park { seen, deadline } => {
-                let result = worker.park(seen, deadline).await;
-                context.set_result(errno::encode(result) as u64);
-                // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
-                // important.
-                if worker.is_outranked() {
-                    executor::yield_now().await;
-                }
-            }
-            Pause::Execute(addresses) => execute(&worker, &mut context, addresses).await,
-            Pause::MoveToThread => {
-                context = match move_to_thread(&worker, context) {
-                    Ok(()) => return,
-                    Err(mut context) => {
-                        context.set_result(errno::encode(Err(Errno::ENOMEM)) as u64);
-                        context
-                    }
-                };
-            }
-        }
-    }
-    leave(&worker, context).await;
-}
-
-/// Replaces the program, when all other workers and calls have gone.
-async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
-    stretch::goes_on_with(SystemCall::Execute);
-    let plan = match Plan::read(&worker.process, path, arguments, environment).await {
-        Ok(plan) => plan,
-        Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
-    };
-    // Repeated each time: a worker that was about to leave may have added another, or have submitted a call.
-    let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
-        false => Poll::Ready(false),
-        true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
-        true => Poll::Pending,
-    })
-    .await;
-    if !is_alone {
-        // The next look finds this too, and this worker leaves.
-        return;
-    }
-    worker.process.forget_others(worker);
-    interrupts::give_up(worker);
-    worker.process.kernel_side.reset();
-    worker.start_afresh();
-    stretch::goes_on_with(SystemCall::Execute);
-    match plan.carry_out(&worker.process).await {
-        Ok(fresh) => **context = fresh,
-        Err(error) => {
-            // The old program is gone, so no caller can get the error.
-            report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
-            worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
-        }
-    }
-}
-
-/// Performs a worker's last steps.
-async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
-    drop(context);
-    // The last worker reports the process's time to the parent; only the time from here on is missing from that.
-    let now = Machine::now();
-    worker.charge(now, now);
-    let process = &worker.process;
-    if !process.has_ended() {
-        thread::depart(worker);
-    }
-    interrupts::give_up(worker);
-    let is_last = process.worker_is_gone(worker);
-    // Looked at after the departure: if the process ends later than that, its end finds another worker.
-    if process.has_ended() {
-        stretch::goes_on_as(abi_unix::trace::stretch::END);
-        process.call_all().await;
-    }
-    if is_last {
-        process.take_apart().await;
-    }
-}
-
-/// Moves a worker from its coroutine to a kernel thread; returns the registers if there is no memory.
-fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
-    if worker.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE).is_err() {
-        return Err(context);
-    }
-    let Ok(stack) = Stack::new() else { return Err(context) };
-    // Place of the registers while their next owner is undecided.
-    let between = Arc::new(Mutex::new(Some(context)));
-    let (own, theirs) = (worker.clone(), between.clone());
-    let thread = Thread::new(stack, move |current| {
-        let context = theirs.lock().take();
-        if let Some(context) = context {
-            let side = own.process.kernel_side.side();
-            run_on_thread(&own, context, current, side);
-        }
-    });
-    match executor::spawn_for(worker.clone(), worker.priority(), thread) {
-        Ok(cid) => {
-            worker.cid.store(cid.raw(), Ordering::Release);
-            Ok(())
-        }
-        Err(SpawnError(_)) => match between.lock().take() {
-            Some(context) => Err(context),
-            // Impossible: only the thread takes them, and it never ran.
-            None => Ok(()),
-        },
-    }
-}
-
-/// Runs a worker on the stack of a kernel thread, as [`run`] does in a coroutine: a call that must wait blocks the
-/// thread.
-fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
-    worker.cid.store(executor::current().raw(), Ordering::Release);
-    loop {
-        let pause = visit(worker, &mut context);
-        if !matches!(pause, Pause::GiveWay) {
-            worker.time.credit.store(0, Ordering::Relaxed);
-        }
-        executor::set_priority(executor::current(), worker.priority());
-        match pause {
-            Pause::Leave => break,
-            Pause::GiveWay => current.block_on(executor::yield_now()),
-            Pause::Wait(mut operation) if side == Side::RetryingThreads && operation.is_transfer() => {
-                let result = loop {
-                    if worker.is_to_stop() {
-                        break operation.give_up(Errno::EINTR);
-                    }
-                    current.block_on(executor::yield_now());
-                    // Each try is a turn: a thread that only waits must not count as starving.
-                    worker.count_turn();
-                    if worker.time.credit.swap(0, Ordering::Relaxed) != 0 {
-                        executor::set_priority(executor::current(), worker.priority());
-                    }
-                    if let Poll::Ready(result) = operation.attempt(&worker.process) {
-                        break result;
-                    }
-                };
-                context.set_result(errno::encode(result) as u64);
-            }
-            Pause::Wait(operation) => {
-                let result =
-                    current.block_on(operation.wait(&worker.process, &worker.deadline, || worker.is_to_stop()));
-                context.set_result(errno::encode(result) as u64);
-            }
-            Pause::Park { seen, deadline } => {
-                let result = current.block_on(worker.park(seen, deadline));
-                context.set_result(errno::encode(result) as u64);
-                if worker.is_outranked() {
-                    current.block_on(executor::yield_now());
-                }
-            }
-            Pause::Execute(addresses) => current.block_on(execute(worker, &mut context, addresses)),
-            // It has one.
-            Pause::MoveToThread => {}
-        }
-    }
-    current.block_on(leave(worker, context));
-}
-
-/// Runs user mode, and everything that can be done without waiting, until the coroutine has to pause.
-fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
-    let process = &worker.process;
-    let hart = Machine::hart();
-    time::start_slice();
-    trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
-    worker.count_turn();
-    counters::count(Counter::Switches);
-    // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim counted
-    // here, it would yield, be the most important again, and so on.
-    let (taken_at, claim) = (executor::current_priority(), worker.priority());
-    let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
-    // Before the fence in `begin_visit`, which pairs with the one in `call_back`: either that sees the hart and sends,
-    // or the look below sees the change that it announces.
-    worker.hart.store(hart, Ordering::Relaxed);
-    executor::begin_visit(hart, process.id, importance);
-    let is_virtualised = process.space.kind() == SpaceKind::Virtualised;
-    if is_virtualised {
-        interrupts::arrive(worker, context, hart);
-    }
-    let mut graces = 0;
-    // The hart's bitmap, found once: it is looked at after each call.
-    let ready = executor::ready_here();
-    let goes = executor::may_visit(importance) || worker.is_to_stop();
-    let pause = if !goes {
-        Pause::GiveWay
-    } else {
-        loop {
-            // Deliberate failures of memory happen in calls, and not where the program touches a page.
-            memory::faults::works_for(0);
-            if worker.line.is_pending() {
-                deliver_interrupt(worker, context);
-            }
-            if worker.is_to_stop() {
-                break Pause::Leave;
-            }
-            process.post_waiting_completions();
-            if scheduling::strictness_matters() {
-                shared::publish(scheduling::claims_worth(executor::waiting()));
-                stretch::looked();
-            }
-            let trap = process.space.enter(context);
-            if trace::traps_are_watched() {
-                watch_trap(worker, trap, context);
-            }
-            if trap != Trap::SystemCall {
-                counters::count(Counter::Traps);
-            }
-            match trap {
-                Trap::SystemCall => match calls::dispatch(worker, context) {
-                    Outcome::Done(value) => {
-                        context.set_result(value as u64);
-                        // The process's claim may have changed since it was entered.
-                        if ready.load(Ordering::Relaxed) != 0 && worker.is_outranked() {
-                            break Pause::GiveWay;
-                        }
-                    }
-                    Outcome::Unchanged => {}
-                    Outcome::Pause(pause) => {
-                        prepare(worker, context, &pause);
-                        break pause;
-                    }
-                },
-                Trap::Interrupt => {
-                    // Coroutines that the interrupt wakes come to this hart, which looks at them now.
-                    executor::end_visit(hart);
-                    let waited = ready.load(Ordering::Relaxed);
-                    let pending = crate::on_interrupt();
-                    let now = Machine::now();
-                    worker.charge(now, now);
-                    // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
-                    let priority = worker.priority();
-                    executor::begin_visit(hart, process.id, priority);
-                    if pending.timer && !pending.ipi && !pending.guest {
-                        counters::count(Counter::TimerTraps);
-                    }
-                    if pending.timer {
-                        // Copies by the kernel make page tables too.
-                        process.charge_tables();
-                    }
-                    if pending.timer && !worker.is_thread() {
-                        process.remind(worker);
-                        process.share_what_is_ready(worker);
-                    }
-                    if pending.timer && worker.line.has_handler() && process.shared.is_outranked_within(worker.index())
-                    {
-                        // Its handler may put its coroutine aside for something more important in the process.
-                        worker.line.set_pending();
-                    }
-                    // The timer may have been set for a slice of another worker. Equals that waited before wait for the
-                    // end of this slice then: with a turn at each old end, two equals could divide the time by any
-                    // ratio.
-                    let is_news = !pending.timer
-                        || pending.ipi
-                        || pending.guest
-                        || ready.load(Ordering::Relaxed) & !waited & priority.bit() != 0;
-                    let is_outranked_here = if is_news {
-                        executor::is_ready_at_least(priority)
-                    } else {
-                        executor::is_ready_above(priority)
-                    };
-                    let is_outranked = executor::is_anything_ready() && is_outranked_here
-                        || executor::is_ready_above_anywhere(priority)
-                            && executor::is_ready_above_anywhere(worker.priority_in_queue());
-                    if executor::is_anything_ready() {
-                        executor::share_what_is_ready_here(is_outranked);
-                    }
-                    if pending.ipi && !is_outranked {
-                        // The sender may have seen an older claim of this process.
-                        executor::pass_on();
-                    }
-                    if time::slice_has_ended() || is_outranked {
-                        // The scheduler's short critical sections lie in its image. A worker that is interrupted in
-                        // there gets a moment to come out, so that the others need not wait for it; a bounded number of
-                        // times, since any program can jump there.
-                        if graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
-                            graces += 1;
-                            time::extend_slice();
-                        } else if is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
-                            // The hart is not wanted, and on another one the worker's interrupt file would have to
-                            // change.
-                            time::start_slice();
-                        } else {
-                            break Pause::GiveWay;
-                        }
-                    }
-                }
-                Trap::PageFault { address, access } => {
-                    match process.space.fault(address as usize, access) {
-                        Ok(()) => {
-                            counters::count(Counter::PageFaults);
-                            process.charge_tables();
-                        }
-                        Err(usermode::Fault::OutOfMemory) => {
-                            // The process with the most memory ends, even if another one needs it; this worker tries
-                            // again after that. The memory of a process that has ended meanwhile is enough.
-                            if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
-                                process::end_largest();
-                            }
-                            if !process.has_ended() {
-                                break Pause::GiveWay;
-                            }
-                        }
-                        Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
-                        Err(_) => segmentation_fault(process, context, address, trap),
-                    }
-                }
-                Trap::AccessFault { .. } => fault(process, context, "bus error", abi_unix::types::signal::BUS, trap),
-                Trap::Misaligned { .. } => {
-                    fault(process, context, "misaligned access", abi_unix::types::signal::BUS, trap)
-                }
-                Trap::IllegalInstruction { .. } if interrupts::claim_without_file(worker, context, trap) => {}
-                Trap::IllegalInstruction { .. } => {
-                    fault(process, context, "illegal instruction", abi_unix::types::signal::ILL, trap)
-                }
-                Trap::Breakpoint => fault(process, context, "breakpoint", abi_unix::types::signal::TRAP, trap),
-                Trap::Other { .. } => fault(process, context, "unknown trap", abi_unix::types::signal::KILL, trap),
-            }
-        }
-    };
-    worker.hart.store(NOWHERE, Ordering::Relaxed);
-    executor::end_visit(hart);
-    if is_virtualised {
-        interrupts::depart(worker, context, hart, matches!(pause, Pause::GiveWay));
-    }
-    time::stop_slice();
-    if worker.time.credit.load(Ordering::Relaxed) != 0 {
-        // Its priority will depend on the rest of its credit. All other workers are charged when the poll ends.
-        let now = Machine::now();
-        worker.charge(now, now);
-    }
-    if trace::is_on() {
-        let reason = match pause {
-            Pause::GiveWay => Reason::GaveWay,
-            Pause::Wait(_) => Reason::Waits,
-            Pause::Park { .. } => Reason::Sleeps,
-            Pause::Execute(_) => Reason::Executes,
-            Pause::MoveToThread => Reason::GaveWay,
-            Pause::Leave => Reason::Ends,
-        };
-        trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
-    }
-    pause
-}
-
-/// Does the visit's part of a pause that a call has caused.
-fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
-    match pause {
-        Pause::Wait(_) if !worker.is_thread() => worker.process.share_what_is_ready(worker),
-        Pause::Wait(_) | Pause::Park { .. } | Pause::Execute(_) => {}
-        Pause::GiveWay => {
-            context.set_result(0);
-            worker.process.bring_forward_others(worker);
-        }
-        Pause::MoveToThread => context.set_result(0),
-        Pause::Leave => worker.stopped.store(true, Ordering::Release),
-    }
-}
-
-/// Shows a worker's handler its interrupts. Apart from the visit, whose registers are for calls.
-#[inline(never)]
-fn deliver_interrupt(worker: &Worker, context: &mut UserContext) {
-    worker.line.deliver(&worker.process, context);
-}
-
-#[cold]
-fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
-    let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
-    stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
-    let (cause, number) = match trap {
-        Trap::SystemCall => (Cause::Call, call),
-        Trap::Interrupt => (Cause::Interrupt, 0),
-        _ => (Cause::Fault, 0),
-    };
-    trace::of_worker(Kind::Trap, worker, cause as u64, number);
-}
-
-/// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
-#[cold]
-#[inline(never)]
-fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
-    let overflow = program::is_in_guard(&process.space, address, context.stack());
-    let what = if overflow { "stack overflow" } else { "segmentation fault" };
-    fault(process, context, what, abi_unix::types::signal::SEGV, trap);
-}
-
-/// Ends a process for a fault, and reports it in the log.
-#[cold]
-#[inline(never)]
-fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
-    let detail = match trap {
-        Trap::PageFault { address, access }
-        | Trap::AccessFault { address, access }
-        | Trap::Misaligned { address, access } => {
-            let verb = match access {
-                Access::Read => "reading",
-                Access::Write => "writing",
-                Access::Execute => "executing",
-            };
-            Some((verb, address))
-        }
-        _ => None,
-    };
-    let pc = context.pc;
-    let (ra, sp) = (context.register(1), context.stack());
-    // With this distance an address can be found in the program's file, although the program lies elsewhere each time.
-    let moved = process.shared.program_bias();
-    match detail {
-        Some((verb, address)) => report::line(
-            process,
-            format_args!(
-                "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
-            ),
-        ),
-        None => report::line(
-            process,
-            format_args!("killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"),
-        ),
-    }
-    process.end(Ending::Killed(signal as u8));
-}
-
 #[cfg(test)]
 mod tests {
+    use abi_unix::SystemCall;
     use abi_unix::types::signal;
+    use hal_api::{Access, Trap};
 
     use super::*;
+    use crate::process::Ending;
     use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
 
     #[test]

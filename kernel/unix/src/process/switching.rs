@@ -1,0 +1,285 @@
+//! The switching coroutine of a worker, from its start to its last steps.
+//!
+//! The kernel side of a [`Worker`] is one coroutine, the *switching coroutine*: it enters user mode, which is a call that returns a reason,
+//! handles the reason, and enters again. It ends only with the worker. Its priority follows the process's: whenever it
+//! gives the hart up it takes the priority of the most important coroutine that the process has published, so that the
+//! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
+//! of all runs next.
+//!
+//! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
+//! memory, for a worker that is blocked.
+//!
+//! # Yielding the hart
+//!
+//! * After a call: only to something that became ready on this hart and is more important than the process's present
+//!   claim.
+//! * After an interrupt: also to something equally important that became ready on this hart. So completions are posted
+//!   before the process goes on, and equals alternate at the tick.
+//! * By a call of the process: a strict executor yields as soon as it is outranked.
+//!
+//! The effective priority of a claim, the charges for time, and exceptions from the order are [`scheduling`]'s affair.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::task::Poll;
+
+use abi_unix::{Errno, SystemCall, errno};
+use hal_api::{Machine as _, UserContext};
+use kernel_thread::{Current, Stack, Thread};
+use platform::Machine;
+use spin::Mutex;
+
+use crate::asynchronous::kernel_side::Side;
+use crate::asynchronous::operation::Operation;
+use crate::asynchronous::{interrupts, ring};
+use crate::calls::call::Pause;
+use crate::observing::report;
+use crate::process::program::Plan;
+use crate::process::visit::visit;
+use crate::process::worker::{Means, Worker};
+use crate::process::{Ending, Process, thread};
+use crate::scheduling::executor::{self, SpawnError};
+use crate::scheduling::stretch;
+
+/// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another; `ENOMEM`.
+/// After an error nothing has happened.
+pub(crate) fn start_worker(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
+    let means = Means::new(process, 0)?;
+    let mut refused = None;
+    let worker = process.add_worker(|index| {
+        let worker = Arc::new(Worker::new(process, index, means));
+        match executor::spawn_for(worker.clone(), worker.own_priority(), run(worker.clone(), context)) {
+            Ok(cid) => {
+                worker.was_spawned_as(cid);
+                Ok(worker)
+            }
+            Err(SpawnError(coroutine)) => {
+                refused = Some(coroutine);
+                Err(Errno::ENOMEM)
+            }
+        }
+    });
+    // Dropped outside of the lock of the process's workers.
+    drop(refused);
+    worker
+}
+
+/// Creates a thread, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not
+/// have another; `ENOMEM`.
+pub(crate) fn start_thread(
+    process: &Arc<Process>,
+    context: Box<UserContext>,
+    prepare: impl FnOnce(&Worker),
+) -> Result<Arc<Worker>, Errno> {
+    let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
+    let means = Means::new(process, stack)?;
+    let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, means)))?;
+    prepare(&thread);
+    let started = match process.kernel_side.side() {
+        Side::Coroutines => {
+            let body = run(thread.clone(), context);
+            let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
+            spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
+        }
+        side => match Stack::new() {
+            Ok(stack) => {
+                let own = thread.clone();
+                let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
+                let body = Thread::new(stack, body);
+                let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
+                spawned.map_err(|SpawnError(future)| drop(future))
+            }
+            Err(_) => Err(()),
+        },
+    };
+    match started {
+        Ok(cid) => {
+            thread.was_spawned_as(cid);
+            Ok(thread)
+        }
+        Err(()) => {
+            // The caller is one more, so it was not the last.
+            let _ = process.worker_is_gone(&thread);
+            Err(Errno::ENOMEM)
+        }
+    }
+}
+
+/// Runs the switching coroutine of a worker.
+async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
+    // Before the coroutine can wait for anything, so that its wakers know it.
+    worker.runs_in(executor::current());
+    loop {
+        let pause = visit(&worker, &mut context);
+        ring::leave_to_handler(&worker);
+        // From now on, and until the process publishes something else, its priority is that of the process's claim.
+        if !matches!(pause, Pause::GiveWay) {
+            worker.forget_credit();
+        }
+        match pause {
+            Pause::GiveWay => executor::set_priority(executor::current(), worker.priority_in_queue()),
+            _ => executor::set_priority(executor::current(), worker.priority()),
+        }
+        match pause {
+            Pause::Leave => break,
+            Pause::MoveToThread => {
+                context = match move_to_thread(&worker, context) {
+                    Ok(()) => return,
+                    Err(mut context) => {
+                        context.set_result(errno::encode(Err(Errno::ENOMEM)) as u64);
+                        context
+                    }
+                };
+            }
+            pause => go_on(&worker, &mut context, pause).await,
+        }
+    }
+    leave(&worker, context).await;
+}
+
+/// Deals with a pause in which the worker keeps its coroutine or its thread.
+async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
+    let result = match pause {
+        Pause::GiveWay => return executor::yield_now().await,
+        Pause::Wait(operation) => operation.wait(&worker.process, worker.deadline(), || worker.is_to_stop()).await,
+        Pause::Park { seen, deadline } => {
+            let result = worker.park(seen, deadline).await;
+            // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
+            // important.
+            if worker.is_outranked() {
+                executor::yield_now().await;
+            }
+            result
+        }
+        Pause::Execute(addresses) => return execute(worker, context, addresses).await,
+        Pause::MoveToThread | Pause::Leave => return,
+    };
+    context.set_result(errno::encode(result) as u64);
+}
+
+/// Replaces the program, when all other workers and calls have gone.
+async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
+    stretch::goes_on_with(SystemCall::Execute);
+    let plan = match Plan::read(&worker.process, path, arguments, environment).await {
+        Ok(plan) => plan,
+        Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
+    };
+    // Repeated each time: a worker that was about to leave may have added another, or have submitted a call.
+    let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
+        false => Poll::Ready(false),
+        true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
+        true => Poll::Pending,
+    })
+    .await;
+    if !is_alone {
+        // The next look finds this too, and this worker leaves.
+        return;
+    }
+    worker.process.forget_others(worker);
+    interrupts::give_up(worker);
+    worker.process.kernel_side.reset();
+    worker.start_afresh();
+    stretch::goes_on_with(SystemCall::Execute);
+    match plan.carry_out(&worker.process).await {
+        Ok(fresh) => **context = fresh,
+        Err(error) => {
+            // The old program is gone, so no caller can get the error.
+            report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
+            worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
+        }
+    }
+}
+
+/// Performs a worker's last steps.
+async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
+    drop(context);
+    // The last worker reports the process's time to the parent; only the time from here on is missing from that.
+    let now = Machine::now();
+    worker.charge(now, now);
+    let process = &worker.process;
+    if !process.has_ended() {
+        thread::depart(worker);
+    }
+    interrupts::give_up(worker);
+    let is_last = process.worker_is_gone(worker);
+    // Looked at after the departure: if the process ends later than that, its end finds another worker.
+    if process.has_ended() {
+        stretch::goes_on_as(abi_unix::trace::stretch::END);
+        process.call_all().await;
+    }
+    if is_last {
+        process.take_apart().await;
+    }
+}
+
+/// Moves a worker from its coroutine to a kernel thread; returns the registers if there is no memory.
+fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
+    if worker.charge_for_stack().is_err() {
+        return Err(context);
+    }
+    let Ok(stack) = Stack::new() else { return Err(context) };
+    // Place of the registers while their next owner is undecided.
+    let between = Arc::new(Mutex::new(Some(context)));
+    let (own, theirs) = (worker.clone(), between.clone());
+    let thread = Thread::new(stack, move |current| {
+        let context = theirs.lock().take();
+        if let Some(context) = context {
+            let side = own.process.kernel_side.side();
+            run_on_thread(&own, context, current, side);
+        }
+    });
+    match executor::spawn_for(worker.clone(), worker.priority(), thread) {
+        Ok(cid) => {
+            worker.runs_in(cid);
+            Ok(())
+        }
+        Err(SpawnError(_)) => match between.lock().take() {
+            Some(context) => Err(context),
+            // Impossible: only the thread takes them, and it never ran.
+            None => Ok(()),
+        },
+    }
+}
+
+/// Runs a worker on the stack of a kernel thread, as [`run`] does in a coroutine: a call that must wait blocks the
+/// thread.
+fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
+    worker.runs_in(executor::current());
+    loop {
+        let pause = visit(worker, &mut context);
+        if !matches!(pause, Pause::GiveWay) {
+            worker.forget_credit();
+        }
+        executor::set_priority(executor::current(), worker.priority());
+        match pause {
+            Pause::Leave => break,
+            Pause::Wait(operation) if side == Side::RetryingThreads && operation.is_transfer() => {
+                let result = retry(worker, operation, current);
+                context.set_result(errno::encode(result) as u64);
+            }
+            // A worker that is to move to a thread has one already.
+            pause => current.block_on(go_on(worker, &mut context, pause)),
+        }
+    }
+    current.block_on(leave(worker, context));
+}
+
+/// Attempts an operation again and again, and lets others run in between, until it is done.
+fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) -> Result<usize, Errno> {
+    loop {
+        if worker.is_to_stop() {
+            return operation.give_up(Errno::EINTR);
+        }
+        current.block_on(executor::yield_now());
+        // Each try is a turn: a thread that only waits must not count as starving.
+        worker.count_turn();
+        if worker.has_credit() {
+            worker.forget_credit();
+            executor::set_priority(executor::current(), worker.priority());
+        }
+        if let Poll::Ready(result) = operation.attempt(&worker.process) {
+            return result;
+        }
+    }
+}

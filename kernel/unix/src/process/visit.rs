@@ -1,0 +1,345 @@
+//! A visit to user mode: what the kernel does from the moment at which a worker gets a hart until it pauses.
+//!
+//! User mode is a call that returns a trap. A system call is dispatched and the program goes on; an interrupt is served
+//! and the program goes on, unless something else is to run; a fault is mended, or ends the process.
+
+use alloc::sync::Arc;
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering;
+
+use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::Counter;
+use abi_unix::trace::{Cause, Kind, Reason};
+use abi_unix::types::signal;
+use hal_api::{Access, Machine as _, Trap, UserContext};
+use platform::{Machine, Pending};
+use usermode::Kind as SpaceKind;
+
+use crate::asynchronous::interrupts;
+use crate::calls;
+use crate::calls::call::{Outcome, Pause};
+use crate::observing::{counters, report, trace};
+use crate::process::worker::Worker;
+use crate::process::{self, Ending, Process, accounts, program, shared};
+use crate::scheduling::{self, executor, stretch};
+use crate::time;
+
+/// Number of times that a worker may finish a critical section in the scheduler's image before it yields.
+const MAXIMUM_GRACES: u32 = 4;
+
+/// Runs user mode, and everything that can be done without waiting, until the coroutine has to pause.
+pub(super) fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
+    let (visit, importance) = Visit::begin(worker, context);
+    let goes = executor::may_visit(importance) || worker.is_to_stop();
+    let pause = if goes { visit.run(context) } else { Pause::GiveWay };
+    visit.end(context, &pause);
+    pause
+}
+
+/// A visit of a worker on a hart.
+#[derive(Clone, Copy)]
+struct Visit<'a> {
+    worker: &'a Arc<Worker>,
+    hart: usize,
+    is_virtualised: bool,
+}
+
+impl<'a> Visit<'a> {
+    /// Shows that the worker is on this hart, and how important it is there.
+    #[inline(always)]
+    fn begin(worker: &'a Arc<Worker>, context: &UserContext) -> (Visit<'a>, Priority) {
+        let hart = Machine::hart();
+        time::start_slice();
+        trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
+        worker.count_turn();
+        counters::count(Counter::Switches);
+        // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim
+        // counted here, it would yield, be the most important again, and so on.
+        let (taken_at, claim) = (executor::current_priority(), worker.priority());
+        let importance = if taken_at.is_more_important_than(claim) { taken_at } else { claim };
+        // Before the fence in `begin_visit`, which pairs with the one in `call_back`: either that sees the hart and
+        // sends, or the look before user mode sees the change that it announces.
+        worker.visits(hart);
+        executor::begin_visit(hart, worker.process.id, importance);
+        let is_virtualised = worker.process.space.kind() == SpaceKind::Virtualised;
+        if is_virtualised {
+            interrupts::arrive(worker, context, hart);
+        }
+        (Visit { worker, hart, is_virtualised }, importance)
+    }
+
+    /// Enters user mode again and again, until something has to pause.
+    #[inline(always)]
+    fn run(self, context: &mut UserContext) -> Pause {
+        let worker = self.worker;
+        let process = &worker.process;
+        let mut graces = 0;
+        // The hart's bitmap, found once: it is looked at after each call.
+        let ready = executor::ready_here();
+        loop {
+            // Deliberate failures of memory happen in calls, and not where the program touches a page.
+            memory::faults::works_for(0);
+            if worker.line.is_pending() {
+                deliver_interrupt(worker, context);
+            }
+            if worker.is_to_stop() {
+                return Pause::Leave;
+            }
+            process.post_waiting_completions();
+            if scheduling::strictness_matters() {
+                shared::publish(scheduling::claims_worth(executor::waiting()));
+                stretch::looked();
+            }
+            let trap = process.space.enter(context);
+            if trace::traps_are_watched() {
+                watch_trap(worker, trap, context);
+            }
+            if trap == Trap::SystemCall {
+                match calls::dispatch(worker, context) {
+                    Outcome::Done(value) => {
+                        context.set_result(value as u64);
+                        // The process's claim may have changed since it was entered.
+                        if ready.load(Ordering::Relaxed) != 0 && worker.is_outranked() {
+                            return Pause::GiveWay;
+                        }
+                    }
+                    Outcome::Unchanged => {}
+                    Outcome::Pause(pause) => {
+                        prepare(worker, context, &pause);
+                        return pause;
+                    }
+                }
+                continue;
+            }
+            counters::count(Counter::Traps);
+            let flow = match trap {
+                Trap::Interrupt => self.on_interrupt(context, &mut graces),
+                Trap::PageFault { address, access } => self.on_page_fault(context, address, access),
+                trap => self.on_error(context, trap),
+            };
+            if flow.is_break() {
+                return Pause::GiveWay;
+            }
+        }
+    }
+
+    /// Serves an interrupt, and yields the hart if something else is to run.
+    #[inline(never)]
+    fn on_interrupt(self, context: &UserContext, graces: &mut u32) -> ControlFlow<()> {
+        let (worker, process, ready) = (self.worker, &self.worker.process, executor::ready_here());
+        let waited = ready.load(Ordering::Relaxed);
+        // Coroutines that the interrupt wakes come to this hart, which looks at them now.
+        executor::end_visit(self.hart);
+        let pending = crate::on_interrupt();
+        let now = Machine::now();
+        worker.charge(now, now);
+        // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
+        let priority = worker.priority();
+        executor::begin_visit(self.hart, process.id, priority);
+        if pending.timer {
+            on_tick(worker, pending);
+        }
+        // The timer may have been set for a slice of another worker. Equals that waited before wait for the end of this
+        // slice then: with a turn at each old end, two equals could divide the time by any ratio.
+        let is_news = !pending.timer
+            || pending.ipi
+            || pending.guest
+            || ready.load(Ordering::Relaxed) & !waited & priority.bit() != 0;
+        let is_outranked_here =
+            if is_news { executor::is_ready_at_least(priority) } else { executor::is_ready_above(priority) };
+        let is_outranked = executor::is_anything_ready() && is_outranked_here
+            || executor::is_ready_above_anywhere(priority)
+                && executor::is_ready_above_anywhere(worker.priority_in_queue());
+        if executor::is_anything_ready() {
+            executor::share_what_is_ready_here(is_outranked);
+        }
+        if pending.ipi && !is_outranked {
+            // The sender may have seen an older claim of this process.
+            executor::pass_on();
+        }
+        if !time::slice_has_ended() && !is_outranked {
+            return ControlFlow::Continue(());
+        }
+        // The scheduler's short critical sections lie in its image. A worker that is interrupted in there gets a moment
+        // to come out, so that the others need not wait for it; a bounded number of times, since any program can jump
+        // there.
+        if *graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
+            *graces += 1;
+            time::extend_slice();
+        } else if self.is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
+            // The hart is not wanted, and on another one the worker's interrupt file would have to change.
+            time::start_slice();
+        } else {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Gives the program a page that it may touch, or ends it.
+    #[inline(never)]
+    fn on_page_fault(self, context: &mut UserContext, address: u64, access: Access) -> ControlFlow<()> {
+        let process = &self.worker.process;
+        match process.space.fault(address as usize, access) {
+            Ok(()) => {
+                counters::count(Counter::PageFaults);
+                process.charge_tables();
+            }
+            Err(usermode::Fault::OutOfMemory) => {
+                // The process with the most memory ends, even if another one needs it; this worker tries again after
+                // that. The memory of a process that has ended meanwhile is enough.
+                if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
+                    process::end_largest();
+                }
+                if !process.has_ended() {
+                    return ControlFlow::Break(());
+                }
+            }
+            Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
+            Err(_) => segmentation_fault(process, context, address, Trap::PageFault { address, access }),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Ends a process for a trap that the kernel cannot mend. The next look before user mode finds the end.
+    #[cold]
+    #[inline(never)]
+    fn on_error(self, context: &mut UserContext, trap: Trap) -> ControlFlow<()> {
+        let (what, signal) = match trap {
+            Trap::AccessFault { .. } => ("bus error", signal::BUS),
+            Trap::Misaligned { .. } => ("misaligned access", signal::BUS),
+            Trap::IllegalInstruction { .. } if interrupts::claim_without_file(self.worker, context, trap) => {
+                return ControlFlow::Continue(());
+            }
+            Trap::IllegalInstruction { .. } => ("illegal instruction", signal::ILL),
+            Trap::Breakpoint => ("breakpoint", signal::TRAP),
+            Trap::SystemCall | Trap::Interrupt | Trap::PageFault { .. } | Trap::Other { .. } => {
+                ("unknown trap", signal::KILL)
+            }
+        };
+        fault(&self.worker.process, context, what, signal, trap);
+        ControlFlow::Continue(())
+    }
+
+    /// Shows that the worker is on no hart.
+    #[inline(always)]
+    fn end(self, context: &mut UserContext, pause: &Pause) {
+        let worker = self.worker;
+        worker.visits_no_more();
+        executor::end_visit(self.hart);
+        if self.is_virtualised {
+            interrupts::depart(worker, context, self.hart, matches!(pause, Pause::GiveWay));
+        }
+        time::stop_slice();
+        if worker.has_credit() {
+            // Its priority will depend on the rest of its credit. All other workers are charged when the poll ends.
+            let now = Machine::now();
+            worker.charge(now, now);
+        }
+        if trace::is_on() {
+            let reason = match pause {
+                Pause::GiveWay | Pause::MoveToThread => Reason::GaveWay,
+                Pause::Wait(_) => Reason::Waits,
+                Pause::Park { .. } => Reason::Sleeps,
+                Pause::Execute(_) => Reason::Executes,
+                Pause::Leave => Reason::Ends,
+            };
+            trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
+        }
+    }
+}
+
+/// Does what is due at a timer interrupt for the worker that was interrupted, and for others of its process.
+fn on_tick(worker: &Arc<Worker>, pending: Pending) {
+    let process = &worker.process;
+    if !pending.ipi && !pending.guest {
+        counters::count(Counter::TimerTraps);
+    }
+    // Copies by the kernel make page tables too.
+    process.charge_tables();
+    if !worker.is_thread() {
+        process.remind(worker);
+        process.share_what_is_ready(worker);
+    }
+    if worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
+        // Its handler may put its coroutine aside for something more important in the process.
+        worker.line.set_pending();
+    }
+}
+
+/// Does the visit's part of a pause that a call has caused.
+fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
+    match pause {
+        Pause::Wait(_) if !worker.is_thread() => worker.process.share_what_is_ready(worker),
+        Pause::Wait(_) | Pause::Park { .. } | Pause::Execute(_) => {}
+        Pause::GiveWay => {
+            context.set_result(0);
+            worker.process.bring_forward_others(worker);
+        }
+        Pause::MoveToThread => context.set_result(0),
+        Pause::Leave => worker.is_leaving(),
+    }
+}
+
+/// Shows a worker's handler its interrupts. Apart from the visit, whose registers are for calls.
+#[inline(never)]
+fn deliver_interrupt(worker: &Worker, context: &mut UserContext) {
+    worker.line.deliver(&worker.process, context);
+}
+
+#[cold]
+fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+    let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
+    stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
+    let (cause, number) = match trap {
+        Trap::SystemCall => (Cause::Call, call),
+        Trap::Interrupt => (Cause::Interrupt, 0),
+        _ => (Cause::Fault, 0),
+    };
+    trace::of_worker(Kind::Trap, worker, cause as u64, number);
+}
+
+/// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
+#[cold]
+#[inline(never)]
+fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
+    let overflow = program::is_in_guard(&process.space, address, context.stack());
+    let what = if overflow { "stack overflow" } else { "segmentation fault" };
+    fault(process, context, what, signal::SEGV, trap);
+}
+
+/// Ends a process for a fault, and reports it in the log.
+#[cold]
+#[inline(never)]
+fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
+    let detail = match trap {
+        Trap::PageFault { address, access }
+        | Trap::AccessFault { address, access }
+        | Trap::Misaligned { address, access } => {
+            let verb = match access {
+                Access::Read => "reading",
+                Access::Write => "writing",
+                Access::Execute => "executing",
+            };
+            Some((verb, address))
+        }
+        _ => None,
+    };
+    let pc = context.pc;
+    let (ra, sp) = (context.register(1), context.stack());
+    // With this distance an address can be found in the program's file, although the program lies elsewhere each time.
+    let moved = process.shared.program_bias();
+    match detail {
+        Some((verb, address)) => report::line(
+            process,
+            format_args!(
+                "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
+            ),
+        ),
+        None => report::line(
+            process,
+            format_args!("killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"),
+        ),
+    }
+    process.end(Ending::Killed(signal as u8));
+}
