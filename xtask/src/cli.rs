@@ -246,7 +246,7 @@ pub struct Scheduling {
     /// The mode of global priority, for all processes; `chosen` leaves it to each.
     #[arg(long, value_name = "MODE")]
     pub scheduling: Option<Mode>,
-    /// Milliseconds after which every ready coroutine or thread runs; 0: never.
+    /// Milliseconds after which a ready worker runs in any case; 0: never.
     #[arg(long, value_name = "MS")]
     pub starvation_bound: Option<u64>,
     /// Share of the time of all harts that a process has before it falls behind others.

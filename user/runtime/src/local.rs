@@ -23,7 +23,7 @@ pub struct Local {
     pub index: Cell<usize>,
     /// The worker's published word: the ready priorities, and the running one.
     word: Cell<&'static ReadyWord>,
-    /// Cached half of [`Local::priority()`]: the running word at its last use; `priority` is the result.
+    /// Cache of [`Local::priority()`]: the running word of its last call; `priority` is the result.
     running: Cell<u64>,
     priority: Cell<Priority>,
     /// Call records.

@@ -122,7 +122,7 @@ impl SyscallBuffer {
     }
 
     /// Registers the buffer for a thread of this program's CSpace. The notification is signalled when there are
-    /// responses and the program does not look for them.
+    /// responses and the program does not look for them. Not an invocation of seL4.
     ///
     /// # Errors
     ///

@@ -78,7 +78,7 @@ pub fn set_system_mode(mode: SystemMode) -> Result<()> {
     unsafe { call!(SetSystemScheduling, system_scheduling::MODE, mode as u64) }.map(drop)
 }
 
-/// Sets the time after which every ready process, coroutine or thread runs, in nanoseconds; `None`: never.
+/// Sets the time after which a ready worker runs in any case, in nanoseconds; `None`: never.
 ///
 /// # Errors
 ///
