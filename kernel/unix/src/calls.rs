@@ -250,8 +250,8 @@ mod tests {
     use crate::testing::{Program, run};
     use crate::time;
 
-    /// No call does anything with nonsense but answer: with bad descriptors and bad addresses each one that has such
-    /// an argument fails, and the process goes on.
+    /// Every call with bad descriptors or bad addresses fails, if it has such arguments, and has no other effect; the
+    /// process goes on.
     #[test]
     fn nonsense_is_answered_by_every_call() {
         run(|program| {
@@ -376,7 +376,7 @@ mod tests {
             ended.sort();
             assert_eq!(ended, [(children[1], types::signal::HUP), (children[2], types::signal::HUP)]);
             assert_eq!(kill(program, -(children[1] as i64), types::signal::HUP), Err(Errno::ESRCH));
-            // Neither the first process nor anybody outside of one's own.
+            // Neither the first process nor a process outside of one's own descendants.
             assert_eq!(kill(program, 1, types::signal::KILL), Err(Errno::EPERM));
             assert_eq!(kill(program, -1, types::signal::KILL), Ok(0), "all others that may be");
             assert_eq!(program.wait_for(usize::MAX), Ok((children[3], types::signal::KILL)));

@@ -440,7 +440,7 @@ mod tests {
         program.call(SystemCall::Rename, [HERE, old, HERE, new, flags])
     }
 
-    /// The contents of a file; `None` if there is none.
+    /// Returns the contents of a file; `None` if there is none.
     fn contents(program: &mut Program, name: &str) -> Option<Vec<u8>> {
         let file = open(program, name, flag::RDONLY).ok()?;
         let bytes = program.read_from(file, 100).unwrap();
@@ -467,7 +467,7 @@ mod tests {
             let file = open(program, "/tmp/one", flag::WRONLY | flag::TRUNC).unwrap();
             assert_eq!(contents(program, "/tmp/one"), Some(vec![]));
             program.close(file).unwrap();
-            // What the machine was started with stays as it is.
+            // Files of the initramfs stay as they are.
             for flags in [flag::RDWR, flag::WRONLY, flag::RDONLY | flag::TRUNC] {
                 assert_eq!(open(program, "/bin/test", flags), Err(Errno::EROFS));
             }
@@ -549,7 +549,7 @@ mod tests {
             assert_eq!(program.read(first, 128), program.read(second, 128));
             assert_eq!(program.read_u32(first + 20), 2, "two links");
             assert_eq!(program.call(SystemCall::Link, [HERE, file, HERE, hard, 1]), Err(Errno::EINVAL));
-            // The link itself, and what it leads to.
+            // The link itself, and its target.
             program.call(SystemCall::StatusAt, [HERE, link, first, types::AT_SYMLINK_NOFOLLOW as usize]).unwrap();
             assert_eq!(program.read_u32(first + 16) & types::mode::TYPE, types::mode::LINK);
             program.call(SystemCall::StatusAt, [HERE, link, first, 0]).unwrap();

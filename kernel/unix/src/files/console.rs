@@ -307,7 +307,7 @@ mod tests {
         });
     }
 
-    /// The interrupt key ends the foreground group, and nobody else.
+    /// The interrupt key ends the foreground group, and no other process.
     #[test]
     fn keys_end_the_group_in_the_foreground() {
         run(|program| {

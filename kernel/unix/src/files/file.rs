@@ -990,7 +990,7 @@ mod tests {
         });
     }
 
-    /// A transfer that meets a bad address has moved what lies before it, and says so.
+    /// A transfer that meets a bad address has moved the bytes before it, and returns their number.
     #[test]
     fn a_transfer_stops_at_the_end_of_memory() {
         run(|program| {

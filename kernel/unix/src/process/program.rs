@@ -547,7 +547,7 @@ mod tests {
         program.process().copy_in_string(address, 1000, Errno::E2BIG).unwrap()
     }
 
-    /// What a program finds on its stack: the number of arguments, their addresses, those of the environment, and the
+    /// Contents of a program's first stack: the number of arguments, their addresses, those of the environment, and the
     /// auxiliary vector.
     #[test]
     fn a_program_finds_what_it_was_given_on_its_stack() {
@@ -676,7 +676,7 @@ mod tests {
         });
     }
 
-    /// Where things lie differs from process to process, and nothing of one lies in another.
+    /// Addresses differ from process to process, and memory of one is not seen in another.
     #[test]
     fn memory_lies_elsewhere_each_time() {
         run(|program| {

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::testing::run;
 
-    /// A program publishes by storing; the kernel believes its words and nothing else.
+    /// A program publishes by storing; the kernel uses its words and nothing else.
     #[test]
     fn what_workers_publish_adds_up_and_others_words_do_not_count() {
         run(|program| {

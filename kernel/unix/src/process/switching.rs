@@ -1,10 +1,10 @@
 //! The switching coroutine of a worker, from its start to its last steps.
 //!
-//! The kernel side of a [`Worker`] is one coroutine, the *switching coroutine*: it enters user mode, which is a call that returns a reason,
-//! handles the reason, and enters again. It ends only with the worker. Its priority follows the process's: whenever it
-//! gives the hart up it takes the priority of the most important coroutine that the process has published, so that the
-//! kernel's executor orders kernel coroutines and processes by one measure, and the most important switching coroutine
-//! of all runs next.
+//! The kernel side of a [`Worker`] is one coroutine, the *switching coroutine*: it enters user mode, which is a call
+//! that returns a reason, handles the reason, and enters again. It ends only with the worker. Its priority follows the
+//! process's: whenever it gives the hart up it takes the priority of the most important coroutine that the process has
+//! published, so that the kernel's executor orders kernel coroutines and processes by one measure, and the most
+//! important switching coroutine of all runs next.
 //!
 //! A synchronous call that must wait is an `await` in this coroutine. There is no other kernel stack, and no other
 //! memory, for a worker that is blocked.
@@ -138,7 +138,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     leave(&worker, context).await;
 }
 
-/// Deals with a pause in which the worker keeps its coroutine or its thread.
+/// Handles a pause in which the worker keeps its coroutine or its thread.
 async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
     let result = match pause {
         Pause::GiveWay => return executor::yield_now().await,
@@ -258,7 +258,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
                 let result = retry(worker, operation, current);
                 context.set_result(errno::encode(result) as u64);
             }
-            // A worker that is to move to a thread has one already.
+            // A worker that must move to a thread has one already.
             pause => current.block_on(go_on(worker, &mut context, pause)),
         }
     }

@@ -299,8 +299,8 @@ mod tests {
         });
     }
 
-    /// The locks on the list of a thread that ends: one that is held is marked and its waiter woken, one that another
-    /// holds stays, and one on its way that is free already wakes who may have missed it.
+    /// The locks on the list of a thread that ends: one that the thread holds is marked and its waiter woken, one that
+    /// another thread holds stays, and a free one on its way in or out wakes a waiter that may have missed its wake-up.
     #[test]
     fn robust_locks_of_a_thread_that_ends_are_marked() {
         run(|program| {
@@ -343,7 +343,7 @@ mod tests {
         });
     }
 
-    /// Lists in a circle, behind bad addresses, or with locks at odd ones end nobody but their thread.
+    /// Lists in a circle, behind bad addresses, or with locks at odd ones end no thread but their own.
     #[test]
     fn a_robust_list_that_makes_no_sense_is_left() {
         run(|program| {

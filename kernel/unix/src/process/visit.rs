@@ -1,7 +1,7 @@
-//! A visit to user mode: what the kernel does from the moment at which a worker gets a hart until it pauses.
+//! A visit to user mode: the kernel's work from the moment at which a worker gets a hart until it pauses.
 //!
 //! User mode is a call that returns a trap. A system call is dispatched and the program goes on; an interrupt is served
-//! and the program goes on, unless something else is to run; a fault is mended, or ends the process.
+//! and the program goes on, unless something else must run; a fault is mended, or ends the process.
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
@@ -46,7 +46,7 @@ struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    /// Shows that the worker is on this hart, and how important it is there.
+    /// Publishes that the worker is on this hart, and its importance there.
     #[inline(always)]
     fn begin(worker: &'a Arc<Worker>, context: &UserContext) -> (Visit<'a>, Priority) {
         let hart = Machine::hart();
@@ -124,7 +124,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Serves an interrupt, and yields the hart if something else is to run.
+    /// Serves an interrupt, and yields the hart if something else must run.
     #[inline(never)]
     fn on_interrupt(self, context: &UserContext, graces: &mut u32) -> ControlFlow<()> {
         let (worker, process, ready) = (self.worker, &self.worker.process, executor::ready_here());
@@ -221,7 +221,7 @@ impl<'a> Visit<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Shows that the worker is on no hart.
+    /// Publishes that the worker is on no hart.
     #[inline(always)]
     fn end(self, context: &mut UserContext, pause: &Pause) {
         let worker = self.worker;
@@ -249,7 +249,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// Does what is due at a timer interrupt for the worker that was interrupted, and for others of its process.
+/// Handles a timer interrupt for the worker that was interrupted, and for others of its process.
 fn on_tick(worker: &Arc<Worker>, pending: Pending) {
     let process = &worker.process;
     if !pending.ipi && !pending.guest {

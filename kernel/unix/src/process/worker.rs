@@ -1,9 +1,9 @@
-//! Workers: their registers' place, their sleep, and their time.
+//! Workers: the data of a worker, its sleep, and its processor time.
 //!
 //! A worker is an execution context of a process: registers, and the right to run the process's executor. Its kernel
 //! side is a coroutine ([`switching`](crate::process::switching)) that visits user mode
-//! ([`visit`](crate::process::visit)). This file holds the worker's state, which others read and change: who may wake it,
-//! how important it is, and what it has used.
+//! ([`visit`](crate::process::visit)). This file holds the worker's state, which others read and change: its wakers,
+//! its priority, and the processor time that it has used.
 
 use alloc::sync::Arc;
 use core::future::poll_fn;
@@ -136,7 +136,7 @@ impl Worker {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Whether it has ticks left that it may run as the most important worker, because it had been ready for long.
+    /// Returns whether it has ticks left to run as the most important worker, because it had been ready for long.
     pub(super) fn has_credit(&self) -> bool {
         self.time.credit.load(Ordering::Relaxed) != 0
     }
@@ -545,7 +545,7 @@ mod tests {
         });
     }
 
-    /// A wake-up that comes before the sleep ends it at once, and is used up by it; several are one.
+    /// A wake-up that comes before the sleep ends it immediately, and is used up by it; several count as one.
     #[test]
     fn a_wake_up_is_not_lost_and_counts_once() {
         run(|program| {
@@ -596,7 +596,7 @@ mod tests {
                     })
                     .unwrap();
             }
-            // One that runs for ever, and one that sleeps for ever.
+            // One worker that runs for ever, and one that sleeps for ever.
             program
                 .add_worker(|program| {
                     loop {
@@ -644,7 +644,7 @@ mod tests {
         assert!(output.lines().last().unwrap().contains("segmentation fault: writing"), "{output}");
     }
 
-    /// A process that makes calls for so long.
+    /// Returns the program of a process that makes calls for so many slices.
     fn busy(slices: u64) -> impl FnOnce(&mut crate::testing::Program) + Send + 'static {
         move |program| {
             let begin = Machine::now();
@@ -681,14 +681,14 @@ mod tests {
         }
     }
 
-    /// A more important process runs to its end before the one that has started it goes on; a less important one only
-    /// while that waits.
+    /// A more important process runs to its end before its parent goes on; a less important one only while the parent
+    /// waits.
     #[test]
     fn importance_goes_before_turns() {
         run(|program| {
             let other = program.spawn_given(0, 60, busy(4)).unwrap();
             let important = program.spawn_given(0, 1, busy(4)).unwrap();
-            // The next call gives way at the latest.
+            // The next call yields at the latest.
             program.call(SystemCall::GetProcess, []).unwrap();
             assert!(process::find(important as u32).is_none_or(|process| process.has_ended()));
             assert_eq!(used_ns(other), 0);
