@@ -914,6 +914,7 @@ impl<B, const N: usize> Operation<B, N> {
 /// # Cancellation
 ///
 /// Weak. Drops every call; see [`Operation`].
+#[doc(alias = "join_all")]
 pub fn all<B, const N: usize>(operations: Vec<Operation<B, N>>) -> All<B, N> {
     All { left: operations.len(), operations, made: false }
 }

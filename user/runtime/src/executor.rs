@@ -263,6 +263,7 @@ pub fn workers() -> usize {
 }
 
 /// Returns the executor, for operations without a function of their own here: counters, states.
+#[doc(alias = "Runtime")]
 pub fn executor() -> &'static Executor {
     &EXECUTOR
 }

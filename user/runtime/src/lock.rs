@@ -58,6 +58,7 @@ impl Drop for Section {
 
 /// A mutual exclusion for short sections.
 #[derive(Debug, Default)]
+#[doc(alias = "spinlock")]
 pub struct Lock<T>(SpinMutex<T, Yielding>);
 
 impl<T> Lock<T> {

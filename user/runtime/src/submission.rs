@@ -75,6 +75,7 @@ static WAY: AtomicU8 = AtomicU8::new(Way::Direct as u8);
 /// (`cargo xtask bench async-calls`; decision 018); where traps are expensive, [`Way::Adaptive`] is better.
 ///
 /// The results are the same either way, and so is the order, which is undefined for calls of *different* coroutines.
+#[doc(alias = "io_uring")]
 pub fn set_way(way: Way) {
     // Relaxed: a call that is made a moment earlier goes the old way.
     WAY.store(way as u8, Ordering::Relaxed);

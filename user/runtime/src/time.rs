@@ -314,6 +314,7 @@ pub(crate) fn alarm_came() {
 /// Future of [`sleep`] and [`sleep_until`].
 #[derive(Debug)]
 #[must_use = "nothing waits unless this is awaited"]
+#[doc(alias("Timer", "Delay"))]
 pub struct Sleep {
     deadline_ns: u64,
     /// Its number among the timers with this deadline, while it is in the map.
@@ -415,6 +416,7 @@ impl core::error::Error for Elapsed {}
 /// # Cancellation
 ///
 /// Weak. Drops the future.
+#[doc(alias("with_timeout", "wait_for"))]
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let sleep = core::pin::pin!(sleep(duration));
     let future = core::pin::pin!(future);
@@ -450,6 +452,7 @@ impl Interval {
 /// # Panics
 ///
 /// If the period is zero.
+#[doc(alias = "Ticker")]
 pub fn interval(period: Duration) -> Interval {
     assert!(!period.is_zero(), "an interval needs a period");
     Interval { next: Instant::now(), period }

@@ -363,6 +363,7 @@ pub async fn pause() {
 /// # Panics
 ///
 /// If there is no such bit, or it is that of [`RINGS`].
+#[doc(alias = "seL4_Wait")]
 pub async fn signal(bit: u32) {
     assert!((1..64).contains(&bit), "a badge has no bit {bit} for signals");
     poll_fn(|context| {
