@@ -760,7 +760,7 @@ mod tests {
         assert!(reason(read(0, &AIA[..AIA.len() - 1])).contains("torn"));
         assert!(reason(read(8, AIA)).contains("hart that booted"));
         let elsewhere = BootInformation { image: (0x1000, 0x2000), ..boot(0) };
-        assert!(reason(Description::read(&elsewhere, AIA)).contains("kernel is not in"));
+        assert!(reason(Description::read(&elsewhere, AIA)).contains("kernel lies outside"));
         let mut renamed = PLIC.to_vec();
         replace(&mut renamed, b"timebase-frequency", b"timebase-frequenzy");
         assert!(reason(read(0, &renamed)).contains("how fast time passes"));

@@ -9,14 +9,12 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use drivers::Registers;
-use drivers::aplic::Aplic;
-use drivers::imsic;
-use drivers::plic::Plic;
-use hal_api::{MAXIMUM_HARTS, Machine as _, Virtualisation as _};
+use drivers::{Registers, imsic};
+use hal_api::Machine as _;
 use spin::{Mutex, Once};
 
-use crate::description::{self, Description, Interrupt, MAXIMUM_SOURCE};
+use crate::controller::{Claim, InterruptController};
+use crate::description::{Description, Interrupt, MAXIMUM_SOURCE};
 use crate::registers::Mapped;
 use crate::{Machine, machine};
 
@@ -34,8 +32,6 @@ pub enum RegisterError {
 
 /// Maximum number of interrupts served in one visit; a device that interrupts for ever must not keep the hart.
 const MAXIMUM_CLAIMS: usize = 64;
-/// Identity of interprocessor interrupts; that of source `n` is `n + 1`.
-const IPI_IDENTITY: u32 = 1;
 
 struct Slot {
     handler: Handler,
@@ -47,81 +43,25 @@ struct Slot {
 
 static SLOTS: [Mutex<Option<Slot>>; MAXIMUM_SOURCE as usize + 1] =
     [const { Mutex::new(None) }; MAXIMUM_SOURCE as usize + 1];
-static CONTROLLER: Once<Controller> = Once::new();
+static CONTROLLER: Once<InterruptController> = Once::new();
 /// Number of sources that were ever registered.
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
 /// Number of harts that take interrupts; they are the first ones.
 static JOINED: AtomicUsize = AtomicUsize::new(1);
 
-struct Controller {
-    kind: Kind,
-    sources: u32,
-    /// The controller's number of each hart.
-    positions: [Option<u32>; MAXIMUM_HARTS],
-    /// Whether harts can run virtualised programs, which may have guest interrupt files.
-    virtualises: bool,
-}
-
-enum Kind {
-    /// The lock serialises changes of enable bits.
-    Plic(Plic<Mapped>, Mutex<()>),
-    Aplic(Aplic<Mapped>, Option<description::Imsic>),
-}
-
-/// Prepares the controller and this hart, the first.
+/// Takes over the controller and prepares this hart, the first.
 pub fn start(description: &Description) {
-    let controller = match &description.controller {
-        description::Controller::None => None,
-        description::Controller::Plic { registers, sources, contexts } => Mapped::new(*registers).map(|registers| {
-            let plic = Plic::new(registers);
-            for source in 1..=*sources {
-                plic.set_priority(source, 0);
-            }
-            Controller {
-                kind: Kind::Plic(plic, Mutex::new(())),
-                sources: *sources,
-                positions: *contexts,
-                virtualises: false,
-            }
-        }),
-        description::Controller::Aplic { registers, sources, delivery, positions, imsic } => Mapped::new(*registers)
-            .map(|registers| {
-                let aplic = Aplic::new(registers, *delivery);
-                aplic.reset(*sources);
-                Controller {
-                    kind: Kind::Aplic(aplic, *imsic),
-                    sources: *sources,
-                    positions: *positions,
-                    virtualises: description.has_hypervisor
-                        && description.has_timer_register
-                        && imsic.is_some_and(|imsic| imsic.guest_index_bits > 0),
-                }
-            }),
-    };
-    if let Some(controller) = controller {
+    if let Some(controller) = InterruptController::new(description) {
         CONTROLLER.call_once(|| controller);
         prepare_hart(0);
     }
 }
 
-/// Prepares the calling hart's part of the controller. Each hart does it for itself, when it runs: the firmware closes
-/// a hart's context of a PLIC when it starts the hart, and only the hart itself reaches its interrupt file.
 fn prepare_hart(hart: usize) {
     let Some(controller) = CONTROLLER.get() else { return };
-    let Some(position) = controller.positions[hart] else { return };
-    match &controller.kind {
-        Kind::Plic(plic, _) => plic.reset_context(position, controller.sources),
-        Kind::Aplic(aplic, None) => aplic.enable_delivery(position),
-        Kind::Aplic(_, Some(description)) => {
-            imsic::initialise(&OwnFile, description.identities);
-            let page = description.pages.0 + imsic::page_offset(position, description.guest_index_bits, 0);
-            if let Some(window) = machine::Window::new(page, imsic::PAGE) {
-                machine::set_doorbell(hart, &window);
-            }
-            if controller.virtualises {
-                machine::use_guest_files((1 << description.guest_index_bits) - 1, description.identities);
-            }
-        }
+    controller.prepare_hart(hart);
+    if let Some(window) = controller.doorbell(hart) {
+        machine::set_doorbell(hart, &window);
     }
 }
 
@@ -150,7 +90,7 @@ pub fn join() {
 #[doc(alias = "request_irq")]
 pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -> Result<(), RegisterError> {
     let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
-    if interrupt.source == 0 || interrupt.source > controller.sources {
+    if interrupt.source == 0 || interrupt.source > controller.sources() {
         return Err(RegisterError::NoSuchSource);
     }
     let mut place = SLOTS[interrupt.source as usize].lock();
@@ -169,136 +109,57 @@ pub fn remove_interrupt(source: u32) {
     let (Some(controller), Some(place)) = (CONTROLLER.get(), SLOTS.get(source as usize)) else { return };
     let mut place = place.lock();
     let Some(slot) = place.take() else { return };
-    match &controller.kind {
-        Kind::Plic(plic, lock) => {
-            let _one_at_a_time = lock.lock();
-            plic.set_priority(source, 0);
-            if let Some(context) = controller.positions[slot.hart] {
-                plic.disable(context, source);
-            }
-        }
-        Kind::Aplic(aplic, _) => aplic.disable(source),
-    }
+    controller.remove(source, slot.hart);
 }
 
 /// Assigns a source to the next hart in turn.
 fn assign(slot: &mut Slot) {
     let Some(controller) = CONTROLLER.get() else { return };
     let joined = JOINED.load(Ordering::Acquire);
-    let usable = |hart: &usize| controller.positions[*hart].is_some();
+    let usable = |hart: &usize| controller.serves(*hart);
     let count = (0..joined).filter(usable).count().max(1);
     let hart = (0..joined).filter(usable).nth(slot.number % count).unwrap_or(0);
     if hart == slot.hart {
         return;
     }
-    let (old, source) = (slot.hart, slot.interrupt.source);
+    let from = (slot.hart != usize::MAX).then_some(slot.hart);
     slot.hart = hart;
-    let Some(position) = controller.positions[hart] else { return };
-    match &controller.kind {
-        Kind::Plic(plic, lock) => {
-            let _one_at_a_time = lock.lock();
-            if let Some(Some(context)) = controller.positions.get(old) {
-                plic.disable(*context, source);
-            }
-            plic.enable(position, source);
-            // Last, and even if it is set already: QEMU looks for interrupts that were pending before only now.
-            plic.set_priority(source, 1);
-        }
-        Kind::Aplic(aplic, _) if old == usize::MAX => {
-            aplic.enable(source, slot.interrupt.trigger, position, source + IPI_IDENTITY);
-        }
-        Kind::Aplic(aplic, _) => aplic.set_target(source, position, source + IPI_IDENTITY),
-    }
+    controller.route(slot.interrupt.source, slot.interrupt.trigger, from, hart);
 }
 
 /// Serves every external interrupt that is pending for this hart; returns whether an interprocessor interrupt was among
 /// them.
 pub fn poll() -> bool {
     let Some(controller) = CONTROLLER.get() else { return false };
-    let Some(position) = controller.positions[Machine::hart()] else { return false };
+    let hart = Machine::hart();
     let mut ipi = false;
     for _ in 0..MAXIMUM_CLAIMS {
-        match &controller.kind {
-            Kind::Plic(plic, lock) => {
-                let Some(source) = plic.claim(position) else { break };
-                let place = SLOTS.get(source as usize).map(|slot| slot.lock());
-                let slot = place.as_ref().and_then(|slot| slot.as_ref());
-                serve(slot);
-                // The controller ignores a completion by a context that the source is no longer enabled for, and would
-                // wait for one for ever.
-                let is_ours = slot.is_some_and(|slot| slot.hart == Machine::hart());
-                if is_ours {
-                    plic.complete(position, source);
-                } else {
-                    let _one_at_a_time = lock.lock();
-                    plic.enable(position, source);
-                    plic.complete(position, source);
-                    plic.disable(position, source);
+        match controller.claim(hart) {
+            None => break,
+            Some(Claim::Interprocessor) => ipi = true,
+            Some(Claim::Source(source)) => {
+                // The slot stays locked until the source is completed, so that its route does not change meanwhile.
+                let slot = SLOTS.get(source as usize).map(|slot| slot.lock());
+                let slot = slot.as_ref().and_then(|slot| slot.as_ref());
+                if let Some(slot) = slot {
+                    (slot.handler)(slot.data);
                 }
+                controller.complete(source, hart, slot.map(|slot| slot.hart));
             }
-            Kind::Aplic(aplic, None) => {
-                let Some(source) = aplic.claim(position) else { break };
-                serve_source(source);
-            }
-            Kind::Aplic(aplic, Some(_)) => match machine::claim_external() {
-                0 => break,
-                IPI_IDENTITY => ipi = true,
-                identity => {
-                    let source = identity - IPI_IDENTITY;
-                    serve_source(source);
-                    if source <= controller.sources {
-                        aplic.retrigger(source);
-                    }
-                }
-            },
         }
     }
     ipi
 }
 
-fn serve_source(source: u32) {
-    if let Some(place) = SLOTS.get(source as usize) {
-        serve(place.lock().as_ref());
-    }
-}
-
-fn serve(slot: Option<&Slot>) {
-    if let Some(slot) = slot {
-        (slot.handler)(slot.data);
-    }
-}
-
 /// Returns the physical address of the page of a hart's guest interrupt file, to which a store of an identity makes it
 /// pending. `None` if there is no such file.
 pub fn guest_page(hart: usize, file: usize) -> Option<u64> {
-    let controller = CONTROLLER.get()?;
-    let position = (*controller.positions.get(hart)?)?;
-    match &controller.kind {
-        Kind::Aplic(_, Some(imsic)) if (1..=Machine::guest_files()).contains(&file) => {
-            Some(imsic.pages.0 + imsic::page_offset(position, imsic.guest_index_bits, file as u32))
-        }
-        _ => None,
-    }
+    CONTROLLER.get()?.guest_page(hart, file)
 }
 
 /// Makes an identity pending in a hart's guest interrupt file.
 pub fn notify_guest_file(hart: usize, file: usize, identity: u32) {
     if let Some(registers) = guest_page(hart, file).and_then(|page| Mapped::new((page, imsic::PAGE))) {
         registers.write32(0, identity);
-    }
-}
-
-/// The interrupt file of the calling hart.
-struct OwnFile;
-
-impl imsic::InterruptFile for OwnFile {
-    fn read(&self, register: u64) -> u64 {
-        machine::read_imsic(register)
-    }
-    fn write(&self, register: u64, value: u64) {
-        machine::write_imsic(register, value);
-    }
-    fn claim(&self) -> u32 {
-        machine::claim_external()
     }
 }

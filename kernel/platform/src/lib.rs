@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod console;
+mod controller;
 pub mod description;
 mod interrupts;
 mod registers;
@@ -27,6 +28,7 @@ pub use console::{
     console_flush, console_try_read, console_try_write, console_waiting, console_write, print, serve_console,
     set_console_listener,
 };
+pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
 pub use interrupts::{Handler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt};
 pub use registers::Mapped;

@@ -16,15 +16,19 @@ impl Mapped {
 }
 
 impl Registers for Mapped {
+    #[inline(always)]
     fn read8(&self, offset: usize) -> u8 {
         self.0.read8(offset)
     }
+    #[inline(always)]
     fn write8(&self, offset: usize, value: u8) {
         self.0.write8(offset, value);
     }
+    #[inline(always)]
     fn read32(&self, offset: usize) -> u32 {
         self.0.read32(offset)
     }
+    #[inline(always)]
     fn write32(&self, offset: usize, value: u32) {
         self.0.write32(offset, value);
     }
