@@ -33,7 +33,7 @@ const END: u64 = 24;
 /// (period, units of work in each period); a job is to be done before its next period begins.
 const JOBS: [(u64, u64); 3] = [(2, 1), (8, 2), (8, 2)];
 
-/// A periodic coroutine, with its control block in front as the scheduler wants it.
+/// A periodic coroutine. Its control block comes first, as the scheduler requires.
 #[repr(C)]
 struct Job<O: Order> {
     header: Header<O>,
@@ -102,7 +102,7 @@ fn simulate<O: Order>(key: fn(u64) -> O::Key) -> (String, usize) {
             }
             job.remaining.set(job.remaining.get() + job.work);
         }
-        // SAFETY: there is one thread, and the frame is what `poll` expects.
+        // SAFETY: there is one thread, and the frame has the type that `poll` expects.
         if unsafe { executor.run_one(0, (&raw mut schedule).cast()) } == Outcome::Idle {
             schedule.push('.');
         }

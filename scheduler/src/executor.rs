@@ -1,20 +1,21 @@
-//! The executor: shards, slots, and everything but running.
+//! The executor: shards, slots, and all operations except the run loop.
 //!
-//! # Who may touch what
+//! # Protection of the fields
 //!
-//! | field | protected by |
-//! |---|---|
-//! | a shard's lists, `free` list, `sleepers`, `wakes`, its ready bitmap (writes) | the shard's lock |
-//! | a shard's ready bitmap (reads), running word, `current`, `polls`, `steals`, `spins` | atomic; written by the worker, or under the lock |
-//! | a shard's `retries` | atomic; added to by anybody |
-//! | a shard's `signals` | written by `add_worker`, read by the worker's `run`: one after the other, as the caller promises |
-//! | a slot's word | atomic; see [`crate::state`] |
-//! | a slot's header pointer | written by whoever takes or frees the slot, under a shard's lock; read by whoever made the coroutine ready |
-//! | a header's links | the lock of the coroutine's shard |
-//! | `idle`, `shards`, `chunks`, `directory` | atomic |
+//! * A shard's lists, its `free` list, `sleepers`, `wakes`, and writes to its ready bitmap: the shard's lock.
+//! * Reads of a shard's ready bitmap; its running word, `current`, `polls`, `steals`, `spins`: atomic; written by the
+//!   worker, or under the lock.
+//! * A shard's `retries`: atomic; any thread adds to it.
+//! * A shard's `signals`: written by `add_worker`, read by the worker's `run`; the caller promises that the two do not
+//!   run at the same time.
+//! * A slot's word: atomic; see [`crate::state`].
+//! * A slot's header pointer: written by the thread that takes or frees the slot, under a shard's lock; read by the
+//!   thread that has made the coroutine ready.
+//! * A header's links: the lock of the coroutine's shard.
+//! * `idle`, `shards`, `chunks`, `directory`: atomic.
 //!
-//! No two shard locks are ever waited for together: whoever holds one only *tries* another. So there is no deadlock,
-//! and no lock order to keep.
+//! No thread waits for a shard lock while it holds another: it only *tries* the second. So there is no deadlock, and no
+//! lock order.
 
 use core::ffi::c_void;
 
@@ -24,19 +25,19 @@ use crate::state::{Initial, Reason, Value, Word};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
 use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 
-/// Polls a coroutine; answers one of [`PENDING`], [`DONE`], [`YIELDED`].
+/// Polls a coroutine; returns one of [`PENDING`], [`DONE`], [`YIELDED`].
 ///
-/// `frame` is what the caller gave to `run`: something of its own for each stack that polls.
+/// `frame` is the argument of `run`: data of the stack that polls.
 pub type Poll<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, frame: *mut c_void) -> u32;
-/// Takes a control block back: the executor will never touch it again. `outcome` is one of [`COMPLETED`],
+/// Returns a control block to the caller: the executor will never access it again. `outcome` is one of [`COMPLETED`],
 /// [`CANCELLED_OUTCOME`].
 pub type Finish<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, outcome: u32);
 
-/// Answer of a poll: wait until somebody wakes it.
+/// Answer of a poll: the coroutine blocks until it is woken.
 pub const PENDING: u32 = 0;
-/// Answer of a poll: others first, then poll it again.
+/// Answer of a poll: the coroutine is polled again after others.
 pub const YIELDED: u32 = 1;
-/// Answer of a poll: it has ended.
+/// Answer of a poll: the coroutine has ended.
 pub const DONE: u32 = 2;
 
 /// Outcome of a coroutine whose poll answered [`DONE`].
@@ -44,7 +45,7 @@ pub const COMPLETED: u32 = 0;
 /// Outcome of a coroutine that was cancelled: its poll will not be called again.
 pub const CANCELLED_OUTCOME: u32 = 1;
 
-/// The control block of a coroutine, in memory of the caller, at a fixed address from `spawn` until `finish` is called.
+/// The control block of a coroutine, in the caller's memory, at a fixed address from `spawn` until `finish` is called.
 #[repr(C)]
 pub struct Header<O: Order = Image> {
     pub(crate) link: Link,
@@ -52,16 +53,16 @@ pub struct Header<O: Order = Image> {
     pub(crate) cid: Plain<u64>,
     pub(crate) poll: Poll<O>,
     pub(crate) finish: Finish<O>,
-    /// Kind, priority and beginning, as the first word has them.
+    /// Kind, priority and first state, in the layout of the first word.
     pub(crate) initial: Initial,
     /// Place among equals; protected like the links.
     pub(crate) key: Plain<O::Key>,
 }
 
 impl<O: Order> Header<O> {
-    /// A control block for a coroutine that is not spawned yet.
+    /// Makes a control block for a coroutine that is not spawned yet.
     ///
-    /// `kind` means nothing to the scheduler. A `priority` of 64 or more counts as 63.
+    /// The scheduler does not interpret `kind`. A `priority` of 64 or more counts as 63.
     #[inline]
     pub fn new(poll: Poll<O>, finish: Finish<O>, kind: u16, priority: u8) -> Header<O> {
         Header {
@@ -75,51 +76,51 @@ impl<O: Order> Header<O> {
         }
     }
 
-    /// The same for a coroutine that begins blocked: it is polled for the first time when somebody wakes it.
+    /// Makes the coroutine begin blocked: it is polled for the first time when it is woken.
     #[inline]
     pub fn blocked(self) -> Header<O> {
         Header { initial: self.initial.blocked(), ..self }
     }
 
-    /// The same for a coroutine whose place among its equals is `key`.
+    /// Sets the key of the coroutine, which determines its place among its equals.
     #[inline]
     pub fn with_key(self, key: O::Key) -> Header<O> {
         Header { key: Plain::new(key), ..self }
     }
 
-    /// Gives the coroutine another place among its equals, which counts when it becomes ready next.
+    /// Changes the key of the coroutine, which takes effect when it becomes ready next.
     ///
     /// # Safety
     /// The caller is the coroutine's own poll; or the coroutine is not spawned yet.
     pub unsafe fn set_key(&self, key: O::Key) {
-        // SAFETY: a key is read only of a coroutine that is in a list or on the way into one, by the lock's holder, and
-        // the caller excludes both.
+        // SAFETY: a key is read only while the coroutine is in a list or is being linked, by the lock's holder, and the
+        // caller excludes both.
         unsafe { self.key.set(key) };
     }
 
-    /// Writes the fields that a scheduler could still read by mistake.
+    /// Overwrites the fields that a scheduler could still read by mistake.
     #[cfg(all(test, loom))]
     pub(crate) unsafe fn poison(&self) {
         // SAFETY: the caller's claim, which loom checks.
         unsafe { self.link.poison() };
     }
 
-    /// What is called when the scheduler gives the control block back.
+    /// Returns the function that is called when the scheduler returns the control block.
     pub fn finish(&self) -> Finish<O> {
         self.finish
     }
 
-    /// The cid that `spawn` gave, 0 before.
+    /// Returns the cid from `spawn`; 0 before.
     ///
     /// # Safety
     /// No `spawn` of this header runs at the same time.
     pub unsafe fn cid(&self) -> u64 {
-        // SAFETY: only spawn writes it, and the caller excludes that.
+        // SAFETY: only `spawn` writes it, and the caller excludes that.
         unsafe { self.cid.get() }
     }
 }
 
-/// One place for a coroutine: its state, and where its control block is.
+/// One place for a coroutine: its state, and a pointer to its control block.
 #[repr(C)]
 pub struct Slot {
     pub(crate) word: Word,
@@ -130,38 +131,39 @@ pub struct Slot {
 /// Functions of the caller that the executor calls, never while it holds a lock.
 #[repr(C)]
 pub struct Hooks<O: Order = Image> {
-    /// Given to each of them.
+    /// First argument of each hook.
     pub context: *mut c_void,
-    /// Make this worker, which had found nothing to do, call `run` again.
+    /// Makes this worker, which was idle, call `run` again.
     pub notify: Option<unsafe extern "C" fn(context: *mut c_void, worker: u32)>,
-    /// The completion counters of this worker differ: take the completions and wake their coroutines.
+    /// Takes completions and wakes their coroutines. Called when the completion counters of this worker differ.
     pub completions: Option<unsafe extern "C" fn(context: *mut c_void, worker: u32)>,
-    /// Continue a coroutine that was suspended inside a poll, on its own stack. Returns when this stack is used again.
+    /// Continues a coroutine that was suspended inside a poll, on its own stack. Returns when this stack is used again.
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void, header: *mut Header<O>)>,
-    /// A lock has been busy for long, so its holder probably has no processor: give it yours.
+    /// Yields the processor to the holder of a lock that has been busy for long, and so probably has none.
     pub relax: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// The worker that calls, and is awake; a number that no worker has if none does. Only asked where sharing is lazy.
+    /// Returns the calling worker, which is awake; an invalid number if the caller is not a worker. Called only if
+    /// sharing is lazy.
     pub worker: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
-    /// When to notify an idle worker of work that a busy one could do.
+    /// The policy for notifying an idle worker of coroutines that a busy worker could run.
     pub sharing: Sharing,
 }
 
-/// When to notify an idle worker that something has become ready.
+/// The policy for notifying an idle worker that a coroutine has become ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum Sharing {
-    /// At once, and the worker of the shard if it is idle. Right where polls may be long and a notification is cheap:
-    /// in a kernel, whose longest poll is a process.
+    /// An idle worker is notified at once, preferably the worker of the shard. Right if polls may be long and a
+    /// notification is cheap: in a kernel, whose longest poll is a process.
     #[default]
     Eager = 0,
-    /// Not for a single coroutine that is as important as the one that a busy worker polls: it gets its turn after that
-    /// poll. If its own worker is idle it comes to the one that wakes it. Right where polls are short and a
-    /// notification is a system call: coroutines that wake each other in turn then stay on one worker, instead of
-    /// calling others for each message.
+    /// No worker is notified of a single coroutine that is as important as the one that a busy worker polls: it gets
+    /// its turn after that poll. If its own worker is idle, the coroutine migrates to the worker that wakes it. Right
+    /// if polls are short and a notification is a system call: coroutines that wake each other in turn then stay on one
+    /// worker, instead of notifying another for each message.
     Lazy = 1,
 }
 
-// Not derived, because a derive would ask for `O: Copy`, of which nothing is here.
+// Not derived, because a derive would require `O: Copy`, and the hooks contain no `O`.
 impl<O: Order> Clone for Hooks<O> {
     fn clone(&self) -> Hooks<O> {
         *self
@@ -170,7 +172,7 @@ impl<O: Order> Clone for Hooks<O> {
 impl<O: Order> Copy for Hooks<O> {}
 
 impl<O: Order> Hooks<O> {
-    /// No hook at all: enough for one worker whose caller knows when to run.
+    /// No hooks: sufficient for one worker whose caller decides when to run.
     pub const NONE: Hooks<O> = Hooks {
         context: core::ptr::null_mut(),
         notify: None,
@@ -182,20 +184,20 @@ impl<O: Order> Hooks<O> {
     };
 }
 
-/// Words that a worker looks at before each take. A null pointer means that there is nothing to look at.
+/// Words that a worker reads before each take. A null pointer disables the check.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Signals {
-    /// Not 0: return from `run` with [`Outcome::Attention`].
+    /// Attention word: while it is not 0, `run` returns [`Outcome::Attention`].
     pub attention: *const AtomicU64,
-    /// Counts completions that were posted.
+    /// Number of completions that were posted.
     pub completion_tail: *const AtomicU64,
-    /// Counts completions that were taken.
+    /// Number of completions that were taken.
     pub completion_head: *const AtomicU64,
 }
 
 impl Signals {
-    /// Nothing to look at.
+    /// No words.
     pub const NONE: Signals = Signals {
         attention: core::ptr::null(),
         completion_tail: core::ptr::null(),
@@ -203,36 +205,36 @@ impl Signals {
     };
 }
 
-/// Why `run` returned.
+/// The reason why `run` returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Outcome {
-    /// Nothing is ready. The worker will be notified.
+    /// No coroutine is ready. The worker will be notified.
     Idle = 0,
     /// The attention word is not 0.
     Attention = 1,
     /// One coroutine was polled (`run_one` only).
     Ran = 2,
-    /// Others outside of this executor are more important than all that is ready in it (`run_strictly` only).
+    /// A priority outside of this executor is more important than every ready coroutine in it (`run_strictly` only).
     Outranked = 3,
 }
 
-/// The cid names no coroutine of this executor: it has exited, or never was.
+/// The cid identifies no coroutine of this executor: it has exited, or never existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale;
 
-/// Why a coroutine was not spawned.
+/// The reason why a coroutine was not spawned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpawnError {
-    /// Give the executor memory with `add_slots`, then try again.
+    /// The executor needs memory from `add_slots` before the next try.
     NeedSlots,
 }
 
-/// The executor already has all the slots it can ever have.
+/// The executor has the largest possible number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Where a coroutine is.
+/// The state of a coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -246,51 +248,51 @@ pub enum State {
     Suspended = 4,
 }
 
-/// What a shard has counted since the executor was made.
+/// The counters of a shard since the executor was initialised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counters {
-    /// Polls by its worker.
+    /// Number of polls by its worker.
     pub polls: u64,
-    /// Blocked coroutines that became ready in it.
+    /// Number of blocked coroutines that became ready in it.
     pub wakes: u64,
-    /// Coroutines its worker took from other shards.
+    /// Number of coroutines that its worker stole from other shards.
     pub steals: u64,
-    /// Turns spent waiting for its lock.
+    /// Number of spins while waiting for its lock.
     pub spins: u64,
-    /// Atomic operations on it, and on the states of its coroutines, that had to be made again or given up because
-    /// somebody else's came first.
+    /// Number of atomic operations on it, and on the states of its coroutines, that were repeated or abandoned because
+    /// another thread's came first.
     pub retries: u64,
 }
 
-/// The executor, in memory of the caller. It must not move.
+/// The executor, in the caller's memory. It must not move.
 #[repr(C, align(128))]
 pub struct Executor<O: Order = Image> {
     // First, so that a shard's address is cheap to compute.
     shards_memory: [Shard; SHARDS],
     pub(crate) hooks: Hooks<O>,
-    /// Workers that found nothing and returned.
+    /// Idle workers, as bits: they found no ready coroutine and returned.
     pub(crate) idle: AtomicU32,
     chunks: AtomicU32,
-    /// Always 0: what signals that are not there point to.
+    /// Always 0: the target of the pointers of disabled signals.
     zero: AtomicU64,
     directory: [AtomicPtr<Slot>; CHUNKS],
 }
 
-// SAFETY: the table at the top of this file says what keeps the accesses to each field apart.
+// SAFETY: the list at the top of this file states the protection of each field.
 unsafe impl<O: Order> Sync for Executor<O> {}
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: no field belongs to a thread.
 unsafe impl<O: Order> Send for Executor<O> {}
 
 impl<O: Order> Executor<O> {
     /// Makes an executor in `memory`, with one shard and no worker.
     ///
     /// # Safety
-    /// `memory` is valid for writes, aligned, and nobody uses it yet; it stays where it is for as long as the executor
-    /// is used. `ready` stays valid as long; nobody but this executor writes it. The hooks may be called from whatever
-    /// thread calls the executor.
+    /// `memory` is valid for writes, aligned, and not in use yet; it does not move while the executor is used. `ready`
+    /// stays valid as long, and only this executor writes it. The hooks may be called from any thread that calls the
+    /// executor.
     pub unsafe fn initialise(memory: *mut Executor<O>, ready: *const [ReadyWord; SHARDS], hooks: Hooks<O>) {
-        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write.
+        // SAFETY: every write goes to a field of `memory`, which the caller allows.
         unsafe {
             put(&raw mut (*memory).hooks, hooks);
             put(&raw mut (*memory).idle, AtomicU32::new(0));
@@ -308,14 +310,14 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Gives the executor places for [`SLOTS_IN_CHUNK`] more coroutines.
+    /// Adds slots for [`SLOTS_IN_CHUNK`] more coroutines.
     ///
     /// # Errors
-    /// [`Full`]: it has [`CHUNKS`] chunks already; `memory` was not touched.
+    /// [`Full`]: the executor has [`CHUNKS`] chunks already; `memory` is unused.
     ///
     /// # Safety
-    /// `memory` is valid for writes of [`CHUNK_BYTES`](crate::CHUNK_BYTES), aligned to 16, unused, and stays the
-    /// executor's for as long as that is used.
+    /// `memory` is valid for writes of [`CHUNK_BYTES`](crate::CHUNK_BYTES), aligned to 16, unused, and belongs to the
+    /// executor as long as that is used.
     pub unsafe fn add_slots(&self, memory: *mut c_void, hint: usize) -> Result<(), Full> {
         let slots = memory.cast::<Slot>();
         let mut chunk = self.chunks.load(Ordering::Relaxed);
@@ -333,18 +335,18 @@ impl<O: Order> Executor<O> {
             // SAFETY: inside the caller's chunk.
             let (slot, next) = unsafe { (slots.add(place), slots.add(place + 1)) };
             let index = chunk * SLOTS_IN_CHUNK as u32 + place as u32;
-            // SAFETY: as above; nobody knows the chunk yet.
+            // SAFETY: as above; no other thread has a pointer to the chunk yet.
             unsafe {
                 put(slot, Slot { word: Word::free(index), header: Plain::new(next.cast()) });
             }
         }
         if let Some(place) = self.directory.get(chunk as usize) {
-            // Release: whoever finds the chunk by a cid finds its words written. (Spawn finds it under the lock.)
+            // Release: a thread that finds the chunk by a cid sees its words. (Spawn finds it under the lock.)
             place.store(slots, Ordering::Release);
         }
         let shard = self.shard_for(hint);
         shard.lock(&self.hooks);
-        // SAFETY: the last slot is in the chunk and the free list is ours, as we have the lock.
+        // SAFETY: the last slot is in the chunk, and this thread has the lock of the free list.
         unsafe {
             (*slots.add(SLOTS_IN_CHUNK - 1)).header.set(shard.free.get().cast());
             shard.free.set(slots);
@@ -353,14 +355,14 @@ impl<O: Order> Executor<O> {
         Ok(())
     }
 
-    /// Announces a worker, from whose shard others may take from now on.
+    /// Adds a worker, from whose shard other workers may take from now on.
     ///
     /// # Safety
     /// The signals' words outlive the worker, and the worker does not run at the same time.
     pub unsafe fn add_worker(&self, worker: usize, signals: Signals) {
         let shard = self.shard(worker);
         let or_zero = |word: *const AtomicU64| if word.is_null() { &raw const self.zero } else { word };
-        // SAFETY: the worker does not run, so nobody reads the signals.
+        // SAFETY: the worker does not run, so no thread reads the signals.
         unsafe {
             shard.signals.set(Signals {
                 attention: or_zero(signals.attention),
@@ -375,8 +377,9 @@ impl<O: Order> Executor<O> {
                     self.shard(index).others.fetch_or(bit, Ordering::AcqRel);
                 }
             }
-            // A worker that goes to sleep at this moment either sees the new shard, and leaves its mark in it, or we
-            // see the worker. Each side writes its own word and then reads the other's, which only fences can order.
+            // A worker that goes to sleep at this moment either sees the new shard, and sets its mark in it, or this
+            // thread sees the worker's idle bit. Each side writes its own word and then reads the other's, which only
+            // fences can order.
             fence(Ordering::SeqCst);
             let idle = self.idle.load(Ordering::Relaxed);
             shard.lock(&self.hooks);
@@ -386,27 +389,28 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Says that a worker will not run any more, until `add_worker` is called again. Others take what is in its shard.
+    /// Removes a worker, which will not run until `add_worker` is called again. Other workers take the coroutines in
+    /// its shard.
     ///
     /// The worker must not be inside `run`.
     pub fn remove_worker(&self, worker: usize) {
         let worker = self.shard(worker).index;
         self.idle.fetch_and(!(1 << worker), Ordering::AcqRel);
-        // Whoever has linked something here and found the worker in a poll did so before this, and we see it.
+        // A thread that has linked a coroutine here and found the worker in a poll did so before this lock, so this
+        // thread sees the coroutine.
         self.shard(worker).lock(&self.hooks);
         self.shard(worker).unlock();
-        // It may have been notified of work that it will never look at, so pass that on.
+        // The worker may have been notified of coroutines that it will never run, so another worker is notified.
         if (0..SHARDS).any(|shard| self.shard(shard).ready().load(Ordering::Relaxed) != 0) {
             self.notify_one(worker);
         }
     }
 
-    /// Makes a coroutine, ready at once unless its header says that it begins [`blocked`](Header::blocked), and gives
-    /// its cid.
-    /// `hint` is the worker that probably calls.
+    /// Spawns a coroutine, ready at once unless its header makes it begin [`blocked`](Header::blocked), and returns its
+    /// cid. `hint` is the number of the worker that probably calls.
     ///
     /// # Errors
-    /// [`SpawnError::NeedSlots`]: nothing has changed.
+    /// [`SpawnError::NeedSlots`]; the executor is unchanged.
     ///
     /// # Safety
     /// `header` was initialised and is not in use; it stays valid and in place until its `finish` is called; its
@@ -419,10 +423,10 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    // The functions that are called most come in two parts: one for the case that nothing is in the way, which needs no
-    // stack, and one for all cases, which it jumps to.
+    // The most used functions have two parts: a fast path for the uncontended case, which needs no stack frame, and a
+    // slow path for all cases, as a tail call.
 
-    /// The cid, or 0 if slots are needed.
+    /// Spawns as [`spawn`](Self::spawn) does; returns the cid, or 0 if slots are needed.
     ///
     /// # Safety
     /// As for [`spawn`](Self::spawn).
@@ -459,14 +463,14 @@ impl<O: Order> Executor<O> {
         unsafe { self.spawn_into(shard, slot, header) }
     }
 
-    /// Uses the first slot of the shard's free list; unlocks.
+    /// Spawns into the first slot of the shard's free list, and unlocks the shard.
     ///
     /// # Safety
     /// The caller has the lock; `header` as for [`spawn`](Self::spawn).
     #[inline(always)]
     unsafe fn spawn_into(&self, shard: &Shard, slot: *const Slot, header: *mut Header<O>) -> u64 {
-        // SAFETY: the slot is free and in the free list, whose lock we have, so nobody else uses it; the caller says
-        // that the header is fresh.
+        // SAFETY: the slot is free and in the free list, whose lock this thread has, so no other thread uses it; the
+        // caller promises that the header is fresh.
         unsafe {
             shard.free.set((*slot).header.get().cast());
             let free = (*slot).word.read();
@@ -484,13 +488,13 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Takes the free slots of another shard for this one, which is locked and has none; gives the first, or null.
+    /// Takes the free slots of another shard for this one, which is locked and has none; returns the first, or null.
     fn free_slots_of_others(&self, shard: &Shard) -> *const Slot {
         let others = shard.others.load(Ordering::Relaxed);
         for index in 0..SHARDS {
             let other = self.shard(index);
             if others & 1 << index != 0 && other.try_lock() {
-                // SAFETY: we have both locks. The second was only tried, so nobody waits in a circle.
+                // SAFETY: this thread has both locks. The second was only tried, so there is no circular wait.
                 let slots = unsafe {
                     let slots = other.free.get();
                     other.free.set(core::ptr::null());
@@ -506,9 +510,9 @@ impl<O: Order> Executor<O> {
         core::ptr::null()
     }
 
-    /// Makes a blocked coroutine ready; one that is ready, running or suspended will be polled once more.
+    /// Makes a blocked coroutine ready. A ready, running or suspended coroutine will be polled once more.
     ///
-    /// What the caller wrote before is seen by that poll.
+    /// That poll sees everything that the caller wrote before.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
@@ -516,7 +520,7 @@ impl<O: Order> Executor<O> {
         if self.wake_or_1(cid) == 0 { Ok(()) } else { Err(Stale) }
     }
 
-    /// 0, or 1 if the cid is stale.
+    /// Wakes as [`wake`](Self::wake) does; returns 0, or 1 if the cid is stale.
     #[inline(always)]
     pub(crate) fn wake_or_1(&self, cid: u64) -> isize {
         let Ok(slot) = self.slot(cid) else { return 1 };
@@ -534,12 +538,14 @@ impl<O: Order> Executor<O> {
         self.wake_slowly(slot, cid)
     }
 
-    /// As [`wake`](Self::wake), by a worker that will soon look for what is ready: a blocked coroutine comes to that
-    /// worker, whose processor is awake and has just seen what it is about, in the place of calling the worker on which
-    /// it ran last. Others are notified only if there is more for this worker than what it polls and one behind it.
+    /// Wakes a coroutine from a worker that will soon look for ready coroutines: a blocked coroutine migrates to that
+    /// worker, whose processor is awake and has the relevant data in its cache, instead of notifying the worker on
+    /// which it ran last. Other workers are notified only if this worker has more than its current poll and one ready
+    /// coroutine. Otherwise as [`wake`](Self::wake).
     ///
-    /// The tempting other way is to do so at every wake. But whoever wakes in the middle of something long keeps what
-    /// it has woken waiting, unless it calls another worker, and then it better calls the one that knows the coroutine.
+    /// Migrating at every wake is tempting and wrong. A worker that wakes a coroutine in the middle of a long operation
+    /// delays it unless it notifies another worker, and then the worker on which the coroutine ran last is the better
+    /// choice.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
@@ -556,18 +562,18 @@ impl<O: Order> Executor<O> {
             home.unlock();
             return self.wake(cid);
         }
-        // The coroutine is blocked, and every other way to make it ready needs the lock that we have.
+        // The coroutine is blocked, and every other transition to ready needs the lock that this thread has.
         slot.word.make_ready_elsewhere(home.index, here.index);
-        // SAFETY: the addition made us its one holder, so that the header is there and stays.
+        // SAFETY: the addition made this thread its only holder, so the header exists and stays.
         let header: *const Header<O> = unsafe { slot.header.get().cast() };
         if home.index != here.index {
             home.unlock();
             here.lock(&self.hooks);
         }
         add(&here.wakes, 1);
-        // The priority may have changed meanwhile: what we read under the lock of the list is the last one, or whoever
-        // changes it waits for the lock.
-        // SAFETY: we hold the coroutine, it is not linked, and we have the lock of its shard.
+        // The priority may have changed meanwhile: the value read under the lock of the list is the last one, or the
+        // thread that changes it waits for the lock. SAFETY: this thread holds the coroutine, it is not linked, and
+        // this thread has the lock of its shard.
         unsafe {
             here.link(header, slot.word.read());
             if here.sleepers.get() != 0 {
@@ -584,7 +590,7 @@ impl<O: Order> Executor<O> {
         isize::from(self.mark(slot, cid, Reason::Wake).is_err())
     }
 
-    /// Leaves a mark in a coroutine that is not blocked, or makes a blocked one ready.
+    /// Marks a coroutine that is not blocked, or makes a blocked one ready.
     #[inline(always)]
     fn mark(&self, slot: &Slot, cid: u64, reason: Reason) -> Result<(), Stale> {
         let mut word = slot.word.read();
@@ -615,7 +621,7 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Links a blocked coroutine as ready; unlocks; gives 0.
+    /// Makes a blocked coroutine ready, links it, and unlocks its shard; returns 0.
     ///
     /// # Safety
     /// The caller has the lock of the coroutine's shard, and has seen the coroutine blocked under the lock.
@@ -623,7 +629,8 @@ impl<O: Order> Executor<O> {
     unsafe fn make_ready(&self, shard: &Shard, slot: &Slot, reason: Reason) -> isize {
         let word = slot.word.make_ready(reason);
         add(&shard.wakes, 1);
-        // SAFETY: the addition made us its one holder, and the header exists until a worker takes it from the list.
+        // SAFETY: the addition made this thread its only holder, and the header exists until a worker takes it from the
+        // list.
         unsafe {
             let header = slot.header.get().cast();
             shard.link(header, word);
@@ -631,8 +638,8 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Asks for the end of a coroutine. It will not be polled again after a poll that is going on now; its `finish` is
-    /// called with [`CANCELLED_OUTCOME`], by a worker. A poll that is going on may still complete it normally.
+    /// Cancels a coroutine. It will not be polled again after a poll that runs now; a worker calls its `finish` with
+    /// [`CANCELLED_OUTCOME`]. A poll that runs now may still complete it normally.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -641,8 +648,8 @@ impl<O: Order> Executor<O> {
         self.mark(slot, cid, Reason::Cancel)
     }
 
-    /// Changes a coroutine's priority: a ready one moves to the end of its new list at once, a blocked or running one
-    /// is linked there when it becomes ready. Numbers from 64 on count as 63.
+    /// Changes a coroutine's priority. A ready coroutine moves to the end of its new list at once; a blocked or running
+    /// one is linked there when it becomes ready. Numbers from 64 on count as 63.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -669,11 +676,11 @@ impl<O: Order> Executor<O> {
             return Ok(());
         }
         // It was held, so it may be linked at the old priority. If it has left this shard since, or was linked since,
-        // the one who did that read the new priority.
+        // the thread that did that read the new priority.
         let shard = self.shard(word.shard());
         shard.lock(&self.hooks);
         if let Some((header, word)) = self.linked(slot, cid, shard) {
-            // SAFETY: it is linked in this shard, whose lock we have.
+            // SAFETY: it is linked in this shard, whose lock this thread has.
             unsafe {
                 shard.unlink(header);
                 shard.link(header, word);
@@ -683,7 +690,7 @@ impl<O: Order> Executor<O> {
         Ok(())
     }
 
-    /// The coroutine's header, if it is linked in a list of this shard, whose lock the caller has; and its word.
+    /// Returns the coroutine's header and word if it is linked in a list of this shard, whose lock the caller has.
     fn linked(&self, slot: &Slot, cid: u64, shard: &Shard) -> Option<(*const Header<O>, Value)> {
         let word = slot.word.read_for_links();
         if !word.belongs_to(cid) || !word.is_awake() || word.shard() != shard.index {
@@ -697,10 +704,10 @@ impl<O: Order> Executor<O> {
         if linked { Some((header, word)) } else { None }
     }
 
-    /// Where a coroutine is, at some moment during the call.
+    /// Returns the state of a coroutine at some moment during the call.
     ///
     /// # Errors
-    /// [`Stale`]: it has exited, or never was.
+    /// [`Stale`]: it has exited, or never existed.
     pub fn state(&self, cid: u64) -> Result<State, Stale> {
         let slot = self.slot(cid)?;
         let mut word = slot.word.read();
@@ -717,7 +724,7 @@ impl<O: Order> Executor<O> {
             let shard = self.shard(word.shard());
             shard.lock(&self.hooks);
             let linked = self.linked(slot, cid, shard).is_some();
-            // If it is still held and in the same shard, it was not linked in another at that moment.
+            // If it is still held and in the same shard, it was not linked in another shard at that moment.
             let now = slot.word.read();
             shard.unlock();
             if linked {
@@ -730,7 +737,7 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// A coroutine's priority.
+    /// Returns a coroutine's priority.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -738,7 +745,7 @@ impl<O: Order> Executor<O> {
         self.word(cid).map(|word| word.priority() as u8)
     }
 
-    /// The kind that a coroutine was spawned with.
+    /// Returns the kind with which a coroutine was spawned.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -746,7 +753,7 @@ impl<O: Order> Executor<O> {
         self.word(cid).map(Value::kind)
     }
 
-    /// The cid that a worker polls at this moment; `None` outside a poll.
+    /// Returns the cid of the coroutine that a worker polls at this moment; `None` outside a poll.
     pub fn current(&self, worker: usize) -> Option<u64> {
         match self.shard(worker).current.load(Ordering::Relaxed) {
             0 => None,
@@ -754,7 +761,7 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// What a shard has counted.
+    /// Returns the counters of a shard.
     pub fn counters(&self, shard: usize) -> Counters {
         let shard = self.shard(shard);
         Counters {
@@ -766,11 +773,11 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Marks the coroutine that `worker` polls as suspended: its poll was interrupted and its stack is put aside. The
-    /// worker may then run others on another stack. Gives its cid; `None` outside a poll.
+    /// Marks the coroutine that `worker` polls as suspended: its poll was interrupted, and it keeps its stack. The
+    /// worker may then run other coroutines on another stack. Returns the cid; `None` outside a poll.
     ///
-    /// Wakes are remembered but do not make it ready; [`resume`](Self::resume) does, and the next take calls the
-    /// `resume` hook on the same worker, because the interrupted poll returns into the `run` of that worker.
+    /// Wakes mark the coroutine but do not make it ready; [`resume`](Self::resume) does. The next take then calls the
+    /// `resume` hook, on the same worker, because the interrupted poll returns into the `run` of that worker.
     ///
     /// # Safety
     /// The caller is the worker itself, in an interruption of the poll.
@@ -786,8 +793,8 @@ impl<O: Order> Executor<O> {
         Some(cid)
     }
 
-    /// Makes a suspended coroutine ready again, before its equals: its turn is not over. One that is not suspended
-    /// stays as it is.
+    /// Makes a suspended coroutine ready again, before its equals: its turn is not over. The state of any other
+    /// coroutine is unchanged.
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more).
@@ -795,11 +802,11 @@ impl<O: Order> Executor<O> {
         let slot = self.slot(cid)?;
         let shard = self.shard(slot.word.read().shard());
         shard.lock(&self.hooks);
-        // Nothing but this function ends the suspension, and nobody but its own worker moves it, so one look is enough.
+        // Only this function ends the suspension, and only its own worker moves the coroutine, so one check is enough.
         let word = slot.word.read();
         if word.is_of_generation(cid) && word.is_suspended() && word.shard() == shard.index {
             let word = slot.word.resume();
-            // SAFETY: we have the lock of its shard; the addition made us its one holder.
+            // SAFETY: this thread has the lock of its shard; the addition made it the only holder.
             unsafe {
                 let header = slot.header.get().cast();
                 shard.link_first(header, word);
@@ -811,18 +818,18 @@ impl<O: Order> Executor<O> {
         if word.belongs_to(cid) { Ok(()) } else { Err(Stale) }
     }
 
-    // ---- what run and the functions above are made of ----
+    // ---- parts of the run loop and of the functions above ----
 
     #[inline(always)]
     fn slot(&self, cid: u64) -> Result<&Slot, Stale> {
         let index = cid as u32;
         let Some(chunk) = self.directory.get((index / SLOTS_IN_CHUNK as u32) as usize) else { return Err(Stale) };
-        // Acquire: pairs with `add_slots`, for cids that did not come from a spawn.
+        // Acquire: pairs with `add_slots`, for cids that do not come from a spawn.
         let chunk = chunk.load(Ordering::Acquire);
         if chunk.is_null() {
             return Err(Stale);
         }
-        // SAFETY: a chunk has that many slots and stays for as long as the executor.
+        // SAFETY: a chunk has that many slots and lives as long as the executor.
         Ok(unsafe { &*chunk.add(cid as usize % SLOTS_IN_CHUNK) })
     }
 
@@ -833,20 +840,19 @@ impl<O: Order> Executor<O> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, index: usize) -> &Shard {
-        // The mask changes nothing, as in `Shard::list`.
+        // The mask has no effect, as in `Shard::list`.
         &self.shards_memory[index & (SHARDS - 1)]
     }
 
-    /// The shard of this worker, or one that is looked at if that never had a worker.
+    /// Returns the shard of this worker, or shard 0 if that worker never existed.
     #[inline(always)]
     fn shard_for(&self, hint: usize) -> &Shard {
         let shard = self.shard(hint);
         if shard.open.load(Ordering::Relaxed) != 0 { shard } else { self.shard(0) }
     }
 
-    /// Unlocks after `header` was linked; and if a worker sleeps that relied on this shard being empty, wakes one.
-    /// Gives
-    /// `result`.
+    /// Unlocks after `header` was linked, and notifies a worker that sleeps because this shard was empty, if there is
+    /// one. Returns `result`.
     ///
     /// # Safety
     /// The caller has the lock.
@@ -877,18 +883,19 @@ impl<O: Order> Executor<O> {
                 Sharing::Lazy => self.unlock_lazily(shard, header),
             }
         }
-        // If the compiler knew that the result is the argument, callers would need it back after the call, and a stack.
+        // Without this the compiler would see that the result is the argument, and callers would keep it across the
+        // call, in a stack frame.
         core::hint::black_box(result)
     }
 
-    /// Idle workers that rely on this shard being empty.
+    /// Returns the idle workers that rely on this shard being empty.
     ///
     /// # Safety
     /// The caller has the lock.
     unsafe fn sleepers_of(&self, shard: &Shard) -> u32 {
-        // A worker sets its idle bit before its mark here. So if the mark is there and the idle bit is not, somebody
-        // has claimed the worker since, and it will look at every shard before it sleeps again: the mark can go.
-        // SAFETY: the caller has the lock.
+        // A worker sets its idle bit before its mark here. So if the mark is set and the idle bit is not, another
+        // thread has claimed the worker since, and it will check every shard before it sleeps again: the mark can be
+        // cleared. SAFETY: the caller has the lock.
         unsafe {
             let sleepers = shard.sleepers.get() & self.idle.load(Ordering::Relaxed);
             shard.sleepers.set(sleepers);
@@ -896,16 +903,16 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Unlocks after `header` was linked. If the worker of this shard sleeps, and the calling one does not and has
-    /// little to do, then that one gets the coroutine; and nobody is notified of what somebody who is awake will soon
-    /// do.
+    /// Unlocks after `header` was linked. If the worker of this shard sleeps, and the calling worker is awake and has
+    /// little to do, the coroutine migrates to the calling worker. No worker is notified of a coroutine that an awake
+    /// worker will soon run.
     ///
     /// # Safety
     /// The caller has the lock.
     unsafe fn unlock_lazily(&self, shard: &Shard, header: *const Header<O>) {
-        // SAFETY: the caller has the lock, and what is linked exists.
+        // SAFETY: the caller has the lock, and a linked header exists.
         let (sleepers, slot, cid) = unsafe { (self.sleepers_of(shard), (*header).slot.get(), (*header).cid.get()) };
-        // The hook is not called under a lock, as all hooks.
+        // The hook is not called under a lock, like all hooks.
         if sleepers & 1 << shard.index == 0 {
             // SAFETY: the caller has the lock.
             return unsafe { self.unlock_and_notify_idle(shard, false) };
@@ -917,17 +924,17 @@ impl<O: Order> Executor<O> {
             && caller.ready().load(Ordering::Relaxed) == 0
         {
             shard.lock(&self.hooks);
-            // SAFETY: slots stay for ever.
+            // SAFETY: slots live for ever.
             let slot = unsafe { &*slot };
             let running = caller.running().load(Ordering::Relaxed);
             let is_next = |word: Value| running == 0 || running == 1 << word.priority();
             match self.linked(slot, cid, shard) {
-                // Somebody has taken it already.
+                // Another thread has taken it already.
                 None => return shard.unlock(),
                 Some((_, word)) if word.has_stack() || !is_next(word) => shard.unlock(),
                 Some((header, _)) => {
-                    // As a theft by the calling worker.
-                    // SAFETY: we have the lock, and then the other one.
+                    // The calling worker steals the coroutine. SAFETY: this thread has the lock of the one shard, then
+                    // of the other.
                     unsafe {
                         shard.unlink(header);
                         slot.word.move_to(shard.index, caller.index);
@@ -943,27 +950,28 @@ impl<O: Order> Executor<O> {
         self.notify_one(shard.index);
     }
 
-    /// Unlocks after something was linked that stays in this shard, and notifies an idle worker unless this shard's
-    /// worker will soon do it: the worker is in a poll, or is the one that calls, and what is ready is one coroutine
-    /// whose turn comes after that poll. `calls` if it is known that it calls, and will not poll something more
-    /// important for ever.
+    /// Unlocks after a coroutine was linked that stays in this shard, and notifies an idle worker unless this shard's
+    /// worker will soon run it: the worker is in a poll, or is the caller, and one coroutine is ready whose turn comes
+    /// after that poll. `calls` states that the caller is this shard's worker and will not poll more important
+    /// coroutines for ever.
     ///
     /// # Safety
     /// The caller has the lock.
     unsafe fn unlock_and_notify_idle(&self, shard: &Shard, calls: bool) {
         // SAFETY: the caller has the lock.
         let (sleepers, is_one_turn) = unsafe { (self.sleepers_of(shard), shard.is_one_turn(calls)) };
-        // A worker in a poll will look at its shard again: it says that it runs nothing only under the lock, when it
-        // has found the shard empty.
+        // A worker in a poll will check its shard again: it clears its running word only under the lock, when it has
+        // found the shard empty.
         let is_in_a_poll = shard.running().load(Ordering::Relaxed) != 0;
         shard.unlock();
         if sleepers == 0 {
             return;
         }
-        // A worker that has said that it is idle, and then was interrupted by who calls, must be told.
+        // A worker that has set its idle bit, and was then interrupted by the caller, must be notified.
         let says_that_it_is_idle = sleepers & 1 << shard.index != 0;
-        // A poll may wait in a call of the kernel. Another worker that calls looks at all shards before it sleeps, and
-        // the kernel at what waits when it does not come to that; somebody who is no worker does not.
+        // A poll may wait in a system call. If the caller is another worker, it checks all shards before it sleeps, and
+        // the kernel checks for ready coroutines if that worker blocks before it does. A caller that is not a worker
+        // does neither.
         let will_be_looked_at =
             || calls || self.calling_worker().is_some_and(|caller| is_in_a_poll || caller.index == shard.index);
         if !is_one_turn || says_that_it_is_idle || !will_be_looked_at() {
@@ -971,14 +979,14 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// The shard of the worker that calls, if one does.
+    /// Returns the shard of the calling worker; `None` if the caller is not a worker.
     fn calling_worker(&self) -> Option<&Shard> {
         // SAFETY: the caller of `initialise` allowed it; no lock is held.
         let worker = unsafe { self.hooks.worker?(self.hooks.context) } as usize;
         (worker < SHARDS && self.shard(worker).open.load(Ordering::Relaxed) != 0).then(|| self.shard(worker))
     }
 
-    /// Claims one idle worker, this one if possible, and notifies it.
+    /// Claims an idle worker, the preferred one if possible, and notifies it.
     fn notify_one(&self, preferred: usize) {
         loop {
             let idle = self.idle.load(Ordering::Relaxed);
@@ -992,9 +1000,9 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Claims this worker if it is idle, and notifies it.
+    /// Claims this worker if it is idle, and notifies it; returns whether it was idle.
     pub(crate) fn notify_if_idle(&self, worker: usize) -> bool {
-        // AcqRel: the claim is a link between the worker's last look and the notification.
+        // AcqRel: the claim orders the worker's last check before the notification.
         if self.idle.fetch_and(!(1 << worker), Ordering::AcqRel) & 1 << worker == 0 {
             return false;
         }
@@ -1005,17 +1013,18 @@ impl<O: Order> Executor<O> {
         true
     }
 
-    /// Marks the worker as idle if every shard is empty; says whether it is.
+    /// Marks the worker as idle if every shard is empty; returns whether it is idle.
     ///
-    /// The worker first sets its idle bit, then looks at each shard under its lock and leaves a mark there. Whoever
-    /// makes something ready holds that lock: either before our look, and we see it, or after, and it sees the mark and
-    /// then the idle bit. The lock that a wake needs anyway replaces the fence that a flag would need at each wake.
+    /// The worker first sets its idle bit, then checks each shard under its lock and sets a mark there. A thread that
+    /// makes a coroutine ready holds that lock: either before the check, and the worker sees the coroutine, or after
+    /// it, and the thread sees the mark and then the idle bit. The lock that a wake needs anyway replaces the fence
+    /// that a flag would need at each wake.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&self, worker: usize) -> bool {
         let bit = 1 << worker;
         self.idle.fetch_or(bit, Ordering::AcqRel);
-        // With `add_worker`: we see the new shard, or it sees us.
+        // Pairs with `add_worker`: this worker sees the new shard, or `add_worker` sees the idle bit.
         fence(Ordering::SeqCst);
         let shards = self.shard(worker).others.load(Ordering::Relaxed) | bit;
         for index in 0..SHARDS {
@@ -1024,8 +1033,8 @@ impl<O: Order> Executor<O> {
             }
             let shard = self.shard(index);
             shard.lock(&self.hooks);
-            // What only another worker can run is nothing for us; that worker runs or was notified.
-            // SAFETY: we have the lock.
+            // Coroutines that only another worker can run do not count; that worker runs or was notified. SAFETY: we
+            // have the lock.
             let empty = shard.ready().load(Ordering::Relaxed) == 0
                 || index != worker && unsafe { shard.first_for_others::<O>().0.is_null() };
             if empty {
@@ -1034,7 +1043,7 @@ impl<O: Order> Executor<O> {
             }
             shard.unlock();
             if !empty {
-                // If somebody has claimed us meanwhile, a notification comes for nothing.
+                // If another thread has claimed this worker meanwhile, its notification is spurious.
                 self.idle.fetch_and(!bit, Ordering::AcqRel);
                 return false;
             }
@@ -1050,17 +1059,17 @@ impl<O: Order> Header<O> {
     /// The caller is the header's holder.
     #[inline(always)]
     pub(crate) unsafe fn call_poll(header: *const Header<O>, frame: *mut c_void) -> u32 {
-        // SAFETY: whoever spawned it promised that it can be polled on any worker.
+        // SAFETY: the spawner promised that it can be polled on any worker.
         unsafe { ((*header).poll)(header.cast_mut(), frame) }
     }
 
-    /// Gives the block back to the caller.
+    /// Returns the block to the caller.
     ///
     /// # Safety
-    /// Its slot was freed by the caller, who holds no lock.
+    /// The caller has freed the slot and holds no lock.
     #[inline(always)]
     pub(crate) unsafe fn call_finish(header: *const Header<O>, outcome: u32) {
-        // SAFETY: we are its last user.
+        // SAFETY: this thread is its last user.
         unsafe { ((*header).finish)(header.cast_mut(), outcome) }
     }
 }

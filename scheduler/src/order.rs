@@ -1,10 +1,10 @@
 //! The scheduling policy: in which order equally important coroutines get their turns.
 //!
 //! The scheduler itself fixes one thing only: a ready coroutine of a more important priority runs before a less
-//! important one. The order among equals is an [`Order`], the type parameter of
-//! [`Executor`](crate::Executor). [`Image`] is the order of the shared image, and so of both kernels and of every process.
+//! important one. The order among equals is an [`Order`], the type parameter of [`Executor`](crate::Executor).
+//! [`Image`] is the order of the shared image, and so of both kernels and of every process.
 //!
-//! # What the published word means, whatever the order
+//! # The published word is independent of the order
 //!
 //! Bit *p* of a worker's ready word is set while the list of priority *p* is not empty. Kernel, other harts and other
 //! processes compare lowest set bits, and never look at keys. So an order decides among the coroutines of one priority
@@ -12,9 +12,9 @@
 //!
 //! # Cost
 //!
-//! A coroutine that becomes ready is put in front of those at the end of its list that it precedes. Under [`Fifo`] there
-//! are none and the compiler removes the comparison, so the instructions are those of a queue without a policy. Under
-//! any other order the walk is as long as the number of coroutines that are passed, under the shard's lock.
+//! A coroutine that becomes ready is put in front of those at the end of its list that it precedes. Under [`Fifo`]
+//! there are none and the compiler removes the comparison, so the instructions are those of a queue without a policy.
+//! Under any other order the walk is as long as the number of coroutines that are passed, under the shard's lock.
 
 /// An order among equally important coroutines of one shard.
 pub trait Order: 'static {
@@ -23,7 +23,8 @@ pub trait Order: 'static {
     /// It changes only while the coroutine is not ready, see [`Header::set_key`](crate::Header::set_key).
     type Key: Copy + Default + Send;
 
-    /// Whether a coroutine with the key `newer` runs before one with the key `older` that became ready before it.
+    /// Returns whether a coroutine with the key `newer` runs before one with the key `older` that became ready before
+    /// it.
     ///
     /// A strict weak order keeps each list sorted. With any other answers each ready coroutine still stands in its list
     /// exactly once, in an unspecified place.
@@ -43,8 +44,8 @@ impl Order for Fifo {
     }
 }
 
-/// The order of the image that kernels and processes share. The book's chapter "Changing the scheduler" says what else
-/// depends on this line.
+/// The order of the image that kernels and processes share. The book's chapter "Changing the scheduler" lists
+/// everything that depends on this line.
 pub type Image = Fifo;
 
 #[cfg(all(test, not(loom)))]
@@ -70,7 +71,7 @@ mod tests {
         }
     }
 
-    /// A coroutine that notes its number at each poll and gives the answers in turn, then PENDING for ever.
+    /// A coroutine that records its number at each poll and returns its answer once, then PENDING for ever.
     #[repr(C)]
     struct Task<O: Order> {
         header: Header<O>,
@@ -127,9 +128,9 @@ mod tests {
             self.tasks[number].1.answer.set(answer);
         }
 
-        /// One turn of the worker; the number of the coroutine that had it.
+        /// Runs one turn of the worker; returns the number of the coroutine that had it.
         fn turn(&mut self) -> Option<usize> {
-            // SAFETY: there is one thread, and the frame is what `poll` expects.
+            // SAFETY: there is one thread, and the frame has the type that `poll` expects.
             match unsafe { self.executor.run_one(0, (&raw mut self.turns).cast()) } {
                 Outcome::Ran => self.turns.last().copied(),
                 outcome => {
@@ -153,7 +154,7 @@ mod tests {
             let number = world.spawn(priority, deadline);
             world.wake(number);
         }
-        // Bit p says that the list of priority p is not empty, whatever the keys.
+        // Bit p means that the list of priority p is not empty, for any keys.
         assert_eq!(world.ready[0].0.load(crate::sync::Ordering::Relaxed), 0b111);
         // 1 and 5 have equal deadlines: they run in the order in which they became ready.
         assert_eq!(core::iter::from_fn(|| world.turn()).collect::<Vec<_>>(), [3, 1, 5, 2, 0, 4]);

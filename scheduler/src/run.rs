@@ -1,12 +1,11 @@
-//! Running: take the most important ready coroutine, poll it, put it where the answer says.
+//! The run loop: takes the most important ready coroutine, polls it, and proceeds by its answer.
 //!
-//! The loop keeps the coroutine that was just polled in its hands until it has to take the shard's lock for the next
-//! one anyway: requeueing or freeing the last and taking the next are one critical section. What is between two polls
-//! is therefore: two or three loads for the signals, one lock, a few stores.
+//! The loop keeps the coroutine that was just polled until it takes the shard's lock for the next one anyway:
+//! requeueing or freeing the last and taking the next are one critical section. So the work between two polls is two or
+//! three loads for the signals, one lock, and a few stores.
 //!
-//! The same loop exists a second time for *strict* global priority, where each poll is preceded by a comparison with
-//! the bitmap of what is ready elsewhere. It is another function and not a flag, so that whoever does not want it pays
-//! nothing.
+//! A second instance of the loop implements *strict* global priority: before each poll it compares with the bitmap of
+//! ready priorities elsewhere. It is a function of its own and not a flag, so that other callers do not pay for it.
 
 use core::ffi::c_void;
 
@@ -17,28 +16,31 @@ use crate::state::{AfterPending, Taken, Value};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{PRIORITIES, SHARDS};
 
-/// After this many polls a worker prefers other shards to its own once, at equal priority.
+/// After this many polls in one `run` a worker prefers other shards to its own once, at equal priority. (`run_one`
+/// never polls so often.)
 ///
-/// While every worker has coroutines of the same priority in its own shard, nobody would otherwise look into the shard
-/// of a worker that was removed or does not get a processor.
+/// While every worker has coroutines of the same priority in its own shard, no worker would otherwise take coroutines
+/// from the shard of a worker that was removed or does not get a processor.
 const FAIRNESS_TURN: u64 = 64;
 
 impl<O: Order> Executor<O> {
-    /// Polls ready coroutines, most important first, until nothing is ready or the attention word is set.
+    /// Polls ready coroutines, most important first, until none is ready or the attention word is set.
     ///
     /// # Safety
-    /// No other `run` of this worker is going on, except below a suspended poll. `frame` is what the polls expect.
+    /// No other `run` of this worker is active, except below a suspended poll. `frame` is the argument that the polls
+    /// expect.
     pub unsafe fn run(&self, worker: usize, frame: *mut c_void) -> Outcome {
         // SAFETY: the caller's promise is the same.
         unsafe { self.run_loop::<false, false>(worker, frame, Elsewhere::NOTHING) }
     }
 
     /// As [`run`](Self::run), but compares the most important ready coroutine with `elsewhere` before each poll but the
-    /// first, and returns with [`Outcome::Outranked`] if something more important is ready there.
+    /// first, and returns with [`Outcome::Outranked`] if a more important priority is ready there.
     ///
-    /// The first poll is free so that a caller who was outranked, let others run and was chosen again makes progress,
-    /// even if the bitmap is out of date or what it tells of runs on another processor. `ceiling` is the most important
-    /// priority that counts for this executor: what is ready in it beyond that is compared as if it were there.
+    /// The first poll needs no comparison, so that a caller that was outranked, let others run and was chosen again
+    /// makes progress, even if the bitmap is stale or refers to work that runs on another processor. `ceiling` is the
+    /// most important priority that counts for this executor: a more important coroutine in it is compared as if it had
+    /// this priority.
     ///
     /// # Safety
     /// As for [`run`](Self::run); `elsewhere` is valid until this returns.
@@ -71,9 +73,9 @@ impl<O: Order> Executor<O> {
         elsewhere: Elsewhere,
     ) -> Outcome {
         let shard = self.shard(worker);
-        // SAFETY: `add_worker` of this worker is not going on, as its caller promised.
+        // SAFETY: `add_worker` of this worker is not running, as its caller promised.
         let signals = unsafe { shard.signals.get() };
-        // SAFETY: the caller of `add_worker` promised that they live; or they are our own zero.
+        // SAFETY: the caller of `add_worker` promised that they live; or they are the executor's own zero.
         let (attention, tail, head) =
             unsafe { (&*signals.attention, &*signals.completion_tail, &*signals.completion_head) };
         let bit = 1 << shard.index;
@@ -82,12 +84,12 @@ impl<O: Order> Executor<O> {
         }
 
         let published = shard.published();
-        // Relaxed: the words only say that something is to be done; whoever does it orders itself.
+        // Relaxed: the words only request an action, which has its own ordering.
         let is_signalled =
             || attention.load(Ordering::Relaxed) != 0 || tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed);
         let mut polls: u64 = 0;
         loop {
-            // Here the worker has no coroutine in its hands.
+            // Here the worker holds no coroutine.
             if is_signalled() {
                 if attention.load(Ordering::Relaxed) != 0 {
                     shard.leave(polls);
@@ -122,9 +124,9 @@ impl<O: Order> Executor<O> {
                 }
             }
 
-            // And here it has one, and goes on as long as there is one to go on with.
-            // SAFETY: we took it from a list, so we are its holder, nobody else polls it, and its block exists until we
-            // finish it.
+            // Here the worker holds a coroutine, and the inner loop continues as long as it gets a next one. SAFETY:
+            // this worker took it from a list, so it is its holder, no other worker polls it, and its block exists
+            // until this worker finishes it.
             unsafe {
                 loop {
                     if Header::word(header).is_marked() && !self.take_marked(shard, header) {
@@ -132,7 +134,7 @@ impl<O: Order> Executor<O> {
                     }
                     shard.current.store((*header).cid.get(), Ordering::Relaxed);
                     let answer = Header::call_poll(header, frame);
-                    // Hooks may be interrupted, and what is interrupted must not be taken for a poll.
+                    // Hooks may be interrupted, and such an interruption must not be taken for one of a poll.
                     shard.current.store(0, Ordering::Relaxed);
                     polls += 1;
                     if answer == PENDING {
@@ -175,15 +177,15 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Whether something elsewhere is more important than all that is ready in the open shards and `held`, the bit of a
-    /// coroutine that is ready but not linked. Nothing outranks an executor in which nothing is ready: it has other
-    /// reasons to return.
+    /// Returns whether a ready priority elsewhere is more important than every coroutine that is ready in the open
+    /// shards and than `held`, the bit of a coroutine that is ready but not linked. An executor without ready
+    /// coroutines is never outranked: it has other reasons to return.
     ///
     /// # Safety
     /// The word is valid.
     #[inline(always)]
     unsafe fn is_outranked(&self, shard: &Shard, elsewhere: Elsewhere, held: u64) -> bool {
-        // SAFETY: the caller's promise. Relaxed: a hint, as every bitmap that is read without its lock.
+        // SAFETY: the caller's promise. Relaxed: a hint, like every bitmap that is read without its lock.
         let theirs = unsafe { (*elsewhere.bitmap).load(Ordering::Relaxed) };
         let mut ours = shard.ready().load(Ordering::Relaxed) | held;
         let others = shard.others.load(Ordering::Relaxed);
@@ -194,12 +196,13 @@ impl<O: Order> Executor<O> {
                 }
             }
         }
-        // The bits of all that is more important than ours, which begins at the ceiling at best.
+        // The bits of all priorities that are more important than this executor's best, which is limited by the
+        // ceiling.
         let best = (ours & ours.wrapping_neg()).max(elsewhere.least);
         ours != 0 && theirs & (best - 1) != 0
     }
 
-    /// Links the coroutine that this worker polled last, at once.
+    /// Links the coroutine that this worker polled last.
     ///
     /// # Safety
     /// The header is held by this worker, whose shard this is.
@@ -212,14 +215,14 @@ impl<O: Order> Executor<O> {
         shard.unlock();
     }
 
-    /// Ends a coroutine.
+    /// Frees the slot of a coroutine and returns its control block.
     ///
     /// # Safety
-    /// The worker, whose shard this is, has just polled it, or taken it.
+    /// The caller is the worker of this shard and has just polled the coroutine, or taken it.
     #[inline(always)]
     unsafe fn finish(&self, shard: &Shard, header: *const Header<O>, outcome: u32) {
         shard.lock(&self.hooks);
-        // SAFETY: the caller's promise; then we have the lock; then not any more.
+        // SAFETY: the caller's promise; the lock is held for the first call, and released before the last.
         unsafe {
             shard.free_slot(header);
             shard.unlock();
@@ -227,15 +230,15 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// For a coroutine that was taken with a mark in its word. Says whether it is to be polled; if not, it is dealt
-    /// with.
+    /// Handles a coroutine that was taken with a mark in its word. Returns whether the caller must poll it; otherwise
+    /// it was resumed or finished.
     ///
     /// # Safety
     /// The worker, whose shard this is, has just taken it.
     #[cold]
     #[inline(never)]
     unsafe fn take_marked(&self, shard: &Shard, header: *const Header<O>) -> bool {
-        // SAFETY: we are its holder, so its slot is there.
+        // SAFETY: this worker is its holder, so its slot exists.
         let slot = unsafe { &*(*header).slot.get() };
         let mut word = slot.word.read();
         let taken = loop {
@@ -256,7 +259,7 @@ impl<O: Order> Executor<O> {
                     // SAFETY: the caller of `initialise` allowed it; no lock is held.
                     unsafe { resume(self.hooks.context, header.cast_mut()) };
                 }
-                // Its poll has gone on, and ended or was interrupted again.
+                // Its poll has continued, and ended or was interrupted again.
                 shard.current.store(0, Ordering::Relaxed);
                 false
             }
@@ -268,10 +271,11 @@ impl<O: Order> Executor<O> {
         }
     }
 
-    /// Takes the most important coroutine of all shards, the own one first at equal importance; null if there is none.
+    /// Takes the most important coroutine of all shards, from the worker's own shard first at equal importance; null if
+    /// there is none.
     ///
     /// # Safety
-    /// The worker has the lock of its shard, which is given up.
+    /// The worker has the lock of its shard, which is released.
     #[inline(never)]
     unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header<O> {
         // Shards from which a steal has just failed.
@@ -296,26 +300,26 @@ impl<O: Order> Executor<O> {
             if !header.is_null() {
                 return header;
             }
-            // Somebody was faster, or is at it.
+            // Another thread was faster, or has the lock.
             avoid |= 1 << other.index;
             shard.lock(&self.hooks);
         }
     }
 
-    /// A shard that has something more important than `ours` (one bit, or 0 for nothing).
+    /// Finds a shard with a more important coroutine than `ours` (one bit, or 0 for none).
     fn better_shard(&self, worker: usize, ours: u64, polls: u64, avoid: u32) -> Option<&Shard> {
         let shards = self.shard(worker).others.load(Ordering::Relaxed) & !avoid;
         if shards == 0 {
             return None;
         }
-        // One less turns "nothing" into the greatest number.
+        // Subtracting 1 turns "none" into the greatest number.
         let mut best = ours.wrapping_sub(1);
         if polls % FAIRNESS_TURN == FAIRNESS_TURN - 1 && best != u64::MAX {
             best += 1;
         }
         let mut found = None;
         for step in 1..SHARDS {
-            // Each worker begins behind itself, so that they do not all go for the same one.
+            // Each worker begins with the shard behind its own, so that workers do not all steal from the same one.
             let index = (worker + step) & (SHARDS - 1);
             if shards & 1 << index == 0 {
                 continue;
@@ -331,12 +335,12 @@ impl<O: Order> Executor<O> {
         found
     }
 
-    /// Takes the most important coroutine of another shard, unless that is locked: its holder may have lost its
-    /// processor, and whoever waited for it would lose one too. Null if there was nothing to take.
+    /// Steals the most important coroutine of another shard, unless the shard is locked: the lock's holder may have
+    /// lost its processor, and a waiting thread would waste another. Returns null if there is nothing to steal.
     ///
-    /// The stack of a suspended coroutine belongs to its worker. What stands behind one is taken only if it is more
-    /// important than `ours`, the bit of the best that this worker has (0 for nothing): the shard's bitmap promised
-    /// more than it is.
+    /// The stack of a suspended coroutine belongs to its worker, so the coroutine is skipped. A coroutine behind it is
+    /// taken only if it is more important than `ours`, the bit of the most important coroutine of this worker (0 for
+    /// none): it may be less important than the shard's bitmap suggests.
     ///
     /// # Safety
     /// The worker, whose shard is `to`, holds no lock.
@@ -368,7 +372,7 @@ impl<O: Order> Executor<O> {
     }
 }
 
-/// What `run_strictly` compares with.
+/// The bitmap and the ceiling for `run_strictly`.
 #[derive(Clone, Copy)]
 struct Elsewhere {
     bitmap: *const AtomicU64,
@@ -377,29 +381,29 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// For the loops that do not look.
+    /// The value for loops without the comparison.
     const NOTHING: Elsewhere = Elsewhere { bitmap: core::ptr::null(), least: 1 };
 }
 
-/// Marks a branch as one that is seldom taken.
+/// Marks a branch as unlikely.
 #[cold]
 #[inline(always)]
 fn unlikely() {}
 
 impl<O: Order> Header<O> {
-    /// The state of a coroutine.
+    /// Returns the state word of a coroutine.
     ///
     /// # Safety
-    /// It is held by the caller.
+    /// The caller is its holder.
     #[inline(always)]
     unsafe fn word(header: *const Header<O>) -> Value {
-        // SAFETY: whoever holds it may read its block, and slots stay for ever.
+        // SAFETY: the holder may read the block, and slots exist for ever.
         unsafe { (*(*header).slot.get()).word.read() }
     }
 }
 
 impl Shard {
-    /// What a worker has to say when `run` returns.
+    /// Records that `run` returns: the worker runs nothing, and has made these polls.
     fn leave(&self, polls: u64) {
         self.running().store(0, Ordering::Relaxed);
         add(&self.polls, polls);

@@ -1,13 +1,12 @@
-//! A shard: the ready coroutines of one worker, and the free slots that it leaves.
+//! A shard: the ready coroutines of one worker, and its free slots.
 //!
-//! A shard has a list for each priority, a bitmap that says which lists are not empty, and one tiny lock for both. The
-//! bitmap lies in memory of the caller, because in a process that memory is the page that the kernel reads: what is
-//! published is the ready set itself, not a copy that could be late.
+//! A shard has a list for each priority, a bitmap of the lists that are not empty, and one tiny lock for both. The
+//! bitmap lies in the caller's memory, because in a process that memory is the page that the kernel reads: the
+//! published word is the ready set itself, not a copy that could be stale.
 //!
 //! The lists are circular and doubly linked through the coroutines' headers, with a link of the list itself at both
-//! ends, so that linking and unlinking are four stores without a case distinction, anywhere in a list; that is what
-//! makes
-//! `set_priority` of a ready coroutine as cheap as a wake. The rejected ways: a heap or tree costs a logarithm; a
+//! ends, so that linking and unlinking are four stores without a case distinction, anywhere in a list. So
+//! `set_priority` of a ready coroutine is as cheap as a wake. Rejected designs: a heap or tree costs a logarithm; a
 //! lock-free queue for each priority cannot remove from the middle, and with several workers its atomic operations cost
 //! more than this lock, which is free in almost all cases because most operations of a worker are on its own shard.
 
@@ -41,21 +40,21 @@ impl Link {
     }
 }
 
-/// What belongs to one worker.
+/// The data of one worker.
 #[repr(C, align(128))]
 pub(crate) struct Shard {
     lock: AtomicU32,
-    /// Workers that may have found this shard empty and sleep since. Protected by the lock.
+    /// Workers that may have found this shard empty and gone to sleep. Protected by the lock.
     pub(crate) sleepers: Plain<u32>,
     /// Free slots, linked through their header pointers. Protected by the lock.
     pub(crate) free: Plain<*const Slot>,
     /// The worker's word in the caller's ready words.
     published: *const ReadyWord,
-    /// The bit and the list from which the last coroutine was taken: in most programs also the next. Protected by the
-    /// lock.
+    /// The bit and the list from which the last coroutine was taken, in most programs also the list of the next.
+    /// Protected by the lock.
     near_bit: Plain<u64>,
     near_list: Plain<*const Link>,
-    /// Not 0 from the first `add_worker` on: others look into this shard.
+    /// Not 0 from the first `add_worker` on: other workers take from this shard.
     pub(crate) open: AtomicU32,
     /// The other shards that are open.
     pub(crate) others: AtomicU32,
@@ -88,8 +87,8 @@ impl Shard {
         ready: *const [ReadyWord; SHARDS],
         signals: Signals,
     ) {
-        // SAFETY: every write goes to a field of `memory`, which the caller says is ours to write; there is a ready
-        // word for each shard.
+        // SAFETY: every write goes to a field of `memory`, which the caller allows; there is a ready word for each
+        // shard.
         unsafe {
             put(&raw mut (*memory).lock, AtomicU32::new(0));
             put(&raw mut (*memory).sleepers, Plain::new(0));
@@ -98,7 +97,8 @@ impl Shard {
             put(&raw mut (*memory).near_bit, Plain::new(0));
             put(&raw mut (*memory).near_list, Plain::new(core::ptr::null()));
             put(&raw mut (*memory).open, AtomicU32::new(0));
-            // Shard 0 takes what is spawned by nobody's worker, so it is looked at even if it never has a worker.
+            // Shard 0 takes coroutines that are spawned outside of all workers, so workers take from it even if it
+            // never has a worker of its own.
             put(&raw mut (*memory).others, AtomicU32::new(u32::from(index != 0)));
             put(&raw mut (*memory).wakes, AtomicU64::new(0));
             put(&raw mut (*memory).spins, AtomicU64::new(0));
@@ -118,11 +118,12 @@ impl Shard {
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> bool {
-        // A swap is one instruction where a compare-and-exchange is a loop; that it also writes when it fails changes
-        // nothing, because it writes what it has read.
+        // A swap is one instruction where a compare-exchange is a loop; its write after a failure has no effect,
+        // because it writes the value that it has read.
         #[cfg(not(loom))]
         return self.lock.swap(1, Ordering::Acquire) == 0;
-        // The model does not know the last point: it lets the failed write come after the unlock that it preceded.
+        // The model checker does not see the last point: it lets the failed write come after the unlock that it
+        // preceded.
         #[cfg(loom)]
         return self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
     }
@@ -139,8 +140,8 @@ impl Shard {
     fn lock_slowly<O: Order>(&self, hooks: &Hooks<O>) {
         let mut spins = 0;
         loop {
-            // Look before trying, so that waiting does not take the line from the holder. (In the model a look may be
-            // out of date for ever; a try may not.)
+            // Read before trying, so that waiting does not take the cache line from the holder. (In the model a read
+            // may stay stale for ever; a try may not.)
             while cfg!(not(loom)) && self.lock.load(Ordering::Relaxed) != 0 {
                 spin();
                 spins += 1;
@@ -156,7 +157,8 @@ impl Shard {
             }
             spin();
             spins += 1;
-            // Two waiters could look in turns for ever without the holder; what comes of that was seen the first time.
+            // Two waiters could poll in turns for ever without the holder; the model checker has explored the outcome
+            // the first time.
             #[cfg(loom)]
             if spins > 2 {
                 loom::skip_branch();
@@ -165,8 +167,7 @@ impl Shard {
         add(&self.spins, spins);
     }
 
-    /// Counts an atomic operation of anybody's on this shard, or on a coroutine of it, that somebody else's has made
-    /// fail.
+    /// Counts an atomic operation on this shard, or on a coroutine of it, that failed because of another thread's.
     #[cold]
     #[inline(never)]
     pub(crate) fn count_retry(&self) {
@@ -179,21 +180,21 @@ impl Shard {
         self.lock.store(0, Ordering::Release);
     }
 
-    /// The worker's word in the caller's ready words; for functions that use it more than once.
+    /// Returns the worker's word in the caller's ready words; for functions that use it more than once.
     #[inline(always)]
     pub(crate) fn published(&self) -> &ReadyWord {
         // SAFETY: valid since `initialise`, as the caller promised there.
         unsafe { &*self.published }
     }
 
-    /// The ready bitmap. Written only under the lock. Relaxed everywhere: whoever reads it without the lock takes it as
-    /// a hint, and with the lock, the lock orders it.
+    /// Returns the ready bitmap. Written only under the lock. Relaxed everywhere: without the lock the value is a hint;
+    /// with it, the lock orders the access.
     #[inline(always)]
     pub(crate) fn ready(&self) -> &AtomicU64 {
         &self.published().0
     }
 
-    /// The running word, written only by the worker.
+    /// Returns the running word, written only by the worker.
     #[inline(always)]
     pub(crate) fn running(&self) -> &AtomicU64 {
         &self.published().1
@@ -201,12 +202,12 @@ impl Shard {
 
     #[inline(always)]
     fn list(&self, priority: usize) -> *const Link {
-        // The mask changes nothing. It lets the compiler leave out its check of the index, whose panic would bring data
-        // that has to be relocated into the image.
+        // The mask has no effect. It lets the compiler omit the bounds check, whose panic would bring data with
+        // relocations into the image.
         &self.lists[priority & (PRIORITIES - 1)]
     }
 
-    /// The list of a bit. (Counting trailing zeros takes RV64GC nine instructions.)
+    /// Returns the list of a bit. (Counting trailing zeros takes nine instructions on RV64GC.)
     ///
     /// # Safety
     /// The caller has the lock.
@@ -223,7 +224,7 @@ impl Shard {
         }
     }
 
-    /// Puts a header at the end of the list that its word names.
+    /// Links a header at the end of the list of its word's priority.
     ///
     /// # Safety
     /// The caller has the lock and is the header's holder; the header is in no list, and its shard is this one.
@@ -237,7 +238,7 @@ impl Shard {
         }
     }
 
-    /// Puts a header at the beginning of its list: it had its turn, and somebody more important interrupted it.
+    /// Links a header at the beginning of its list: its turn was interrupted by a more important coroutine.
     ///
     /// # Safety
     /// As for [`link`](Self::link).
@@ -250,14 +251,14 @@ impl Shard {
         }
     }
 
-    /// Puts a header between two links of its list.
+    /// Links a header between two links of its list.
     ///
     /// # Safety
     /// As for [`link`](Self::link).
     #[inline(always)]
     unsafe fn insert<O: Order>(&self, header: *const Header<O>, word: Value, previous: *const Link, next: *const Link) {
         let priority = word.priority();
-        // SAFETY: the lists' links are the lock's, and so are those of the headers in them.
+        // SAFETY: the lock protects the links of the lists and of the headers in them.
         unsafe {
             let link = header.cast::<Link>();
             (*link).next.set(next);
@@ -272,10 +273,10 @@ impl Shard {
         }
     }
 
-    /// Puts a header that has yielded at the end of its list and takes what comes next, in one.
+    /// Links a header that has yielded at the end of its list and takes the next one, in one operation.
     ///
-    /// It is taken again itself, without a list operation, if nothing else of the same or higher importance is ready.
-    /// Gives null, and has only linked it, if something more important is.
+    /// If no other coroutine of the same or higher importance is ready, returns the header itself, without a list
+    /// operation. If a more important coroutine is ready, only links the header and returns null.
     ///
     /// # Safety
     /// As for [`link`](Self::link); the caller is this shard's worker.
@@ -317,7 +318,7 @@ impl Shard {
         }
     }
 
-    /// Removes a header from the list it is in, wherever it stands there.
+    /// Unlinks a header from its list, at any place.
     ///
     /// # Safety
     /// The caller has the lock; the header is in one of the lists.
@@ -330,7 +331,8 @@ impl Shard {
             (*next).previous.set(previous);
             (*link).next.set(core::ptr::null());
             if next == previous {
-                // Only the list's own link can be both: the list is empty now, and the link's place says which it is.
+                // Only the list's own link can be both: the list is empty now, and the link's address identifies the
+                // list.
                 let priority = next.offset_from(self.list(0)) as usize;
                 let bitmap = self.ready().load(Ordering::Relaxed);
                 self.ready().store(bitmap & !(1 << priority), Ordering::Relaxed);
@@ -338,7 +340,7 @@ impl Shard {
         }
     }
 
-    /// Takes the first coroutine of the most important list, to run it: `bitmap` is the ready bitmap, not 0.
+    /// Takes the first coroutine of the most important list, to run it. `bitmap` is the ready bitmap, not 0.
     ///
     /// # Safety
     /// The caller has the lock, and is this shard's worker.
@@ -363,9 +365,9 @@ impl Shard {
         }
     }
 
-    /// The most important coroutine that any worker can run, and the bit of its list; null and 0 if there is none. Only
-    /// its own worker can run one that is suspended. Of those there are as many as the worker has stacks, so this ends
-    /// soon.
+    /// Returns the most important coroutine that any worker can run, and the bit of its list; null and 0 if there is
+    /// none. Only its own worker can run a suspended coroutine. There are at most as many of them as the worker has
+    /// stacks, so the search is short.
     ///
     /// # Safety
     /// The caller has the lock.
@@ -373,7 +375,7 @@ impl Shard {
         let mut bits = self.ready().load(Ordering::Relaxed);
         while bits != 0 {
             let list = self.list(bits.trailing_zeros() as usize);
-            // SAFETY: the caller has the lock; what is linked exists, and stands at its header's beginning.
+            // SAFETY: the caller has the lock; linked headers exist, and the link is at a header's beginning.
             unsafe {
                 let mut link = (*list).next.get();
                 while link != list {
@@ -389,12 +391,12 @@ impl Shard {
         (core::ptr::null(), 0)
     }
 
-    /// Whether one coroutine is ready whose turn comes after what the worker polls, if it polls something: it is as
-    /// important as that; or less important, if the worker will not go on for ever with what is more important than
-    /// that (`ends`).
+    /// Returns whether exactly one coroutine is ready, and its turn comes after the worker's current poll, if there is
+    /// one: it is as important as the polled coroutine; or less important, if the worker will not continue with more
+    /// important ones for ever (`ends`).
     ///
     /// # Safety
-    /// The caller has the lock; something is ready.
+    /// The caller has the lock; a coroutine is ready.
     pub(crate) unsafe fn is_one_turn(&self, ends: bool) -> bool {
         let running = self.running().load(Ordering::Relaxed);
         let ready = self.ready().load(Ordering::Relaxed);
@@ -410,7 +412,7 @@ impl Shard {
     /// The caller is the worker that ran it, and has the lock of its own shard, which is this one and the coroutine's.
     #[inline(always)]
     pub(crate) unsafe fn free_slot<O: Order>(&self, header: *const Header<O>) {
-        // SAFETY: the header is the worker's until `finish`, the free list is the lock's.
+        // SAFETY: the worker owns the header until `finish`, and the lock protects the free list.
         unsafe {
             let slot = (*header).slot.get();
             let cid = (*header).cid.get();
@@ -422,13 +424,13 @@ impl Shard {
     }
 }
 
-/// The link before which a header that becomes ready is put: the list's own unless the header precedes others.
+/// Finds the link before which a header that becomes ready is linked: the list's own unless the header precedes others.
 ///
 /// # Safety
 /// The caller has the lock, and is the holder of the header, which is in no list.
 #[inline(always)]
 unsafe fn place_from_end<O: Order>(list: *const Link, header: *const Header<O>) -> *const Link {
-    // SAFETY: the lock protects the links, and the keys of what is linked; the header's own is its holder's.
+    // SAFETY: the lock protects the links, and the keys of linked headers; the holder owns the header's own key.
     unsafe {
         let mut next = list;
         loop {
@@ -441,7 +443,8 @@ unsafe fn place_from_end<O: Order>(list: *const Link, header: *const Header<O>) 
     }
 }
 
-/// The link behind which a header is put whose turn is not over: the list's own unless others precede the header.
+/// Finds the link behind which a header whose turn is not over is linked: the list's own unless others precede the
+/// header.
 ///
 /// # Safety
 /// As for [`place_from_end`].
@@ -460,7 +463,7 @@ unsafe fn place_from_front<O: Order>(list: *const Link, header: *const Header<O>
     }
 }
 
-/// Whether a header is in a list.
+/// Returns whether a header is in a list.
 ///
 /// # Safety
 /// The caller has the lock of its shard, or holds it.

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! While FREE is set, bits 8 to 31 are the slot's index instead. The word lies in the slot, not in the caller's control
-//! block, so that a wake with a cid that is stale reads memory that is still there, and its compare-and-exchange fails
-//! on the generation: *check and act are one instruction*, which no reference count or lock could make cheaper.
+//! block, so that a wake with a stale cid reads memory that still exists, and its compare-exchange fails on the
+//! generation: *check and act are one instruction*, which no reference count or lock could make cheaper. (A wake of a
+//! blocked coroutine checks under the shard's lock instead.)
 //!
 //! # The states
 //!
@@ -30,51 +31,65 @@
 //!                                   and finished without a poll --------------------------------+
 //! ```
 //!
-//! * **created**: a header that was never given to `spawn`. The executor does not know it.
-//! * **ready**: the executor holds it (HELD, or WOKEN or CANCELLED alone) *and* it is linked into a list of its shard.
-//! * **running**: the executor holds it and it is not linked: a worker polls it, or stands just before or after the
-//!   poll.
+//! * **created**: a header that was never passed to `spawn`. No part of the executor refers to it.
+//! * **ready**: the executor holds it (HELD, or WOKEN or CANCELLED alone) *and* it is linked in a list of its shard.
+//! * **running**: the executor holds it and it is not linked: a worker polls it, or is just before or after the poll.
 //! * **blocked**: none of HELD, WOKEN, CANCELLED, SUSPENDED.
 //! * **suspended**: SUSPENDED without HELD: interrupted in the middle of a poll, it keeps its stack.
 //! * **exited**: FREE, or another generation.
 //!
-//! Whether a held coroutine is ready or running is not written in the word: it *is* where the block is. That makes
-//! yield and take free of atomic operations of their own; they happen under the shard's lock anyway.
+//! The word does not distinguish a ready from a running coroutine: the links of its control block do. So yield and take
+//! need no atomic operations of their own; they happen under the shard's lock anyway.
 //!
 //! # The transitions
 //!
-//! | transition | who | how | order, and why |
-//! |---|---|---|---|
-//! | created → ready, or → blocked if the header says so | spawner, holding a shard's lock | store | release: a waker that reads the word sees the slot's header pointer |
-//! | blocked → ready | waker, holding the lock of its shard | fetch-add of HELD, after a look under the lock | acquire: sees the header that spawn or the last poll left. release: the poll to come sees what the waker did before |
-//! | the same, coming to the waker's shard | waker, holding the lock of its old shard; it links it under that of the new one | fetch-add of HELD and the shards' difference | acquire and release as above; whoever takes the lock of the new shard meanwhile finds it held and not linked, as if it ran |
-//! | ready, running, suspended: woken | waker | compare-exchange `+WOKEN` (also if set already) | release: as above, the poll that clears WOKEN acquires |
-//! | ready → running | worker, holding the shard's lock | unlink | the lock orders it after the link |
-//! | the same with WOKEN set | the worker that took it | fetch-and/or: `-WOKEN +HELD` | acquire: pairs with the waker's release |
-//! | running → ready (yielded) | its worker, holding its shard's lock | link | the lock |
-//! | running → blocked, or → ready if WOKEN or CANCELLED | its worker | one fetch-sub of HELD; what remains decides | release: the next worker sees what this poll wrote. (If WOKEN was set, the next take acquires what its waker wrote.) |
-//! | running → suspended | its worker | compare-exchange, adds SUSPENDED − HELD | release: whoever resumes it sees its stack |
-//! | suspended → ready | resumer, holding its shard's lock | fetch-add of HELD | acquire and release, as for a wake |
-//! | running → exited | its worker, holding its shard's lock | swap with the next generation | release: whoever finds the cid stale sees what the coroutine did; every older compare-exchange fails |
-//! | priority changes | anybody | compare-exchange of the field | relaxed but for the failure case: whoever links next reads the word after, and if it is linked already, the setter goes on to move it under the lock |
-//! | cancelled | anybody | compare-exchange `+CANCELLED`, for a blocked one as wake | as wake |
-//! | shard changes | a thief, holding the lock of the shard it takes from | fetch-add | release: whoever takes the lock of the new shard sees it unlinked, which happened under the lock of the old one |
+//! Each transition names the thread that makes it, its operation, and the reason for its memory order.
+//!
+//! * **created → ready**, or → blocked as the header determines. By the spawner, under a shard's lock: a store.
+//!   Release: a waker that reads the word sees the slot's header pointer.
+//! * **blocked → ready.** By the waker, under the lock of the coroutine's shard: fetch-add of HELD, after a check under
+//!   the lock. Acquire: sees the header that the spawn or the last poll left. Release: the next poll sees everything
+//!   that the waker did before.
+//! * **blocked → ready in the waker's shard.** By the waker, under the lock of the old shard: fetch-add of HELD and the
+//!   difference of the shards; then it links the coroutine under the lock of the new shard. Acquire and release as
+//!   above. A thread that takes the lock of the new shard meanwhile finds the coroutine held and not linked, as if it
+//!   ran.
+//! * **ready, running, suspended: woken.** By the waker: compare-exchange that adds WOKEN (also if it is set already).
+//!   Release: as above; the poll that clears WOKEN acquires.
+//! * **ready → running.** By a worker, under the shard's lock: unlink. The lock orders it after the link.
+//! * **ready → running with WOKEN set.** By the worker that has taken it: compare-exchange that clears WOKEN and sets
+//!   HELD. Acquire: pairs with the waker's release.
+//! * **running → ready** (yielded). By its worker, under its shard's lock: link. The lock orders it.
+//! * **running → blocked**, or → ready if WOKEN or CANCELLED. By its worker: one fetch-sub of HELD; the remaining flags
+//!   decide. Release: the next worker sees everything that this poll wrote. (If WOKEN was set, the next take acquires
+//!   the writes of its waker.)
+//! * **running → suspended.** By its worker: compare-exchange that adds SUSPENDED − HELD. Release: the resumer sees its
+//!   stack.
+//! * **suspended → ready.** By the resumer, under its shard's lock: fetch-add of HELD. Acquire and release as for a
+//!   wake.
+//! * **running → exited.** By its worker, under its shard's lock: swap with the next generation. Release: a thread that
+//!   finds the cid stale sees everything that the coroutine did; every older compare-exchange fails.
+//! * **priority changes.** By any thread: compare-exchange of the field. Relaxed: a thread that links the coroutine
+//!   next reads the word afterwards, and if it is linked already, the setter moves it under the lock.
+//! * **cancelled.** By any thread: compare-exchange that adds CANCELLED; for a blocked coroutine as a wake. Orders as
+//!   for a wake.
+//! * **shard changes.** By a thief, under the lock of the shard from which it steals: fetch-add. Release: a thread that
+//!   takes the lock of the new shard sees the coroutine unlinked, which happened under the lock of the old one.
 //!
 //! # Invariants
 //!
 //! * **Home**: a coroutine that runs on worker *w* has shard *w*; a linked one has the shard whose list it is in.
 //! * **Alive**: under the lock of shard *k*, a word that is held, of the right generation and of shard *k* means that
-//!   the caller's control block exists, because the block is given back only after an exit, and an exit needs that
-//!   lock.
-//! * **One holder**: HELD, WOKEN and CANCELLED together are cleared by the worker of a poll only, and whoever sets the
-//!   first of them on a blocked coroutine is the one that links it. So a coroutine is linked at most once and polled by
-//!   at most one worker.
+//!   the caller's control block exists, because the block is returned only after an exit, and an exit needs that lock.
+//! * **One holder**: HELD, WOKEN and CANCELLED together are cleared by the worker of a poll only, and the thread that
+//!   sets the first of them on a blocked coroutine links it. So a coroutine is linked at most once and polled by at
+//!   most one worker.
 //!
-//! Two tempting wrong ways. To mark a blocked coroutine as ready first and to take the shard's lock afterwards: then
-//! somebody who changes its priority in between finds it neither blocked nor linked, and it is linked at the old
-//! priority. And to let a waker link into another shard when the coroutine's own is locked: then the lock's holder, who
-//! has just seen the coroutine running, may look at a control block that was woken elsewhere, finished and given back
-//! meanwhile.
+//! Two designs are tempting and wrong. The first marks a blocked coroutine as ready before it takes the shard's lock: a
+//! thread that changes the priority in between then finds the coroutine neither blocked nor linked, and it is linked at
+//! the old priority. The second lets a waker link the coroutine into another shard when its own is locked: the lock's
+//! holder, which has just seen the coroutine running, may then read a control block that was woken elsewhere, finished
+//! and returned meanwhile.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::{PRIORITIES, SHARDS};
@@ -83,7 +98,7 @@ use crate::{PRIORITIES, SHARDS};
 const HELD: u64 = 1 << 0;
 /// The coroutine was woken while it was held; the next poll answers the wake.
 const WOKEN: u64 = 1 << 1;
-/// The coroutine is to be finished without another poll.
+/// The coroutine will be finished without another poll.
 const CANCELLED: u64 = 1 << 2;
 /// The coroutine was interrupted inside a poll and keeps a stack.
 const SUSPENDED: u64 = 1 << 3;
@@ -97,127 +112,128 @@ const PRIORITY_FIELD: u64 = 0b11_1111 << PRIORITY_SHIFT;
 const KIND_SHIFT: u32 = 16;
 const INDEX_SHIFT: u32 = 8;
 
-/// A value of the word. It may be out of date as soon as it is read.
+/// A value of the word. It may be stale as soon as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Value(u64);
 
 impl Value {
-    /// The value of a free slot, whose next coroutine will have this generation.
+    /// Makes the value of a free slot, whose next coroutine will have this generation.
     const fn free(index: u32, generation: u32) -> Value {
         Value((generation as u64) << 32 | (index as u64) << INDEX_SHIFT | FREE)
     }
 
-    /// Slot index in the value of a free slot.
+    /// Returns the slot index in the value of a free slot.
     const fn index_of_free(self) -> u32 {
         self.0 as u32 >> INDEX_SHIFT
     }
 
-    /// Cid of the coroutine that takes this free slot.
+    /// Returns the cid of the coroutine that takes this free slot.
     #[inline(always)]
     pub(crate) const fn cid_of_free(self) -> u64 {
         self.0 & GENERATION_FIELD | self.index_of_free() as u64
     }
 
-    /// First value of the coroutine that takes this free slot.
+    /// Returns the first value of the coroutine that takes this free slot.
     #[inline(always)]
     const fn spawned(self, initial: Initial, shard: usize) -> Value {
         Value((self.0 & GENERATION_FIELD | initial.0 | (shard as u64) << SHARD_SHIFT) ^ HELD)
     }
 
-    /// Whether the value belongs to the generation that the cid names. A free slot has the generation of its next
-    /// coroutine, so that only a cid that was never given can name it.
+    /// Returns whether the value has the generation of the cid. A free slot has the generation of its next coroutine,
+    /// so that only a forged cid matches it.
     #[inline(always)]
     pub(crate) const fn is_of_generation(self, cid: u64) -> bool {
         (self.0 ^ cid) >> 32 == 0
     }
 
-    /// Whether the cid names this coroutine, and the coroutine exists.
+    /// Returns whether the cid identifies this coroutine and the coroutine exists.
     #[inline(always)]
     pub(crate) const fn belongs_to(self, cid: u64) -> bool {
         self.is_of_generation(cid) && self.0 & FREE == 0
     }
 
-    /// Whether a coroutine exists and is blocked.
+    /// Returns whether a coroutine exists and is blocked.
     #[inline(always)]
     pub(crate) const fn is_blocked(self) -> bool {
         self.0 & (HELD | WOKEN | CANCELLED | SUSPENDED | FREE) == 0
     }
 
-    /// Whether the coroutine is ready or running, or will be linked or polled because of a mark.
+    /// Returns whether the coroutine is ready or running, or will be linked or polled because of a mark.
     #[inline(always)]
     pub(crate) const fn is_awake(self) -> bool {
         self.0 & (HELD | WOKEN | CANCELLED) != 0
     }
 
-    /// Whether the executor holds the coroutine.
+    /// Returns whether the executor holds the coroutine.
     #[inline(always)]
     pub(crate) const fn is_held(self) -> bool {
         self.0 & HELD != 0
     }
 
-    /// Whether the coroutine keeps the stack of an interrupted poll, be it ready again or not.
+    /// Returns whether the coroutine keeps the stack of an interrupted poll, ready again or not.
     #[inline(always)]
     pub(crate) const fn has_stack(self) -> bool {
         self.0 & SUSPENDED != 0
     }
 
-    /// Whether the coroutine is suspended and was not resumed yet.
+    /// Returns whether the coroutine is suspended and was not resumed yet.
     #[inline(always)]
     pub(crate) const fn is_suspended(self) -> bool {
         self.0 & (FREE | SUSPENDED | HELD) == SUSPENDED
     }
 
-    /// Whether a worker that takes the coroutine has more to do than to poll it.
+    /// Returns whether a worker that takes the coroutine must handle a mark before it polls.
     #[inline(always)]
     pub(crate) const fn is_marked(self) -> bool {
         self.0 & (WOKEN | CANCELLED | SUSPENDED) != 0
     }
 
-    /// Shard of the coroutine.
+    /// Returns the shard of the coroutine.
     #[inline(always)]
     pub(crate) const fn shard(self) -> usize {
         (self.0 >> SHARD_SHIFT) as usize & (SHARDS - 1)
     }
 
-    /// Priority of the coroutine.
+    /// Returns the priority of the coroutine.
     #[inline(always)]
     pub(crate) const fn priority(self) -> usize {
         (self.0 >> PRIORITY_SHIFT) as usize & (PRIORITIES - 1)
     }
 
-    /// The value with another priority.
+    /// Returns the value with another priority.
     const fn with_priority(self, priority: usize) -> Value {
         Value(self.0 & !PRIORITY_FIELD | (priority as u64) << PRIORITY_SHIFT)
     }
 
-    /// Kind that the spawner gave.
+    /// Returns the kind that the spawner chose.
     pub(crate) const fn kind(self) -> u16 {
         (self.0 >> KIND_SHIFT) as u16
     }
 }
 
-/// The part of the first value that the spawner chooses: kind, priority, and whether the coroutine begins blocked.
+/// The part of the first value that the spawner chooses: kind, priority, and whether the coroutine begins ready or
+/// blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Initial(u64);
 
 impl Initial {
-    /// A coroutine that begins ready. The priority is below [`PRIORITIES`].
+    /// Makes the value of a coroutine that begins ready. The priority must be below [`PRIORITIES`].
     #[inline(always)]
     pub(crate) const fn ready(kind: u16, priority: usize) -> Initial {
         Initial((kind as u64) << KIND_SHIFT | (priority as u64) << PRIORITY_SHIFT)
     }
 
-    /// The same kind and priority for a coroutine that begins blocked. The flag lies where HELD does, so that one
-    /// operation gives both beginnings.
+    /// Makes the coroutine begin blocked. The flag is at the position of HELD, so that one operation computes the first
+    /// value in both cases.
     #[inline(always)]
     pub(crate) const fn blocked(self) -> Initial {
         Initial(self.0 | HELD)
     }
 }
 
-/// Addend that moves a word from one shard to another (wrapping).
+/// Computes the addend that moves a word from one shard to another (wrapping).
 const fn shard_difference(from: usize, to: usize) -> u64 {
     (to as u64).wrapping_sub(from as u64).wrapping_mul(1 << SHARD_SHIFT)
 }
@@ -225,14 +241,14 @@ const fn shard_difference(from: usize, to: usize) -> u64 {
 /// A reason to make a coroutine ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// To be polled.
+    /// The coroutine is polled.
     Wake,
-    /// To be finished without another poll.
+    /// The coroutine is finished without another poll.
     Cancel,
 }
 
 impl Reason {
-    /// The flag that is left in a coroutine that is not blocked.
+    /// Returns the flag that marks a coroutine that is not blocked.
     #[inline(always)]
     const fn mark(self) -> u64 {
         match self {
@@ -246,17 +262,17 @@ impl Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a coroutine that was woken during its poll is still held by this worker"]
 pub(crate) enum AfterPending {
-    /// Blocked: the next waker holds it.
+    /// Blocked: the next waker becomes its holder.
     Blocked,
     /// Woken or cancelled during the poll: ready, and still held by this worker.
     Ready,
 }
 
-/// What the worker that has taken a marked coroutine does with it.
+/// The next step of the worker that has taken a marked coroutine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a taken coroutine is polled, resumed or finished by its worker"]
 pub(crate) enum Taken {
-    /// Poll it: it had been woken while it was held.
+    /// Poll it: it was woken while it was held.
     Poll,
     /// Continue the interrupted poll on its own stack.
     Resume,
@@ -264,42 +280,42 @@ pub(crate) enum Taken {
     Finish,
 }
 
-/// Whether a freed slot can be used again.
+/// Reusability of a freed slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a slot whose generations are used up must never be used again"]
 pub(crate) enum Freed {
-    /// The slot has another generation to give.
+    /// The slot has a further generation.
     Reusable,
-    /// All generations are used up: no cid may ever mean two coroutines.
+    /// All generations are used up: a cid must never identify two coroutines.
     UsedUp,
 }
 
-/// The state word of a slot. Each method that changes it is one transition of the table above.
+/// The state word of a slot. Each method that changes it is one transition of the list above.
 #[repr(transparent)]
 pub(crate) struct Word(AtomicU64);
 
 impl Word {
-    /// A free slot's first word.
+    /// Makes the first word of a free slot.
     pub(crate) fn free(index: u32) -> Word {
         Word(AtomicU64::new(Value::free(index, 1).0))
     }
 
-    /// Reads the word. Relaxed: a hint without the shard's lock, ordered by the lock with it.
+    /// Reads the word. Relaxed: without the shard's lock the value is a hint; with it, the lock orders the read.
     #[inline(always)]
     pub(crate) fn read(&self) -> Value {
         Value(self.0.load(Ordering::Relaxed))
     }
 
-    /// Reads the word under a shard's lock to find out whether the coroutine is linked there. Acquire: a coroutine that
+    /// Reads the word under a shard's lock, to check whether the coroutine is linked there. Acquire: a coroutine that
     /// was stolen into this shard was unlinked under another lock.
     #[inline(always)]
     pub(crate) fn read_for_links(&self) -> Value {
         Value(self.0.load(Ordering::Acquire))
     }
 
-    /// free → ready, or → blocked if `initial` says so. The caller has taken the slot, whose word was `free`, from a
-    /// free list, holds the shard's lock, and has written slot and header. Release: a waker that reads the word sees
-    /// the slot's header pointer.
+    /// Spawns a coroutine: free → ready, or → blocked, by `initial`. The caller has taken the slot, whose word was
+    /// `free`, from a free list, holds the shard's lock, and has written slot and header. Release: a waker that reads
+    /// the word sees the slot's header pointer.
     #[inline(always)]
     pub(crate) fn spawn(&self, free: Value, initial: Initial, shard: usize) -> Value {
         let value = free.spawned(initial, shard);
@@ -307,10 +323,10 @@ impl Word {
         value
     }
 
-    /// blocked → ready. The caller holds the lock of the coroutine's shard and has seen it blocked under that lock,
-    /// which every other transition out of blocked needs too. Gives the value before, whose priority is the last one:
-    /// it may change at any moment. Acquire: sees the header that the spawn or the last poll left. Release: the poll to
-    /// come sees what the waker did before.
+    /// Makes a coroutine ready: blocked → ready. The caller holds the lock of the coroutine's shard and has seen it
+    /// blocked under that lock, which every other transition out of blocked needs too. Returns the old value, whose
+    /// priority is current at this moment but may change at any time. Acquire: sees the header that the spawn or the
+    /// last poll left. Release: the next poll sees everything that the waker did before.
     #[inline(always)]
     pub(crate) fn make_ready(&self, reason: Reason) -> Value {
         let flags = match reason {
@@ -320,16 +336,16 @@ impl Word {
         Value(self.0.fetch_add(flags, Ordering::AcqRel))
     }
 
-    /// blocked → ready in another shard. As [`make_ready`](Self::make_ready); the coroutine is then held and linked
-    /// nowhere, as one that a worker steals, and the caller links it under the lock of `to`. Release also for the
-    /// next holder of that lock, which finds the coroutine unlinked.
+    /// Makes a coroutine ready in another shard: blocked → ready. As [`make_ready`](Self::make_ready). The coroutine is
+    /// then held and not linked, like one that is being stolen, and the caller links it under the lock of `to`. Release
+    /// also for the next holder of that lock, which finds the coroutine unlinked.
     #[inline(always)]
     pub(crate) fn make_ready_elsewhere(&self, from: usize, to: usize) {
         self.0.fetch_add(HELD.wrapping_add(shard_difference(from, to)), Ordering::AcqRel);
     }
 
-    /// Leaves a mark in a coroutine that is not blocked: the next poll, or its end, answers it. Written also when the
-    /// mark is there already, because the write hands the caller's memory to the poll: release, and the poll that
+    /// Marks a coroutine that is not blocked: the next poll, or its end, serves the mark. The word is written even if
+    /// the mark is set already, because the write publishes the caller's memory to the poll: release, and the poll that
     /// clears the mark acquires.
     ///
     /// # Errors
@@ -339,8 +355,8 @@ impl Word {
         self.exchange(seen, Value(seen.0 | reason.mark()), Ordering::Release)
     }
 
-    /// Changes the priority. Relaxed: whoever links next reads the word after, and if the coroutine is linked already
-    /// the caller goes on to move it under the lock.
+    /// Changes the priority. Relaxed: a thread that links the coroutine next reads the word afterwards, and if it is
+    /// linked already the caller moves it under the lock.
     ///
     /// # Errors
     /// The value now, if it is not `seen` any more; nothing was changed.
@@ -349,9 +365,9 @@ impl Word {
         self.exchange(seen, seen.with_priority(priority), Ordering::Relaxed)
     }
 
-    /// ready → running of a coroutine with a mark, by the worker that has unlinked it. A suspended coroutine keeps
-    /// WOKEN: its poll has begun before the wake, so it must be polled again afterwards. Acquire: the poll sees what
-    /// the waker did before.
+    /// Takes a coroutine with a mark: ready → running, by the worker that has unlinked it. A suspended coroutine keeps
+    /// WOKEN: its poll has begun before the wake, so it must be polled again afterwards. Acquire: the poll sees
+    /// everything that the waker did before.
     ///
     /// # Errors
     /// The value now, if it is not `seen` any more; nothing was changed.
@@ -368,17 +384,18 @@ impl Word {
         })
     }
 
-    /// running → blocked, or → ready if a wake or a cancellation came during the poll. One subtraction decides: if
-    /// nothing is left, the next waker is the holder, otherwise this worker still is. Release: the next poll sees what
-    /// this one wrote, if another worker does it.
+    /// Leaves a coroutine after a pending poll: running → blocked, or → ready if a wake or a cancellation came during
+    /// the poll. One subtraction decides: if no flag is left, the next waker becomes the holder, otherwise this worker
+    /// remains it. Release: the next poll sees everything that this one wrote, even on another worker.
     #[inline(always)]
     pub(crate) fn leave_pending(&self) -> AfterPending {
         let before = self.0.fetch_sub(HELD, Ordering::Release);
         if before & (WOKEN | CANCELLED) == 0 { AfterPending::Blocked } else { AfterPending::Ready }
     }
 
-    /// running → suspended, by the coroutine's worker in an interruption of its poll. `false` if the cid is not one
-    /// that is being polled. Release: whoever finds it suspended sees what its poll has done.
+    /// Suspends a coroutine: running → suspended, by its worker in an interruption of its poll. Returns `false` if the
+    /// coroutine of this cid is not being polled. Release: a thread that finds it suspended sees everything that its
+    /// poll has done.
     #[must_use = "a coroutine that is not suspended goes on running"]
     pub(crate) fn suspend(&self, cid: u64) -> bool {
         let suspended = |word: u64| {
@@ -388,22 +405,23 @@ impl Word {
         self.0.fetch_update(Ordering::Release, Ordering::Relaxed, suspended).is_ok()
     }
 
-    /// suspended → ready. The caller holds the lock of its shard and has seen it suspended under that lock; nothing
-    /// else ends a suspension. Gives the value before, as [`make_ready`](Self::make_ready), whose orders it has.
+    /// Resumes a coroutine: suspended → ready. The caller holds the lock of its shard and has seen it suspended under
+    /// that lock; no other transition ends a suspension. Returns the old value, with the memory orders of
+    /// [`make_ready`](Self::make_ready).
     pub(crate) fn resume(&self) -> Value {
         Value(self.0.fetch_add(HELD, Ordering::AcqRel))
     }
 
-    /// Moves a held coroutine to another shard. The caller holds the lock of `from` and has unlinked it. Release:
-    /// whoever finds it in the other shard, and so takes that lock, finds it unlinked.
+    /// Moves a held coroutine to another shard. The caller holds the lock of `from` and has unlinked it. Release: a
+    /// thread that finds it in the other shard, and so takes that lock, finds it unlinked.
     #[inline(always)]
     pub(crate) fn move_to(&self, from: usize, to: usize) {
         self.0.fetch_add(shard_difference(from, to), Ordering::Release);
     }
 
-    /// running → exited, by its worker, which holds its shard's lock: from here on the cid is stale, and every older
-    /// compare-exchange fails. The spawner that takes the slot is ordered by the lock. Release: whoever finds the cid
-    /// stale sees what the coroutine did.
+    /// Ends a coroutine: running → exited, by its worker, which holds its shard's lock: from here on the cid is stale,
+    /// and every older compare-exchange fails. The lock orders the spawner that takes the slot. Release: a thread that
+    /// finds the cid stale sees everything that the coroutine did.
     #[inline(always)]
     pub(crate) fn exit(&self, cid: u64) -> Freed {
         let generation = ((cid >> 32) as u32).wrapping_add(1);
@@ -451,7 +469,7 @@ mod tests {
         assert!(!value.is_of_generation(0x1234_5679_0000_0000));
     }
 
-    /// Each transition as the table has it, one after the other on one word.
+    /// All transitions of the list, one after the other on one word.
     #[cfg(not(loom))]
     #[test]
     fn a_life_goes_through_the_table() {
