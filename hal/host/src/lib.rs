@@ -432,7 +432,7 @@ pub fn set_panic_writer(_writer: fn(&[u8])) {}
 /// Does nothing: the fake machine has no guest interrupt files.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
 
-/// The calling hart's cycle counter: the fake machine's time.
+/// Returns the calling hart's cycle counter, which is the fake machine's time.
 pub fn cycles() -> u64 {
     current().0.state().now
 }

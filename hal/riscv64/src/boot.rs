@@ -226,7 +226,7 @@ static IMAGE_VIRTUAL: ImageVirtual = ImageVirtual(&raw const __image_start);
 /// Physical link address of the image.
 static IMAGE_PHYSICAL: ImageVirtual = ImageVirtual(&raw const __image_physical);
 
-/// 1 if a loader that turned paging on has entered the kernel.
+/// Whether a loader that turned paging on has entered the kernel: 1, else 0.
 // SAFETY: as for `FIRST`.
 #[unsafe(link_section = ".data.loaded")]
 static LOADED: AtomicU32 = AtomicU32::new(0);

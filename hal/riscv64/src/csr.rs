@@ -64,7 +64,7 @@ pub const SIREG: u16 = 0x151;
 pub const STOPEI: u16 = 0x15c;
 /// Address translation.
 pub const SATP: u16 = 0x180;
-/// Cycles.
+/// Cycle counter.
 pub const CYCLE: u16 = 0xc00;
 /// The time.
 pub const TIME: u16 = 0xc01;

@@ -102,7 +102,7 @@ pub fn set_doorbell(hart: usize, window: &Window) {
     DOORBELLS[hart].store(window.address(), Relaxed);
 }
 
-/// The hart's cycle counter.
+/// Returns the hart's cycle counter.
 #[inline(always)]
 pub fn cycles() -> u64 {
     read_csr!(csr::CYCLE)

@@ -49,20 +49,20 @@ pub enum Failure {
     NoMemory,
     /// The root CNode has too few slots for the capabilities.
     NoSlots,
-    /// A loader has put nothing into memory.
+    /// The loader has placed no root task in memory.
     NothingLoaded,
-    /// The root task lies where something else does.
+    /// The root task overlaps other memory in use.
     Overlap {
-        /// Its first byte, and the first behind.
+        /// First byte of the root task, and first byte behind.
         root: (u64, u64),
-        /// The other.
+        /// Name of the other memory.
         what: &'static str,
-        /// The other's first byte, and the first behind.
+        /// First byte of the other memory, and first byte behind.
         place: (u64, u64),
     },
-    /// The root task lies where no memory is that the kernel may use.
+    /// The root task is outside the memory that the kernel may use.
     NotMemory {
-        /// Its first byte, and the first behind.
+        /// First byte of the root task, and first byte behind.
         root: (u64, u64),
     },
 }
@@ -309,7 +309,7 @@ fn kept(description: &Description) -> Vec<(u64, u64), 8> {
     kept
 }
 
-/// Checks that a root task lies in memory, and where nothing else is.
+/// Checks that a root task lies in memory without any other use.
 fn check_place(root: (u64, u64), memory: &[(u64, u64)], taken: &[(&'static str, (u64, u64))]) -> Result<(), Failure> {
     if root.0 >= root.1 {
         return Err(Failure::NothingLoaded);
@@ -401,7 +401,7 @@ impl Objects {
     }
 }
 
-/// Takes memory for the queues of each domain: those of threads, for each hart, and those of handlers.
+/// Allocates the ready queues of each domain: of threads, for each hart, and of handlers.
 fn take_queues(kernel: &Kernel, free: &mut Free, domains: u8) -> Result<(), Failure> {
     const SIZE: u64 = size_of::<PriorityQueues>() as u64;
     let sets = kernel.node_count.get() as u64 + 1;
@@ -512,7 +512,7 @@ pub(crate) fn build(
     Ok(())
 }
 
-/// Sets what the boot words decide and programs see later.
+/// Stores the settings of the boot words that the kernel uses after boot.
 fn configure(kernel: &Kernel, configuration: &Configuration) {
     kernel.turn.set(configuration.slice);
     kernel.error_text.set(configuration.error_text);

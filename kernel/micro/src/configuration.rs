@@ -1,11 +1,11 @@
-//! What the kernel is told before it starts: the boot words.
+//! The configuration of the kernel at boot: the boot words.
 //!
-//! Programs of seL4 have their kernel's configuration compiled in, and one binary of this kernel serves many of them:
-//! it gets the numbers in which such kernels differ as words, `name=value`, from two places. Words that are built in
-//! (`cargo xtask build --kernel micro --words`) come first, because an image of seL4's build system has no command
-//! line; those of the machine's command line come after them, and the last one counts. Every word is checked here,
-//! against [`WORDS`], which the book's chapter lists; a word that is not in the table, or whose value cannot be, keeps
-//! the kernel from starting.
+//! Programs of seL4 have their kernel's configuration compiled in. One binary of this kernel serves programs of many
+//! configurations: it gets their parameters as words, `name=value`, from two sources. Built-in words (`cargo xtask
+//! build --kernel micro --words`) come first, because an image of seL4's build system has no command line; words of the
+//! machine's command line follow, and the last word of a name counts. Every word is checked here against [`WORDS`],
+//! which the book's chapter lists. The kernel does not start with a word that is not in the table, or whose value is
+//! invalid.
 
 use core::fmt;
 
@@ -19,42 +19,42 @@ use heapless::Vec;
 use crate::invocation::NUMBERING;
 use crate::state::Period;
 
-/// The words that are built in.
+/// The built-in words.
 pub const BUILT_IN: &str = match option_env!("COPS_MICRO_WORDS") {
     Some(words) => words,
     None => "",
 };
 
-/// The most entries of the schedule of domains that a word can give.
+/// The largest number of entries of the domain schedule in a word.
 const PERIODS: usize = 32;
 
-/// What the value of a word can be.
+/// The permitted values of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// A number from the first to the second.
+    /// A number from the first to the second, inclusive.
     Number(u64, u64),
     /// One of these.
     OneOf(&'static [&'static str]),
-    /// Entries of the schedule of domains: a domain and for how many ticks.
+    /// Entries of the domain schedule: a domain and a duration in ticks.
     Schedule,
-    /// Anything: the word is for others.
+    /// Any text: another reader interprets the word.
     Anything,
 }
 
 /// A boot word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// Its name, before `=`.
+    /// Name of the word, before `=`.
     pub name: &'static str,
-    /// What can stand behind `=`.
+    /// Permitted values, behind `=`.
     pub values: Values,
-    /// What it is if nobody says it.
+    /// Value without such a word.
     pub default: Default,
     /// seL4's option of the same meaning.
     pub sel4: &'static str,
 }
 
-/// The value of a word that nobody says.
+/// A default value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
     /// This number.
@@ -112,19 +112,19 @@ pub const WORDS: &[Word] = &[
     Word { name: "user-interrupts", values: Values::Anything, default: Default::Text(""), sel4: "" },
 ];
 
-/// Why a word is refused.
+/// The reason why a word is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// No word has this name.
     Unknown,
-    /// The value is none of these.
+    /// The value is not one of these.
     Value(Values),
-    /// The schedule gives a domain its turn that there is not.
+    /// The schedule contains a domain that does not exist.
     Domain {
-        /// How many there are.
+        /// Number of domains.
         domains: u8,
     },
-    /// The kernel was built without what counts.
+    /// The kernel was built without the feature `benchmarks`.
     NotBuilt,
 }
 
@@ -167,33 +167,33 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// Whether errors of invocations come with a text.
+/// The form of invocation errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorText {
-    /// They are numbers only.
+    /// Errors are numbers only.
     Off,
-    /// The text is in the message of the thread that invoked.
+    /// A text is written to the IPC buffer of the invoking thread, too.
     On,
 }
 
-/// What the words say.
+/// The settings of the boot words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Slots of the initial CNode, as a power of two.
+    /// Logarithm of the number of slots of the root CNode.
     pub root_cnode_bits: u8,
-    /// The most untyped capabilities of the initial thread.
+    /// The largest number of untyped capabilities of the root task.
     pub untypeds: usize,
-    /// How many scheduling domains there are.
+    /// Number of scheduling domains.
     pub domains: u8,
-    /// The schedule of domains with which the machine starts; empty if the first domain runs for ever.
+    /// The initial domain schedule; empty if the first domain runs for ever.
     pub schedule: Vec<Period, PERIODS>,
-    /// Milliseconds from one tick to the next.
+    /// Length of a tick in milliseconds.
     pub tick_ms: u64,
-    /// Ticks in the turn of a thread.
+    /// Length of a time slice in ticks.
     pub slice: u16,
-    /// Whether errors come with a text.
+    /// The form of invocation errors.
     pub error_text: ErrorText,
-    /// Which calls for debugging and measuring there are, under which numbers.
+    /// The available calls for debugging and measuring, and their numbers.
     pub calls: Build,
 }
 
@@ -214,10 +214,10 @@ impl core::default::Default for Configuration {
 }
 
 impl Configuration {
-    /// Reads words, which count more the later they come.
+    /// Reads the words of all lines; of two words with one name the later one counts.
     ///
     /// # Errors
-    /// The first word that is refused.
+    /// The first refused word.
     pub fn read<'a>(lines: &[&'a str]) -> Result<Configuration, Refused<'a>> {
         let mut configuration = Configuration::default();
         let mut schedule = "";
@@ -267,7 +267,7 @@ impl Configuration {
     }
 }
 
-/// The entries of a schedule.
+/// Parses the entries of a domain schedule.
 fn periods(text: &str) -> Option<Vec<Period, PERIODS>> {
     let mut periods = Vec::new();
     for entry in text.split(',') {

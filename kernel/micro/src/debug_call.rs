@@ -1,9 +1,9 @@
 //! The system calls for printing, debugging and measuring, under the numbers that the boot words choose.
 //!
 //! **Utilisation.** In kernels with the feature `benchmarks` a hart reads its cycle counter when a thread enters the
-//! kernel and when the kernel is done with that thread, and adds the difference to what the thread and the hart have
-//! used. What follows until the next thread runs counts as that one's. Threads that run virtualised are counted as if
-//! the hart were idle.
+//! kernel and when the kernel has served that entry, and adds the difference to the counters of the thread and of the
+//! hart. The time from then until the next thread runs is counted for the next thread. The time of virtualised threads
+//! is counted as idle time.
 
 use core::cell::Cell;
 
@@ -16,22 +16,22 @@ use crate::kernel::Kernel;
 use crate::message::{receive_buffer, word};
 use crate::{console, cspace};
 
-/// What a hart has counted.
+/// The utilisation counters of a hart.
 pub struct Counters {
-    /// When the counters were started; 0 if they are stopped.
+    /// Time of the start of the counters; 0 if they are stopped.
     start: Cell<u64>,
-    /// How long they ran, once they are stopped.
+    /// Duration of the last count, after it was stopped.
     total: Cell<u64>,
-    /// When something was last added.
+    /// Time of the last addition.
     last: Cell<u64>,
-    /// Counters of threads that are of another epoch are zero.
+    /// Epoch of the counters: a thread's counters of another epoch count as zero.
     epoch: Cell<u64>,
     idle: Used,
     busy: Used,
 }
 
 impl Counters {
-    /// Nothing is counted.
+    /// Makes stopped counters that are zero.
     pub const fn new() -> Counters {
         Counters {
             start: Cell::new(0),
@@ -43,7 +43,7 @@ impl Counters {
         }
     }
 
-    /// The cycles since the last call.
+    /// Returns the cycles since the last call.
     fn lap(&self) -> u64 {
         let now = platform::machine::cycles();
         now.wrapping_sub(self.last.replace(now))
@@ -53,7 +53,7 @@ impl Counters {
         self.start.get() != 0
     }
 
-    /// A thread's own counters, set to zero if they are of another epoch.
+    /// Returns the thread, with its counters reset if they are of another epoch.
     fn of(&self, thread: Option<Ref<Tcb>>) -> Option<Ref<Tcb>> {
         let thread = thread?;
         if thread.used.epoch.replace(self.epoch.get()) != self.epoch.get() {
@@ -72,7 +72,7 @@ impl Counters {
 }
 
 impl Kernel {
-    /// Counts that a thread, or an idle hart, has come into the kernel.
+    /// Counts a kernel entry of a thread or of an idle hart.
     #[inline(always)]
     pub(crate) fn count_entry(&self, thread: Option<Ref<Tcb>>) {
         if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
@@ -85,7 +85,7 @@ impl Kernel {
         }
     }
 
-    /// Counts that the kernel is done with what brought a thread, or an idle hart, into it.
+    /// Counts the time in the kernel at the end of the service of an entry, for a thread or an idle hart.
     #[inline(always)]
     pub(crate) fn count_exit(&self, thread: Option<Ref<Tcb>>) {
         if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
@@ -98,7 +98,7 @@ impl Kernel {
         }
     }
 
-    /// Counts that another thread runs from now on, or none.
+    /// Counts a context switch to a thread, or to idleness.
     #[inline(always)]
     pub(crate) fn count_switch(&self, thread: Option<Ref<Tcb>>) {
         if cfg!(feature = "benchmarks") && self.node().counters.is_running() {
@@ -106,7 +106,7 @@ impl Kernel {
         }
     }
 
-    /// Serves a system call that is not the interface's.
+    /// Serves a system call beyond seL4's eight and this kernel's own.
     #[cold]
     #[inline(never)]
     pub(crate) fn debug_call(&self, thread: Ref<Tcb>, number: u64) {
@@ -123,8 +123,8 @@ impl Kernel {
                 Some(named) => named.affinity.get().into(),
                 None => 0,
             },
-            // Names of threads are for debuggers of other kernels; ours has none to show them. The interrupt to another
-            // core is there for Arm, and there are no caches that a kernel could flush.
+            // Names of threads are for debuggers of other kernels; this kernel ignores them. The interrupt to another
+            // core exists only for Arm, and there are no caches that the kernel could flush.
             DebugCall::DebugNameThread
             | DebugCall::DebugSendIPI
             | DebugCall::BenchmarkFlushCaches
@@ -168,7 +168,7 @@ impl Kernel {
         counters.total.set(platform::machine::cycles().wrapping_sub(counters.start.take()));
     }
 
-    /// Writes the counters of a thread and of this hart into the caller's message, as far as it has a buffer.
+    /// Writes the counters of a thread and of this hart to the caller's IPC buffer, if it has one.
     fn get_utilisation(&self, thread: Ref<Tcb>, address: u64) {
         let (Some(named), Some(words)) =
             (self.node().counters.of(named_thread(thread, address)), receive_buffer(thread))
@@ -197,7 +197,7 @@ impl Kernel {
         put(Counter::TotalEntries, busy.entries.get());
     }
 
-    /// Writes to the console how long the threads have run that could run on this hart.
+    /// Writes to the console the run time of all ready threads of this hart.
     fn print_utilisation(&self) {
         let counters = &self.node().counters;
         let print = |thread: Option<Ref<Tcb>>| {
@@ -212,7 +212,7 @@ impl Kernel {
     }
 }
 
-/// The thread that a capability of another one names.
+/// Returns the thread of a thread capability in `thread`'s capability space.
 fn named_thread(thread: Ref<Tcb>, address: u64) -> Option<Ref<Tcb>> {
     match cspace::lookup(thread, address).ok()?.capability.get() {
         Capability::Thread { tcb } => Some(tcb),

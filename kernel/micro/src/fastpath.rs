@@ -9,7 +9,8 @@
 //!   thread waits to send at the endpoint, and the bound notification has no signals;
 //! * no ready thread of the domain is more important than the other thread, unless that is at least as important as the
 //!   current one;
-//! * the other thread is in the current domain and on this hart, and its address space is cached (SPACE-EPOCH).
+//! * the other thread is on this hart, and its address space is cached (SPACE-EPOCH), which only threads of the current
+//!   domain have.
 //!
 //! All conditions are checked first. Then no step can fail, and the hart continues directly with the other thread. The
 //! effect is exactly that of the slowpath; every other case is left to the slowpath, with no state changed. A fault
@@ -120,8 +121,8 @@ impl Kernel {
         Some(caller)
     }
 
-    /// Whether a thread could run at once if the current one stopped; its address space, which only threads of the
-    /// current domain have noted (SPACE-EPOCH).
+    /// Checks whether a thread could run at once if the current one stopped; returns its address space, which only
+    /// threads of the current domain have in the cache (SPACE-EPOCH).
     #[inline(always)]
     fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<Space> {
         // A running thread has no fault, and this kernel entry has made no scheduling decision yet.

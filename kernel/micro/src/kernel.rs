@@ -13,7 +13,7 @@ use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
 use crate::state::{DeferredFlushes, Domains, Interrupts, Senders};
 
-/// From one epoch of address spaces to the next: domains are smaller.
+/// Step from one epoch of address spaces to the next. Domain numbers are smaller.
 pub const EPOCH: u64 = MAXIMUM_DOMAINS as u64;
 /// Number of ASID pools.
 pub const POOLS: usize = 1 << object::ASID_POOLS_BITS;
@@ -24,8 +24,8 @@ pub struct Kernel {
     /// Index of the hart that holds the lock.
     pub(crate) here: Cell<usize>,
     pub(crate) node_count: Cell<usize>,
-    /// Grows by [`EPOCH`] whenever an address space or a capability to one goes; see [`Kernel::space_of`]. The bits
-    /// below are the current domain.
+    /// Number that grows by [`EPOCH`] whenever an address space or a capability to one is deleted; see
+    /// [`Kernel::space_of`]. The bits below are the current domain.
     pub(crate) space_epoch: Cell<u64>,
     /// Number of handlers that are not asleep.
     pub(crate) handlers_awake: Cell<u32>,
@@ -37,11 +37,11 @@ pub struct Kernel {
     pub(crate) interrupts: Interrupts,
     /// Time units between two ticks.
     pub(crate) tick_length: Cell<u64>,
-    /// Ticks until the next thread of the same priority has its turn.
+    /// Length of a time slice in ticks.
     pub(crate) turn: Cell<u16>,
-    /// Whether errors of invocations come with a text.
+    /// The form of invocation errors.
     pub(crate) error_text: Cell<ErrorText>,
-    /// Which calls for debugging and measuring there are.
+    /// The available calls for debugging and measuring.
     pub(crate) calls: Cell<Build>,
     /// The slot at which the consistency checker begins: the root CNode's.
     pub(crate) root: Cell<Option<Ref<Slot>>>,

@@ -11,7 +11,7 @@ use hal_api::Machine as _;
 use platform::{Claim, Description, InterruptController, Machine};
 use spin::Once;
 
-/// The hart that takes all interrupts, as in seL4: the one that booted.
+/// The hart that takes all interrupts: the hart that booted, as in seL4.
 const HART: usize = 0;
 
 static CONTROLLER: Once<InterruptController> = Once::new();

@@ -61,11 +61,12 @@ impl Links for Handlers {
     }
 }
 
-/// Which queues are not empty, in two levels. A size from which the place of a domain's bitmap is computed quickly.
+/// A bitmap of two levels with the queues that are not empty. Its size is chosen so that the address of a domain's
+/// bitmap is computed quickly.
 #[repr(C, align(64))]
 struct Bitmap {
     levels: [Cell<u64>; PRIORITIES / 64],
-    /// Which words of that are not zero.
+    /// The words of `levels` that are not zero, as bits.
     summary: Cell<u64>,
 }
 
@@ -77,7 +78,7 @@ pub struct Ready<'node, Kind = Threads> {
     kind: PhantomData<fn() -> Kind>,
 }
 
-/// Those of each domain that there is. The queues lie in memory that boot has taken for them.
+/// The ready queues of all domains. The queues lie in memory that boot has allocated.
 pub struct ReadyOfDomains<Kind = Threads> {
     bitmaps: [Bitmap; MAXIMUM_DOMAINS],
     queues: [Cell<Option<Ref<PriorityQueues>>>; MAXIMUM_DOMAINS],
@@ -91,7 +92,7 @@ impl<Kind: Links> Default for ReadyOfDomains<Kind> {
 }
 
 impl<Kind: Links> ReadyOfDomains<Kind> {
-    /// No domain has queues yet.
+    /// Makes a state without queues.
     pub const fn new() -> ReadyOfDomains<Kind> {
         const EMPTY: Cell<u64> = Cell::new(0);
         ReadyOfDomains {
@@ -101,7 +102,7 @@ impl<Kind: Links> ReadyOfDomains<Kind> {
         }
     }
 
-    /// Gives a domain its queues.
+    /// Sets the queues of a domain.
     pub fn set(&self, domain: usize, queues: Ref<PriorityQueues>) {
         self.queues[domain].set(Some(queues));
     }
@@ -111,10 +112,10 @@ impl<Kind: Links> ReadyOfDomains<Kind> {
         &self.bitmaps[usize::from(domain) % MAXIMUM_DOMAINS]
     }
 
-    /// Those of a domain.
+    /// Returns the ready queues of a domain.
     ///
     /// # Panics
-    /// If the kernel was not told of so many.
+    /// If the domain has no queues.
     #[inline(always)]
     pub fn of(&self, domain: u8) -> Ready<'_, Kind> {
         match self.queues[usize::from(domain) % MAXIMUM_DOMAINS].get() {
@@ -123,7 +124,7 @@ impl<Kind: Links> ReadyOfDomains<Kind> {
         }
     }
 
-    /// Whether no thread of a domain is ready at a higher priority.
+    /// Returns whether no thread of a domain with a higher priority is ready.
     #[inline(always)]
     pub fn has_none_above(&self, domain: u8, priority: u8) -> bool {
         let (level, bit) = place(priority);
@@ -131,7 +132,7 @@ impl<Kind: Links> ReadyOfDomains<Kind> {
         bitmap.summary.get() & ((1 << level) - 1) == 0 && bitmap.levels[level].get() & ((1 << bit) - 1) == 0
     }
 
-    /// Those of all domains, by their numbers.
+    /// Returns the ready queues of all domains, by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = Ready<'_, Kind>> {
         (0..).zip(&self.queues).map_while(|(domain, queues)| queues.get().map(|_| self.of(domain)))
     }
@@ -278,7 +279,7 @@ pub struct Node {
     pub linger_until: Cell<u64>,
     /// The proxy thread, whose registers hold the messages of requests.
     pub proxy: Cell<Option<Ref<Tcb>>>,
-    /// What the hart has counted.
+    /// The utilisation counters of the hart.
     pub counters: Counters,
     /// The ready queues, by domain.
     pub ready: ReadyOfDomains,

@@ -204,13 +204,13 @@ impl Kernel {
         }
     }
 
-    /// Notes that another domain is the current one: what threads of others have noted about their address spaces does
-    /// not hold, so that no way that relies on it leads to them.
+    /// Enters the new current domain into the epoch of address spaces: the cached address spaces of threads of other
+    /// domains become invalid, so that the fastpath does not switch to them.
     pub(crate) fn note_domain(&self) {
         self.space_epoch.set(self.space_epoch.get() / EPOCH * EPOCH | u64::from(self.domains.current()));
     }
 
-    /// Makes this the current domain, and this many be known.
+    /// Sets the current domain and the number of domains.
     #[cfg(test)]
     pub(crate) fn force_domain(&self, current: u8, known: u8) {
         self.domains.force(current, known);

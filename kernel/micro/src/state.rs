@@ -33,7 +33,7 @@ pub struct Domains {
 }
 
 impl Period {
-    /// As many ticks as an entry can have.
+    /// The largest duration of an entry in ticks.
     pub const EVER: u64 = (1 << DOMAIN_DURATION_BITS) - 1;
 }
 
@@ -61,7 +61,7 @@ impl Domains {
         self.known.get().into()
     }
 
-    /// Changes that, at boot.
+    /// Sets the number of domains, at boot.
     pub fn set_known(&self, known: u8) {
         self.known.set(known);
     }

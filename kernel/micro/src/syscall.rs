@@ -464,8 +464,8 @@ impl Kernel {
     }
 }
 
-/// Writes the text of an error into the message of the thread that invoked, ended with NUL, where a library of seL4
-/// looks for it.
+/// Writes the text of an error to the IPC buffer of the invoking thread, with a final NUL, at the place where seL4's
+/// library reads it.
 #[cold]
 #[inline(never)]
 fn write_error_text(thread: Ref<Tcb>, place: Ref<Words>, error: InvocationError) {

@@ -316,7 +316,7 @@ impl Drop for Machine {
 
 impl Machine {
     fn new(simulation: &Simulation) -> Machine {
-        // Tests go to other domains by force.
+        // Tests set the domain directly.
         let machine = Machine::told(simulation, &Configuration { domains: 4, ..Configuration::default() });
         machine.kernel.domains.set_known(1);
         machine
@@ -1762,7 +1762,7 @@ fn turns_and_domains_are_as_the_kernel_was_told() {
     let machine = Machine::told(&simulation, &Configuration::read(&[told]).unwrap());
     assert_eq!(machine.kernel.domains.known(), 3);
     let node = machine.kernel.node();
-    // The first thread belongs to the domain that begins.
+    // The first thread belongs to the first domain of the schedule.
     assert_eq!((machine.init.domain.get(), machine.init.time_slice.get()), (1, 3));
     let Capability::CNode { radix, .. } = machine.kernel.root.get().unwrap().capability.get() else {
         panic!("the root is no node")

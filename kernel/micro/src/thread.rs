@@ -374,9 +374,9 @@ impl Kernel {
     /// Returns a thread's address space; the kernel's, in which the thread has no access, if it has none that is alive.
     ///
     /// SPACE-EPOCH: the result is cached in the thread, and valid while the kernel's epoch is unchanged. The epoch
-    /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID is
-    /// assigned or freed. Its low bits are the current domain, and those of the cached epoch the thread's domain, so that a
-    /// thread of another domain has a stale cache: the fastpath needs no other check of domains.
+    /// changes whenever a capability to a mapped page table is deleted, including a thread's own, and whenever an ASID
+    /// is assigned or freed. Its low bits are the current domain, and those of the cached epoch the thread's domain, so
+    /// that a thread of another domain has a stale cache: the fastpath needs no other check of domains.
     #[inline(always)]
     pub(crate) fn space_of(&self, thread: Ref<Tcb>) -> Space {
         match thread.space_in(self.space_epoch.get()) {

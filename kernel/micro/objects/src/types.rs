@@ -392,30 +392,30 @@ pub enum FloatingPointUse {
     Forbidden,
 }
 
-/// What somebody has used of a hart. Times are cycles.
+/// The processor time that a thread, or all threads, have used on a hart. Times are in cycles.
 #[repr(C)]
 #[derive(Default)]
 pub struct Used {
-    /// How long it was scheduled.
+    /// Time while scheduled.
     pub cycles: Cell<u64>,
-    /// How long the kernel worked for it.
+    /// Time in the kernel.
     pub kernel: Cell<u64>,
-    /// How often it was scheduled.
+    /// Number of times that it was scheduled.
     pub schedules: Cell<u64>,
-    /// How often it entered the kernel.
+    /// Number of kernel entries.
     pub entries: Cell<u64>,
-    /// When the counters were last started anew.
+    /// Epoch of the last reset.
     pub epoch: Cell<u64>,
 }
 
 impl Used {
-    /// Nothing.
+    /// Makes counters that are zero.
     pub const fn new() -> Used {
         const NONE: Cell<u64> = Cell::new(0);
         Used { cycles: NONE, kernel: NONE, schedules: NONE, entries: NONE, epoch: NONE }
     }
 
-    /// Begins anew, in the same epoch.
+    /// Resets the counters; the epoch is unchanged.
     pub fn reset(&self) {
         self.cycles.set(0);
         self.kernel.set(0);
@@ -446,7 +446,7 @@ pub struct Tcb {
     pub is_queued: Cell<u8>,
     /// Number of ticks until the next thread of the same priority has its turn.
     pub time_slice: Cell<u16>,
-    /// What it has used of its hart, in kernels that count that.
+    /// The processor time that it has used, in kernels with the feature `benchmarks`.
     pub used: Used,
     /// Flags that users set; bit 0 forbids floating point.
     pub flags: Cell<u64>,
