@@ -455,12 +455,12 @@ pub fn claim_external() -> u32 {
     0
 }
 
-/// The fake machine has no interrupt files.
+/// Does nothing: the fake machine has no interrupt files.
 pub fn read_imsic(_register: u64) -> u64 {
     0
 }
 
-/// The fake machine has no interrupt files.
+/// Does nothing: the fake machine has no interrupt files.
 pub fn write_imsic(_register: u64, _value: u64) {}
 
 /// Does nothing: interprocessor interrupts need no doorbell here.

@@ -277,7 +277,7 @@ struct SingleThreaded<T>(UnsafeCell<T>);
 // SAFETY: each function that accesses the contents states why no other hart runs at that moment.
 unsafe impl<T> Sync for SingleThreaded<T> {}
 
-/// The first Rust code, in the upper half, on the first hart.
+/// Starts the kernel on the first hart: the first Rust code, in the upper half.
 extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! {
     hart::prepare(0, hart_id);
     let (start, end) = image();
@@ -306,7 +306,7 @@ extern "C" fn boot_main(hart_id: u64, device_tree: u64, load_address: u64) -> ! 
     kernel_main(information)
 }
 
-/// The first Rust code on every other hart.
+/// Starts the kernel on every other hart: the first Rust code there.
 extern "C" fn hart_main() -> ! {
     let area = hart::this();
     prepare_hart(area);

@@ -82,14 +82,14 @@ macro_rules! entry {
     ($main:path, $hart_main:path) => {
         #[cfg(target_os = "none")]
         const _: () = {
-            /// Called once by the boot code, on the hart that booted.
+            /// Starts the kernel; called once by the boot code, on the hart that booted.
             #[unsafe(no_mangle)]
             fn kernel_main(boot: &'static $crate::BootInformation) -> ! {
                 let main: fn(&'static $crate::BootInformation) -> ! = $main;
                 main(boot)
             }
 
-            /// Called once by the boot code on every other hart.
+            /// Joins the kernel; called once by the boot code on every other hart.
             #[unsafe(no_mangle)]
             fn kernel_hart_main(hart: usize) -> ! {
                 let main: fn(usize) -> ! = $hart_main;

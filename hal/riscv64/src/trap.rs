@@ -199,7 +199,7 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
     }
 }
 
-/// One visit to user mode; returns the cause of the trap that ended it.
+/// Enters user mode once; returns the cause of the trap.
 #[inline(always)]
 fn visit(context: &mut UserContext) -> u64 {
     let cause;

@@ -450,8 +450,9 @@ impl Kernel {
         }
     }
 
-    /// A preemption point between two steps of a long operation: the operation stops if an interrupt is pending or a
-    /// hart waits for the lock. The check is a few instructions, and each step before it is progress that is not lost.
+    /// Serves as preemption point between two steps of a long operation: the operation stops if an interrupt is pending
+    /// or a hart waits for the lock. The check is a few instructions, and each step before it is progress that is not
+    /// lost.
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }

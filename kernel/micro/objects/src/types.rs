@@ -74,8 +74,8 @@ impl Slot {
         self.flags.set(self.flags.get() | Slot::FIRST_BADGED);
     }
 
-    /// For a zombie: the number of its object's slots that are still to be emptied. Slots from this index on are empty,
-    /// except for this slot itself if it is among them.
+    /// Returns, for a zombie, the number of its object's slots that are still to be emptied. Slots from this index on
+    /// are empty, except for this slot itself if it is among them.
     #[inline(always)]
     pub fn left(&self) -> u64 {
         self.flags.get() >> Slot::LEFT_SHIFT

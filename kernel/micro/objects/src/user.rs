@@ -18,14 +18,14 @@ impl Tcb {
         self.word(offset_of!(UserContext, pc) / 8)
     }
 
-    /// Register x`NUMBER`, 1 to 31.
+    /// Returns register x`NUMBER`, 1 to 31.
     #[inline(always)]
     pub fn register<const NUMBER: usize>(&self) -> &Cell<u64> {
         const { assert!(NUMBER >= 1 && NUMBER <= 31) };
         self.word(offset_of!(UserContext, x) / 8 + NUMBER - 1)
     }
 
-    /// Register x`number`.
+    /// Returns register x`number`.
     ///
     /// # Panics
     /// If the number is 0 or greater than 31.
