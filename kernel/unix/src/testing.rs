@@ -21,7 +21,7 @@ use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
 use abi_unix::types::TimeSpec;
-use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
+use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
 use hal_api::{Machine as _, Trap, UserContext};
@@ -29,6 +29,7 @@ use hal_host::Simulation;
 use platform::Machine;
 
 use crate::Parts;
+use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
 use crate::process::{self, Ending, Process, program};
 use crate::scheduling::executor;
@@ -47,6 +48,11 @@ const OF_A_WORKER: usize = LENGTH / 2 / 16;
 pub(crate) const HANDLER: usize = CODE as usize + 0x800;
 /// Path of the one program, which every process runs.
 pub(crate) const PATH: &[u8] = b"/bin/test\0";
+
+/// Number of records of the trace, which is on in every test.
+const TRACED: &str = "500";
+/// Memory of the first process for the tests: that process alone may look at everything.
+pub(crate) const OF_THE_FIRST: usize = OF_WORKERS;
 
 /// The register that names the closure of a worker: `tp`.
 const IDENTITY: usize = 4;
@@ -164,6 +170,7 @@ impl RunningMachine {
         archive.file(b"bin/test", 0o755, &common::program(PATH, LENGTH)).expect("there is memory");
         let initial_files: &'static [u8] = archive.finish().leak();
         let platform = platform::prepare(&common::BOOT).expect("a machine");
+        trace::start(Some(TRACED), 1);
         crate::prepare(platform, Parts { scheduler: Table::native(), image: &[0; 4096], initial_files })
             .expect("the kernel starts");
         crate::random::seed_for_tests();
@@ -270,6 +277,10 @@ fn first(program: &mut Program) {
                 Ok(_) => {}
                 Err(error) => break assert_eq!(error, Errno::ECHILD),
             }
+        }
+        // Orphans are not waited for.
+        while counters::read(Counter::Processes) > 1 {
+            program.sleep_ns(1_000_000);
         }
         program.room.start = DATA + 64;
         lock(&program.world).is_over = true;

@@ -205,3 +205,113 @@ pub(crate) fn on_timer() {
     PROGRAMMED[hart].store(next, Ordering::Relaxed);
     Machine::set_timer(next);
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::testing::{run, simulation};
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn rings(bells: &[Arc<Bell>]) -> Vec<usize> {
+        bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect()
+    }
+
+    #[test]
+    fn ticks_are_never_earlier_than_their_nanoseconds() {
+        run(|_| {
+            let tick = 1_000_000_000 / ticks_per_second();
+            for ns in [0, 1, tick - 1, tick, tick + 1, 12_345_678_901, 1 << 60] {
+                let ticks = ticks_at_ns(ns);
+                assert!(ns_at_ticks(ticks) >= ns && ns_at_ticks(ticks) < ns + tick, "{ns}");
+            }
+            let before = now_ns();
+            simulation().advance(10);
+            assert_eq!(now_ns(), before + 10 * tick);
+        });
+    }
+
+    /// More deadlines than one interrupt handles are all met, those that were removed are not, and none comes early.
+    #[test]
+    fn every_deadline_wakes_its_waker_once() {
+        run(|program| {
+            let bells: Vec<_> = (0..5 * DUE_AT_A_TIME).map(|_| Arc::new(Bell::default())).collect();
+            let now = Machine::now();
+            let alarms: Vec<_> = bells
+                .iter()
+                .enumerate()
+                .map(|(index, bell)| {
+                    let at = now + ticks_at_ns(if index % 3 == 0 { 50_000_000 } else { 5_000_000 });
+                    set(at, &Waker::from(bell.clone())).unwrap()
+                })
+                .collect();
+            for (index, &alarm) in alarms.iter().enumerate() {
+                if index % 4 == 1 {
+                    clear(alarm);
+                }
+            }
+            let expected = |index: usize, late: bool| usize::from(index % 4 != 1 && (late || index % 3 != 0));
+            program.sleep_ns(4_000_000);
+            assert!(rings(&bells).iter().all(|&rings| rings == 0), "early");
+            program.sleep_ns(4_000_000);
+            let all = |late| (0..bells.len()).map(|index| expected(index, late)).collect::<Vec<_>>();
+            assert_eq!(rings(&bells), all(false));
+            program.sleep_ns(60_000_000);
+            assert_eq!(rings(&bells), all(true));
+            // Those that have passed are gone already.
+            alarms.into_iter().for_each(clear);
+        });
+    }
+
+    #[test]
+    fn a_reserved_deadline_needs_no_memory_and_is_met() {
+        run(|program| {
+            let bell = Arc::new(Bell::default());
+            let reserved = Reservation::new().unwrap();
+            let waker = Waker::from(bell.clone());
+            let alarm = reserved.set(Machine::now() + ticks_at_ns(1_000_000), &waker);
+            clear(alarm);
+            reserved.set(Machine::now() + ticks_at_ns(2_000_000), &waker);
+            program.sleep_ns(1_500_000);
+            assert_eq!(bell.0.load(Ordering::Relaxed), 0);
+            program.sleep_ns(1_500_000);
+            assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    /// The timer is set for the earliest of what is waited for.
+    #[test]
+    fn the_timer_is_set_for_the_earliest() {
+        run(|_| {
+            let hart = Machine::hart();
+            let programmed = || simulation().deadline(hart).unwrap();
+            let bell = Waker::from(Arc::new(Bell::default()));
+            let now = Machine::now();
+            let before = programmed();
+            let late = set(before + 500, &bell).unwrap();
+            assert_eq!(programmed(), before, "something else comes first");
+            let early = set(now + 50, &bell).unwrap();
+            assert_eq!(programmed(), now + 50);
+            clear(early);
+            clear(late);
+            extend_slice();
+            assert!(!slice_has_ended());
+            simulation().advance(ticks_at_ns(GRACE_NS));
+            assert!(slice_has_ended());
+            stop_slice();
+            assert!(!slice_has_ended(), "none runs");
+            start_slice();
+        });
+    }
+}

@@ -554,7 +554,7 @@ mod tests {
         let mut inside = [0usize; PIPES];
         let mut open: std::collections::BTreeMap<u64, usize> = Default::default();
         let place = program.place(8);
-        let mut take =
+        let take =
             |program: &mut Program, inside: &mut [usize; PIPES], open: &mut std::collections::BTreeMap<u64, usize>| {
                 for done in program.completions() {
                     let pipe = open.remove(&done.token).expect("each call completes once");

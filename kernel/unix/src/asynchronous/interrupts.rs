@@ -775,3 +775,226 @@ fn end_pages(receiver: &Receiver) {
         unmap_where(&worker, |right| is_its(right) && (right.is_revoked() || right.epoch != epoch));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{DATA, HANDLER, Program, run, run_to_its_end};
+
+    fn receiver(program: &mut Program, identity: usize) -> usize {
+        program.call(SystemCall::InterruptReceiver, [identity]).unwrap()
+    }
+
+    /// A right of the caller's own to a receiver of its own.
+    fn own_right(program: &mut Program, receiver: usize) -> usize {
+        program.call(SystemCall::InterruptGrant, [receiver, 0]).unwrap()
+    }
+
+    fn send(program: &mut Program, right: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::InterruptSend, [right])
+    }
+
+    #[test]
+    fn the_handler_is_shown_who_has_sent_and_the_program_goes_on_as_before() {
+        run(|program| {
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let (three, five) = (receiver(program, 3), receiver(program, 5));
+            let rights = (own_right(program, three), own_right(program, five));
+            assert_eq!(send(program, rights.0), Ok(0));
+            assert_eq!(program.handled(), [1 << 3]);
+            // The result of a call that was interrupted at its end is still its own.
+            send(program, rights.1).unwrap();
+            let own = program.id as usize;
+            assert_eq!(program.call(SystemCall::GetProcess, []), Ok(own));
+            assert_eq!(program.handled(), [1 << 3, 1 << 5]);
+        });
+    }
+
+    #[test]
+    fn several_interrupts_before_the_handler_are_one() {
+        run(|program| {
+            let receivers = (receiver(program, 1), receiver(program, 62));
+            let rights = (own_right(program, receivers.0), own_right(program, receivers.1));
+            for right in [rights.0, rights.1, rights.0] {
+                send(program, right).unwrap();
+            }
+            assert_eq!(program.handled(), [], "there is no handler");
+            // What came before the handler was set is there for it.
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            assert_eq!(program.handled(), [1 << 1 | 1 << 62]);
+        });
+    }
+
+    #[test]
+    fn an_interrupt_wakes_a_worker_that_sleeps() {
+        run(|program| {
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let receiver = receiver(program, 7);
+            let right = own_right(program, receiver);
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    send(program, right).unwrap();
+                })
+                .unwrap();
+            let posted = program.process().posted() as usize;
+            assert_eq!(program.call(SystemCall::WorkerWait, [posted, usize::MAX]), Ok(0));
+            assert_eq!(program.handled(), [1 << 7]);
+        });
+    }
+
+    /// Rights are granted to a process, fetched by it, and end with a revocation, with their receiver, or with their
+    /// epoch; never is there one that was not granted.
+    #[test]
+    fn another_process_sends_as_long_as_it_may() {
+        run(|program| {
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let receiver = receiver(program, 4);
+            let own = program.id as usize;
+            let word = program.place(8);
+            let child = program.spawn(move |program| {
+                assert_eq!(program.call(SystemCall::InterruptOpen, [own, 4]), Err(Errno::EPERM), "not granted yet");
+                program.sleep_ns(2_000_000);
+                let right = program.call(SystemCall::InterruptOpen, [own, 4]).unwrap();
+                assert_eq!(program.call(SystemCall::InterruptOpen, [own, 5]), Err(Errno::EPERM));
+                assert_eq!(program.call(SystemCall::InterruptRevoke, [right]), Err(Errno::EPERM));
+                assert_eq!(send(program, right), Ok(0));
+                program.sleep_ns(4_000_000);
+                assert_eq!(send(program, right), Err(Errno::EPERM), "all were revoked");
+                assert_eq!(program.call(SystemCall::InterruptOpen, [own, 4]), Err(Errno::EPERM));
+                program.sleep_ns(4_000_000);
+                let again = program.call(SystemCall::InterruptOpen, [own, 4]).unwrap();
+                assert_eq!(send(program, again), Ok(0));
+                program.sleep_ns(4_000_000);
+                assert_eq!(send(program, again), Err(Errno::EPIPE), "the receiver is closed");
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Ok(0));
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, 99_999]), Err(Errno::ESRCH));
+            program.sleep_ns(3_000_000);
+            assert_eq!(program.handled(), [1 << 4]);
+            assert_eq!(program.call(SystemCall::InterruptRevoke, [receiver]), Ok(0));
+            program.sleep_ns(4_000_000);
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Ok(0));
+            program.sleep_ns(4_000_000);
+            assert_eq!(program.handled(), [1 << 4, 1 << 4]);
+            program.close(receiver).unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let _ = word;
+        });
+    }
+
+    #[test]
+    fn one_right_is_revoked_without_the_others() {
+        run(|program| {
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let receiver = receiver(program, 9);
+            let (first, second) = (own_right(program, receiver), own_right(program, receiver));
+            let copy = program.call(SystemCall::Duplicate, [first]).unwrap();
+            assert_eq!(program.call(SystemCall::InterruptRevoke, [first]), Ok(0));
+            assert_eq!((send(program, first), send(program, copy)), (Err(Errno::EPERM), Err(Errno::EPERM)));
+            assert_eq!(send(program, second), Ok(0));
+            assert_eq!(program.handled(), [1 << 9]);
+            // Only a right sends, and only a receiver grants.
+            assert_eq!(send(program, receiver), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::InterruptGrant, [second, 0]), Err(Errno::EINVAL));
+            assert_eq!(send(program, 77), Err(Errno::EBADF));
+        });
+    }
+
+    #[test]
+    fn identities_are_unique_in_a_process_while_their_receiver_is_open() {
+        run(|program| {
+            for identity in [0, LARGEST_IDENTITY + 1, usize::MAX] {
+                let refused = program.call(SystemCall::InterruptReceiver, [identity]);
+                assert_eq!(refused, Err(Errno::EINVAL));
+            }
+            let first = receiver(program, 6);
+            assert_eq!(program.call(SystemCall::InterruptReceiver, [6]), Err(Errno::EBUSY));
+            program.close(first).unwrap();
+            receiver(program, 6);
+        });
+    }
+
+    /// A receiver keeps so many rights for others, and makes room when they have gone.
+    #[test]
+    fn the_rights_that_wait_to_be_fetched_are_limited() {
+        run(|program| {
+            let receiver = receiver(program, 2);
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            for _ in 0..MAXIMUM_GRANTS {
+                assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Ok(0));
+            }
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Err(Errno::ENOSPC));
+            program.call(SystemCall::InterruptRevoke, [receiver]).unwrap();
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(program.call(SystemCall::InterruptGrant, [receiver, child]), Err(Errno::ESRCH));
+        });
+    }
+
+    #[test]
+    fn a_return_or_a_departure_needs_a_handler() {
+        run(|program| {
+            assert_eq!(program.call(SystemCall::InterruptReturn, []), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::InterruptLeave, []), Err(Errno::EINVAL));
+            for bad in [HANDLER + 1, usize::MAX - 1] {
+                assert_eq!(program.call(SystemCall::InterruptHandler, [bad]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::InterruptHandler, [0]), Ok(0));
+        });
+    }
+
+    /// The frame keeps what the handler must give back, and a handler that has left may be entered again.
+    #[test]
+    fn frames_bring_the_program_back() {
+        run(|program| {
+            let process = program.process();
+            let line = Line::default();
+            line.set_handler(HANDLER);
+            let stack = DATA as u64 + 0x2008;
+            let mut context = UserContext::new(0x1_0040, stack);
+            context.set_register(17, 99);
+            line.set_pending();
+            line.deliver(&process, &mut context);
+            assert_eq!((context.pc, context.stack() % 16, line.is_pending()), (HANDLER as u64, 0, false));
+            assert!(context.stack() + 32 <= stack);
+            // Not entered a second time while it runs.
+            let inside = context.clone();
+            line.set_pending();
+            line.deliver(&process, &mut context);
+            assert_eq!((context.pc, context.stack(), line.is_pending()), (inside.pc, inside.stack(), true));
+            assert_eq!(line.leave_handler(), Ok(0));
+            assert_eq!(line.leave_handler(), Err(Errno::EINVAL));
+            line.deliver(&process, &mut context);
+            assert!(context.stack() < inside.stack(), "on top of the other");
+            // Both return, the inner one first.
+            line.return_to_interrupted(&process, &mut context).unwrap();
+            assert_eq!((context.pc, context.stack()), (inside.pc, inside.stack()));
+            line.return_to_interrupted(&process, &mut context).unwrap();
+            assert_eq!((context.pc, context.stack(), context.register(17)), (0x1_0040, stack, 99));
+            assert_eq!(line.return_to_interrupted(&process, &mut context), Err(Errno::EINVAL));
+            // Inside of the scheduler's image it waits.
+            context.pc = process.shared.image_address() as u64;
+            line.set_pending();
+            line.deliver(&process, &mut context);
+            assert!(line.is_pending());
+        });
+    }
+
+    #[test]
+    fn a_handler_without_a_stack_ends_the_process() {
+        let ending = run_to_its_end(|program| {
+            let process = program.process();
+            let line = Line::default();
+            line.set_handler(HANDLER);
+            line.set_pending();
+            line.deliver(&process, &mut UserContext::new(0x1_0040, 0x1000));
+            program.call(SystemCall::GetProcess, []).unwrap();
+        });
+        assert_eq!(ending, Ending::Killed(abi_unix::types::signal::SEGV as u8));
+    }
+}

@@ -230,3 +230,53 @@ pub(crate) fn admitted<T>(work: T) -> Pin<Box<T>> {
     const { assert!(size_of::<T>() <= memory::heap::LARGEST_CLASS) };
     Box::pin(work)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{DATA, run};
+
+    /// Registers and requests are read alike, and each accessor takes what C would of them.
+    #[test]
+    fn arguments_are_the_same_in_registers_and_requests() {
+        run(|program| {
+            let worker = program.process().worker(0).unwrap();
+            let words = [1u64 << 32 | 3, u64::MAX, 1 << 31, DATA as u64, 100, 1 << 62];
+            let mut context = UserContext::new(0, 0);
+            for (index, word) in words.into_iter().enumerate() {
+                context.set_register(10 + index, word);
+            }
+            let direct = Call::new(&worker, SystemCall::Read, Source::Registers(&mut context));
+            let request = Call::new(&worker, SystemCall::Read, Source::Request(&words));
+            for call in [&direct, &request] {
+                assert_eq!(core::array::from_fn(|index| call.word(index) as u64), words);
+                assert_eq!((call.unsigned(0), call.signed(1), call.unsigned(2)), (3, -1, 1 << 31));
+                assert_eq!((call.descriptor(0), call.descriptor(1)), (Ok(3), Err(Errno::EBADF)));
+                assert_eq!(call.descriptor(2), Err(Errno::EBADF), "negative as a C int");
+                assert_eq!(call.offset(1), Err(Errno::EINVAL));
+                assert_eq!(call.offset(2), Ok(1 << 31));
+                let buffer = call.buffer(3).unwrap();
+                assert_eq!((buffer.address(), buffer.len()), (DATA, 100));
+                assert!(call.buffer(1).is_err());
+                assert_eq!(call.file(0).err(), Some(Errno::EBADF));
+            }
+            assert!(!direct.is_from_ring() && request.is_from_ring());
+            assert_eq!(request.registers().err(), Some(Errno::EOPNOTSUPP));
+            assert_eq!(direct.registers().map(|context| context.register(13)), Ok(DATA as u64));
+        });
+    }
+
+    #[test]
+    fn a_signal_mask_has_one_size_and_is_read() {
+        run(|program| {
+            let worker = program.process().worker(0).unwrap();
+            let mask = program.place(8) as u64;
+            let check = |address: u64, size: u64| {
+                Call::new(&worker, SystemCall::Poll, Source::Request(&[0, 0, 0, address, size, 0])).check_signal_mask(3)
+            };
+            assert_eq!((check(0, 99), check(mask, 8)), (Ok(()), Ok(())));
+            assert_eq!((check(mask, 4), check(mask, 16)), (Err(Errno::EINVAL), Err(Errno::EINVAL)));
+            assert_eq!(check(0x1000, 8), Err(Errno::EFAULT));
+        });
+    }
+}

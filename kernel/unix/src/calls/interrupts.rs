@@ -69,3 +69,50 @@ pub(super) fn revoke(call: Call<'_>) -> Decoding {
     }
     Ok(0.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::clone;
+
+    use super::*;
+    use crate::testing::{HANDLER, run};
+
+    /// A thread has no word in the process page, so it can neither handle nor receive; it can send.
+    #[test]
+    fn threads_send_and_do_not_receive() {
+        run(|program| {
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let receiver = program.call(SystemCall::InterruptReceiver, [3]).unwrap();
+            let right = program.call(SystemCall::InterruptGrant, [receiver, 0]).unwrap();
+            let identity = program.identity_for(move |program| {
+                assert_eq!(program.call(SystemCall::InterruptHandler, [HANDLER]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::InterruptReceiver, [4]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::InterruptSend, [right]), Ok(0));
+            });
+            let flags = (clone::SHARED | clone::SETTLS) as usize;
+            program.call(SystemCall::Clone, [flags, 0x3_0000, 0, identity, 0]).unwrap();
+            program.sleep_ns(1_000_000);
+            program.call(SystemCall::GetProcess, []).unwrap();
+            assert_eq!(program.handled(), [1 << 3]);
+        });
+    }
+
+    /// A sender's page is the kernel's: a program cannot unmap, protect or map over it, and it comes with a right.
+    #[test]
+    fn a_page_to_send_with_stays_where_it_is() {
+        run(|program| {
+            let receiver = program.call(SystemCall::InterruptReceiver, [3]).unwrap();
+            let right = program.call(SystemCall::InterruptGrant, [receiver, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::InterruptPage, [receiver]), Err(Errno::EINVAL));
+            let word = program.call(SystemCall::InterruptPage, [right]).unwrap();
+            let (page, value) = (word & !0xfff, word & 0xfff);
+            assert!(value > 0 && value < 64, "{value}");
+            assert_eq!(program.call(SystemCall::InterruptPage, [right]), Ok(word), "one page for a right");
+            assert_eq!(program.call(SystemCall::Unmap, [page, 4096]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Protect, [page, 4096, 3]), Err(Errno::EINVAL));
+            let fixed = [page, 4096, 3, 0x32, usize::MAX, 0];
+            assert_eq!(program.call(SystemCall::Map, fixed), Err(Errno::EINVAL));
+        });
+    }
+}

@@ -68,3 +68,48 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
     };
     Ok(Operation::PollFiles(kept(epoll::PollFiles::read(process, call.address(0), count, limit)?)).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{DATA, run};
+
+    #[test]
+    fn flags_are_checked_and_close_on_execute_is_kept() {
+        run(|program| {
+            for flags in [2, 1 << 12, 1 << 31] {
+                assert_eq!(program.call(SystemCall::EventCounter, [0, flags]), Err(Errno::EINVAL), "{flags:#x}");
+                assert_eq!(program.call(SystemCall::EpollCreate, [flags]), Err(Errno::EINVAL));
+            }
+            let close = types::open::CLOEXEC as usize;
+            let counter = program.call(SystemCall::EventCounter, [5, close]).unwrap();
+            let epoll = program.call(SystemCall::EpollCreate, [close]).unwrap();
+            for file in [counter, epoll] {
+                assert_eq!(program.call(SystemCall::FileControl, [file, 1, 0]), Ok(1));
+            }
+            // Only the lower half of the initial value counts.
+            let wide = program.call(SystemCall::EventCounter, [7 << 32 | 9, 0]).unwrap();
+            assert_eq!(program.read_from(wide, 8), Ok(9u64.to_le_bytes().to_vec()));
+        });
+    }
+
+    #[test]
+    fn counts_masks_and_times_that_make_no_sense_are_refused() {
+        run(|program| {
+            let epoll = program.call(SystemCall::EpollCreate, [0]).unwrap();
+            for count in [0, u32::MAX as usize, 1 << 30] {
+                assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, count, 0, 0, 0]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, DATA, 4]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, 0x1000, 8]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, DATA, 8]), Ok(0));
+            let negative = program.store(&[u64::MAX, 0].map(u64::to_le_bytes).concat());
+            assert_eq!(program.call(SystemCall::Poll, [DATA, 0, negative, 0, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Poll, [DATA, 0, 0x1000, 0, 0]), Err(Errno::EFAULT));
+            let ms = program.store(&types::TimeSpec::from_ns(1_000_000).to_bytes());
+            assert_eq!(program.call(SystemCall::Poll, [DATA, 0, ms, 0, 0]), Ok(0), "a list of nothing is a sleep");
+        });
+    }
+}

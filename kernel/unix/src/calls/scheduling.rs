@@ -42,3 +42,80 @@ pub(super) fn write_trace(call: Call<'_>) -> Decoding {
 pub(super) fn snapshot(call: Call<'_>) -> Decoding {
     snapshot::take(call.process(), call.unsigned(0), call.unsigned(1), call.buffer(2)?).map(Into::into)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::{Scheduling, scheduling as attribute, system_scheduling};
+    use abi_unix::{Errno, SystemCall};
+
+    use crate::testing::{Program, run};
+
+    fn described(program: &mut Program, id: usize) -> Scheduling {
+        let place = program.place(80);
+        assert_eq!(program.call(SystemCall::GetScheduling, [id, place, 80]), Ok(80));
+        Scheduling::from_words(core::array::from_fn(|index| program.read_u64(place + 8 * index)))
+    }
+
+    fn change(program: &mut Program, id: usize, attribute: u32, value: usize, period: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::SetScheduling, [id, attribute as usize, value, period])
+    }
+
+    #[test]
+    fn a_process_makes_itself_and_those_below_it_less_important_only() {
+        run(|program| {
+            assert_eq!(change(program, 0, attribute::CEILING, 10, 0), Ok(0));
+            assert_eq!(described(program, 0).ceiling, 10);
+            assert_eq!(change(program, 0, attribute::CEILING, 9, 0), Err(Errno::EPERM));
+            assert_eq!(change(program, 0, attribute::CEILING, 64, 0), Err(Errno::EINVAL));
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            assert_eq!(described(program, child).ceiling, 10, "not above its parent");
+            assert_eq!(change(program, child, attribute::CEILING, 20, 0), Ok(0));
+            assert_eq!(change(program, child, attribute::CEILING, 10, 0), Ok(0), "as important as the parent");
+            assert_eq!(change(program, child, attribute::CEILING, 9, 0), Err(Errno::EPERM));
+            assert_eq!(change(program, 1, attribute::CEILING, 20, 0), Err(Errno::EPERM));
+            assert_eq!(change(program, 99_999, attribute::CEILING, 20, 0), Err(Errno::ESRCH));
+            assert_eq!(change(program, 0, 77, 0, 0), Err(Errno::EINVAL));
+            program.call(SystemCall::Kill, [child, 9]).unwrap();
+        });
+    }
+
+    /// A process with a budget has that much of each period while another one wants the hart.
+    #[test]
+    fn a_budget_is_the_share_that_a_process_has() {
+        run(|program| {
+            let busy = |program: &mut Program| loop {
+                crate::testing::simulation().advance(500);
+                program.call(SystemCall::GetProcess, []).unwrap();
+            };
+            let limited = program.spawn(busy).unwrap();
+            let other = program.spawn(busy).unwrap();
+            let (budget, period) = (10_000_000, 100_000_000);
+            assert_eq!(change(program, limited, attribute::BUDGET, budget, period), Ok(0));
+            program.sleep_ns(1_000_000_000);
+            let used = described(program, limited).cpu_ns;
+            // Ten periods; it is charged when it has run.
+            assert!((90_000_000..130_000_000).contains(&used), "{used}");
+            assert!(described(program, limited).exhausted >= 9);
+            assert!(described(program, other).cpu_ns > 800_000_000);
+            for child in [limited, other] {
+                program.call(SystemCall::Kill, [child, 9]).unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 9)));
+            }
+        });
+    }
+
+    #[test]
+    fn descriptions_are_cut_off_and_the_system_is_not_everybody_s() {
+        run(|program| {
+            let place = program.store(&[0xaa; 24]);
+            assert_eq!(program.call(SystemCall::GetScheduling, [0, place, 12]), Ok(80));
+            assert_eq!(program.read(place + 12, 12), [0xaa; 12]);
+            assert_eq!(program.call(SystemCall::GetScheduling, [99_999, place, 12]), Err(Errno::ESRCH));
+            assert_eq!(program.call(SystemCall::GetScheduling, [0, 0x1000, 12]), Err(Errno::EFAULT));
+            let bound = system_scheduling::STARVATION_BOUND as usize;
+            let set = program.call(SystemCall::SetSystemScheduling, [bound, 1_000_000_000]);
+            assert_eq!(set, Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::TraceRead, [place, 24]), Err(Errno::EPERM));
+        });
+    }
+}

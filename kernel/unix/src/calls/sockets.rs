@@ -146,6 +146,9 @@ fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<Soc
 
 #[cfg(test)]
 mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::message;
+
     use super::*;
     use crate::testing::run;
 
@@ -165,6 +168,36 @@ mod tests {
             let other = program.store(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             assert_eq!(address_in(&process, other, 16), Err(Errno::EAFNOSUPPORT));
             assert_eq!(address_in(&process, 0x1000, 16), Err(Errno::EFAULT));
+        });
+    }
+
+    /// Within the machine: a connection, bytes both ways, and its end.
+    #[test]
+    fn a_connection_within_the_machine_carries_bytes_both_ways() {
+        run(|program| {
+            let listener = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            let address = program.store(&SocketAddress { address: [127, 0, 0, 1], port: 4711 }.to_bytes());
+            assert_eq!(program.call(SystemCall::Bind, [listener, address, 16]), Ok(0));
+            assert_eq!(program.call(SystemCall::Listen, [listener, 4]), Ok(0));
+            program
+                .add_worker(move |program| {
+                    let client = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+                    assert_eq!(program.call(SystemCall::Connect, [client, address, 16]), Ok(0));
+                    assert_eq!(program.write_to(client, b"question"), Ok(8));
+                    assert_eq!(program.read_from(client, 100), Ok(b"answer".to_vec()));
+                    assert_eq!(program.read_from(client, 100), Ok(vec![]));
+                    program.close(client).unwrap();
+                })
+                .unwrap();
+            let server = program.call(SystemCall::Accept, [listener, 0, 0]).unwrap();
+            assert_eq!(program.read_from(server, 100), Ok(b"question".to_vec()));
+            let place = program.place(8);
+            let do_not_wait = [server, place, 8, message::DONTWAIT as usize, 0, 0];
+            assert_eq!(program.call(SystemCall::ReceiveFrom, do_not_wait), Err(Errno::EAGAIN));
+            assert_eq!(program.write_to(server, b"answer"), Ok(6));
+            assert_eq!(program.call(SystemCall::Shutdown, [server, 1]), Ok(0));
+            assert_eq!(program.read_from(server, 100), Ok(vec![]), "the other end is closed");
+            assert_eq!(program.write_to(server, b"x"), Err(Errno::EPIPE));
         });
     }
 }

@@ -37,3 +37,37 @@ pub(super) fn log(call: Call<'_>) -> Decoding {
     report::line(process, format_args!("{}", line.escape_ascii()));
     Ok(line.len().into())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::{Errno, SystemCall};
+
+    use super::*;
+    use crate::testing::{run, simulation};
+
+    #[test]
+    fn the_system_has_a_name_and_tells_it_where_it_can() {
+        run(|program| {
+            let place = program.place(400);
+            assert_eq!(program.call(SystemCall::SystemName, [place]), Ok(0));
+            assert_eq!(program.read(place, crate::system_name().len()), crate::system_name());
+            assert_eq!(program.call(SystemCall::SystemName, [0x1000]), Err(Errno::EFAULT));
+        });
+    }
+
+    /// A line of a process cannot look like one of the kernel's, and is cut off.
+    #[test]
+    fn lines_are_escaped_cut_off_and_written_by_those_who_may() {
+        run(|program| {
+            let text = program.store(b"two\nlines\x1b");
+            let may = authority::permit(&program.process(), Act::Log).is_ok();
+            let result = program.call(SystemCall::Log, [text, 10]);
+            assert_eq!(result, if may { Ok(10) } else { Err(Errno::EPERM) });
+            assert_eq!(simulation().output().contains("two\\nlines\\x1b"), may);
+            let place = program.place(16);
+            let counters = program.call(SystemCall::Counters, [place, 16]);
+            let may = authority::permit(&program.process(), Act::Count).is_ok();
+            assert_eq!(counters, if may { Ok(Counter::ALL.len()) } else { Err(Errno::EPERM) });
+        });
+    }
+}

@@ -112,3 +112,154 @@ pub(super) fn choose_kernel_side(call: Call<'_>) -> Decoding {
     process.kernel_side.choose(process, side)?;
     Ok(if side == Side::Coroutines { 0.into() } else { Pause::MoveToThread.into() })
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::TimeSpec;
+    use abi_unix::types::futex as operation;
+    use abi_unix::{Errno, SystemCall};
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    fn futex(program: &mut Program, word: usize, operation: u32, rest: [usize; 4]) -> Result<usize, Errno> {
+        let [value, timeout, second, value3] = rest;
+        program.call(SystemCall::Futex, [word, operation as usize, value, timeout, second, value3])
+    }
+
+    /// Workers that wait at a word, each with its own bits, and count in another word when they are woken.
+    fn sleepers(program: &mut Program, word: usize, bits: &[u32]) -> usize {
+        let woken = program.place(8);
+        for &bits in bits {
+            program
+                .add_worker(move |program| {
+                    let rest = [0, 0, 0, bits as usize];
+                    assert_eq!(futex(program, word, operation::WAIT_BITSET, rest), Ok(0));
+                    let count = program.read_u32(woken) + 1;
+                    program.write(woken, &count.to_le_bytes());
+                })
+                .unwrap();
+        }
+        program.sleep_ns(1_000_000);
+        woken
+    }
+
+    fn count(program: &mut Program, woken: usize) -> u32 {
+        program.sleep_ns(1_000_000);
+        program.read_u32(woken)
+    }
+
+    #[test]
+    fn a_wait_needs_its_value_and_ends_with_its_time() {
+        run(|program| {
+            let word = program.store(&7u64.to_le_bytes());
+            let time = program.store(&TimeSpec::from_ns(2_000_000).to_bytes());
+            assert_eq!(futex(program, word, operation::WAIT, [8, 0, 0, 0]), Err(Errno::EAGAIN));
+            let begin = time::now_ns();
+            assert_eq!(futex(program, word, operation::WAIT, [7, time, 0, 0]), Err(Errno::ETIMEDOUT));
+            assert!((2_000_000..3_000_000).contains(&(time::now_ns() - begin)));
+            // `WAIT_BITSET` has an absolute time.
+            let any = operation::BITSET_ANY as usize;
+            assert_eq!(futex(program, word, operation::WAIT_BITSET, [7, time, 0, any]), Err(Errno::ETIMEDOUT));
+            assert!(time::now_ns() - begin < 3_000_000, "that was long ago");
+            for (word, error) in [(word + 1, Errno::EINVAL), (0x1000, Errno::EFAULT), (usize::MAX - 3, Errno::EFAULT)] {
+                assert_eq!(futex(program, word, operation::WAIT, [7, 0, 0, 0]), Err(error), "{word:#x}");
+            }
+            assert_eq!(futex(program, word, operation::WAIT_BITSET, [7, 0, 0, 0]), Err(Errno::EINVAL));
+            assert_eq!(futex(program, word, operation::WAIT, [7, 0x1000, 0, 0]), Err(Errno::EFAULT));
+            assert_eq!(futex(program, word, 77, [0; 4]), Err(Errno::ENOSYS));
+            assert_eq!(futex(program, word, operation::WAKE, [9, 0, 0, 0]), Ok(0), "nobody waits any more");
+        });
+    }
+
+    #[test]
+    fn as_many_are_woken_as_are_meant() {
+        run(|program| {
+            let word = program.place(8);
+            let woken = sleepers(program, word, &[u32::MAX; 6]);
+            assert_eq!(futex(program, word, operation::WAKE, [2, 0, 0, 0]), Ok(2));
+            assert_eq!(count(program, woken), 2);
+            assert_eq!(futex(program, word, operation::WAKE, [0, 0, 0, 0]), Ok(1), "as Linux does");
+            assert_eq!(futex(program, word + 4, operation::WAKE, [9, 0, 0, 0]), Ok(0), "another word");
+            assert_eq!(futex(program, word, operation::WAKE, [i32::MAX as usize, 0, 0, 0]), Ok(3));
+            assert_eq!(count(program, woken), 6);
+        });
+    }
+
+    #[test]
+    fn bits_choose_among_those_who_wait() {
+        run(|program| {
+            let word = program.place(8);
+            let woken = sleepers(program, word, &[1, 2, 3, 4]);
+            let wake = |program: &mut Program, bits| futex(program, word, operation::WAKE_BITSET, [9, 0, 0, bits]);
+            assert_eq!(wake(program, 2), Ok(2));
+            assert_eq!(wake(program, 2), Ok(0));
+            assert_eq!(wake(program, 0), Err(Errno::EINVAL));
+            assert_eq!(count(program, woken), 2);
+            assert_eq!(wake(program, 5), Ok(2));
+            assert_eq!(count(program, woken), 4);
+        });
+    }
+
+    /// Some are woken and the others wait at the second word; only those move for whom the value is right.
+    #[test]
+    fn waiters_are_moved_to_another_word() {
+        run(|program| {
+            let (word, second) = (program.place(8), program.place(8));
+            let woken = sleepers(program, word, &[u32::MAX; 5]);
+            let cmp = operation::CMP_REQUEUE;
+            assert_eq!(futex(program, word, cmp, [1, 9, second, 1]), Err(Errno::EAGAIN));
+            assert_eq!(futex(program, word, cmp, [usize::MAX, 1, second, 0]), Err(Errno::EINVAL));
+            assert_eq!(futex(program, word, cmp, [1, 2, second + 2, 0]), Err(Errno::EINVAL));
+            assert_eq!(futex(program, word, cmp, [1, 2, second, 0]), Ok(3));
+            assert_eq!(count(program, woken), 1);
+            assert_eq!(futex(program, second, operation::WAKE, [9, 0, 0, 0]), Ok(2));
+            assert_eq!(futex(program, word, operation::REQUEUE, [0, 9, second, 0]), Ok(2));
+            assert_eq!(futex(program, word, operation::WAKE, [9, 0, 0, 0]), Ok(0));
+            assert_eq!(futex(program, second, operation::WAKE, [9, 0, 0, 0]), Ok(2));
+            assert_eq!(count(program, woken), 5);
+        });
+    }
+
+    /// A wake-up that was given to a wait counts, also if the wait is cancelled after it.
+    #[test]
+    fn a_wake_up_is_not_lost_with_a_cancelled_wait() {
+        run(|program| {
+            let word = program.place(8);
+            let wait = [word, operation::WAIT as usize, 0, 0, 0, 0];
+            assert_eq!(program.submit(SystemCall::Futex, wait, 1), None);
+            program.sleep_ns(1_000_000);
+            assert_eq!(futex(program, word, operation::WAKE, [1, 0, 0, 0]), Ok(1));
+            let _ = program.call(SystemCall::Cancel, [1]);
+            assert_eq!(program.await_completions(), [(1, Ok(0))]);
+        });
+    }
+
+    #[test]
+    fn a_model_of_the_kernel_s_side_is_one_of_four() {
+        run(|program| {
+            assert_eq!(program.call(SystemCall::KernelSide, [4]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::KernelSide, [0]), Ok(0));
+            assert_eq!(program.process().kernel_side.side(), Side::Coroutines);
+        });
+    }
+
+    #[test]
+    fn a_worker_s_number_is_told_with_the_word_of_its_end() {
+        run(|program| {
+            let word = program.store(&9u32.to_le_bytes());
+            let own = program.id as usize;
+            assert_eq!(program.call(SystemCall::SetThreadIdAddress, [word]), Ok(own), "that of worker 0");
+            program
+                .add_worker(move |program| {
+                    let number = program.call(SystemCall::SetThreadIdAddress, [word]).unwrap();
+                    assert_eq!(program.call(SystemCall::GetThread, []), Ok(number));
+                    assert_ne!(number, own);
+                })
+                .unwrap();
+            assert_eq!(futex(program, word, operation::WAIT, [9, 0, 0, 0]), Ok(0));
+            assert_eq!(program.read_u32(word), 0);
+            let _ = DATA;
+        });
+    }
+}

@@ -88,3 +88,70 @@ pub(super) fn usage(call: Call<'_>) -> Decoding {
     process.copy_out(call.address(1), &types::usage::of_time(time::ns_at_ticks(ticks)))?;
     Ok(0.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run, simulation};
+
+    #[test]
+    fn clocks_tell_the_time_and_their_resolution() {
+        run(|program| {
+            let place = program.place(16);
+            let read = |program: &mut Program, clock: u32| {
+                program
+                    .call(SystemCall::GetTime, [clock as usize, place])
+                    .map(|_| program.read_u64(place) * 1_000_000_000 + program.read_u64(place + 8))
+            };
+            let before = time::now_ns();
+            let monotonic = read(program, types::clock::MONOTONIC).unwrap();
+            assert!((before..=time::now_ns()).contains(&monotonic));
+            let real = read(program, types::clock::REALTIME).unwrap();
+            assert!(real >= monotonic + time::epoch_ns());
+            let used = read(program, types::clock::PROCESS_CPUTIME).unwrap();
+            assert!(used > 0 && used <= monotonic);
+            program.sleep_ns(50_000_000);
+            assert!(read(program, types::clock::PROCESS_CPUTIME).unwrap() < used + 1_000_000, "sleep is no use");
+            assert_eq!(read(program, 99), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetResolution, [1, place]), Ok(0));
+            assert_eq!(program.read_u64(place + 8), 1_000_000_000 / time::ticks_per_second());
+            assert_eq!(program.call(SystemCall::GetResolution, [1, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::GetResolution, [99, place]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetTime, [1, 0x1000]), Err(Errno::EFAULT));
+        });
+    }
+
+    /// What a program uses is its own until its parent has waited for it, then also the parent's children's.
+    #[test]
+    fn the_time_that_was_used_adds_up() {
+        run(|program| {
+            let used = |program: &mut Program, whose: i32| {
+                let place = program.place(144);
+                program
+                    .call(SystemCall::GetUsage, [whose as usize, place])
+                    .map(|_| program.read_u64(place) * 1_000_000 + program.read_u64(place + 8))
+            };
+            let before = used(program, types::usage::PROCESS).unwrap();
+            simulation().advance(time::ticks_at_ns(30_000_000));
+            let after = used(program, types::usage::PROCESS).unwrap();
+            assert!((30_000..31_000).contains(&(after - before)), "{before} {after}");
+            assert!(used(program, types::usage::WORKER).unwrap() >= after);
+            let child = program.spawn(|program| {
+                simulation().advance(time::ticks_at_ns(70_000_000));
+                program.call(SystemCall::GetProcess, []).unwrap();
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000_000);
+            assert_eq!(used(program, types::usage::CHILDREN), Ok(0));
+            program.wait_for(child).unwrap();
+            assert!((70_000..72_000).contains(&used(program, types::usage::CHILDREN).unwrap()));
+            assert_eq!(used(program, 7), Err(Errno::EINVAL));
+            let place = program.place(32);
+            let now = program.call(SystemCall::Times, [place]).unwrap() as u64;
+            assert!(now <= time::now_ns() / usage::NS_IN_A_TICK);
+            assert_eq!(program.read_u64(place + 16), 7, "hundredths of a second of the child");
+        });
+    }
+}

@@ -106,18 +106,47 @@ mod tests {
     fn vectors_are_limited_before_anything_is_moved() {
         run(|program| {
             let process = program.process();
-            let list = program.store(
-                &[DATA, usize::MAX >> 1, DATA, 8].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(),
-            );
-            let most = crate::process::user::LARGEST_TRANSFER;
-            assert_eq!(
-                vector(&process, list, 2).map(|buffers| length_of(&buffers)),
-                Ok(most),
-                "longer ones are cut off"
-            );
-            assert_eq!(vector(&process, list + 16, 1).map(|buffers| length_of(&buffers)), Ok(8));
-            assert_eq!(vector(&process, list, 1025).err(), Some(Errno::EINVAL));
-            assert_eq!(vector(&process, usize::MAX - 8, 2).err(), Some(Errno::EFAULT));
+            let words = [DATA, usize::MAX >> 1, DATA, 8, DATA, 1 << 63];
+            let list = program.store(&words.map(usize::to_le_bytes).concat());
+            let total = |address, count| vector(&process, address, count).map(|buffers| length_of(&buffers));
+            assert_eq!(total(list, 2), Ok(LARGEST_TRANSFER), "longer ones are cut off");
+            assert_eq!(total(list + 16, 1), Ok(8));
+            assert_eq!(total(list + 16, 2), Err(Errno::EINVAL));
+            assert_eq!(total(list, MOST_BUFFERS + 1), Err(Errno::EINVAL));
+            assert_eq!(total(usize::MAX - 8, 2), Err(Errno::EFAULT));
+            assert_eq!(total(list, 0), Ok(0));
+        });
+    }
+
+    #[test]
+    fn lengths_that_are_none_are_refused_and_nothing_is_always_allowed() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            for length in [1 << 63, usize::MAX] {
+                assert_eq!(program.call(SystemCall::Read, [reader, DATA, length]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::Write, [writer, DATA, length]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::Read, [reader, 0x1000, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Write, [writer, 0x1000, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [reader, DATA, 1, 1 << 63]), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn random_bytes_fill_the_buffer_and_stop_at_its_fault() {
+        run(|program| {
+            let place = program.place(20_000);
+            assert_eq!(program.call(SystemCall::GetRandom, [place, 20_000, 0]), Ok(20_000));
+            let bytes = program.read(place, 20_000);
+            let mut words: Vec<&[u8]> = bytes.chunks(8).collect();
+            words.sort();
+            words.dedup();
+            assert_eq!(words.len(), 2500, "no word comes twice");
+            assert_eq!(program.call(SystemCall::GetRandom, [0x1000, 8, 0]), Err(Errno::EFAULT));
+            let edge = DATA + crate::testing::LENGTH;
+            let given = program.call(SystemCall::GetRandom, [edge - 4096, 100_000, 0]).unwrap();
+            assert!(given > 0 && given <= 4096, "{given}");
+            assert_eq!(program.call(SystemCall::GetRandom, [place, 8, 8]), Err(Errno::EINVAL));
         });
     }
 

@@ -1014,7 +1014,7 @@ mod tests {
     #[test]
     fn devices_answer_as_their_names_promise() {
         run(|program| {
-            let mut device = |program: &mut Program, name: &[u8]| {
+            let device = |program: &mut Program, name: &[u8]| {
                 let path = program.store(name);
                 program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
             };

@@ -171,3 +171,50 @@ impl Link for Wire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use virtio::Memory as _;
+
+    use super::*;
+
+    #[test]
+    fn a_piece_gives_zeros_beyond_its_end_and_keeps_nothing_there() {
+        let _guard = crate::testing::alone();
+        memory::fake::init(64 << 20);
+        let piece = Piece::allocate(5000).expect("there is memory");
+        assert!(piece.length() >= 5000);
+        assert_eq!(piece.physical_address() % 4096, 0);
+        let mut bytes = [1; 16];
+        piece.read(0, &mut bytes);
+        assert_eq!(bytes, [0; 16], "fresh memory is zero");
+        piece.store(4, 0x0403_0201);
+        assert_eq!(piece.load(4), 0x0403_0201);
+        piece.write(6, &[9, 8, 7]);
+        assert_eq!((piece.load(4), piece.load(8)), (0x0809_0201, 7));
+        let end = piece.length();
+        piece.write(end - 2, &[5, 6, 7, 8]);
+        let mut bytes = [1; 6];
+        piece.read(end - 2, &mut bytes);
+        assert_eq!(bytes[2..], [0; 4]);
+        piece.store(end, 1);
+        assert_eq!((piece.load(end), piece.load(end - 2 + 1)), (0, 0), "outside, and not aligned");
+    }
+
+    #[test]
+    fn without_a_device_nothing_comes_and_nothing_goes() {
+        let _guard = crate::testing::alone();
+        let _hart = crate::testing::simulation().attach(0);
+        let mut wire = Wire::Nothing(NoLink);
+        assert!(!wire.is_connected());
+        let now = Instant::from_millis(5);
+        assert!(wire.receive(now).is_none() && wire.transmit(now).is_none());
+        let mut room = [7; 64];
+        assert!(wire.receive_into(&mut room, now).is_none());
+        wire.take_kept(0, &mut room);
+        wire.drop_kept(0);
+        wire.flush();
+        assert_eq!(room, [7; 64]);
+        assert_eq!(wire.capabilities().max_transmission_unit, NoLink.capabilities().max_transmission_unit);
+    }
+}

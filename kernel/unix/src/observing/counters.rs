@@ -62,3 +62,81 @@ pub(crate) fn read(counter: Counter) -> u64 {
         _ => (0..MAXIMUM_HARTS).fold(0, |sum, hart| sum.wrapping_add(of_hart(hart, counter))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::{Errno, SystemCall};
+
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn every_call_is_counted_once_and_is_a_trap() {
+        run(|program| {
+            let before = (read(Counter::SystemCalls), read(Counter::Traps));
+            for _ in 0..100 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+            let after = (read(Counter::SystemCalls), read(Counter::Traps));
+            assert_eq!(after.0 - before.0, 100);
+            assert!(after.1 - before.1 >= 100, "an interrupt may have come, too");
+            assert_eq!(of_hart(0, Counter::SystemCalls), after.0, "there is one hart");
+        });
+    }
+
+    #[test]
+    fn gauges_go_up_and_down() {
+        run(|program| {
+            let processes = read(Counter::Processes);
+            let calls = read(Counter::CallsInFlight);
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(8);
+            program.submit(SystemCall::Read, [reader, place, 8], 1);
+            assert_eq!(read(Counter::CallsInFlight), calls + 1);
+            program.write_to(writer, b"x").unwrap();
+            program.await_completions();
+            assert_eq!(read(Counter::CallsInFlight), calls);
+            let child = program.spawn(|program| program.sleep_ns(1_000_000)).unwrap();
+            assert_eq!(read(Counter::Processes), processes + 1);
+            program.sleep_ns(10_000_000);
+            assert_eq!(read(Counter::Processes), processes + 1, "one that was not waited for counts");
+            program.wait_for(child).unwrap();
+            assert_eq!(read(Counter::Processes), processes);
+        });
+    }
+
+    #[test]
+    fn numbers_may_be_negative_and_harts_add_up() {
+        run(|_| {
+            let before = read(Counter::Looks);
+            add(Counter::Looks, 5);
+            uncount(Counter::Looks);
+            add(Counter::Looks, 3u64.wrapping_neg());
+            assert_eq!(read(Counter::Looks), before + 1);
+            BLOCKS[3].0[Counter::Looks as usize].store(10, Ordering::Relaxed);
+            assert_eq!(read(Counter::Looks), before + 11);
+            // What goes up on one hart may go down on another.
+            BLOCKS[3].0[Counter::Looks as usize].store(u64::MAX, Ordering::Relaxed);
+            assert_eq!(read(Counter::Looks), before);
+            BLOCKS[3].0[Counter::Looks as usize].store(0, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn who_may_count_gets_as_many_as_fit() {
+        run(|program| {
+            let place = program.store(&[0xaa; 32]);
+            match program.call(SystemCall::Counters, [place, 20]) {
+                Ok(count) => {
+                    assert_eq!(count, COUNTERS);
+                    assert_eq!(program.read(place + 16, 16), [0xaa; 16], "two whole words fit");
+                }
+                Err(error) => assert_eq!(error, Errno::EPERM),
+            }
+            assert!(read(Counter::FramesFree) <= read(Counter::FramesTotal));
+            let now = read(Counter::UptimeNs);
+            program.sleep_ns(1_000_000);
+            assert!(read(Counter::UptimeNs) >= now + 1_000_000);
+        });
+    }
+}

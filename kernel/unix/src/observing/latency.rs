@@ -134,3 +134,70 @@ pub(crate) fn of(priority: usize) -> Option<impl Iterator<Item = u64>> {
     let level = LEVELS.get()?.get(priority)?;
     Some(level.iter().map(|word| word.load(Ordering::Relaxed)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{alone, simulation};
+
+    fn level(priority: usize) -> Vec<u64> {
+        of(priority).expect("it is measured").collect()
+    }
+
+    #[test]
+    fn a_request_is_measured_from_its_interrupt_to_its_answer() {
+        let _guard = alone();
+        let simulation = simulation();
+        let _hart = simulation.attach(0);
+        start(Some("perhaps"));
+        assert!(!is_on() && of(0).is_none(), "neither on nor off");
+        // Time 0 means that there is none.
+        simulation.advance(1);
+        card_interrupts();
+        handles(Machine::now());
+        assert_eq!((arrival(), look_begins()), (0, Machine::now()), "nothing is noted while it is off");
+
+        start(Some("on"));
+        let interrupt = Machine::now();
+        card_interrupts();
+        simulation.advance(7);
+        // A second interrupt before the look changes nothing.
+        card_interrupts();
+        simulation.advance(3);
+        let arrived = look_begins();
+        assert_eq!(arrived, interrupt);
+        assert_eq!(look_begins(), Machine::now(), "the interrupt was taken");
+        handles(arrived);
+        assert_eq!(arrival(), interrupt);
+        let request = Request::default();
+        request.is_answered();
+        assert_eq!(level(9)[0], 0, "there was no request");
+        request.begin(arrived, Priority::saturating(9));
+        look_ends(0);
+        assert_eq!(arrival(), 0);
+        simulation.advance(90);
+        request.is_answered();
+        request.is_answered();
+        let measured = level(9);
+        assert_eq!(measured[..3], [1, 100, 100], "number, sum and maximum");
+        let buckets = &measured[LATENCY_WORDS - LATENCY_BUCKETS..];
+        assert_eq!((buckets[latency_bucket(100)], buckets.iter().sum::<u64>()), (1, 1));
+
+        // Of several frames the last one counts; one without arrival does not.
+        request.begin(Machine::now(), Priority::saturating(9));
+        simulation.advance(50);
+        request.begin(Machine::now(), Priority::saturating(10));
+        request.begin(0, Priority::saturating(11));
+        simulation.advance(20);
+        request.is_answered();
+        assert_eq!((level(9)[0], level(10)[..3].to_vec(), level(11)[0]), (1, vec![1, 20, 20], 0));
+
+        // Frames that were left in the queue keep their arrival.
+        let left = Machine::now();
+        look_ends(left);
+        simulation.advance(5);
+        assert_eq!(look_begins(), left);
+        assert!(of(PRIORITIES).is_none());
+        ON.store(false, Ordering::Relaxed);
+    }
+}

@@ -104,3 +104,101 @@ pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBu
     }
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_queue::Priority;
+    use abi_unix::SystemCall;
+    use abi_unix::types::TimeSpec;
+
+    use super::*;
+    use crate::testing::{OF_THE_FIRST, run};
+
+    fn first() -> Arc<Process> {
+        process::find(process::FIRST).unwrap()
+    }
+
+    fn buffer(length: usize) -> UserBuffer {
+        UserBuffer::new(OF_THE_FIRST, length).unwrap()
+    }
+
+    fn words<const N: usize>(at: usize) -> [u64; N] {
+        let mut bytes = vec![0; N * 8];
+        first().copy_in(OF_THE_FIRST + at * N * 8, &mut bytes).unwrap();
+        core::array::from_fn(|index| u64::from_le_bytes(bytes[8 * index..][..8].try_into().unwrap()))
+    }
+
+    #[test]
+    fn processes_are_described_as_they_are() {
+        run(|program| {
+            let child = program.spawn_given(0, 20, |program| {
+                let time = program.store(&TimeSpec::from_ns(1 << 40).to_bytes());
+                for (token, priority) in [(1, 3), (2, 3), (3, 7), (4, 50)] {
+                    program.submit_at(Priority::saturating(priority), SystemCall::Sleep, [time, 0], token);
+                }
+                program.add_worker(|program| program.sleep_ns(1 << 40)).unwrap();
+                program.sleep_ns(1 << 40);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            let count = take(&first(), subject::PROCESSES, child as u32 - 1, buffer(PROCESS_WORDS * 8)).unwrap();
+            assert_eq!(count, 1);
+            let found = ProcessSnapshot::from_words(words(0));
+            assert_eq!((found.process, found.parent), (child as u64, program.id.into()));
+            assert_eq!((found.workers, found.priority, found.calls_in_flight), (2, 20, 4));
+            let waiting: Vec<_> = (0..8).map(|priority| found.waiting_at(priority)).collect();
+            assert_eq!(waiting, [0, 0, 0, 2, 0, 0, 0, 2]);
+            assert_eq!(found.name, abi_unix::trace::name_words(b"test"));
+            assert!(found.cpu_ns > 0);
+            // All of them, in the order of their numbers, and as many as fit.
+            let all = take(&first(), subject::PROCESSES, 0, buffer(PROCESS_WORDS * 8 * 10)).unwrap();
+            let numbers: Vec<u64> = (0..all).map(|at| ProcessSnapshot::from_words(words(at)).process).collect();
+            assert_eq!(numbers, [1, program.id.into(), child as u64]);
+            assert_eq!(take(&first(), subject::PROCESSES, 0, buffer(PROCESS_WORDS * 16 + 7)), Ok(2));
+            assert_eq!(take(&first(), subject::PROCESSES, child as u32, buffer(PROCESS_WORDS * 8)), Ok(0));
+            program.call(SystemCall::Kill, [child, 9]).unwrap();
+        });
+    }
+
+    #[test]
+    fn harts_tell_what_they_visit() {
+        run(|program| {
+            assert_eq!(take(&first(), subject::HARTS, 0, buffer(HART_WORDS * 8 * 4)), Ok(1));
+            let [hart, _, running, visited, ..]: [u64; HART_WORDS] = words(0);
+            assert_eq!((hart, visited), (0, program.id.into()));
+            assert_eq!(running.count_ones(), 1);
+            assert_eq!(take(&first(), subject::HARTS, 0, buffer(HART_WORDS * 8 - 1)), Ok(0));
+        });
+    }
+
+    #[test]
+    fn stretches_are_listed_behind_a_cause() {
+        run(|program| {
+            assert_eq!(take(&first(), subject::BEGIN_STRETCHES, 0, buffer(0)), Ok(0));
+            for _ in 0..10 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+                crate::testing::simulation().advance(5);
+                program.call(SystemCall::GetThread, []).unwrap();
+            }
+            let count = take(&first(), subject::STRETCHES, 0, buffer(STRETCH_WORDS * 8 * 50)).unwrap();
+            let causes: Vec<u64> = (0..count).map(|at| words::<STRETCH_WORDS>(at)[0]).collect();
+            assert!(causes.is_sorted(), "{causes:?}");
+            let behind = causes.first().copied().unwrap_or(0);
+            let rest = take(&first(), subject::STRETCHES, behind as u32, buffer(STRETCH_WORDS * 8 * 50)).unwrap();
+            assert_eq!(rest, count.saturating_sub(1));
+        });
+    }
+
+    #[test]
+    fn nonsense_and_strangers_are_refused() {
+        run(|program| {
+            assert_eq!(take(&first(), 99, 0, buffer(100)), Err(Errno::EINVAL));
+            assert_eq!(take(&first(), subject::LATENCIES, u32::MAX, buffer(8)), Err(Errno::ENODEV));
+            let nowhere = UserBuffer::new(0x1000, HART_WORDS * 8).unwrap();
+            assert_eq!(take(&first(), subject::HARTS, 0, nowhere), Err(Errno::EFAULT));
+            let place = program.place(64);
+            let own = program.call(SystemCall::Snapshot, [subject::HARTS as usize, 0, place, 64]);
+            assert_eq!(own.is_ok(), authority::permit(&program.process(), Act::TakeSnapshot).is_ok());
+        });
+    }
+}

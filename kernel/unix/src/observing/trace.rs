@@ -220,3 +220,136 @@ pub(crate) fn write(worker: &Worker, buffer: UserBuffer) -> Result<usize, Errno>
     }
     Ok(length)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::process::{self, Process};
+    use crate::testing::{OF_THE_FIRST, Program, run};
+
+    fn first() -> alloc::sync::Arc<Process> {
+        process::find(process::FIRST).unwrap()
+    }
+
+    /// Takes records, so many at once.
+    fn fetch(most: usize) -> Vec<Record> {
+        let buffer = UserBuffer::new(OF_THE_FIRST, most * RECORD_BYTES + 7).unwrap();
+        let length = read(&first(), buffer).unwrap();
+        let mut bytes = vec![0; length];
+        first().copy_in(OF_THE_FIRST, &mut bytes).unwrap();
+        let (words, _) = bytes.as_chunks::<8>();
+        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        let (records, rest) = words.as_chunks::<RECORD_WORDS>();
+        assert!(rest.is_empty());
+        records.iter().map(|&words| Record::from_words(words).unwrap()).collect()
+    }
+
+    fn fetch_all() -> Vec<Record> {
+        let mut all = Vec::new();
+        loop {
+            let some = fetch(100);
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+
+    #[test]
+    fn calls_and_turns_are_recorded_in_their_order() {
+        run(|program| {
+            fetch_all();
+            program.call(SystemCall::GetProcess, []).unwrap();
+            program.sleep_ns(1_000_000);
+            let records = fetch_all();
+            assert!(records.is_sorted_by_key(|record| record.time));
+            let own: Vec<_> = records.iter().filter(|record| record.process == program.id).collect();
+            let calls: Vec<_> =
+                own.iter().filter(|record| record.kind == Kind::Trap && record.a == 0).map(|record| record.b).collect();
+            assert_eq!(calls, [SystemCall::GetProcess as u64, SystemCall::Sleep as u64]);
+            let turns: Vec<_> = own
+                .iter()
+                .filter(|record| matches!(record.kind, Kind::UserBegins | Kind::UserEnds))
+                .map(|record| (record.kind, record.a))
+                .collect();
+            assert_eq!(turns.len(), 2, "{turns:?}");
+            assert_eq!(turns[0], (Kind::UserEnds, 1), "it waits");
+            assert_eq!(turns[1].0, Kind::UserBegins);
+            assert!(records.iter().any(|record| record.kind == Kind::KernelWake));
+        });
+    }
+
+    #[test]
+    fn a_full_ring_keeps_the_oldest_and_counts_the_rest() {
+        run(|program| {
+            fetch_all();
+            for _ in 0..600 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+            let records = fetch_all();
+            let (last, kept) = records.split_last().unwrap();
+            assert_eq!((kept.len(), last.kind), (500, Kind::Lost));
+            assert!(last.a >= 100 && kept.iter().all(|record| record.kind != Kind::Lost));
+            program.call(SystemCall::GetProcess, []).unwrap();
+            assert!(fetch_all().iter().all(|record| record.kind != Kind::Lost), "told once");
+        });
+    }
+
+    #[test]
+    fn records_stay_until_they_are_fetched() {
+        run(|program| {
+            fetch_all();
+            for _ in 0..20 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+            let (some, rest) = (fetch(7), fetch(100));
+            assert_eq!((some.len(), rest.len()), (7, 13));
+            assert!(some.last().unwrap().time <= rest[0].time);
+            let nowhere = UserBuffer::new(0x1000, RECORD_BYTES).unwrap();
+            program.call(SystemCall::GetProcess, []).unwrap();
+            assert_eq!(read(&first(), nowhere), Err(Errno::EFAULT));
+            assert_eq!(fetch_all().len(), 1, "not lost with the fault");
+        });
+    }
+
+    fn write_records(program: &mut Program, records: &[Record]) -> Result<usize, Errno> {
+        let bytes: Vec<u8> =
+            records.iter().flat_map(|record| record.to_words()).flat_map(|word| word.to_le_bytes()).collect();
+        let place = program.store(&bytes);
+        program.call(SystemCall::TraceWrite, [place, bytes.len()])
+    }
+
+    /// A process tells of its own coroutines only: number, worker and hart are the kernel's, and time does not lie in
+    /// the future.
+    #[test]
+    fn a_process_s_records_are_its_own() {
+        run(|program| {
+            let record = Record { time: u64::MAX, kind: Kind::PollBegins, hart: 9, worker: 9, process: 1, a: 5, b: 6 };
+            fetch_all();
+            assert_eq!(write_records(program, &[record, record]), Ok(2 * RECORD_BYTES));
+            let now = Machine::now();
+            let found: Vec<_> = fetch_all().into_iter().filter(|record| record.kind == Kind::PollBegins).collect();
+            assert_eq!(found.len(), 2);
+            assert_eq!((found[0].process, found[0].worker, found[0].hart), (program.id, 0, 0));
+            assert_eq!((found[0].a, found[0].b), (5, 6));
+            assert!(found[0].time <= now);
+            assert_eq!(write_records(program, &[Record { kind: Kind::Lost, ..record }]), Err(Errno::EINVAL));
+            let many = vec![record; MOST_RECORDS_AT_ONCE + 1];
+            assert_eq!(write_records(program, &many), Ok(MOST_RECORDS_AT_ONCE * RECORD_BYTES));
+            let place = program.store(&[0xff; RECORD_BYTES]);
+            assert_eq!(program.call(SystemCall::TraceWrite, [place, RECORD_BYTES]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::TraceWrite, [place, RECORD_BYTES - 1]), Ok(0));
+            assert_eq!(program.call(SystemCall::TraceWrite, [0x1000, RECORD_BYTES]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn names_are_the_last_part_of_a_path() {
+        let words = abi_unix::trace::name_words;
+        assert_eq!(short_name(b"/bin/matrix-server"), words(b"matrix-server"));
+        assert_eq!(short_name(b"plain"), words(b"plain"));
+        assert_eq!(short_name(b"/bin/"), [0, 0]);
+    }
+}

@@ -260,7 +260,7 @@ mod tests {
     fn what_workers_publish_adds_up_and_others_words_do_not_count() {
         run(|program| {
             let page = program.process().shared.address(PROCESS_PAGE_OFFSET);
-            let mut publish = |program: &crate::testing::Program, worker: usize, ready: u64, running: u64| {
+            let publish = |program: &crate::testing::Program, worker: usize, ready: u64, running: u64| {
                 program.write(page + worker * size_of::<ReadyWord>(), &ready.to_le_bytes());
                 program.write(page + worker * size_of::<ReadyWord>() + 8, &running.to_le_bytes());
             };

@@ -173,3 +173,94 @@ impl Future for Pause<'_> {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
+    use core::pin::pin;
+    use core::sync::atomic::AtomicUsize;
+
+    use abi_queue::Priority;
+
+    use super::*;
+    use crate::testing::{run, simulation};
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_hart_is_wanted_by_the_more_important_at_once_and_by_equals_after_a_slice() {
+        run(|program| {
+            assert!(!hart_is_wanted());
+            let own = executor::priority(executor::current()).unwrap();
+            let nothing = async {};
+            executor::spawn_for_kernel(Priority::LOWEST, nothing);
+            simulation().advance(2 * time::slice_ticks());
+            assert!(!hart_is_wanted(), "a less important one waits");
+            executor::spawn_for_kernel(own, async {});
+            // The turn began long ago.
+            assert!(hart_is_wanted());
+            assert!(!hart_is_wanted(), "a new turn has begun");
+            simulation().advance(time::slice_ticks() - 20);
+            assert!(!hart_is_wanted());
+            simulation().advance(40);
+            assert!(hart_is_wanted());
+            executor::spawn_for_kernel(Priority::HIGHEST, async {});
+            assert!(hart_is_wanted() && hart_is_wanted());
+            program.sleep_ns(1_000_000);
+            assert!(!hart_is_wanted(), "they have had their turn");
+        });
+    }
+
+    /// The attempt in place does one step; then the work goes on as long as nobody wants the hart.
+    #[test]
+    fn a_pause_is_one_only_when_it_has_to_be() {
+        run(|program| {
+            let process = program.process();
+            let bell = Arc::new(Bell::default());
+            let waker = Waker::from(bell.clone());
+            let rings = || bell.0.load(Ordering::Relaxed);
+            let (mut later, mut in_place) = (Context::from_waker(&waker), Context::from_waker(Waker::noop()));
+
+            assert!(must_pause(&process, None), "one step is all");
+            assert!(!must_pause(&process, Some(&waker)));
+            let mut free = pin!(pause(&process));
+            assert_eq!(free.as_mut().poll(&mut in_place), Poll::Pending);
+            assert_eq!((free.as_mut().poll(&mut later), rings()), (Poll::Ready(()), 0));
+
+            executor::spawn_for_kernel(Priority::HIGHEST, async {});
+            let mut wanted = pin!(pause(&process));
+            assert_eq!(wanted.as_mut().poll(&mut in_place), Poll::Pending);
+            assert_eq!((wanted.as_mut().poll(&mut later), rings()), (Poll::Pending, 1), "after the look it pauses");
+            assert_eq!((wanted.as_mut().poll(&mut later), rings()), (Poll::Ready(()), 1), "once");
+            program.sleep_ns(1_000_000);
+        });
+    }
+
+    #[test]
+    fn work_for_a_process_that_has_ended_stops_and_its_end_does_not() {
+        run(|program| {
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            program.sleep_ns(1_000_000);
+            let process = crate::process::find(child as u32).unwrap();
+            process.end(crate::process::Ending::Killed(9));
+            let bell = Arc::new(Bell::default());
+            let waker = Waker::from(bell.clone());
+            let mut context = Context::from_waker(&waker);
+            // The coroutines that end it are more important, and ready.
+            program.sleep_ns(1_000_000);
+            assert!(must_pause(&process, Some(&waker)));
+            assert_eq!(pin!(pause(&process)).poll(&mut context), Poll::Pending);
+            assert_eq!(pin!(pause_at_the_end()).poll(&mut context), Poll::Ready(()));
+            drop(process);
+            assert_eq!(program.wait_for(child), Ok((child, 9)));
+        });
+    }
+}

@@ -127,3 +127,66 @@ pub(crate) fn waited() {
 pub(crate) fn longest_ns(cause: usize) -> u64 {
     LONGEST.get(cause).map_or(0, |ticks| time::ns_at_ticks(ticks.load(Ordering::Relaxed)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{alone, simulation};
+
+    fn measured(cause: usize) -> u64 {
+        longest_ns(cause) / time::ns_at_ticks(1).max(1)
+    }
+
+    #[test]
+    fn calls_of_ours_and_of_linux_have_places_of_their_own() {
+        let mut places: Vec<_> = SystemCall::ALL.iter().map(|&call| index(call as usize)).collect();
+        places.sort();
+        assert!(places.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(places.iter().all(|&place| place < cause::TRAP));
+        assert_eq!(index(usize::MAX), cause::OTHER);
+        for &call in SystemCall::ALL {
+            assert_eq!(cause::call(index(call as usize)), Some(call as usize), "{}", call.name());
+        }
+    }
+
+    #[test]
+    fn a_stretch_lasts_from_the_trap_to_the_look_and_the_longest_is_kept() {
+        let _guard = alone();
+        let simulation = simulation();
+        let _hart = simulation.attach(0);
+        begin_anew();
+        let (read, write) = (SystemCall::Read as usize, SystemCall::Write as usize);
+        trapped(Some(read));
+        simulation.advance(30);
+        looked();
+        simulation.advance(20);
+        looked();
+        assert_eq!((measured(read), measured(write)), (30, 0));
+        // What was begun for one call may turn out to be for another.
+        simulation.advance(40);
+        goes_on_with(SystemCall::Write);
+        simulation.advance(5);
+        looked();
+        assert_eq!((measured(read), measured(write)), (30, 45));
+        goes_on_as(cause::COMPLETER);
+        simulation.advance(3);
+        looked_by_the_executor();
+        simulation.advance(1000);
+        waited();
+        simulation.advance(2);
+        looked();
+        assert_eq!((measured(cause::COMPLETER), measured(cause::OTHER)), (3, 2), "idle time is none");
+        trapped(None);
+        simulation.advance(9);
+        looked();
+        assert_eq!(measured(cause::TRAP), 9);
+        begin_anew();
+        assert_eq!((measured(read), measured(cause::TRAP)), (0, 0));
+        assert_eq!(longest_ns(CAUSES), 0);
+        ON.store(false, Ordering::Relaxed);
+        trapped(Some(read));
+        simulation.advance(100);
+        looked();
+        assert_eq!(measured(read), 0, "it is off");
+    }
+}

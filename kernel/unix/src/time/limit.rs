@@ -50,3 +50,66 @@ impl TimeLimit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::testing::{run, simulation};
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_limit_passes_when_its_time_has_come() {
+        run(|_| {
+            assert!(!TimeLimit::Never.has_passed());
+            let limit = TimeLimit::after_ns(1_000_000);
+            assert!(!limit.has_passed());
+            simulation().advance(time::ticks_at_ns(1_000_000) - 1);
+            assert!(!limit.has_passed());
+            simulation().advance(1);
+            assert!(limit.has_passed());
+            assert!(TimeLimit::At(0).has_passed());
+            assert!(!TimeLimit::after_ns(u64::MAX).has_passed(), "the end of time is far");
+        });
+    }
+
+    #[test]
+    fn it_wakes_once_however_often_it_is_armed_and_not_when_it_is_cleared() {
+        run(|program| {
+            let bell = Arc::new(Bell::default());
+            let waker = Waker::from(bell.clone());
+            let mut limit = TimeLimit::after_ns(1_000_000);
+            for _ in 0..3 {
+                limit.arm(&waker).unwrap();
+            }
+            program.sleep_ns(5_000_000);
+            assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+            limit.clear();
+            let mut cleared = TimeLimit::after_ns(1_000_000);
+            cleared.arm(&waker).unwrap();
+            cleared.clear();
+            cleared.clear();
+            let mut never = TimeLimit::Never;
+            never.arm(&waker).unwrap();
+            program.sleep_ns(5_000_000);
+            assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+            assert!(cleared.has_passed(), "it is a limit still");
+            // Armed again, although its time has passed: it wakes at once.
+            cleared.arm(&waker).unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(bell.0.load(Ordering::Relaxed), 2);
+            cleared.clear();
+        });
+    }
+}
