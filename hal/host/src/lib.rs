@@ -455,7 +455,7 @@ pub fn claim_external() -> u32 {
     0
 }
 
-/// Does nothing: the fake machine has no interrupt files.
+/// Returns 0: the fake machine has no interrupt files.
 pub fn read_imsic(_register: u64) -> u64 {
     0
 }

@@ -10,7 +10,7 @@
 //! **OUTLIVED**: an object's remains are in the capability derivation tree until its slots are empty and no thread
 //! waits at it. The tree prevents reuse of the object's memory.
 //!
-//! **HOME**: of the objects in a ring ([`ring`](crate::ring)) at most one has its remains in a slot that is not its
+//! **HOME**: of the objects in a ring ([`ring`]) at most one has its remains in a slot that is not its
 //! own.
 //!
 //! A CNode may hold the last capability to another CNode, which may hold the last capability to a third. A dying object

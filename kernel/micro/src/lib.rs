@@ -7,7 +7,7 @@
 //! # Modules
 //!
 //! A hart executes [`run`]: it enters the current thread, gets the reason of the trap, takes the kernel's lock, and
-//! calls [`Kernel`] (`kernel`, with the parts in `state`) to handle it. `fastpath` serves short calls, replies and
+//! calls `Kernel` (`kernel`, with the parts in `state`) to handle it. `fastpath` serves short calls, replies and
 //! faults; `syscall` is the slowpath: lookups in capability spaces (`cspace`), messages and signals (`ipc`),
 //! invocations of objects (`untyped`, `cnode`, `thread`, `vspace`, `interrupt`, `domain`), faults (`fault`). The next
 //! thread is chosen once, at the end (`schedule`), from the state of the hart's `node`. Decoders get their arguments
