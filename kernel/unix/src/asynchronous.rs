@@ -8,3 +8,4 @@ pub(crate) mod kernel_side;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
 pub(crate) mod ring;
+pub(crate) mod submission;

@@ -31,7 +31,8 @@ use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 use memory::faults;
 
-use crate::asynchronous::operation::{self, Operation, Submission};
+use crate::asynchronous::operation::{self, Operation};
+use crate::asynchronous::submission::Submission;
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause, Source};
 use crate::observing::counters;
 use crate::process::worker::Worker;

@@ -61,6 +61,7 @@ use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::interrupts::{self, Receivers, SendPages};
 use crate::asynchronous::kernel_side::Choice;
 use crate::asynchronous::ring::{self, CompletionView, Rings};
+use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
 use crate::files::remains;
 use crate::observing::{counters, report};
@@ -970,10 +971,9 @@ impl Process {
     /// each with the work. A token of 0 means that the call will never be cancelled.
     pub(crate) fn begin_call<T>(
         &self,
-        token: u64,
-        priority: Priority,
+        submission: Submission,
         work: T,
-        start: impl FnOnce(u64, T) -> Result<CallOwner, T>,
+        start: impl FnOnce(Submitted, T) -> Result<CallOwner, T>,
     ) -> Result<(), (Errno, T)> {
         // The table stays locked until the call is in it. If another hart goes on with the call immediately, its end
         // waits for the lock, so that no entry is made after the call is over.
@@ -982,9 +982,10 @@ impl Process {
             return Err((error, work));
         }
         // Without a token the key counts down from the top, where no address and no index of a program's table lies.
+        let Submission { token, priority, .. } = submission;
         let key = if token == 0 { self.next_anonymous_call.fetch_sub(1, Ordering::Relaxed) } else { token };
         let Some(place) = calls.vacancy(key) else { return Err((Errno::EEXIST, work)) };
-        let owner = start(key, work).map_err(|work| (Errno::ENOMEM, work))?;
+        let owner = start(Submitted { key, submission }, work).map_err(|work| (Errno::ENOMEM, work))?;
         counters::count(Counter::CallsInFlight);
         calls.fill(place, Call { owner, cancelled: false, was_ready: false, priority: priority.number() });
         Ok(())

@@ -39,12 +39,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::{Completion, Priority};
-use abi_unix::{Errno, errno};
+use abi_unix::Errno;
 use heapless::Vec as FixedVec;
 use spin::Mutex;
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ready_calls::{Next, Ordered, Place, Rank, ReadyCalls, Tell};
+use crate::asynchronous::submission::Submitted;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::scheduling::executor::{self, Cid, SpawnError};
@@ -69,11 +70,7 @@ pub(crate) struct InputCall {
     process: Arc<Process>,
     /// `None` once the call is done.
     operation: Mutex<Option<Operation>>,
-    /// The call's key in the process's table.
-    key: u64,
-    token: u64,
-    cid: u64,
-    priority: Priority,
+    call: Submitted,
     /// Its place in the list of ready calls.
     place: Place<InputCall>,
     /// Set when it is done. A wake-up may come late, when its process has ended and its list is not looked at any more:
@@ -89,7 +86,7 @@ impl Ordered for InputCall {
     }
 
     fn priority(&self) -> Priority {
-        self.priority
+        self.call.priority()
     }
 }
 
@@ -122,7 +119,7 @@ impl InputCall {
         let waker = Waker::from(self.clone());
         if !operation
             .waits_for_input_of()
-            .is_some_and(|file| file.register_for_input(&self.process, self.priority, &waker))
+            .is_some_and(|file| file.register_for_input(&self.process, self.call.priority(), &waker))
         {
             waker.wake();
         }
@@ -152,10 +149,7 @@ impl InputCall {
         drop(slot);
         operation.forget(&Waker::from(self.clone()));
         let result = operation.give_up(Errno::ECANCELED);
-        // Before the completion is posted, whose reader may rely on this.
-        drop(operation);
-        let completion = Completion { token: self.token, cid: self.cid, result: errno::encode(result) as u64 };
-        self.process.complete_calls(&[(self.key, completion)], self.priority);
+        self.call.complete(&self.process, &mut operation, result);
         calls.count_one_less();
         true
     }
@@ -166,7 +160,7 @@ impl InputCall {
         let mut slot = self.operation.lock();
         let operation = slot.as_mut()?;
         let moves = !matches!(operation, Operation::Accept { .. });
-        let result = if process.has_ended() || process.call_is_cancelled(self.key) {
+        let result = if self.call.is_given_up(process, operation) {
             operation.forget(&Waker::from(self.clone()));
             operation.give_up(Errno::ECANCELED)
         } else {
@@ -179,7 +173,7 @@ impl InputCall {
                     && let Some(file) = operation.waits_for_input_of()
                     && let Ok(socket) = file.socket()
                 {
-                    socket.set_reader(process, self.priority);
+                    socket.set_reader(process, self.call.priority());
                 }
             }
             match tried {
@@ -193,7 +187,7 @@ impl InputCall {
             && let Some(file) = operation.waits_for_input_of()
             && let Ok(socket) = file.socket()
         {
-            socket.request.begin(self.arrived.load(Ordering::Relaxed), self.priority);
+            socket.request.begin(self.arrived.load(Ordering::Relaxed), self.call.priority());
         }
         *slot = None;
         // Before the completer looks at the list again: calls that are entered up to then are taken out.
@@ -316,12 +310,9 @@ impl InputCalls {
 pub(crate) fn begin(
     process: &Arc<Process>,
     operation: Operation,
-    key: u64,
-    token: u64,
-    cid: u64,
-    priority: Priority,
+    call: Submitted,
 ) -> Result<Arc<InputCall>, Operation> {
-    let calls = &process.input_calls;
+    let (calls, priority) = (&process.input_calls, call.priority());
     if usize::from(priority.number()) >= calls.levels.load(Ordering::Relaxed)
         && calls.make_room(process, priority).is_err()
     {
@@ -332,10 +323,7 @@ pub(crate) fn begin(
     let call = Arc::new(InputCall {
         process: process.clone(),
         operation: Mutex::new(None),
-        key,
-        token,
-        cid,
-        priority,
+        call,
         place: Place::default(),
         done: AtomicBool::new(false),
         arrived: AtomicU64::new(0),
@@ -405,11 +393,10 @@ fn try_some(process: &Arc<Process>) -> Progress {
         tries += 1;
         let Some((result, bytes)) = call.attempt(process) else { continue };
         moved += bytes;
-        let completion = Completion { token: call.token, cid: call.cid, result: errno::encode(result) as u64 };
         // There is room: no more calls than this are tried.
-        let _ = done.push((call.key, completion));
+        let _ = done.push(call.call.completion(result));
         most_important =
-            most_important.filter(|&done| !call.priority.is_more_important_than(done)).or(Some(call.priority));
+            most_important.filter(|&done| !call.priority().is_more_important_than(done)).or(Some(call.priority()));
     }
 }
 
@@ -429,6 +416,7 @@ pub(crate) fn leave(process: &Process) -> bool {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use abi_unix::errno;
     use proptest::prelude::*;
 
     use super::*;

@@ -25,12 +25,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::task::Poll;
 
-use abi_queue::{Completion, Priority};
-use abi_unix::{Errno, errno};
+use abi_unix::Errno;
 use kernel_thread::{Current, Stack, Thread};
 use spin::Mutex;
 
 use crate::asynchronous::operation::Operation;
+use crate::asynchronous::submission::Submitted;
 use crate::process::Process;
 use crate::process::accounts::{Charge, Resource};
 use crate::scheduling::executor::{self, Cid, SpawnError};
@@ -83,10 +83,7 @@ struct Poller {
 /// An asynchronous transfer that is polled.
 struct Transfer {
     operation: Operation,
-    key: u64,
-    token: u64,
-    cid: u64,
-    priority: Priority,
+    call: Submitted,
 }
 
 impl Choice {
@@ -126,20 +123,13 @@ impl Choice {
 
     /// Gives a transfer to the polling thread and returns that thread's coroutine; returns the transfer if there is no
     /// memory.
-    pub(crate) fn submit(
-        &self,
-        operation: Operation,
-        key: u64,
-        token: u64,
-        cid: u64,
-        priority: Priority,
-    ) -> Result<Cid, Operation> {
+    pub(crate) fn submit(&self, operation: Operation, call: Submitted) -> Result<Cid, Operation> {
         let mut poller = self.poller.lock();
         let Some(thread) = poller.thread else { return Err(operation) };
         if poller.inbox.try_reserve(1).is_err() {
             return Err(operation);
         }
-        poller.inbox.push(Transfer { operation, key, token, cid, priority });
+        poller.inbox.push(Transfer { operation, call });
         executor::wake(thread);
         Ok(thread)
     }
@@ -161,7 +151,7 @@ impl Choice {
 
 /// Tries a transfer; returns whether it is done and its completion posted.
 fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
-    let result = if process.has_ended() || process.call_is_cancelled(transfer.key) {
+    let result = if transfer.call.is_given_up(process, &transfer.operation) {
         transfer.operation.give_up(Errno::ECANCELED)
     } else {
         match transfer.operation.attempt(process) {
@@ -169,9 +159,7 @@ fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
             Poll::Pending => return false,
         }
     };
-    let completion = Completion { token: transfer.token, cid: transfer.cid, result: errno::encode(result) as u64 };
-    transfer.operation.let_go();
-    process.complete_calls(&[(transfer.key, completion)], transfer.priority);
+    transfer.call.complete(process, &mut transfer.operation, result);
     true
 }
 

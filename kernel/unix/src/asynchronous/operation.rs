@@ -11,15 +11,15 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use abi_queue::{Completion, Priority};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
-use abi_unix::{Counter, Errno, SystemCall, errno};
+use abi_unix::{Counter, Errno, SystemCall};
 use hal_api::Machine as _;
 use platform::Machine;
 use smallvec::SmallVec;
 
 use crate::asynchronous::input;
 use crate::asynchronous::kernel_side::Side;
+use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::epoll;
 use crate::files::file::OpenFile;
 use crate::observing::counters;
@@ -77,17 +77,6 @@ pub(crate) enum Operation {
 
 // Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
 const _: () = assert!(size_of::<Operation>() <= 64);
-
-/// Parameters of an asynchronous call, beside the call itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Submission {
-    /// Returned with the completion.
-    pub token: u64,
-    /// The coroutine that waits.
-    pub cid: u64,
-    /// Priority of the call.
-    pub priority: Priority,
-}
 
 /// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
 #[derive(Clone, Copy, Debug)]
@@ -450,11 +439,7 @@ impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
 struct AsynchronousCall {
     waiting: Waiting,
     process: Arc<Process>,
-    /// The call's key in the process's table.
-    key: u64,
-    token: u64,
-    cid: u64,
-    priority: Priority,
+    call: Submitted,
 }
 
 /// Bytes of kernel memory for a call in flight, at most: its coroutine or object, and its entries in tables and lists.
@@ -469,8 +454,7 @@ impl Future for AsynchronousCall {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         stretch::goes_on_with(this.waiting.operation.call());
-        let is_cancelled = || !this.waiting.operation.must_be_completed() && this.process.call_is_cancelled(this.key);
-        let result = if this.process.has_ended() || is_cancelled() {
+        let result = if this.call.is_given_up(&this.process, &this.waiting.operation) {
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
             // Other processes may have used memory up since it was submitted.
@@ -485,7 +469,7 @@ impl Future for AsynchronousCall {
                 Poll::Ready(result) => result,
                 Poll::Pending => {
                     // It may have been boosted because it had been ready for long, for this time only.
-                    let priority = this.process.standing.worth(this.priority);
+                    let priority = this.process.standing.worth(this.call.priority());
                     if executor::current_priority() != priority {
                         executor::set_priority(executor::current(), priority);
                     }
@@ -493,10 +477,8 @@ impl Future for AsynchronousCall {
                 }
             }
         };
-        let completion = Completion { token: this.token, cid: this.cid, result: errno::encode(result) as u64 };
         this.waiting.leave_lists();
-        this.waiting.operation.let_go();
-        this.process.complete_calls(&[(this.key, completion)], this.priority);
+        this.call.complete(&this.process, &mut this.waiting.operation, result);
         Poll::Ready(())
     }
 }
@@ -509,24 +491,20 @@ impl Future for AsynchronousCall {
 pub(crate) fn go_on_asynchronously(
     process: &Arc<Process>,
     operation: Operation,
-    Submission { token, cid, priority }: Submission,
+    submission: Submission,
 ) -> Result<(), (Errno, Operation)> {
-    let priority = process.standing.within_ceiling(priority);
+    let submission = Submission { priority: process.standing.within_ceiling(submission.priority), ..submission };
     let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
-    if is_polled {
-        process.begin_call(token, priority, operation, |key, operation| {
-            process.kernel_side.submit(operation, key, token, cid, priority).map(CallOwner::Coroutine)
-        })?;
-        counters::count(Counter::AsynchronousCalls);
-        return Ok(());
-    }
-    process.begin_call(token, priority, operation, |key, operation| {
+    process.begin_call(submission, operation, |call, operation| {
+        if is_polled {
+            return process.kernel_side.submit(operation, call).map(CallOwner::Coroutine);
+        }
         if operation.waits_for_input_of().is_some() {
-            return input::begin(process, operation, key, token, cid, priority).map(CallOwner::Completer);
+            return input::begin(process, operation, call).map(CallOwner::Completer);
         }
         let waiting = Waiting { operation, registered: None };
-        let call = AsynchronousCall { waiting, process: process.clone(), key, token, cid, priority };
-        let spawned = executor::spawn_for(process.clone(), process.standing.worth(priority), call)
+        let future = AsynchronousCall { waiting, process: process.clone(), call };
+        let spawned = executor::spawn_for(process.clone(), process.standing.worth(call.priority()), future)
             .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
         spawned.map(CallOwner::Coroutine)
     })?;

@@ -62,7 +62,7 @@ use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
 use spin::{Mutex, MutexGuard};
 
-use crate::asynchronous::operation::Submission;
+use crate::asynchronous::submission::Submission;
 use crate::observing::{counters, report};
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
