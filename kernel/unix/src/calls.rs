@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use crate::testing::run;
 
-    /// No call does anything with nonsense but answer: with bad descriptors and bad addresses each one that has such
-    /// an argument fails, and the process goes on.
+    /// Every call with bad descriptors or bad addresses fails, if it has such arguments, and has no other effect; the
+    /// process goes on.
     #[test]
     fn nonsense_is_answered_by_every_call() {
         run(|program| {

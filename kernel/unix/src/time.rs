@@ -290,7 +290,7 @@ mod tests {
         });
     }
 
-    /// The timer is set for the earliest of what is waited for.
+    /// The timer is set for the earliest of all deadlines.
     #[test]
     fn the_timer_is_set_for_the_earliest() {
         run(|_| {

@@ -821,7 +821,7 @@ mod tests {
                 send(program, right).unwrap();
             }
             assert_eq!(program.handled(), [], "there is no handler");
-            // What came before the handler was set is there for it.
+            // Interrupts from before the handler was set are there for it.
             program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
             assert_eq!(program.handled(), [1 << 1 | 1 << 62]);
         });
@@ -948,7 +948,7 @@ mod tests {
         });
     }
 
-    /// The frame keeps what the handler must give back, and a handler that has left may be entered again.
+    /// The frame keeps the registers that the handler must restore, and a handler that has left may be entered again.
     #[test]
     fn frames_bring_the_program_back() {
         run(|program| {

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::testing::{DATA, run};
 
-    /// Registers and requests are read alike, and each accessor takes what C would of them.
+    /// Registers and requests are read alike, and each accessor takes the part that C would.
     #[test]
     fn arguments_are_the_same_in_registers_and_requests() {
         run(|program| {

@@ -147,7 +147,7 @@ mod tests {
             ended.sort();
             assert_eq!(ended, [(children[1], types::signal::HUP), (children[2], types::signal::HUP)]);
             assert_eq!(kill(program, -(children[1] as i64), types::signal::HUP), Err(Errno::ESRCH));
-            // Neither the first process nor anybody outside of one's own.
+            // Neither the first process nor a process outside of one's own descendants.
             assert_eq!(kill(program, 1, types::signal::KILL), Err(Errno::EPERM));
             assert_eq!(kill(program, -1, types::signal::KILL), Ok(0), "all others that may be");
             assert_eq!(program.wait_for(usize::MAX), Ok((children[3], types::signal::KILL)));
@@ -213,7 +213,7 @@ mod tests {
         });
     }
 
-    /// Each kind of `wait4` takes those who are meant, in the order in which they are found.
+    /// Each kind of `wait4` takes the children that it is for, in the order in which they are found.
     #[test]
     fn waiting_means_one_a_group_or_anybody() {
         run(|program| {

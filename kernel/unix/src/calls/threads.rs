@@ -201,7 +201,7 @@ mod tests {
         });
     }
 
-    /// Some are woken and the others wait at the second word; only those move for whom the value is right.
+    /// Some waiters are woken and the others wait at the second word; waiters move only if the value is right.
     #[test]
     fn waiters_are_moved_to_another_word() {
         run(|program| {

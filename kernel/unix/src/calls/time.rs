@@ -123,7 +123,8 @@ mod tests {
         });
     }
 
-    /// What a program uses is its own until its parent has waited for it, then also the parent's children's.
+    /// A program's processor time is its own until its parent has waited for it; then it counts for the parent's
+    /// children, too.
     #[test]
     fn the_time_that_was_used_adds_up() {
         run(|program| {

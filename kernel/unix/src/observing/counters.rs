@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(read(Counter::Looks), before + 1);
             BLOCKS[3].0[Counter::Looks as usize].store(10, Ordering::Relaxed);
             assert_eq!(read(Counter::Looks), before + 11);
-            // What goes up on one hart may go down on another.
+            // A count that goes up on one hart may go down on another.
             BLOCKS[3].0[Counter::Looks as usize].store(u64::MAX, Ordering::Relaxed);
             assert_eq!(read(Counter::Looks), before);
             BLOCKS[3].0[Counter::Looks as usize].store(0, Ordering::Relaxed);

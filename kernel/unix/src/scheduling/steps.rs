@@ -219,7 +219,7 @@ mod tests {
         });
     }
 
-    /// The attempt in place does one step; then the work goes on as long as nobody wants the hart.
+    /// The attempt in place does one step; then the work goes on as long as the hart is not wanted.
     #[test]
     fn a_pause_is_one_only_when_it_has_to_be() {
         run(|program| {

@@ -162,7 +162,7 @@ mod tests {
         simulation.advance(20);
         looked();
         assert_eq!((measured(read), measured(write)), (30, 0));
-        // What was begun for one call may turn out to be for another.
+        // A stretch that was begun for one call may turn out to be another's.
         simulation.advance(40);
         goes_on_with(SystemCall::Write);
         simulation.advance(5);
