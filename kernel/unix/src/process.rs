@@ -1763,3 +1763,85 @@ pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn a_status_says_how_a_process_has_ended() {
+        assert_eq!(Ending::Exited(0).status(), 0);
+        assert_eq!(Ending::Exited(0x7f).status(), 0x7f00);
+        assert_eq!(Ending::Killed(9).status(), 9);
+        assert_eq!(Ending::Killed(0x89).status(), 9, "no core was dumped");
+    }
+
+    /// Looks at calls from the last place of the table down, some at a time, each once.
+    #[test]
+    fn all_places_of_calls_are_met_in_pieces() {
+        for places in [0, 1, 2, 63, 64, 65, 1000] {
+            let mut met = Vec::new();
+            let mut at = Some(Member::CALLS);
+            while let Some(member) = at {
+                let (some, next) = member.places(places, 64);
+                met.extend(some);
+                assert!(next.is_none_or(|next| next > member));
+                at = next;
+            }
+            assert_eq!(met, (0..places).rev().collect::<Vec<_>>());
+        }
+        let member = Member::of_call(17);
+        assert_eq!(Member::from_word(member.to_word()), member);
+        // A table that has shrunk meanwhile.
+        let (some, next) = member.places(5, 64);
+        assert_eq!((some.collect::<Vec<_>>(), next), (vec![4, 3, 2, 1, 0], None));
+    }
+
+    #[test]
+    fn families_are_ranges_of_the_index() {
+        let children: BTreeSet<Child> = [(1, 1, 9), (2, 1, 5), (2, 1, 7), (2, 8, 6), (3, 1, 4)].into();
+        let of = |parent, group| children.range(family(parent, group)).map(|child| child.2).collect::<Vec<_>>();
+        assert_eq!(of(2, None), [5, 7, 6]);
+        assert_eq!((of(2, Some(1)), of(2, Some(8)), of(2, Some(2))), (vec![5, 7], vec![6], vec![]));
+        assert_eq!(of(4, None), []);
+    }
+
+    /// The tree of who is above whom closes over those who end.
+    #[test]
+    fn what_is_below_a_process_stays_below_those_above_it() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        run(move |program| {
+            let child = program.spawn(move |program| {
+                let grandchild = program.spawn(|program| program.sleep_ns(50_000_000)).unwrap();
+                sender.send(grandchild).unwrap();
+                program.sleep_ns(10_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(5_000_000);
+            let find = |id: usize| find(id as u32).unwrap();
+            let (own, grandchild) = (program.process(), find(receiver.recv().unwrap()));
+            assert!(is_below(&grandchild, &find(child)) && is_below(&grandchild, &own));
+            assert!(!is_below(&own, &grandchild) && !is_below(&own, &own));
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert!(is_below(&grandchild, &own), "its parent in name is the first process");
+            assert_eq!(grandchild.parent(), FIRST);
+            assert_eq!(next_after(grandchild.id - 1).map(|process| process.id), Some(grandchild.id));
+            assert!(require_depth(&grandchild).is_ok());
+        });
+    }
+
+    #[test]
+    fn processes_are_not_stacked_without_limit() {
+        fn descend(program: &mut crate::testing::Program, depth: usize) {
+            match program.spawn(move |program| descend(program, depth + 1)) {
+                Ok(child) => assert_eq!(program.wait_for(child), Ok((child, 0))),
+                Err(error) => {
+                    assert_eq!(error, Errno::EAGAIN);
+                    assert!((DEEPEST - 2..=DEEPEST).contains(&depth), "{depth}");
+                }
+            }
+        }
+        run(|program| descend(program, 1));
+    }
+}

@@ -12,3 +12,60 @@ pub(crate) fn free_some() -> bool {
 pub(crate) fn are_left() -> bool {
     epoll::has_remains() || tree::root().has_remains()
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::open;
+
+    use super::*;
+    use crate::process::accounts::Resource;
+    use crate::testing::{DATA, run};
+
+    /// A large file is freed in steps before the call that ends it is done; nothing of it is left or charged then.
+    #[test]
+    fn a_large_file_that_is_closed_leaves_nothing() {
+        run(|program| {
+            let path = program.store(b"/tmp/large\0");
+            let flags = (open::RDWR | open::CREAT) as usize;
+            let file = program.call(SystemCall::Open, [0, path, flags, 0o644]).unwrap();
+            for piece in 0..60 {
+                let at = piece * 100_000;
+                assert_eq!(program.call(SystemCall::WriteAt, [file, DATA, 100_000, at]), Ok(100_000));
+            }
+            assert!(program.process().account.used(Resource::Files) >= 6_000_000);
+            assert_eq!(program.call(SystemCall::Unlink, [0, path, 0]), Ok(0));
+            assert!(!are_left(), "it is open");
+            let looks = crate::observing::counters::read(abi_unix::Counter::Looks);
+            assert_eq!(program.close(file), Ok(0));
+            assert!(!are_left() && !free_some());
+            assert_eq!(program.process().account.used(Resource::Files), 0);
+            assert!(crate::observing::counters::read(abi_unix::Counter::Looks) > looks, "it went in steps");
+        });
+    }
+
+    /// The same when it becomes shorter, and with a process that ends with the file open.
+    #[test]
+    fn files_that_are_cut_off_or_left_open_leave_nothing() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let path = program.store(b"/tmp/cut\0");
+                let flags = (open::RDWR | open::CREAT) as usize;
+                let file = program.call(SystemCall::Open, [0, path, flags, 0o644]).unwrap();
+                for piece in 0..50 {
+                    program.call(SystemCall::WriteAt, [file, DATA, 100_000, piece * 100_000]).unwrap();
+                }
+                let before = program.process().account.used(Resource::Files);
+                assert_eq!(program.call(SystemCall::Truncate, [file, 1_000_000]), Ok(0));
+                let after = program.process().account.used(Resource::Files);
+                assert!(before >= 5_000_000 && (1_000_000..1_200_000).contains(&after), "{before} {after}");
+                assert!(!are_left());
+                program.call(SystemCall::Unlink, [0, path, 0]).unwrap();
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert!(!are_left());
+            assert_eq!(program.process().account.used(Resource::Files), 0);
+        });
+    }
+}

@@ -111,3 +111,58 @@ pub(crate) fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno
     }
     Ok(Content(node))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn the_tree_has_what_the_archive_brought_and_what_every_program_needs() {
+        run(|_| {
+            let base = root().root();
+            let look = |path: &str| root().look_up(&base, path.as_bytes(), LastLink::Follow);
+            for (path, device) in [
+                ("/dev/null", NULL),
+                ("/dev/zero", ZERO),
+                ("/dev/random", RANDOM),
+                ("/dev/urandom", RANDOM),
+                ("/dev/console", CONSOLE),
+                ("/dev/tty", CONSOLE),
+            ] {
+                assert_eq!(look(path).ok().and_then(|node| node.device()), Some(device), "{path}");
+            }
+            assert!(look("/tmp").is_ok() && look("/bin/test").is_ok());
+            assert_eq!(look("/bin/other").err().map(errno_of), Some(Errno::ENOENT));
+        });
+    }
+
+    /// A program is read from the archive, which nobody changes; what must not be executed is refused.
+    #[test]
+    fn programs_are_found_and_read_to_their_end() {
+        run(|_| {
+            let base = root().root();
+            let program = executable(&base, b"bin/test").unwrap();
+            let mut head = [0; 4];
+            assert_eq!((program.read_at(0, &mut head), &head), (4, b"\x7fELF"));
+            let mut rest = [0; 100];
+            assert_eq!(program.read_at(program.size() - 10, &mut rest), 10);
+            assert_eq!(program.read_at(program.size(), &mut rest), 0);
+            assert_eq!(executable(&base, b"bin").err(), Some(Errno::EACCES));
+            assert_eq!(executable(&base, b"dev/null").err(), Some(Errno::EACCES));
+            assert_eq!(executable(&base, b"bin/missing").err(), Some(Errno::ENOENT));
+        });
+    }
+
+    #[test]
+    fn changes_are_stamped_with_the_time_of_day() {
+        run(|program| {
+            let before = now();
+            program.sleep_ns(2_500_000_000);
+            let after = now();
+            let ns = |stamp: Timestamp| stamp.seconds as i128 * 1_000_000_000 + i128::from(stamp.nanoseconds);
+            assert!((2_500_000_000..2_600_000_000).contains(&(ns(after) - ns(before))));
+            assert!(after.nanoseconds < 1_000_000_000);
+        });
+    }
+}

@@ -283,3 +283,78 @@ fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{run, run_to_its_end};
+
+    /// The process lives as long as one of its workers, and has the status that the first one gave.
+    #[test]
+    fn the_last_worker_ends_the_process() {
+        let ending = run_to_its_end(|program| {
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    let _ = program.call(SystemCall::Exit, [9]);
+                })
+                .unwrap();
+            let _ = program.call(SystemCall::Exit, [4]);
+        });
+        assert_eq!(ending, Ending::Exited(4));
+    }
+
+    #[test]
+    fn the_first_end_counts_and_takes_everybody_along() {
+        let ending = run_to_its_end(|program| {
+            for status in [7, 8] {
+                program
+                    .add_worker(move |program| {
+                        program.sleep_ns(1_000_000);
+                        let _ = program.call(SystemCall::ExitGroup, [status]);
+                    })
+                    .unwrap();
+            }
+            // One worker that runs for ever, and one that sleeps for ever.
+            program
+                .add_worker(|program| {
+                    loop {
+                        program.call(SystemCall::GetProcess, []).unwrap();
+                    }
+                })
+                .unwrap();
+            let _ = program.call(SystemCall::WorkerWait, [0, usize::MAX]);
+        });
+        assert!(matches!(ending, Ending::Exited(7 | 8)), "{ending:?}");
+    }
+
+    /// `execve` ends the other workers, keeps number and descriptors but those to be closed, and begins anew.
+    #[test]
+    fn another_program_keeps_the_process_and_nothing_of_its_memory() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::FileControl, [reader, 2, 1]), Ok(0));
+            let place = program.store(b"old");
+            program.add_worker(|program| program.sleep_ns(usize::MAX >> 1)).unwrap();
+            let time = program.store(&abi_unix::types::TimeSpec::from_ns(1 << 60).to_bytes());
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 5), None);
+            let id = program.id as usize;
+            let path = program.store(crate::testing::PATH);
+            let list = program.store(&[path.to_le_bytes(), [0; 8]].concat());
+            let missing = program.store(b"/bin/missing\0");
+            assert_eq!(program.call(SystemCall::Execute, [missing, list, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Execute, [0x1000, list, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.process().live_workers(), 2, "nothing has happened");
+            program.goes_on_as(move |program| {
+                assert_eq!(program.call(SystemCall::GetProcess, []), Ok(id));
+                assert_eq!(program.process().live_workers(), 1);
+                assert_eq!(program.read(place, 3), [0; 3]);
+                assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE), "the other end is closed");
+                assert_eq!(program.read_from(reader, 1), Err(Errno::EBADF));
+                assert_eq!(program.call(SystemCall::Cancel, [5]), Err(Errno::ENOENT));
+            });
+            let _ = program.call(SystemCall::Execute, [path, list, 0]);
+            panic!("the old program goes on");
+        });
+    }
+}

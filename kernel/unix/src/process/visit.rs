@@ -343,3 +343,102 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
     }
     process.end(Ending::Killed(signal as u8));
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
+
+    #[test]
+    fn what_a_program_must_not_do_ends_it_with_its_signal() {
+        for (trap, number) in [
+            (Trap::IllegalInstruction { bits: 0 }, signal::ILL),
+            (Trap::Breakpoint, signal::TRAP),
+            (Trap::PageFault { address: 8, access: Access::Write }, signal::SEGV),
+            (Trap::PageFault { address: 1 << 62, access: Access::Read }, signal::SEGV),
+            (Trap::PageFault { address: CODE, access: Access::Write }, signal::SEGV),
+            (Trap::PageFault { address: DATA as u64, access: Access::Execute }, signal::SEGV),
+            (Trap::AccessFault { address: 8, access: Access::Read }, signal::BUS),
+            (Trap::Misaligned { address: 1, access: Access::Write }, signal::BUS),
+        ] {
+            let ending = run_to_its_end(move |program| {
+                program.add_worker(|program| program.sleep_ns(1_000_000_000)).unwrap();
+                program.trap(trap);
+            });
+            assert_eq!(ending, Ending::Killed(number as u8), "{trap:?}");
+        }
+    }
+
+    #[test]
+    fn a_stack_that_overflows_is_told_from_other_faults() {
+        let touch = |address: usize| Trap::PageFault { address: address as u64, access: Access::Write };
+        run_to_its_end(move |program| {
+            let process = program.process();
+            let guard = process.space.lock().regions().find(|region| region.name == "[guard]").unwrap().range;
+            program.trap(touch(guard.end as usize - 8));
+        });
+        let output = crate::testing::simulation().output();
+        assert!(output.lines().last().unwrap().contains("stack overflow: writing"), "{output}");
+        run_to_its_end(move |program| program.trap(touch(DATA + LENGTH + (1 << 20))));
+        let output = crate::testing::simulation().output();
+        assert!(output.lines().last().unwrap().contains("segmentation fault: writing"), "{output}");
+    }
+
+    /// Returns the program of a process that makes calls for so many slices.
+    fn busy(slices: u64) -> impl FnOnce(&mut crate::testing::Program) + Send + 'static {
+        move |program| {
+            let begin = Machine::now();
+            while time::ns_at_ticks(Machine::now() - begin) < slices * time::SLICE_NS {
+                // A tenth of a millisecond between two calls.
+                crate::testing::simulation().advance(1000);
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+        }
+    }
+
+    fn used_ns(child: usize) -> u64 {
+        time::ns_at_ticks(process::find(child as u32).unwrap().cpu_ticks())
+    }
+
+    /// Equals that never wait share the hart by slices, wherever in another's slice each has begun.
+    #[test]
+    fn equals_alternate() {
+        for offset in [0, 30, 1_000, 10_000, 99_000] {
+            run(move |program| {
+                let first = program.spawn(busy(40)).unwrap();
+                program.sleep_ns(1_000_000 + offset * 100);
+                let second = program.spawn(busy(40)).unwrap();
+                let before = used_ns(first);
+                program.sleep_ns(20 * time::SLICE_NS as usize);
+                let used = (used_ns(first) - before, used_ns(second));
+                for one in [used.0, used.1] {
+                    assert!((8 * time::SLICE_NS..=12 * time::SLICE_NS).contains(&one), "{used:?} at {offset}");
+                }
+                for child in [first, second] {
+                    assert_eq!(program.wait_for(child), Ok((child, 0)));
+                }
+            });
+        }
+    }
+
+    /// A more important process runs to its end before its parent goes on; a less important one only while the parent
+    /// waits.
+    #[test]
+    fn importance_goes_before_turns() {
+        run(|program| {
+            let other = program.spawn_given(0, 60, busy(4)).unwrap();
+            let important = program.spawn_given(0, 1, busy(4)).unwrap();
+            // The next call yields at the latest.
+            program.call(SystemCall::GetProcess, []).unwrap();
+            assert!(process::find(important as u32).is_none_or(|process| process.has_ended()));
+            assert_eq!(used_ns(other), 0);
+            program.sleep_ns(2 * time::SLICE_NS as usize);
+            assert!(used_ns(other) > time::SLICE_NS);
+            for child in [important, other] {
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            }
+        });
+    }
+}
