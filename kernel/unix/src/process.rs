@@ -1807,7 +1807,7 @@ mod tests {
         assert_eq!(of(4, None), []);
     }
 
-    /// The tree of who is above whom closes over those who end.
+    /// In the tree, the processes below one that ends come to be below the process above it.
     #[test]
     fn what_is_below_a_process_stays_below_those_above_it() {
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -787,7 +787,7 @@ mod tests {
         program.call(SystemCall::InterruptReceiver, [identity]).unwrap()
     }
 
-    /// A right of the caller's own to a receiver of its own.
+    /// Grants the caller a right to a receiver of its own.
     fn own_right(program: &mut Program, receiver: usize) -> usize {
         program.call(SystemCall::InterruptGrant, [receiver, 0]).unwrap()
     }

@@ -44,7 +44,7 @@ mod tests {
         });
     }
 
-    /// The same when it becomes shorter, and with a process that ends with the file open.
+    /// Pages of a file that becomes shorter, or that is open when its process ends, are freed too.
     #[test]
     fn files_that_are_cut_off_or_left_open_leave_nothing() {
         run(|program| {

@@ -137,7 +137,7 @@ mod tests {
         });
     }
 
-    /// A program is read from the archive, which nobody changes; what must not be executed is refused.
+    /// A program is read from the archive, which does not change; files that must not be executed are refused.
     #[test]
     fn programs_are_found_and_read_to_their_end() {
         run(|_| {
