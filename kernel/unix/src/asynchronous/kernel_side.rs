@@ -205,3 +205,34 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn models_have_their_numbers() {
+        for side in [Side::Coroutines, Side::WaitingThreads, Side::RetryingThreads, Side::PollingThread] {
+            assert_eq!(Side::from_number(side as usize), Ok(side));
+        }
+        assert_eq!(Side::from_number(4), Err(Errno::EINVAL));
+        assert_eq!(Side::from_number(usize::MAX), Err(Errno::EINVAL));
+    }
+
+    /// Only the polling model has a thread to give transfers to; another program begins with coroutines.
+    #[test]
+    fn a_choice_holds_until_another_program_begins() {
+        run(|program| {
+            let (process, choice) = (program.process(), Choice::default());
+            assert_eq!(choice.side(), Side::Coroutines);
+            for side in [Side::WaitingThreads, Side::RetryingThreads, Side::Coroutines, Side::RetryingThreads] {
+                assert_eq!(choice.choose(&process, side), Ok(()));
+                assert_eq!(choice.side(), side);
+            }
+            choice.reset();
+            assert_eq!(choice.side(), Side::Coroutines);
+            assert!(choice.poller.lock().thread.is_none());
+        });
+    }
+}

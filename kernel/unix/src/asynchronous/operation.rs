@@ -538,44 +538,6 @@ mod tests {
         program.store(&TimeSpec::from_ns(ns).to_bytes())
     }
 
-    #[test]
-    fn a_call_that_need_not_wait_is_done_at_once_and_posts_nothing() {
-        run(|program| {
-            let (reader, writer) = program.pipe(0);
-            let place = program.place(8);
-            assert_eq!(program.submit(SystemCall::Write, [writer, place, 3], 1), Some(Ok(3)));
-            assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 2), Some(Ok(3)));
-            assert_eq!(program.submit(SystemCall::Read, [77, place, 8], 3), Some(Err(Errno::EBADF)));
-            assert_eq!(program.submit(SystemCall::Wait, [usize::MAX, 0, 0, 0], 4), Some(Err(Errno::ECHILD)));
-            assert_eq!(program.completions(), []);
-            assert_eq!(program.call(SystemCall::Cancel, [1]), Err(Errno::ENOENT));
-        });
-    }
-
-    #[test]
-    fn completions_carry_the_token_and_the_coroutine_and_come_as_calls_end() {
-        run(|program| {
-            let (late, soon) = (time(program, 3_000_000), time(program, 1_000_000));
-            assert_eq!(program.submit(SystemCall::Sleep, [late, 0], 1), None);
-            assert_eq!(program.submit(SystemCall::Sleep, [soon, 0], 2), None);
-            program.sleep_ns(10_000_000);
-            let found: Vec<_> = program.completions().iter().map(|done| (done.token, done.cid, done.result)).collect();
-            assert_eq!(found, [(2, 1002, 0), (1, 1001, 0)]);
-        });
-    }
-
-    #[test]
-    fn a_token_names_one_call_at_a_time() {
-        run(|program| {
-            let time = time(program, 1_000_000);
-            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), None);
-            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), Some(Err(Errno::EEXIST)));
-            assert_eq!(program.await_completions(), [(9, Ok(0))]);
-            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 9), None);
-            assert_eq!(program.await_completions(), [(9, Ok(0))]);
-        });
-    }
-
     /// Each kind of call that can wait is cancelled, and leaves nothing registered: its input goes to others.
     #[test]
     fn every_wait_can_be_cancelled() {
@@ -719,25 +681,6 @@ mod tests {
             let nonsense = program.store(&[1u64.to_le_bytes(), 1_000_000_000u64.to_le_bytes()].concat());
             assert_eq!(program.call(SystemCall::Sleep, [nonsense, 0]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::SleepOn, [99, 0, ms, 0]), Err(Errno::EINVAL));
-        });
-    }
-
-    #[test]
-    fn calls_in_flight_have_a_limit() {
-        run(|program| {
-            let which = abi_unix::types::limit::CALLS_IN_FLIGHT as usize;
-            let limit = program.store(&abi_unix::types::limit::to_bytes(3, 3));
-            assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
-            let time = time(program, 1_000_000);
-            for token in 0..3 {
-                assert_eq!(program.submit(SystemCall::Sleep, [time, 0], token), None);
-            }
-            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 3), Some(Err(Errno::EBUSY)));
-            let mut done = 0;
-            while done < 3 {
-                done += program.await_completions().len();
-            }
-            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 3), None);
         });
     }
 }
