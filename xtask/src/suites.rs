@@ -3,7 +3,7 @@
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
 //! both machine types, since most failures between harts and interrupt controllers happen in only one; and once more
-//! with user interrupts in hardware.
+//! with user interrupts in hardware. One of the combinations runs the tests that can differ there only ([`names`]).
 //!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
 //! a mistake ([`FAULTS`]), which they must not survive: the test is that they report it and end the machine as failed.
@@ -332,6 +332,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     let products = build::build(&context.workspace, toolchain, &context.progress)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
+        let names = names(arguments, machine, harts);
         let machine = cli::Machine {
             harts: Some(harts),
             memory: Some(MEMORY.into()),
@@ -342,7 +343,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         for (name, kernel) in &kernels {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
-        boots.part(findings, "system", |boots, log| boots.system(log, arguments.filter.as_ref()));
+        boots.part(findings, "system", |boots, log| boots.system(log, &names));
     }
     if arguments.user_interrupts.is_none() && arguments.machine.is_none_or(|chosen| chosen == Variant::Aia) {
         // Once more with the other back end, which runs programs in another mode.
@@ -354,7 +355,8 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                 user_interrupts: Some(cli::UserInterrupts::Imsic),
             };
             let boots = Boots { context, toolchain, products: &products, machine };
-            boots.part(findings, "system with imsic", |boots, log| boots.system(log, arguments.filter.as_ref()));
+            let names: Vec<_> = arguments.filter.iter().cloned().collect();
+            boots.part(findings, "system with imsic", |boots, log| boots.system(log, &names));
         }
     }
     if arguments.filter.is_none() {
@@ -615,6 +617,27 @@ fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments
     });
 }
 
+/// Modules of the machine's suite whose tests reach the interrupt controller, by a device or by what its interrupts
+/// interrupt.
+const OF_INTERRUPTS: [&str; 8] =
+    ["interrupt", "network", "preemption", "readiness", "scheduling", "server", "terminal", "time"];
+
+/// Returns the parts of names that choose among the tests of the machine's suite; none for all tests.
+///
+/// A second machine with one hart has another interrupt controller and nothing else that the first does not have: there
+/// is no message between harts. So the tests that do not reach the controller run on one hart with the first only. A
+/// machine that the user has chosen runs all.
+fn names(arguments: &cli::Test, machine: Variant, harts: u8) -> Vec<String> {
+    let is_chosen = arguments.machine.is_some() || arguments.harts.is_some();
+    match &arguments.filter {
+        Some(filter) => vec![filter.clone()],
+        None if machine == Variant::Plic && harts == 1 && !is_chosen => {
+            OF_INTERRUPTS.iter().map(|module| format!("{module}::")).collect()
+        }
+        None => Vec::new(),
+    }
+}
+
 /// Returns the machines to test on: all, or those that the user chose.
 fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
     let harts = harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
@@ -652,12 +675,12 @@ impl Boots<'_> {
     }
 
     /// Runs the suite of the whole system, or the filtered part of it.
-    fn system(&self, log: &Path, filter: Option<&String>) -> Result<(Tally, Vec<String>)> {
+    /// Runs the tests of the machine's suite with one of these parts in their names; all without names.
+    fn system(&self, log: &Path, names: &[String]) -> Result<(Tally, Vec<String>)> {
         if !self.products.programs.iter().any(|program| program == PROGRAM) {
             bail!("the workspace has no program `{PROGRAM}`");
         }
-        let filter: Vec<_> = filter.into_iter().cloned().collect();
-        self.suite(log, &self.products.kernel, command_line(PROGRAM, &filter)?)
+        self.suite(log, &self.products.kernel, command_line(PROGRAM, names)?)
     }
 
     fn start(&self, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
@@ -865,6 +888,31 @@ mod tests {
         assert_eq!(closing_line(line), Some(Tally { passed: 12, failed: 3 }));
         assert_eq!(closing_line("test result: ok."), None);
         assert_eq!(closing_line("test a ... ok"), None);
+    }
+
+    /// Every test runs on one hart and on four; what reaches the interrupt controller runs everywhere.
+    #[test]
+    fn one_machine_leaves_out_what_cannot_differ_there() {
+        let test = |machine, filter: Option<&str>| cli::Test {
+            suites: vec![],
+            filter: filter.map(Into::into),
+            machine,
+            harts: None,
+            user_interrupts: None,
+        };
+        let all = test(None, None);
+        let partial = names(&all, Variant::Plic, 1);
+        assert!(partial.contains(&"network::".to_string()) && partial.iter().all(|name| name.ends_with("::")));
+        for (machine, harts) in machines(None, None) {
+            let is_partial = (machine, harts) == (Variant::Plic, 1);
+            assert_eq!(names(&all, machine, harts).is_empty(), !is_partial);
+        }
+        assert!(names(&test(Some(Variant::Plic), None), Variant::Plic, 1).is_empty());
+        assert_eq!(names(&test(None, Some("pipe")), Variant::Plic, 1), ["pipe"]);
+        let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src");
+        for module in OF_INTERRUPTS {
+            assert!(modules.join(format!("{module}.rs")).exists(), "there is no module `{module}`");
+        }
     }
 
     #[test]
