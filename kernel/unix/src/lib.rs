@@ -16,6 +16,7 @@ extern crate alloc;
 mod asynchronous;
 mod calls;
 mod files;
+pub mod machine;
 mod network;
 mod observing;
 mod process;
@@ -25,28 +26,20 @@ mod scheduling;
 mod testing;
 mod time;
 
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
-
 use abi_unix::Counter;
 use abi_unix::types::SYSTEM_NAME_FIELD;
+use alloc::vec::Vec;
 use coroutine::Table;
 use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::interrupts;
 use crate::files::{console, epoll, remains, tree};
+use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
-use crate::process::{Ending, accounts, program, shared};
+use crate::process::{accounts, killer, program, shared};
 use crate::scheduling::{executor, rests, stretch};
-
-static HARTS: AtomicUsize = AtomicUsize::new(1);
-
-/// Returns the number of harts that run the system.
-pub fn harts() -> usize {
-    HARTS.load(Ordering::Relaxed)
-}
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
@@ -78,7 +71,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
         shut_down(Status::Failure(1));
     }
     let harts = platform::start_harts(platform.hart_ids.len());
-    HARTS.store(harts, Ordering::Relaxed);
+    machine::set_harts(harts);
     let line = platform.arguments;
     let (path, arguments) = first_program(line);
     println!("COPS: {harts} harts, {} MiB free, starting {path}", memory::frames::free_frames() / 256);
@@ -96,6 +89,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
+    killer::start();
     rests::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
@@ -107,6 +101,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);
+    counters::start_gauges(stack::connections);
     Ok(())
 }
 
@@ -115,7 +110,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
 pub fn run_hart() -> ! {
     let mut worker = executor::Worker::of_this_hart();
     loop {
-        let _ = on_interrupt();
+        let _ = machine::on_interrupt();
         stretch::looked_by_the_executor();
         usermode::release_retired();
         shared::publish(scheduling::claims_worth(executor::waiting()));
@@ -132,29 +127,6 @@ pub fn run_hart() -> ! {
     }
 }
 
-/// Handles everything that is pending on this hart, and returns it.
-pub fn on_interrupt() -> platform::Pending {
-    let pending = platform::poll_interrupts();
-    if pending.timer {
-        time::on_timer();
-    }
-    if pending.guest {
-        interrupts::on_guest_files();
-    }
-    interrupts::drain_orphans();
-    pending
-}
-
-/// Splits `NAME=VALUE … -- ARGUMENT …` into the words before and behind the dashes.
-fn split_line(line: &str) -> (&str, &str) {
-    line.split_once(" -- ").unwrap_or((line, ""))
-}
-
-/// Returns the value of a word `NAME=VALUE` on the boot command line, the first if there are several.
-fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-}
-
 /// Parses `init=PATH -- ARGUMENT …` into path and arguments; the path is the first argument too.
 fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
     let rest = split_line(line).1;
@@ -162,37 +134,6 @@ fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
     let mut arguments = alloc::vec![path.as_bytes().to_vec()];
     arguments.extend(rest.split_whitespace().map(|argument| argument.as_bytes().to_vec()));
     (path.into(), arguments)
-}
-
-/// Ends the machine after the first process.
-pub fn first_process_has_ended(ending: Ending) -> ! {
-    match ending {
-        Ending::Exited(0) => println!("the first process has ended"),
-        Ending::Exited(code) => println!("the first process has ended with status {code}"),
-        Ending::Killed(signal) => println!("the first process was ended by signal {signal}"),
-    }
-    power_off(ending)
-}
-
-/// Ends the machine with a status that tells how the first process ended.
-pub fn power_off(ending: Ending) -> ! {
-    shut_down(match ending {
-        Ending::Exited(0) => Status::Success,
-        Ending::Exited(code) => Status::Failure(code),
-        Ending::Killed(signal) => Status::Failure(128 + (signal & 0x7f)),
-    })
-}
-
-/// Ends the machine after all output has left it.
-pub fn shut_down(status: Status) -> ! {
-    platform::console_flush();
-    Machine::shutdown(status)
-}
-
-/// Restarts the machine after all output has left it.
-pub fn restart() -> ! {
-    platform::console_flush();
-    Machine::restart()
 }
 
 /// Returns the contents of `struct utsname`.

@@ -81,6 +81,6 @@ mod image {
 
     fn fail(reason: core::fmt::Arguments) -> ! {
         println!("the kernel cannot start: {reason}");
-        kernel_unix::shut_down(Status::Failure(1))
+        kernel_unix::machine::shut_down(Status::Failure(1))
     }
 }

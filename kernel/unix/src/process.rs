@@ -18,7 +18,9 @@
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
+pub(crate) mod ending;
 pub(crate) mod futex;
+pub(crate) mod killer;
 pub(crate) mod limits;
 pub(crate) mod program;
 pub(crate) mod shared;
@@ -65,24 +67,21 @@ use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
 use crate::files::remains;
 use crate::observing::{counters, report};
-use crate::process::accounts::{Account, Batch, Charge, Resource};
+use crate::process::accounts::{Account, Batch, Charge, MAXIMUM_CALLS, MAXIMUM_PROCESSES, Resource};
 use crate::process::authority::Authority;
+use crate::process::ending::Ending;
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed};
 use crate::process::thread::Threads;
-use crate::process::user::{LONGEST_PATH, errno_of_fault};
+use crate::process::user::{LONGEST_PATH, UserMemory, errno_of_fault};
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::Cid;
+use crate::scheduling::steps::Ends;
 use crate::scheduling::{MOST_CLAIM, Standing, steps, stretch};
 
 /// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
-/// Number of processes that can exist.
-pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
-/// Number of asynchronous calls that one process can have in flight; more fail with `EBUSY`, which no call that can
-/// wait returns for another reason, so that a runtime knows to wait for completions and to try again.
-pub(crate) const MAXIMUM_CALLS: usize = 65536;
 /// Number of descriptors that one step of the end of a process closes. The objects behind them may be in many lists.
 const CLOSED_AT_A_TIME: usize = 8;
 /// Number of children that one such step releases: each is in several indexes.
@@ -93,25 +92,6 @@ const MOST_LOOKED_AT: usize = 256;
 const DEEPEST: usize = 64;
 /// The first process, which inherits orphans and whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
-
-/// End of a process, with the parts of `wait4`'s status (wait(2)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// By `exit`, with this status.
-    Exited(u8),
-    /// By this signal, or by a fault for which it stands.
-    Killed(u8),
-}
-
-impl Ending {
-    /// Returns the status word that `wait4` writes.
-    pub fn status(self) -> u32 {
-        match self {
-            Ending::Exited(code) => (code as u32) << 8,
-            Ending::Killed(signal) => signal as u32 & 0x7f,
-        }
-    }
-}
 
 /// Owner of a call in flight, which goes on with it.
 pub(crate) enum CallOwner {
@@ -399,7 +379,7 @@ pub(crate) struct Process {
     /// The model of the kernel's side of its calls.
     pub kernel_side: Choice,
     /// Number of lines about it that found no room on the console.
-    pub dropped_lines: report::Dropped,
+    pub lines: report::Lines,
     parent: AtomicU32,
     /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
     above: AtomicU32,
@@ -444,6 +424,22 @@ pub(crate) struct Process {
     pub send_pages: Mutex<SendPages>,
 }
 
+impl UserMemory for Process {
+    fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        Process::copy_in(self, address, bytes)
+    }
+
+    fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        Process::copy_out(self, address, bytes)
+    }
+}
+
+impl Ends for Process {
+    fn has_ended(&self) -> bool {
+        Process::has_ended(self)
+    }
+}
+
 impl Process {
     /// Creates a process without workers; it is not in the table yet.
     #[allow(clippy::too_many_arguments)]
@@ -476,7 +472,7 @@ impl Process {
             futexes: Arc::default(),
             shares: crate::network::socket::Shares::new(account.clone()),
             kernel_side: Choice::default(),
-            dropped_lines: report::Dropped::default(),
+            lines: report::Lines::of(id),
             parent: AtomicU32::new(parent),
             above: AtomicU32::new(parent),
             group: AtomicU32::new(find(parent).map_or(id, |parent| parent.group())),
@@ -958,7 +954,7 @@ impl Process {
         let mut waiters = TABLE.lock().has_ended(self, ending, ticks);
         waiters.wake_all();
         if self.id == FIRST {
-            crate::first_process_has_ended(ending);
+            crate::machine::first_process_has_ended(ending);
         }
     }
 
@@ -1529,41 +1525,6 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
         Entry::Alive(process) => Some(process.clone()),
         Entry::Zombie { .. } => None,
     })
-}
-
-/// Ends the process with the most memory, because there is none left (the OOM killer). Its memory is free once its
-/// workers have seen the end.
-///
-/// A process's size is the memory that would be free without it: its pages and their tables, and the kernel's memory
-/// for its pipes, sockets, files and calls in flight. Files in memory that no process has open count for none; their
-/// share of the machine has a limit of its own.
-pub(crate) fn end_largest() {
-    if remains::free_some() {
-        // The caller that lacks memory tries again.
-        return;
-    }
-    if let Some(process) = next_living(0, Process::has_ended) {
-        // One is ending already: enough for now.
-        process.boost();
-        return;
-    }
-    let mut largest: Option<(usize, Arc<Process>)> = None;
-    let mut last = FIRST;
-    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in
-    // the order of locks.
-    while let Some(process) = next_living(last, |_| true) {
-        last = process.id;
-        let bytes = process.memory();
-        if largest.as_ref().is_none_or(|(most, _)| bytes > *most) {
-            largest = Some((bytes, process));
-        }
-    }
-    let victim = largest.map(|(_, process)| process).or_else(|| find(FIRST));
-    if let Some(victim) = victim {
-        println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
-        victim.end(Ending::Killed(signal::KILL as u8));
-        victim.boost();
-    }
 }
 
 /// Returns the living process with the lowest number above this one for which `is_meant` holds.

@@ -24,9 +24,8 @@ use virtio::{Entropy, Kind, Mmio};
 use waiters::Waiters;
 
 use crate::network::wire::Piece;
-use crate::process::Process;
-use crate::process::user::UserBuffer;
-use crate::scheduling::steps;
+use crate::process::user::{UserBuffer, UserMemory};
+use crate::scheduling::steps::{self, Ends};
 use crate::time;
 
 /// Flag of `getrandom`: do not wait.
@@ -305,7 +304,7 @@ pub(crate) fn forget(waker: &Waker) {
 
 /// Performs `getrandom` in steps: goes on from `*done`.
 pub(crate) fn fill(
-    process: &Process,
+    process: &(impl UserMemory + Ends),
     buffer: UserBuffer,
     flags: u32,
     done: &mut usize,
@@ -343,7 +342,11 @@ pub(crate) fn fill(
 }
 
 /// Does one step of reading `/dev/random` or `/dev/urandom`: gives as many bytes as one step may.
-pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+pub(crate) fn read(
+    process: &(impl UserMemory + Ends),
+    buffer: UserBuffer,
+    waker: Option<&Waker>,
+) -> Poll<Result<usize, Errno>> {
     let mut done = 0;
     let step = UserBuffer::new(buffer.address(), buffer.len().min(STEP))?;
     fill(process, step, 0, &mut done, waker)

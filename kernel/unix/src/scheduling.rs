@@ -42,7 +42,7 @@
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
 //! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first
-//! process asks for it ([`strictness_matters`]).
+//! process asks for it ([`stretch::returns_are_watched`]).
 //!
 //! The calls that set any of this are decoded here too. A process may restrict itself and those below it; more needs
 //! authority ([`crate::process::authority`]).
@@ -74,12 +74,9 @@ use crate::network::stack;
 use crate::observing::counters;
 use crate::process::user::UserBuffer;
 use crate::process::{self, Look, Member, Process, authority, shared};
-use crate::scheduling::executor::Cid;
+use crate::scheduling::executor::{Cid, EXHAUSTED, Owner};
 use crate::time;
 
-/// Priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
-/// others.
-pub(crate) const EXHAUSTED: Priority = Priority::LOWEST;
 /// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for processes that end,
 /// and for those that starve: they stand in front of all claims, and in one line among themselves. If they shared a
 /// priority with claims, a process with many workers that never rest would stand in front of them, a slice for each
@@ -237,7 +234,7 @@ impl Budget {
         });
         let period = time::ticks_at_ns(DEFAULT_PERIOD_NS);
         let percent = DEFAULT_PERCENT.load(Ordering::Relaxed);
-        let ticks = if percent >= 100 { u64::MAX } else { period * crate::harts() as u64 * percent / 100 };
+        let ticks = if percent >= 100 { u64::MAX } else { period * crate::machine::harts() as u64 * percent / 100 };
         Arc::new(Budget::new(Limit::new(ticks, period, Machine::now()), above))
     }
 
@@ -417,21 +414,14 @@ impl Standing {
     }
 }
 
-/// Payer of a coroutine's polls.
-pub(crate) trait Owner {
-    /// Returns the process that pays.
-    fn process(&self) -> &Arc<Process>;
-
-    /// Begins a poll.
-    fn begins(&self, _now: u64) {}
-
-    /// Ends a poll that began at `start`: charges the part of it that has not been charged.
-    fn ends(&self, start: u64);
-}
-
 impl Owner for Arc<Process> {
-    fn process(&self) -> &Arc<Process> {
-        self
+    fn number(&self) -> u32 {
+        self.id
+    }
+
+    #[inline(always)]
+    fn has_no_claim(&self) -> bool {
+        has_no_claim(self)
     }
 
     fn ends(&self, start: u64) {
@@ -605,7 +595,7 @@ impl Pace {
     pub(crate) async fn step(&mut self) {
         self.steps += 1;
         if self.steps < STEPS_AT_A_TIME {
-            let _ = crate::on_interrupt();
+            let _ = crate::machine::on_interrupt();
             counters::count(Counter::Looks);
             stretch::looked();
         } else {
@@ -802,23 +792,9 @@ async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
 
 // ---- modes ----
 
-static STRICTNESS_MATTERS: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether each return to user mode must update the global bitmap, because an executor may look at it before
-/// each poll.
-#[inline(always)]
-pub(crate) fn strictness_matters() -> bool {
-    STRICTNESS_MATTERS.load(Ordering::Relaxed)
-}
-
-/// Makes each return to user mode take the way on which the bitmap is updated, for a measurement that looks there.
-pub(crate) fn watch_returns() {
-    STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
-}
-
 fn set_system_mode(mode: SystemMode) {
     if mode == SystemMode::Strict {
-        STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
+        stretch::watch_returns();
     }
     shared::publish_mode(mode);
     let mut id = 0;
@@ -918,7 +894,7 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
         scheduling::MODE => {
             let mode = Mode::from_number(value).ok_or(Errno::EINVAL)?;
             if mode == Mode::Strict {
-                STRICTNESS_MATTERS.store(true, Ordering::Relaxed);
+                stretch::watch_returns();
             }
             standing.mode.store(mode as u8, Ordering::Relaxed);
             process.shared.tell_mode(mode);

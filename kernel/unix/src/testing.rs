@@ -31,7 +31,8 @@ use platform::Machine;
 use crate::Parts;
 use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
-use crate::process::{self, Ending, Process, program};
+use crate::process::ending::Ending;
+use crate::process::{self, Process, program};
 use crate::scheduling::executor;
 
 #[path = "../tests/common/mod.rs"]
@@ -186,7 +187,7 @@ impl RunningMachine {
 
     /// Does one step of the kernel; returns `false` if there is nothing to do.
     fn run_one(&mut self) -> bool {
-        let _ = crate::on_interrupt();
+        let _ = crate::machine::on_interrupt();
         usermode::release_retired();
         self.worker.run_one() || crate::files::remains::free_some()
     }
@@ -213,7 +214,7 @@ impl RunningMachine {
             }
             if !is_stuck && (Machine::now() - start > PATIENCE || self.simulation.deadline(0).is_none()) {
                 is_stuck = true;
-                for id in process::FIRST + 1..process::MAXIMUM_PROCESSES as u32 * 2 {
+                for id in process::FIRST + 1..process::accounts::MAXIMUM_PROCESSES as u32 * 2 {
                     if let Some(process) = process::find(id) {
                         process.end(Ending::Killed(9));
                     }

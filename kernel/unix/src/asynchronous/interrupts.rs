@@ -57,14 +57,16 @@ use abi_unix::{Counter, Errno, errno};
 use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext, Virtualisation as _};
 use memory::space::Placement;
 use memory::sv39::Protection;
-use platform::{Machine, guest_page, println};
+use platform::{Machine, Pending, guest_page, println};
 use spin::Mutex;
 use usermode::Kind;
 
 use crate::files::file::{self, OpenFile};
+use crate::machine;
 use crate::observing::counters;
+use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{self, Ending, Process};
+use crate::process::{self, Process};
 
 /// The bit that announces completions.
 pub(crate) const COMPLETIONS: u64 = 1;
@@ -147,6 +149,7 @@ static VIRTUALISE: AtomicBool = AtomicBool::new(false);
 /// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, or `auto`, which is `imsic` if the
 /// machine has it.
 pub(crate) fn start(choice: Option<&str>, harts: usize) {
+    machine::handle_with(on_interrupt);
     let files = Machine::guest_files();
     let pages = (0..harts).filter_map(|hart| Some(guest_page(hart, 1)?..guest_page(hart, files)? + PAGE_SIZE as u64));
     let mut ranges = [const { 0..0 }; MAXIMUM_HARTS];
@@ -164,6 +167,14 @@ pub(crate) fn start(choice: Option<&str>, harts: usize) {
         "imsic" => println!("user interrupts: this machine has no guest interrupt files; they come through the kernel"),
         other => println!("user interrupts: `{other}` is none of kernel, imsic and auto; they come through the kernel"),
     }
+}
+
+/// Handles interrupts that came in guest interrupt files, at every look.
+fn on_interrupt(pending: Pending) {
+    if pending.guest {
+        on_guest_files();
+    }
+    drain_orphans();
 }
 
 /// Returns the kind of new processes.
@@ -246,7 +257,7 @@ impl Line {
         context.set_register(2, place);
         context.pc = handler as u64;
         counters::count(Counter::UserInterrupts);
-        crate::observing::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process, 0, 0);
+        crate::observing::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process.id, 0, 0);
     }
 
     /// Interrupts a virtualised worker through its file; returns `false` if it has none.

@@ -34,11 +34,6 @@ use crate::time::{self, Alarm};
 /// Buffers of one vector call; a single buffer, the common case, needs no allocation.
 pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
 
-/// Returns the number of bytes of all buffers of a call.
-pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
-    buffers.iter().map(|buffer| buffer.len()).sum()
-}
-
 /// A call that may have to wait, decoded and checked.
 #[allow(missing_docs)]
 pub(crate) enum Operation {
@@ -178,7 +173,7 @@ impl Operation {
                 Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
                 Poll::Pending => Poll::Pending,
             },
-            Operation::Random { buffer, flags, done } => random::fill(process, *buffer, *flags, done, waker),
+            Operation::Random { buffer, flags, done } => random::fill(&**process, *buffer, *flags, done, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(process, waker),
             Operation::PollFiles(wait) => wait.poll(process, waker),

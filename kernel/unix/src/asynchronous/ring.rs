@@ -63,7 +63,7 @@ use memory::sv39::Protection;
 use spin::{Mutex, MutexGuard};
 
 use crate::asynchronous::submission::Submission;
-use crate::observing::{counters, report};
+use crate::observing::counters;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::shared::zeroed;
@@ -364,7 +364,7 @@ impl Ring {
             Err(Broken) => {
                 self.broken.store(true, Ordering::Relaxed);
                 view.state().store(request::BROKEN, Ordering::Relaxed);
-                report::line(&worker.process, format_args!("its request ring is broken: impossible indexes"));
+                worker.process.lines.print(format_args!("its request ring is broken: impossible indexes"));
                 End::Over
             }
         }

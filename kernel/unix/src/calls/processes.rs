@@ -5,7 +5,8 @@ use abi_unix::{Act, Errno};
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept_steps};
-use crate::process::{self, Children, Ending, authority, limits, program};
+use crate::process::ending::Ending;
+use crate::process::{self, Children, authority, limits, program};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -107,8 +108,8 @@ pub(super) fn reboot(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     match call.unsigned(2) {
-        types::reboot::POWER_OFF | types::reboot::HALT => crate::power_off(Ending::Exited(0)),
-        types::reboot::RESTART => crate::restart(),
+        types::reboot::POWER_OFF | types::reboot::HALT => crate::machine::power_off(Ending::Exited(0)),
+        types::reboot::RESTART => crate::machine::restart(),
         _ => Err(Errno::EINVAL),
     }
 }

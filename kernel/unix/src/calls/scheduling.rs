@@ -1,10 +1,10 @@
 //! The calls on scheduling, and those that observe it.
 
-#[cfg(feature = "fail-allocations")]
 use abi_unix::Act;
 
 use crate::calls::call::{Call, Decoding};
 use crate::observing::{snapshot, trace};
+use crate::process::authority;
 use crate::scheduling;
 
 #[inline(never)]
@@ -22,7 +22,7 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
 pub(super) fn set_system(call: Call<'_>) -> Decoding {
     #[cfg(feature = "fail-allocations")]
     if call.unsigned(0) == abi_unix::types::system_scheduling::FAIL_ALLOCATION {
-        crate::process::authority::permit(call.process(), Act::ScheduleSystem)?;
+        authority::permit(call.process(), Act::ScheduleSystem)?;
         return Ok(memory::faults::arm(call.process().id, call.word(1)).into());
     }
     scheduling::set_system(call.process(), call.unsigned(0), call.word(1) as u64).map(Into::into)
@@ -30,12 +30,17 @@ pub(super) fn set_system(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn read_trace(call: Call<'_>) -> Decoding {
-    trace::read(call.process(), call.buffer(0)?).map(Into::into)
+    let (process, buffer) = (call.process(), call.buffer(0)?);
+    authority::permit(process, Act::ReadTrace)?;
+    let copy_out = |offset: usize, bytes: &[u8]| process.copy_out(buffer.address() + offset, bytes);
+    trace::read(buffer.len(), copy_out).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn write_trace(call: Call<'_>) -> Decoding {
-    trace::write(call.worker, call.buffer(0)?).map(Into::into)
+    let (process, buffer) = (call.process(), call.buffer(0)?);
+    let worker = (process.id, call.worker.index());
+    trace::write(worker, buffer.len(), |bytes| process.copy_in(buffer.address(), bytes)).map(Into::into)
 }
 
 #[inline(never)]

@@ -3,7 +3,7 @@
 use abi_unix::{Act, Counter};
 
 use crate::calls::call::{Call, Decoding};
-use crate::observing::{counters, report};
+use crate::observing::counters;
 use crate::process::authority;
 use crate::process::user::UserBuffer;
 
@@ -34,7 +34,7 @@ pub(super) fn log(call: Call<'_>) -> Decoding {
     let mut line = [0; LONGEST_LINE];
     let line = &mut line[..buffer.len()];
     process.copy_in(buffer.address(), line)?;
-    report::line(process, format_args!("{}", line.escape_ascii()));
+    process.lines.print(format_args!("{}", line.escape_ascii()));
     Ok(line.len().into())
 }
 

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use abi_unix::types::clone as flag;
 use abi_unix::{Errno, types};
 use hal_api::UserContext;
 
@@ -10,6 +11,7 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, kept};
 use crate::process::user::USER_END;
+use crate::process::worker::Worker;
 use crate::process::{futex, switching, thread};
 use crate::time;
 
@@ -23,7 +25,51 @@ pub(super) fn set_id_address(call: Call<'_>) -> Decoding {
 pub(super) fn clone(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let (worker, arguments) = (call.worker, [0, 1, 2, 3, 4].map(|argument| call.word(argument)));
-    thread::clone(worker, call.registers()?, arguments).map(Into::into)
+    clone_thread(worker, call.registers()?, arguments).map(Into::into)
+}
+
+/// Performs the `clone` call.
+fn clone_thread(
+    parent: &Worker,
+    context: &UserContext,
+    [flags, stack, parent_word, thread_pointer, child_word]: [usize; 5],
+) -> Result<usize, Errno> {
+    let flags = flags as u64;
+    let has = |which: u64| flags & which != 0;
+    if has(flag::THREAD) && !has(flag::SIGHAND)
+        || has(flag::SIGHAND) && !has(flag::VM)
+        || has(flag::FS) && has(flag::NEWNS)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if flags & flag::SHARED != flag::SHARED || flags & !(flag::OF_THREADS | flag::SIGNAL) != 0 {
+        return Err(Errno::ENOSYS);
+    }
+    let mut fresh = Box::new(context.clone());
+    // The copy in memory is up to date; no hart's registers are this thread's.
+    let _ = fresh.floating_point_mut();
+    fresh.set_result(0);
+    if stack != 0 {
+        fresh.set_register(2, stack as u64);
+    }
+    if has(flag::SETTLS) {
+        fresh.set_register(4, thread_pointer as u64);
+    }
+    let process = &parent.process;
+    let thread = switching::start_thread(process, fresh, |thread| {
+        if has(flag::CHILD_CLEARTID) {
+            thread.set_end_word(child_word);
+        }
+        // As on Linux, a bad address does not keep the thread from starting.
+        let number = thread.thread_id().to_le_bytes();
+        if has(flag::PARENT_SETTID) {
+            let _ = process.copy_out(parent_word, &number);
+        }
+        if has(flag::CHILD_SETTID) {
+            let _ = process.copy_out(child_word, &number);
+        }
+    })?;
+    Ok(thread.thread_id() as usize)
 }
 
 #[inline(always)]

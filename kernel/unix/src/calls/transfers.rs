@@ -2,10 +2,10 @@
 
 use abi_unix::Errno;
 
-use crate::asynchronous::operation::{Buffers, Operation, length_of};
+use crate::asynchronous::operation::{Buffers, Operation};
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
-use crate::process::user::{LARGEST_TRANSFER, UserBuffer};
+use crate::process::user::{LARGEST_TRANSFER, UserBuffer, length_of};
 
 /// Greatest number of buffers of one vector call (`IOV_MAX`).
 const MOST_BUFFERS: usize = 1024;

@@ -6,11 +6,7 @@ use alloc::vec::Vec;
 use abi_unix::Errno;
 
 use crate::files::file::OpenFile;
-use crate::process::accounts::{Account, Charge, Resource};
-
-/// Greatest number of descriptors of a process, and its limit unless it sets another one. (Linux's default
-/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is a server's.)
-pub(crate) const MAXIMUM_DESCRIPTORS: usize = 16384;
+use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 
 struct Entry {
     file: Arc<OpenFile>,

@@ -52,9 +52,10 @@ use smallvec::SmallVec;
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
 use crate::files::file::OpenFile;
+use crate::files::remains::{self, Remains};
 use crate::process::Process;
+use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::UserBuffer;
 use crate::scheduling::executor::{self, Attendant};
@@ -339,6 +340,7 @@ static CLEANER: Attendant = Attendant::new();
 
 /// Starts the coroutine that [`clean`]s up.
 pub(crate) fn start() {
+    remains::register(Remains { free_some: free_remains, are_left: has_remains });
     executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), clean());
 }
 

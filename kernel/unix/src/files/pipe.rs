@@ -13,11 +13,9 @@ use abi_unix::types::epoll as event;
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::asynchronous::operation::length_of;
 use crate::files::byte_queue::ByteQueue;
-use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::UserBuffer;
+use crate::process::user::{UserBuffer, UserMemory, length_of};
 
 /// Bytes that a pipe holds (Linux's default).
 pub(crate) const CAPACITY: usize = 65536;
@@ -72,12 +70,12 @@ impl State {
 }
 
 impl Reader {
-    /// Reads the bytes that are there, up to the buffer's length, into the memory of `process`.
+    /// Reads the bytes that are there, up to the buffer's length, into a program's memory.
     ///
     /// Pending means that the pipe is empty; `waker` is then registered if there is one.
     pub(crate) fn read(
         &self,
-        process: &Process,
+        memory: &impl UserMemory,
         buffer: UserBuffer,
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
@@ -102,7 +100,7 @@ impl Reader {
             if count == 0 {
                 break;
             }
-            if let Err(error) = process.copy_out(buffer.address() + done, &piece[..count]) {
+            if let Err(error) = memory.copy_out(buffer.address() + done, &piece[..count]) {
                 if done == 0 {
                     return Poll::Ready(Err(error));
                 }
@@ -143,14 +141,14 @@ impl Reader {
 }
 
 impl Writer {
-    /// Writes buffers from the memory of `process`, starting at `*done` bytes into them and advancing it. If all of
+    /// Writes buffers from a program's memory, starting at `*done` bytes into them and advancing it. If all of
     /// them have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
     ///
     /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
     /// registered if there is one. Without a waker and with something written the caller decides about the result.
     pub(crate) fn write(
         &self,
-        process: &Process,
+        memory: &impl UserMemory,
         buffers: &[UserBuffer],
         done: &mut usize,
         waker: Option<&Waker>,
@@ -183,7 +181,7 @@ impl Writer {
                 }
                 let piece = state.queue.back();
                 let count = wanted.min(end - *done).min(piece.len());
-                if let Err(error) = process.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
+                if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 state.queue.produce(count);

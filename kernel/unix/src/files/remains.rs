@@ -1,16 +1,33 @@
 //! Remains of files and epolls that have gone, which are freed in steps.
 
-use crate::files::{epoll, tree};
+use spin::Once;
+
+use crate::files::tree;
+
+/// Remains of other objects than files.
+pub(crate) struct Remains {
+    /// Frees some; returns `false` if there are none.
+    pub free_some: fn() -> bool,
+    /// Returns whether there are some.
+    pub are_left: fn() -> bool,
+}
+
+static OTHERS: Once<Remains> = Once::new();
+
+/// Registers the remains of other objects than files. Called once.
+pub(crate) fn register(others: Remains) {
+    OTHERS.call_once(|| others);
+}
 
 /// Frees some pages of files that have gone, or takes back some registrations of epolls that have; returns `false` if
 /// there are none.
 pub(crate) fn free_some() -> bool {
-    epoll::free_remains() || tree::root().free_remains()
+    OTHERS.get().is_some_and(|others| (others.free_some)()) || tree::root().free_remains()
 }
 
 /// Returns whether there is something for [`free_some`].
 pub(crate) fn are_left() -> bool {
-    epoll::has_remains() || tree::root().has_remains()
+    OTHERS.get().is_some_and(|others| (others.are_left)()) || tree::root().has_remains()
 }
 
 #[cfg(test)]

@@ -19,15 +19,16 @@ use network::{
 };
 use spin::Mutex;
 
-use crate::asynchronous::operation::{AddressOut, length_of};
+use crate::asynchronous::operation::AddressOut;
 use crate::files::file::{self, OpenFile};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::Wire;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::UserBuffer;
-use crate::scheduling::{self, EXHAUSTED, executor};
+use crate::process::user::{UserBuffer, length_of};
+use crate::scheduling::executor::EXHAUSTED;
+use crate::scheduling::{self, executor};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;

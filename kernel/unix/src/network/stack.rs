@@ -38,8 +38,9 @@ use spin::Mutex;
 use crate::network::wire::Wire;
 use crate::observing::latency;
 use crate::process::{self, Process};
+use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::{self, EXHAUSTED, MOST_CLAIM, Pace};
+use crate::scheduling::{self, MOST_CLAIM, Pace};
 use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
@@ -97,7 +98,7 @@ pub(crate) fn start(platform: &'static Platform) {
             gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
         }),
         seeds: network::Seeds::draw(crate::random::bytes),
-        local_connections: local_connections(crate::boot_option(platform.arguments, "local")),
+        local_connections: local_connections(crate::machine::boot_option(platform.arguments, "local")),
         limits,
         ..network::Configuration::default()
     };
@@ -141,7 +142,7 @@ fn wake_handler() {
         executor::waker(handler.cid).wake();
     }
     // The handler may have been ready already, in the run queue of a hart that visits something less important.
-    if is_raised && crate::harts() > 1 {
+    if is_raised && crate::machine::harts() > 1 {
         executor::find_hart(MOST_CLAIM);
     }
 }

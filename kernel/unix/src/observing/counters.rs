@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi_unix::Counter;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
+use spin::Once;
 
 const COUNTERS: usize = Counter::ALL.len();
 
@@ -16,6 +17,14 @@ struct Block([AtomicU64; COUNTERS]);
 const _: () = assert!(size_of::<Block>().is_power_of_two());
 
 static BLOCKS: [Block; MAXIMUM_HARTS] = [const { Block([const { AtomicU64::new(0) }; COUNTERS]) }; MAXIMUM_HARTS];
+
+/// The gauge of connections, which the network keeps.
+static CONNECTIONS: Once<fn() -> u64> = Once::new();
+
+/// Registers the gauges that other parts of the kernel keep. Called once.
+pub(crate) fn start_gauges(connections: fn() -> u64) {
+    CONNECTIONS.call_once(|| connections);
+}
 
 /// Adds one.
 ///
@@ -58,7 +67,7 @@ pub(crate) fn read(counter: Counter) -> u64 {
         Counter::HeapBytes => memory::heap::bytes_in_use() as u64,
         Counter::HeapFootprint => memory::heap::statistics().footprint as u64,
         Counter::UptimeNs => crate::time::now_ns(),
-        Counter::Connections => crate::network::stack::connections(),
+        Counter::Connections => CONNECTIONS.get().map_or(0, |connections| connections()),
         _ => (0..MAXIMUM_HARTS).fold(0, |sum, hart| sum.wrapping_add(of_hart(hart, counter))),
     }
 }

@@ -9,18 +9,29 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use heapless::String;
 
-use crate::process::Process;
-
 /// Length of the longest line in bytes; longer lines are cut off.
 const LONGEST: usize = 1280;
 
 /// Number of a process's lines that were dropped.
 #[derive(Default)]
-pub(crate) struct Dropped(AtomicU32);
+struct Dropped(AtomicU32);
 
-/// Prints a line because of a process, or counts that it was dropped.
-pub(crate) fn line(process: &Process, text: fmt::Arguments<'_>) {
-    print(process.id, &process.dropped_lines, text, platform::console_try_write);
+/// The lines of a process.
+pub(crate) struct Lines {
+    process: u32,
+    dropped: Dropped,
+}
+
+impl Lines {
+    /// Creates the lines of a process with this number.
+    pub(crate) fn of(process: u32) -> Lines {
+        Lines { process, dropped: Dropped::default() }
+    }
+
+    /// Prints a line because of the process, or counts that it was dropped.
+    pub(crate) fn print(&self, text: fmt::Arguments<'_>) {
+        print(self.process, &self.dropped, text, platform::console_try_write);
+    }
 }
 
 fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl FnMut(&[u8]) -> bool) {

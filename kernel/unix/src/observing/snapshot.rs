@@ -61,7 +61,7 @@ pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBu
     let mut count = 0;
     match which {
         subject::HARTS => {
-            for number in 0..crate::harts().min(buffer.len() / (HART_WORDS * 8)) {
+            for number in 0..crate::machine::harts().min(buffer.len() / (HART_WORDS * 8)) {
                 write(&hart(number).to_words())?;
                 count += 1;
             }

@@ -15,15 +15,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, RECORD_BYTES, RECORD_WORDS, Record};
-use abi_unix::{Act, Errno, trace::name_words};
+use abi_unix::{Errno, trace::name_words};
 use coroutine::Tracer;
 use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::{Mutex, Once};
-
-use crate::process::user::UserBuffer;
-use crate::process::worker::Worker;
-use crate::process::{Process, authority};
 
 /// Greatest number of records for each hart.
 const MOST_RECORDS: usize = 1 << 18;
@@ -99,17 +95,17 @@ static TRACER: Tracer = Tracer {
 
 /// Records an event of a worker, if there is a trace.
 #[inline(always)]
-pub(crate) fn of_worker(kind: Kind, worker: &Worker, a: u64, b: u64) {
+pub(crate) fn of_worker(kind: Kind, process: u32, worker: usize, a: u64, b: u64) {
     if is_on() {
-        record(kind, worker.process.id, worker.index(), a, b);
+        record(kind, process, worker, a, b);
     }
 }
 
 /// Records an event of a process, if there is a trace.
 #[inline(always)]
-pub(crate) fn of_process(kind: Kind, process: &Process, a: u64, b: u64) {
+pub(crate) fn of_process(kind: Kind, process: u32, a: u64, b: u64) {
     if is_on() {
-        record(kind, process.id, 0, a, b);
+        record(kind, process, 0, a, b);
     }
 }
 
@@ -146,18 +142,18 @@ fn put(record: Record) {
     ring.tail.store(tail + 1, Ordering::Release);
 }
 
-/// Performs the `trace_read` call.
-pub(crate) fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno> {
-    authority::permit(process, Act::ReadTrace)?;
+/// Takes records, as many as fit into so many bytes, and hands them to `copy_out` with their offset. Returns the number
+/// of bytes. `ENODEV` if there is no trace.
+pub(crate) fn read(room: usize, copy_out: impl Fn(usize, &[u8]) -> Result<(), Errno>) -> Result<usize, Errno> {
     let Some(rings) = RINGS.get() else { return Err(Errno::ENODEV) };
     let _fetching = FETCHING.lock();
     let mut done = 0;
     for (hart, ring) in rings.iter().enumerate() {
         loop {
-            let room = (buffer.len() - done) / RECORD_BYTES;
+            let records = (room - done) / RECORD_BYTES;
             let head = ring.head.load(Ordering::Relaxed);
             // Acquire: pairs with the hart's release.
-            let count = (ring.tail.load(Ordering::Acquire) - head).min(room as u64).min(MOST_RECORDS_AT_ONCE as u64);
+            let count = (ring.tail.load(Ordering::Acquire) - head).min(records as u64).min(MOST_RECORDS_AT_ONCE as u64);
             if count == 0 {
                 break;
             }
@@ -169,11 +165,11 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno
                 }
             }
             let length = count as usize * RECORD_BYTES;
-            process.copy_out(buffer.address() + done, &bytes[..length])?;
+            copy_out(done, &bytes[..length])?;
             done += length;
             ring.head.store(head + count, Ordering::Release);
         }
-        if buffer.len() - done >= RECORD_BYTES && ring.lost.load(Ordering::Relaxed) != 0 {
+        if room - done >= RECORD_BYTES && ring.lost.load(Ordering::Relaxed) != 0 {
             let lost = ring.lost.swap(0, Ordering::Relaxed);
             let record = Record {
                 time: Machine::now(),
@@ -188,21 +184,26 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer) -> Result<usize, Errno
             for (place, word) in bytes.chunks_exact_mut(8).zip(record.to_words()) {
                 place.copy_from_slice(&word.to_le_bytes());
             }
-            process.copy_out(buffer.address() + done, &bytes)?;
+            copy_out(done, &bytes)?;
             done += RECORD_BYTES;
         }
     }
     Ok(done)
 }
 
-/// Performs the `trace_write` call, with records of the process's own. Returns the number of bytes taken.
-pub(crate) fn write(worker: &Worker, buffer: UserBuffer) -> Result<usize, Errno> {
+/// Adds records of a worker's own, of which there are so many bytes, as `copy_in` gives them. Returns the number of
+/// bytes taken.
+pub(crate) fn write(
+    (process, worker): (u32, usize),
+    length: usize,
+    copy_in: impl FnOnce(&mut [u8]) -> Result<(), Errno>,
+) -> Result<usize, Errno> {
     if !is_on() {
         return Err(Errno::ENODEV);
     }
-    let length = (buffer.len() / RECORD_BYTES).min(MOST_RECORDS_AT_ONCE) * RECORD_BYTES;
+    let length = (length / RECORD_BYTES).min(MOST_RECORDS_AT_ONCE) * RECORD_BYTES;
     let mut bytes = [0; MOST_RECORDS_AT_ONCE * RECORD_BYTES];
-    worker.process.copy_in(buffer.address(), &mut bytes[..length])?;
+    copy_in(&mut bytes[..length])?;
     let now = Machine::now();
     for bytes in bytes[..length].chunks_exact(RECORD_BYTES) {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at * 8 + index]));
@@ -213,8 +214,8 @@ pub(crate) fn write(worker: &Worker, buffer: UserBuffer) -> Result<usize, Errno>
         put(Record {
             time: record.time.min(now),
             hart: Machine::hart() as u8,
-            worker: worker.index() as u16,
-            process: worker.process.id,
+            worker: worker as u16,
+            process,
             ..record
         });
     }
@@ -235,8 +236,8 @@ mod tests {
 
     /// Takes records, so many at once.
     fn fetch(most: usize) -> Vec<Record> {
-        let buffer = UserBuffer::new(OF_THE_FIRST, most * RECORD_BYTES + 7).unwrap();
-        let length = read(&first(), buffer).unwrap();
+        let copy_out = |offset: usize, bytes: &[u8]| first().copy_out(OF_THE_FIRST + offset, bytes);
+        let length = read(most * RECORD_BYTES + 7, copy_out).unwrap();
         let mut bytes = vec![0; length];
         first().copy_in(OF_THE_FIRST, &mut bytes).unwrap();
         let (words, _) = bytes.as_chunks::<8>();
@@ -307,9 +308,8 @@ mod tests {
             let (some, rest) = (fetch(7), fetch(100));
             assert_eq!((some.len(), rest.len()), (7, 13));
             assert!(some.last().unwrap().time <= rest[0].time);
-            let nowhere = UserBuffer::new(0x1000, RECORD_BYTES).unwrap();
             program.call(SystemCall::GetProcess, []).unwrap();
-            assert_eq!(read(&first(), nowhere), Err(Errno::EFAULT));
+            assert_eq!(read(RECORD_BYTES, |_, bytes| first().copy_out(0x1000, bytes)), Err(Errno::EFAULT));
             assert_eq!(fetch_all().len(), 1, "not lost with the fault");
         });
     }

@@ -52,16 +52,11 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::limit;
 use memory::faults;
-use spin::Mutex;
-
-use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
-use crate::process;
-use crate::scheduling::executor::{self, Attendant};
+use spin::{Mutex, Once};
 
 /// A resource of which a process has an amount and a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +151,15 @@ fn reserve() -> usize {
     ADMISSION.load(Ordering::Relaxed)
 }
 
+/// Number of processes that can exist.
+pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
+/// Number of asynchronous calls that one process can have in flight; more fail with `EBUSY`, which no call that can
+/// wait returns for another reason, so that a runtime knows to wait for completions and to try again.
+pub(crate) const MAXIMUM_CALLS: usize = 65536;
+/// Greatest number of descriptors of a process, and its limit unless it sets another one. (Linux's default
+/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is a server's.)
+pub(crate) const MAXIMUM_DESCRIPTORS: usize = 16384;
+
 /// Bytes that a wait of one worker can take: the operation, and its places in lists of waiters.
 pub(crate) const MEMORY_OF_A_WAIT: usize = 1024;
 
@@ -165,8 +169,7 @@ pub(crate) fn start(harts: usize) {
     // Large allocations can fail, and leave this reserve to small ones.
     memory::heap::set_reserve_of_small(RESERVE / 2 + RESERVE_OF_A_HART / 2 * harts);
     let bytes = memory::frames::total_frames() * PAGE_SIZE;
-    limit_machine(bytes / 4 * 3, SLOTS - SLOTS_OF_WORKERS, process::MAXIMUM_PROCESSES);
-    executor::spawn_for_kernel(Priority::HIGHEST, kill_when_short());
+    limit_machine(bytes / 4 * 3, SLOTS - SLOTS_OF_WORKERS, MAXIMUM_PROCESSES);
 }
 
 fn limit_machine(bytes: usize, calls: usize, processes: usize) {
@@ -181,7 +184,7 @@ pub(crate) fn share_of(resource: Resource) -> usize {
     match resource {
         // A share of the memory, not of the machine's total for objects.
         Resource::Memory | Resource::Files => all / 3 * 4 / SHARE,
-        Resource::Calls => process::MAXIMUM_CALLS,
+        Resource::Calls => MAXIMUM_CALLS,
         Resource::Processes => all / 4,
     }
 }
@@ -592,32 +595,30 @@ impl Batch {
     }
 }
 
-// ---- the OOM killer ----
+// ---- the OOM killer's view ----
 
-static KILLER: Attendant = Attendant::new();
 /// Number of free bytes from which on no process has to end.
 pub(crate) const SPARE: usize = 64 * PAGE_SIZE;
 
-/// Makes the OOM killer look, if this resource is memory.
-fn tell_killer(resource: Resource) {
-    if matches!(resource, Resource::Memory | Resource::Files) {
-        KILLER.summon();
-    }
+/// Summons the OOM killer.
+static KILLER: Once<fn()> = Once::new();
+
+/// Registers the function that summons the OOM killer. Called once.
+pub(crate) fn call_when_short(summon: fn()) {
+    KILLER.call_once(|| summon);
 }
 
-/// Ends the largest process whenever the machine has nothing left, for ever.
-async fn kill_when_short() {
-    loop {
-        KILLER.summoned().await;
-        // The refused caller may have met the last moments of a process that has gone since.
-        if is_still_short() {
-            process::end_largest();
-        }
+/// Makes the OOM killer look, if this resource is memory.
+fn tell_killer(resource: Resource) {
+    if matches!(resource, Resource::Memory | Resource::Files)
+        && let Some(summon) = KILLER.get()
+    {
+        summon();
     }
 }
 
 /// Returns whether the machine has nothing left.
-fn is_still_short() -> bool {
+pub(crate) fn is_short() -> bool {
     let is_full = |resource| {
         let total = MACHINE.total(resource);
         total.used.load(Ordering::Relaxed) + SPARE > total.limit.load(Ordering::Relaxed)

@@ -9,7 +9,7 @@ use abi_unix::Errno;
 use abi_unix::authority::Act;
 use abi_unix::types::limit as number;
 
-use crate::files::descriptor::MAXIMUM_DESCRIPTORS;
+use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::process::accounts::{Limit, Resource};
 use crate::process::authority::{permit, permit_towards};
 use crate::process::{self, Process};

@@ -290,7 +290,7 @@ impl Plan {
             (auxiliary::COPS_PROCESS_PAGE, number(shared.address(PROCESS_PAGE_OFFSET))),
             (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
             (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
-            (auxiliary::COPS_HARTS, number(crate::harts())),
+            (auxiliary::COPS_HARTS, number(crate::machine::harts())),
             (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };

@@ -34,11 +34,11 @@ use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::{interrupts, ring};
 use crate::calls::call::Pause;
-use crate::observing::report;
+use crate::process::ending::Ending;
 use crate::process::program::Plan;
 use crate::process::visit::visit;
 use crate::process::worker::{Means, Worker};
-use crate::process::{Ending, Process, thread};
+use crate::process::{Process, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::stretch;
 
@@ -185,7 +185,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
         Ok(fresh) => **context = fresh,
         Err(error) => {
             // The old program is gone, so no caller can get the error.
-            report::line(&worker.process, format_args!("execve failed after the point of no return: {error}"));
+            worker.process.lines.print(format_args!("execve failed after the point of no return: {error}"));
             worker.process.end(Ending::Killed(abi_unix::types::signal::KILL as u8));
         }
     }

@@ -10,16 +10,14 @@
 //! A thread's end is handled for those that stay: its robust locks are marked as their owner's death, the word that it
 //! named becomes 0, and waiters there are woken. When the process ends no thread stays, and nothing of this is done.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use abi_unix::Errno;
-use abi_unix::types::{clone as flag, futex};
-use hal_api::UserContext;
+use abi_unix::types::futex;
 
 use crate::process::worker::Worker;
-use crate::process::{MAXIMUM_WORKERS, Process, switching};
+use crate::process::{MAXIMUM_WORKERS, Process};
 
 /// Number of threads that one process can have, without its workers.
 pub(crate) const MAXIMUM_THREADS: usize = 4096;
@@ -86,50 +84,6 @@ impl Threads {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
-}
-
-/// Performs the `clone` call. Admitted by the caller.
-pub(crate) fn clone(
-    parent: &Worker,
-    context: &UserContext,
-    [flags, stack, parent_word, thread_pointer, child_word]: [usize; 5],
-) -> Result<usize, Errno> {
-    let flags = flags as u64;
-    let has = |which: u64| flags & which != 0;
-    if has(flag::THREAD) && !has(flag::SIGHAND)
-        || has(flag::SIGHAND) && !has(flag::VM)
-        || has(flag::FS) && has(flag::NEWNS)
-    {
-        return Err(Errno::EINVAL);
-    }
-    if flags & flag::SHARED != flag::SHARED || flags & !(flag::OF_THREADS | flag::SIGNAL) != 0 {
-        return Err(Errno::ENOSYS);
-    }
-    let mut fresh = Box::new(context.clone());
-    // The copy in memory is up to date; no hart's registers are this thread's.
-    let _ = fresh.floating_point_mut();
-    fresh.set_result(0);
-    if stack != 0 {
-        fresh.set_register(2, stack as u64);
-    }
-    if has(flag::SETTLS) {
-        fresh.set_register(4, thread_pointer as u64);
-    }
-    let process = &parent.process;
-    let thread = switching::start_thread(process, fresh, |thread| {
-        if has(flag::CHILD_CLEARTID) {
-            thread.set_end_word(child_word);
-        }
-        // As on Linux, a bad address does not keep the thread from starting.
-        let number = thread.thread_id().to_le_bytes();
-        if has(flag::PARENT_SETTID) {
-            let _ = process.copy_out(parent_word, &number);
-        }
-        if has(flag::CHILD_SETTID) {
-            let _ = process.copy_out(child_word, &number);
-        }
-    })?;
-    Ok(thread.thread_id() as usize)
 }
 
 /// Returns the worker or thread of a process with this number; 0 means the caller.
@@ -213,6 +167,8 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+
+    use abi_unix::types::clone as flag;
 
     use super::*;
     use crate::testing::{Program, run};

@@ -16,6 +16,21 @@ pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
 /// Size of the longest path with its NUL in bytes (Linux: `PATH_MAX`).
 pub(crate) const LONGEST_PATH: usize = 4096;
 
+/// Memory of a program, as objects use it that know nothing else of processes.
+pub(crate) trait UserMemory {
+    /// Copies from the memory. `EFAULT` if any byte is not readable for the program; `ENOMEM` if a page that it was
+    /// promised cannot be made.
+    fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno>;
+
+    /// Copies to the memory. `EFAULT` if any byte is not writable for the program; `ENOMEM` as above.
+    fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno>;
+}
+
+/// Bytes of all buffers of a call.
+pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
+}
+
 /// A range of bytes that a process claims to own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UserBuffer {

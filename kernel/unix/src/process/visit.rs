@@ -19,9 +19,10 @@ use usermode::Kind as SpaceKind;
 use crate::asynchronous::interrupts;
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
-use crate::observing::{counters, report, trace};
+use crate::observing::{counters, trace};
+use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{self, Ending, Process, accounts, program, shared};
+use crate::process::{self, Process, accounts, program, shared};
 use crate::scheduling::{self, executor, stretch};
 use crate::time;
 
@@ -51,7 +52,13 @@ impl<'a> Visit<'a> {
     fn begin(worker: &'a Arc<Worker>, context: &UserContext) -> (Visit<'a>, Priority) {
         let hart = Machine::hart();
         time::start_slice();
-        trace::of_worker(Kind::UserBegins, worker, executor::current_priority().number().into(), 0);
+        trace::of_worker(
+            Kind::UserBegins,
+            worker.process.id,
+            worker.index(),
+            executor::current_priority().number().into(),
+            0,
+        );
         worker.count_turn();
         counters::count(Counter::Switches);
         // A worker may have been woken at a priority that its claim does not show before it runs. If only the claim
@@ -87,7 +94,7 @@ impl<'a> Visit<'a> {
                 return Pause::Leave;
             }
             process.post_waiting_completions();
-            if scheduling::strictness_matters() {
+            if stretch::returns_are_watched() {
                 shared::publish(scheduling::claims_worth(executor::waiting()));
                 stretch::looked();
             }
@@ -131,7 +138,7 @@ impl<'a> Visit<'a> {
         let waited = ready.load(Ordering::Relaxed);
         // Coroutines that the interrupt wakes come to this hart, which looks at them now.
         executor::end_visit(self.hart);
-        let pending = crate::on_interrupt();
+        let pending = crate::machine::on_interrupt();
         let now = Machine::now();
         worker.charge(now, now);
         // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
@@ -189,7 +196,7 @@ impl<'a> Visit<'a> {
                 // The process with the most memory ends, even if another one needs it; this worker tries again after
                 // that. The memory of a process that has ended meanwhile is enough.
                 if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
-                    process::end_largest();
+                    process::killer::end_largest();
                 }
                 if !process.has_ended() {
                     return ControlFlow::Break(());
@@ -244,7 +251,7 @@ impl<'a> Visit<'a> {
                 Pause::Execute(_) => Reason::Executes,
                 Pause::Leave => Reason::Ends,
             };
-            trace::of_worker(Kind::UserEnds, worker, reason as u64, 0);
+            trace::of_worker(Kind::UserEnds, worker.process.id, worker.index(), reason as u64, 0);
         }
     }
 }
@@ -296,7 +303,7 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
         Trap::Interrupt => (Cause::Interrupt, 0),
         _ => (Cause::Fault, 0),
     };
-    trace::of_worker(Kind::Trap, worker, cause as u64, number);
+    trace::of_worker(Kind::Trap, worker.process.id, worker.index(), cause as u64, number);
 }
 
 /// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
@@ -330,16 +337,12 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
     // With this distance an address can be found in the program's file, although the program lies elsewhere each time.
     let moved = process.shared.program_bias();
     match detail {
-        Some((verb, address)) => report::line(
-            process,
-            format_args!(
-                "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
-            ),
-        ),
-        None => report::line(
-            process,
-            format_args!("killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"),
-        ),
+        Some((verb, address)) => process.lines.print(format_args!(
+            "killed: {what}: {verb} {address:#x} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x}"
+        )),
+        None => process.lines.print(format_args!(
+            "killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"
+        )),
     }
     process.end(Ending::Killed(signal as u8));
 }

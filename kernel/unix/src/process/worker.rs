@@ -23,8 +23,8 @@ use crate::asynchronous::interrupts::{self, Line};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::{self, Process};
-use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::{self, Owner};
+use crate::scheduling;
+use crate::scheduling::executor::{self, Cid, Owner};
 use crate::time;
 
 const NOWHERE: usize = usize::MAX;
@@ -481,8 +481,13 @@ impl Worker {
 }
 
 impl Owner for Arc<Worker> {
-    fn process(&self) -> &Arc<Process> {
-        &self.process
+    fn number(&self) -> u32 {
+        self.process.id
+    }
+
+    #[inline(always)]
+    fn has_no_claim(&self) -> bool {
+        scheduling::has_no_claim(&self.process)
     }
 
     fn begins(&self, now: u64) {

@@ -44,7 +44,10 @@ use spin::Mutex;
 pub(crate) use coroutine::{Cid, SpawnError, yield_now};
 
 use crate::observing::counters;
-use crate::scheduling::{self, EXHAUSTED, Owner};
+
+/// Priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
+/// others.
+pub(crate) const EXHAUSTED: Priority = Priority::LOWEST;
 
 static EXECUTOR: Executor = Executor::new();
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
@@ -123,7 +126,7 @@ impl coroutine::Platform for Harts {
     }
 
     fn woken_at_home(&self, cid: Cid) {
-        if crate::harts() > 1
+        if crate::machine::harts() > 1
             && let Ok(priority) = EXECUTOR.priority(cid)
         {
             find_hart(priority);
@@ -185,6 +188,22 @@ impl<O, F> Owned<O, F> {
     }
 }
 
+/// Payer of a coroutine's polls.
+pub(crate) trait Owner {
+    /// Returns the number of the process that pays.
+    fn number(&self) -> u32;
+
+    /// Returns whether the budget of that process is used up: then nothing of it is polled at another priority than
+    /// [`EXHAUSTED`].
+    fn has_no_claim(&self) -> bool;
+
+    /// Begins a poll.
+    fn begins(&self, _now: u64) {}
+
+    /// Ends a poll that began at `start`: charges the part of it that has not been charged.
+    fn ends(&self, start: u64);
+}
+
 impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
     type Output = ();
 
@@ -194,8 +213,8 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
         let owner: &O = this.owner;
         let start = Machine::now();
         owner.begins(start);
-        memory::faults::works_for(owner.process().id);
-        if scheduling::has_no_claim(owner.process()) && current_priority() != EXHAUSTED {
+        memory::faults::works_for(owner.number());
+        if owner.has_no_claim() && current_priority() != EXHAUSTED {
             // Lowered at its poll, not when the budget ran out: a process has more coroutines than one step may change.
             set_priority(current(), EXHAUSTED);
             cx.waker().wake_by_ref();
@@ -205,7 +224,7 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
         let result = this.future.poll(cx);
         memory::faults::works_for(0);
         owner.ends(start);
-        if result.is_pending() && scheduling::has_no_claim(owner.process()) {
+        if result.is_pending() && owner.has_no_claim() {
             set_priority(current(), EXHAUSTED);
         }
         result
@@ -225,7 +244,7 @@ where
     let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
-    if crate::harts() > 1 {
+    if crate::machine::harts() > 1 {
         find_hart(priority);
     }
     Ok(cid)
@@ -295,7 +314,7 @@ impl Attendant {
 
 /// Makes a coroutine ready. One that has ended waits no longer, so that is no error.
 pub(crate) fn wake(cid: Cid) {
-    if EXECUTOR.wake(cid).is_ok() && crate::harts() > 1 {
+    if EXECUTOR.wake(cid).is_ok() && crate::machine::harts() > 1 {
         coroutine::Platform::woken_at_home(&HARTS, cid);
     }
 }
@@ -361,13 +380,13 @@ pub(crate) fn is_ready_at_least(priority: Priority) -> bool {
 
 /// Returns the priorities at which something is ready and waits for a hart, over all harts.
 pub(crate) fn waiting() -> u64 {
-    READY.iter().take(crate::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
+    READY.iter().take(crate::machine::harts()).fold(0, |all, word| all | word.0.load(Ordering::Relaxed))
 }
 
 /// Returns whether something more important than `priority` waits, on any hart.
 #[inline]
 pub(crate) fn is_ready_above_anywhere(priority: Priority) -> bool {
-    crate::harts() > 1 && waiting() & (priority.bit() - 1) != 0
+    crate::machine::harts() > 1 && waiting() & (priority.bit() - 1) != 0
 }
 
 /// Returns whether a hart may visit a program of this priority, after publishing the visit: `false` if something more
@@ -375,7 +394,7 @@ pub(crate) fn is_ready_above_anywhere(priority: Priority) -> bool {
 /// before.
 #[inline]
 pub(crate) fn may_visit(priority: Priority) -> bool {
-    if crate::harts() == 1 {
+    if crate::machine::harts() == 1 {
         return true;
     }
     match Priority::most_important_in(waiting()) {
@@ -391,7 +410,7 @@ pub(crate) fn may_visit(priority: Priority) -> bool {
 /// Finds a hart for coroutines that are ready here after an interrupt of this hart's visit: an idle one; or, if there
 /// is none and this hart goes on with its visit (it is not outranked), one whose visit is less important than they are.
 pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
-    if crate::harts() == 1 {
+    if crate::machine::harts() == 1 {
         return;
     }
     if let Some(waiting) = Priority::most_important_in(ready_here().load(Ordering::Relaxed)) {
@@ -406,7 +425,7 @@ pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
 /// Finds another hart for the most important of all ready coroutines, for a hart that was interrupted, has published
 /// its visit's importance and goes on with it.
 pub(crate) fn pass_on() {
-    if crate::harts() > 1
+    if crate::machine::harts() > 1
         && let Some(waiting) = Priority::most_important_in(waiting())
     {
         find_hart(waiting);
@@ -415,7 +434,7 @@ pub(crate) fn pass_on() {
 
 /// Interrupts an idle hart; returns whether there was one.
 fn interrupt_idle_hart() -> bool {
-    let idle = (0..crate::harts()).find(|&hart| does(hart) == Doing::Nothing);
+    let idle = (0..crate::machine::harts()).find(|&hart| does(hart) == Doing::Nothing);
     if let Some(hart) = idle {
         HARTS.interrupt(hart);
     }
@@ -438,7 +457,7 @@ fn share(waiting: Priority) {
 pub(crate) fn find_hart(priority: Priority) {
     // Pairs with the fence in `begin_visit`; see the module's documentation.
     fence(Ordering::SeqCst);
-    if let Some(hart) = hart_for(priority, (0..crate::harts()).map(does)) {
+    if let Some(hart) = hart_for(priority, (0..crate::machine::harts()).map(does)) {
         HARTS.interrupt(hart);
     }
 }
@@ -493,7 +512,7 @@ impl Harts {
 /// Returns whether a hart other than this one is idle, at some moment during the call.
 pub(crate) fn is_another_hart_idle() -> bool {
     let own = Machine::hart();
-    let harts = READY.iter().take(crate::harts()).enumerate();
+    let harts = READY.iter().take(crate::machine::harts()).enumerate();
     harts
         .filter(|(hart, _)| *hart != own)
         .any(|(_, word)| word.0.load(Ordering::Relaxed) | word.1.load(Ordering::Relaxed) == 0)

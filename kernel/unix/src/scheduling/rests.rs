@@ -15,8 +15,9 @@ use abi_queue::{PRIORITIES, Priority};
 use spin::Mutex;
 use waiters::Rest;
 
+use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::{EXHAUSTED, LEAST_CLAIM, MOST_CLAIM, steps};
+use crate::scheduling::{LEAST_CLAIM, MOST_CLAIM, steps};
 
 /// Rests by priority, equals in their order. Each operation takes as long for one rest as for thousands.
 struct Pending<T> {

@@ -52,6 +52,7 @@
 //! work; each step leaves the kernel's own tables whole.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +63,6 @@ use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
 
 use crate::observing::counters;
-use crate::process::Process;
 use crate::scheduling::{executor, stretch};
 use crate::time;
 
@@ -71,6 +71,27 @@ pub(crate) const BYTES: usize = 16 * 1024;
 /// Entries of a table in a step, each of which costs a few hundred instructions: a waiter is woken, a file's readiness
 /// is looked up, or something is closed.
 pub(crate) const ENTRIES: usize = 32;
+
+/// A payer of long work, which stops between two steps when the payer ends.
+pub(crate) trait Ends {
+    /// Returns whether the payer has ended.
+    fn has_ended(&self) -> bool;
+}
+
+impl<T: Ends> Ends for Arc<T> {
+    fn has_ended(&self) -> bool {
+        T::has_ended(self)
+    }
+}
+
+/// The payer of work that is done although its process has ended.
+pub(crate) struct Endless;
+
+impl Ends for Endless {
+    fn has_ended(&self) -> bool {
+        false
+    }
+}
 
 /// A call that goes on in steps until it is done.
 pub(crate) type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
@@ -85,7 +106,7 @@ static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
 ///
 /// Called between two steps, outside of every lock that an interrupt's handler, or a coroutine that it wakes, may need.
 pub(crate) fn hart_is_wanted() -> bool {
-    let _ = crate::on_interrupt();
+    let _ = crate::machine::on_interrupt();
     counters::count(Counter::Looks);
     stretch::looked();
     let coroutine = executor::current();
@@ -113,13 +134,9 @@ pub(crate) fn hart_is_wanted() -> bool {
 ///
 /// Without a waker, which is the first attempt in place, one step is all: the rest goes on outside of the visit to the
 /// program. The executor does not look in between, so an operation that has begun calls this before its next step.
-pub(crate) fn must_pause(process: &Process, waker: Option<&Waker>) -> bool {
-    must_pause_for(Some(process), waker)
-}
-
-fn must_pause_for(process: Option<&Process>, waker: Option<&Waker>) -> bool {
+pub(crate) fn must_pause(payer: &impl Ends, waker: Option<&Waker>) -> bool {
     let Some(waker) = waker else { return true };
-    let is_wanted = hart_is_wanted() || process.is_some_and(Process::has_ended);
+    let is_wanted = hart_is_wanted() || payer.has_ended();
     if is_wanted {
         waker.wake_by_ref();
     }
@@ -130,21 +147,21 @@ fn must_pause_for(process: Option<&Process>, waker: Option<&Waker>) -> bool {
 ///
 /// # Cancellation
 /// Dropping it has no effect.
-pub(crate) fn pause(process: &Process) -> Pause<'_> {
-    Pause { process: Some(process), state: PauseState::Before }
+pub(crate) fn pause<P: Ends>(payer: &P) -> Pause<'_, P> {
+    Pause { payer, state: PauseState::Before }
 }
 
 /// Does as [`pause`], for work that is done although its process has ended, or because of that.
 ///
 /// # Cancellation
 /// Dropping it has no effect.
-pub(crate) fn pause_at_the_end() -> Pause<'static> {
-    Pause { process: None, state: PauseState::Before }
+pub(crate) fn pause_at_the_end() -> Pause<'static, Endless> {
+    Pause { payer: &Endless, state: PauseState::Before }
 }
 
 /// The future of [`pause`].
-pub(crate) struct Pause<'a> {
-    process: Option<&'a Process>,
+pub(crate) struct Pause<'a, P> {
+    payer: &'a P,
     state: PauseState,
 }
 
@@ -156,7 +173,7 @@ enum PauseState {
     Paused,
 }
 
-impl Future for Pause<'_> {
+impl<P: Ends> Future for Pause<'_, P> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -165,9 +182,7 @@ impl Future for Pause<'_> {
         self.state = match (&self.state, waker) {
             (PauseState::Before, None) => PauseState::InPlace,
             // No look has come since the attempt in place: its step and the next one would be one stretch.
-            (PauseState::Before | PauseState::InPlace, Some(_)) if must_pause_for(self.process, waker) => {
-                PauseState::Paused
-            }
+            (PauseState::Before | PauseState::InPlace, Some(_)) if must_pause(self.payer, waker) => PauseState::Paused,
             _ => return Poll::Ready(()),
         };
         Poll::Pending
@@ -176,7 +191,6 @@ impl Future for Pause<'_> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::sync::Arc;
     use alloc::task::Wake;
     use core::pin::pin;
     use core::sync::atomic::AtomicUsize;
@@ -250,7 +264,7 @@ mod tests {
             let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
             program.sleep_ns(1_000_000);
             let process = crate::process::find(child as u32).unwrap();
-            process.end(crate::process::Ending::Killed(9));
+            process.end(crate::process::ending::Ending::Killed(9));
             let bell = Arc::new(Bell::default());
             let waker = Waker::from(bell.clone());
             let mut context = Context::from_waker(&waker);

@@ -18,7 +18,7 @@ use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
 
 use crate::observing::trace;
-use crate::{scheduling, time};
+use crate::time;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -44,7 +44,7 @@ pub(crate) fn begin_anew() {
     }
     // Watching makes every trap and every return pass these places.
     trace::watch_traps();
-    scheduling::watch_returns();
+    watch_returns();
     ON.store(true, Ordering::Relaxed);
 }
 
@@ -126,6 +126,20 @@ pub(crate) fn waited() {
 /// Returns the longest stretch of a cause, in nanoseconds.
 pub(crate) fn longest_ns(cause: usize) -> u64 {
     LONGEST.get(cause).map_or(0, |ticks| time::ns_at_ticks(ticks.load(Ordering::Relaxed)))
+}
+
+static RETURNS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether each return to user mode must update the global bitmap, because an executor may look at it before
+/// each poll.
+#[inline(always)]
+pub(crate) fn returns_are_watched() -> bool {
+    RETURNS_ARE_WATCHED.load(Ordering::Relaxed)
+}
+
+/// Makes each return to user mode take the way on which the bitmap is updated, for a measurement that looks there.
+pub(crate) fn watch_returns() {
+    RETURNS_ARE_WATCHED.store(true, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -1,0 +1,83 @@
+//! The machine as a whole: its harts, pending interrupts, options of the boot command line, and its end.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use hal_api::{Machine as _, Status};
+use platform::{Machine, Pending, println};
+use spin::Once;
+
+use crate::process::ending::Ending;
+use crate::time;
+
+static HARTS: AtomicUsize = AtomicUsize::new(1);
+
+/// Returns the number of harts that run the system.
+pub fn harts() -> usize {
+    HARTS.load(Ordering::Relaxed)
+}
+
+/// Sets the number of harts that run the system.
+pub(crate) fn set_harts(harts: usize) {
+    HARTS.store(harts, Ordering::Relaxed);
+}
+
+/// The handler of interrupts that are meant for programs.
+static HANDLER: Once<fn(Pending)> = Once::new();
+
+/// Registers the handler of interrupts that are meant for programs, which is called at every look. Called once.
+pub(crate) fn handle_with(handler: fn(Pending)) {
+    HANDLER.call_once(|| handler);
+}
+
+/// Handles everything that is pending on this hart, and returns it.
+pub(crate) fn on_interrupt() -> Pending {
+    let pending = platform::poll_interrupts();
+    if pending.timer {
+        time::on_timer();
+    }
+    if let Some(handler) = HANDLER.get() {
+        handler(pending);
+    }
+    pending
+}
+
+/// Splits `NAME=VALUE … -- ARGUMENT …` into the words before and behind the dashes.
+pub(crate) fn split_line(line: &str) -> (&str, &str) {
+    line.split_once(" -- ").unwrap_or((line, ""))
+}
+
+/// Returns the value of a word `NAME=VALUE` on the boot command line, the first if there are several.
+pub(crate) fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Ends the machine after the first process.
+pub fn first_process_has_ended(ending: Ending) -> ! {
+    match ending {
+        Ending::Exited(0) => println!("the first process has ended"),
+        Ending::Exited(code) => println!("the first process has ended with status {code}"),
+        Ending::Killed(signal) => println!("the first process was ended by signal {signal}"),
+    }
+    power_off(ending)
+}
+
+/// Ends the machine with a status that tells how the first process ended.
+pub fn power_off(ending: Ending) -> ! {
+    shut_down(match ending {
+        Ending::Exited(0) => Status::Success,
+        Ending::Exited(code) => Status::Failure(code),
+        Ending::Killed(signal) => Status::Failure(128 + (signal & 0x7f)),
+    })
+}
+
+/// Ends the machine after all output has left it.
+pub fn shut_down(status: Status) -> ! {
+    platform::console_flush();
+    Machine::shutdown(status)
+}
+
+/// Restarts the machine after all output has left it.
+pub fn restart() -> ! {
+    platform::console_flush();
+    Machine::restart()
+}

@@ -1,0 +1,66 @@
+//! The OOM killer: ends the process with the most memory when the machine has none left.
+
+use alloc::sync::Arc;
+
+use abi_queue::Priority;
+use abi_unix::types::signal;
+use platform::println;
+
+use crate::files::remains;
+use crate::process::ending::Ending;
+use crate::process::{self, FIRST, Process, accounts, next_living};
+use crate::scheduling::executor::{self, Attendant};
+
+static KILLER: Attendant = Attendant::new();
+
+/// Starts the OOM killer. Called once.
+pub(crate) fn start() {
+    accounts::call_when_short(|| KILLER.summon());
+    executor::spawn_for_kernel(Priority::HIGHEST, kill_when_short());
+}
+
+/// Ends the largest process whenever the machine has nothing left, for ever.
+async fn kill_when_short() {
+    loop {
+        KILLER.summoned().await;
+        // The refused caller may have met the last moments of a process that has gone since.
+        if accounts::is_short() {
+            end_largest();
+        }
+    }
+}
+
+/// Ends the process with the most memory, because there is none left (the OOM killer). Its memory is free once its
+/// workers have seen the end.
+///
+/// A process's size is the memory that would be free without it: its pages and their tables, and the kernel's memory
+/// for its pipes, sockets, files and calls in flight. Files in memory that no process has open count for none; their
+/// share of the machine has a limit of its own.
+pub(crate) fn end_largest() {
+    if remains::free_some() {
+        // The caller that lacks memory tries again.
+        return;
+    }
+    if let Some(process) = next_living(0, Process::has_ended) {
+        // One is ending already: enough for now.
+        process.boost();
+        return;
+    }
+    let mut largest: Option<(usize, Arc<Process>)> = None;
+    let mut last = FIRST;
+    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in
+    // the order of locks.
+    while let Some(process) = next_living(last, |_| true) {
+        last = process.id;
+        let bytes = process.memory();
+        if largest.as_ref().is_none_or(|(most, _)| bytes > *most) {
+            largest = Some((bytes, process));
+        }
+    }
+    let victim = largest.map(|(_, process)| process).or_else(|| process::find(FIRST));
+    if let Some(victim) = victim {
+        println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
+        victim.end(Ending::Killed(signal::KILL as u8));
+        victim.boost();
+    }
+}
