@@ -782,6 +782,7 @@ mod tests {
             }
             ring.enter(program).unwrap();
             assert_eq!(ring.free(program), 1024 - 300, "no more were taken than there is room");
+            assert_eq!(ring.word(program, request::STATE_OFFSET), SLEEPING, "the process has to call again");
             ring.enter(program).unwrap();
             assert_eq!(ring.free(program), 1024 - 300);
             let mut tokens: Vec<u64> = results(program).iter().map(|(token, _)| *token).collect();
