@@ -244,7 +244,7 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// Returns cargo's output directory for the target.
     fn output(&self, part: Part) -> PathBuf {
-        self.target(part).join(TARGET).join("release")
+        self.target(part).join(TARGET).join(part.profile())
     }
 
     /// The two parts are compiled with different flags: in one directory each would invalidate the other.
@@ -258,7 +258,10 @@ impl Builder<'_> {
 
     fn cargo(&self, subcommand: &str, part: Part) -> Command {
         let mut command = self.toolchain.cargo(subcommand);
-        command.current_dir(&self.workspace.root).arg("--release").arg("--target-dir").arg(self.target(part));
+        command
+            .current_dir(&self.workspace.root)
+            .args(["--profile", part.profile(), "--target-dir"])
+            .arg(self.target(part));
         // Encoded flags take precedence over the user's RUSTFLAGS, which are meant for the host.
         command.env("CARGO_ENCODED_RUSTFLAGS", part.flags().join("\x1f"));
         command
@@ -363,12 +366,12 @@ impl Builder<'_> {
             name += &format!("-{feature}");
         }
         run_cargo(command, "Building the kernel", self.progress)?;
-        self.product(KERNEL, &name)
+        self.product(Part::Kernel, KERNEL, &name)
     }
 
     fn microkernel(&self, variation: Variation) -> Result<PathBuf> {
         self.package(MICROKERNEL)?;
-        let mut command = self.cargo("build", Part::Kernel);
+        let mut command = self.cargo("build", Part::Microkernel);
         command.args(["--package", MICROKERNEL, "--bin", MICROKERNEL]);
         let mut name = MICROKERNEL.to_string();
         if variation.debug_calls == DebugCalls::None {
@@ -390,13 +393,13 @@ impl Builder<'_> {
             name += "-told";
         }
         run_cargo(command, "Building the microkernel", self.progress)?;
-        self.product(MICROKERNEL, &name)
+        self.product(Part::Microkernel, MICROKERNEL, &name)
     }
 
     /// Copies cargo's output to the place where users find it.
-    fn product(&self, program: &str, name: &str) -> Result<PathBuf> {
+    fn product(&self, part: Part, program: &str, name: &str) -> Result<PathBuf> {
         let product = self.workspace.products().join(name);
-        let built = self.output(Part::Kernel).join(program);
+        let built = self.output(part).join(program);
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
         write_if_changed(&product, &content)?;
         Ok(product)
@@ -408,6 +411,8 @@ impl Builder<'_> {
 enum Part {
     /// The kernel, kernels that are suites, and the scheduler's image, through which a kernel's backtrace goes.
     Kernel,
+    /// The microkernel.
+    Microkernel,
     /// Programs, which print no backtraces.
     Programs,
 }
@@ -416,14 +421,22 @@ impl Part {
     /// Frame pointers for the kernel, so that a backtrace needs nothing else.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            Part::Kernel => &["-Cforce-frame-pointers=yes"],
+            Part::Kernel | Part::Microkernel => &["-Cforce-frame-pointers=yes"],
             Part::Programs => &[],
+        }
+    }
+
+    /// The profile of `Cargo.toml`: the microkernel is compiled for size, but for the crates on its hot paths.
+    fn profile(self) -> &'static str {
+        match self {
+            Part::Kernel | Part::Programs => "release",
+            Part::Microkernel => "small",
         }
     }
 
     fn directory(self) -> &'static str {
         match self {
-            Part::Kernel => "kernel",
+            Part::Kernel | Part::Microkernel => "kernel",
             Part::Programs => "programs",
         }
     }

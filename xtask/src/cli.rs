@@ -74,6 +74,8 @@ pub enum Command {
     Bench(Bench),
     /// Make one page of all results, for readers of the papers.
     Report(Report),
+    /// Print where the bytes of a kernel are.
+    Size(Size),
     /// Show the tools that this host has and lacks.
     Doctor,
     /// Copy standard input to standard output with function, file and line added to each line of a kernel backtrace.
@@ -114,6 +116,21 @@ pub struct Build {
     /// loader can load it.
     #[arg(long)]
     pub sel4_layout: bool,
+}
+
+/// Arguments of `size`.
+#[derive(Args, Debug)]
+pub struct Size {
+    /// Of which kernel.
+    #[arg(value_enum, default_value_t = Measured::Micro)]
+    pub kernel: Measured,
+}
+
+/// Kernels whose bytes are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measured {
+    /// The microkernel, for one hart.
+    Micro,
 }
 
 /// The machine to boot.

@@ -42,6 +42,7 @@ mod root_task;
 mod run;
 mod sel4_layout;
 mod serial;
+mod size;
 mod soak;
 mod structure;
 mod suites;
@@ -105,6 +106,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         Command::Tidy(_) => tidy::tidy(&context.workspace),
         Command::Bench(arguments) => bench::bench(&context, arguments),
         Command::Report(arguments) => results::report(&context, arguments),
+        Command::Size(arguments) => match arguments.kernel {
+            cli::Measured::Micro => size::micro(&context),
+        },
         Command::Symbolise(arguments) => {
             let elf = arguments.elf.clone().unwrap_or_else(|| context.workspace.products().join(build::KERNEL));
             let symbols = symbols::Symbols::load(&elf)?;

@@ -465,11 +465,11 @@ const TOLD: &[Told] = &[
         harts: 1,
         counters: Counters::None,
         built_in: "",
-        words: "root-cnode-bits=17 untypeds=50 domains=16 schedule=0:2,15:1,7:3 tick-ms=1 slice=2 error-text=on \
+        words: "root-cnode-bits=17 untypeds=70 domains=16 schedule=0:2,15:1,7:3 tick-ms=1 slice=2 error-text=on \
                 benchmarks=calls release=16",
         found: &[
             "root-cnode-bits=17 ",
-            "untypeds=50",
+            "untypeds=70",
             "domains=16",
             "schedule=0,7,15",
             "calls=5",
@@ -489,9 +489,9 @@ const TOLD: &[Told] = &[
         name: "a microkernel with words built in",
         harts: 1,
         counters: Counters::Threads,
-        built_in: "root-cnode-bits=12 untypeds=60 benchmarks=utilisation",
-        words: "untypeds=55",
-        found: &["root-cnode-bits=12 ", "untypeds=55", "domains=1", "calls=10", "utilisation=counted", "error-text="],
+        built_in: "root-cnode-bits=12 untypeds=75 benchmarks=utilisation",
+        words: "untypeds=70",
+        found: &["root-cnode-bits=12 ", "untypeds=70", "domains=1", "calls=10", "utilisation=counted", "error-text="],
     },
 ];
 

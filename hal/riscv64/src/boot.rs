@@ -263,8 +263,9 @@ static IMAGE_OFFSET: AtomicU64 = AtomicU64::new(0);
 /// Root and middle table with which the first hart enters the upper half.
 static BOOT_TABLES: SingleThreaded<[Table; 2]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; 2]));
 
-/// Number of frames for the kernel's page table: the image needs about ten, each memory range a few.
-const POOL_FRAMES: usize = 64;
+/// Number of frames for the kernel's page table: the image needs about ten, each memory range a few. A kernel that
+/// makes do with one hart is to be small.
+const POOL_FRAMES: usize = if cfg!(feature = "several-harts") { 64 } else { 24 };
 static POOL: SingleThreaded<[Table; POOL_FRAMES]> = SingleThreaded(UnsafeCell::new([Table::EMPTY; POOL_FRAMES]));
 static POOL_USED: SingleThreaded<usize> = SingleThreaded(UnsafeCell::new(0));
 
@@ -337,7 +338,7 @@ fn map_image(tables: &mut Tables, offset: u64) -> Result<(), MapError> {
     tables.map(start, start - offset, text_end - start, Permission::ReadExecute)?;
     tables.map(text_end, text_end - offset, rodata_end - text_end, Permission::Read)?;
     let mut at = rodata_end;
-    for index in 0..MAXIMUM_HARTS {
+    for index in 0..hart::STACKS {
         let (guard, guard_end) = hart::guard(index);
         tables.map(at, at - offset, guard as u64 - at, Permission::ReadWrite)?;
         at = guard_end as u64;

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hal_api::MAXIMUM_HARTS;
 
+/// Number of harts for which there are stacks.
+pub const STACKS: usize = if cfg!(feature = "several-harts") { MAXIMUM_HARTS } else { 1 };
 /// Size of each hart's kernel stack in bytes.
 pub const STACK_SIZE: usize = 64 * 1024;
 /// Size in bytes of the stack on which a hart reports a kernel fault.
@@ -91,11 +93,9 @@ unsafe impl Sync for Stack {}
 unsafe impl Sync for Emergency {}
 
 /// The kernel stacks; the boot assembly uses the first before any Rust code runs.
-pub static HART_STACKS: [Stack; MAXIMUM_HARTS] =
-    [const { Stack { guard: UnsafeCell::new([0; GUARD_SIZE]), memory: UnsafeCell::new([0; STACK_SIZE]) } };
-        MAXIMUM_HARTS];
-static EMERGENCY_STACKS: [Emergency; MAXIMUM_HARTS] =
-    [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; MAXIMUM_HARTS];
+pub static HART_STACKS: [Stack; STACKS] =
+    [const { Stack { guard: UnsafeCell::new([0; GUARD_SIZE]), memory: UnsafeCell::new([0; STACK_SIZE]) } }; STACKS];
+static EMERGENCY_STACKS: [Emergency; STACKS] = [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; STACKS];
 
 /// Returns the guard region of a hart's stack: first byte, and first byte behind.
 pub fn guard(index: usize) -> (usize, usize) {

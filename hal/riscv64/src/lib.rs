@@ -51,7 +51,7 @@ mod layout;
 mod machine;
 #[cfg(target_os = "none")]
 mod report;
-#[cfg(target_os = "none")]
+#[cfg(all(target_os = "none", feature = "thread-stacks"))]
 mod stacks;
 #[cfg(target_os = "none")]
 mod trap;
@@ -70,7 +70,7 @@ pub use guest::use_guest_files;
 pub use machine::{Riscv64, configure, cycles, pending, set_doorbell, use_test_device};
 #[cfg(target_os = "none")]
 pub use report::{early_write, panic_report, set_panic_writer};
-#[cfg(target_os = "none")]
+#[cfg(all(target_os = "none", feature = "thread-stacks"))]
 pub use stacks::{
     STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
 };

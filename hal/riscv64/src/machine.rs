@@ -11,7 +11,7 @@ use crate::csr::{self, read_csr, write_csr};
 use crate::device::Window;
 use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP, DIRECT_MAP_SIZE, MAXIMUM_RANGES};
 use crate::tables::{self, MapError, Permission};
-use crate::{boot, guest, hart, stacks, trap};
+use crate::{boot, guest, hart, trap};
 
 /// The largest number of pages to flush one by one; beyond it, flushing the whole address space is cheaper.
 const MAXIMUM_PAGES: usize = 64;
@@ -45,8 +45,11 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     }
     boot::with_tables(|tables| {
         tables.clear_root(256, 384);
-        let (index, entry) = stacks::root_entry();
-        tables.set_root(index, entry)?;
+        #[cfg(feature = "thread-stacks")]
+        {
+            let (index, entry) = crate::stacks::root_entry();
+            tables.set_root(index, entry)?;
+        }
         let (constant_start, constant_end) = boot::constant_image();
         for &(start, end) in ranges {
             let mut map = |from: u64, to: u64, permission| match to > from {

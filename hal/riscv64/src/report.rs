@@ -9,12 +9,12 @@ use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
-use hal_api::{MAXIMUM_HARTS, Machine, Status};
+use hal_api::{Machine, Status};
 
 use crate::csr::{self, read_csr};
 use crate::machine::Riscv64;
 use crate::trap::Frame;
-use crate::{boot, hart, stacks};
+use crate::{boot, hart};
 
 /// The exit status of a machine whose kernel failed.
 const FAILURE: u8 = 101;
@@ -72,6 +72,15 @@ pub fn panic_report(information: &PanicInfo) -> ! {
     end()
 }
 
+#[cfg(feature = "thread-stacks")]
+use crate::stacks::is_guard as is_thread_guard;
+
+/// Kernels without threads of their own have no such guards.
+#[cfg(not(feature = "thread-stacks"))]
+fn is_thread_guard(_address: usize) -> bool {
+    false
+}
+
 /// Reports a kernel fault: the trap vector calls this for a trap from supervisor mode. The vector uses the symbol,
 /// because this module depends on the modules above the vector.
 // SAFETY: nothing else has this name.
@@ -84,7 +93,7 @@ extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
         let (start, end) = hart::guard(index);
         (start..end).contains(&(value as usize))
     };
-    if (0..MAXIMUM_HARTS).any(guard) || stacks::is_guard(value as usize) {
+    if (0..hart::STACKS).any(guard) || is_thread_guard(value as usize) {
         let _ = writeln!(Output, "\nKERNEL FAULT on hart {hart}: kernel stack overflow at {value:#x}, pc {pc:#018x}");
     } else {
         let name = name(cause);

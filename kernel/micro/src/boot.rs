@@ -107,8 +107,9 @@ pub enum RootTask<'a> {
         /// Virtual address of its entry point.
         entry: u64,
     },
-    /// An ELF file.
-    File(&'a [u8]),
+    /// An ELF file and, unless it is part of something else, the memory that it lies in, which is free once the
+    /// contents of the file have been copied.
+    File(&'a [u8], Option<(u64, u64)>),
 }
 
 /// Ranges of physical addresses.
@@ -265,8 +266,15 @@ fn place(root: RootTask, free: &mut Free) -> Result<Image, Failure> {
             free.remove(start / PAGE * PAGE, end.next_multiple_of(PAGE));
             Ok(Image { start, end, offset, entry })
         }
-        RootTask::File([]) => Err(Failure::NoRootTask),
-        RootTask::File(file) => load(file, free),
+        RootTask::File([], _) => Err(Failure::NoRootTask),
+        RootTask::File(file, place) => {
+            let image = load(file, free)?;
+            // Nobody looks at the file any more.
+            if let Some((start, end)) = place {
+                let _ = free.regions.push((start.next_multiple_of(PAGE), end / PAGE * PAGE));
+            }
+            Ok(image)
+        }
     }
 }
 
@@ -339,11 +347,11 @@ pub fn start(
     let memory = &description.memory;
     let tree = (boot.device_tree_address, boot.device_tree_address + boot.device_tree.len() as u64);
     let taken = [("the kernel", boot.image), ("the device tree", tree)];
-    match (root, description.initial_files) {
-        (RootTask::Loaded { start, end, .. }, _) | (RootTask::File(_), Some((start, end))) => {
+    match root {
+        RootTask::Loaded { start, end, .. } | RootTask::File(_, Some((start, end))) => {
             check_place((start, end), memory, &taken)?;
         }
-        (RootTask::File(_), None) => {}
+        RootTask::File(_, None) => {}
     }
     objects::permit(memory.first().map_or(0, |range| range.0), memory.last().map_or(0, |range| range.1));
     let kernel = KERNEL.lock();

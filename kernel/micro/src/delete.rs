@@ -49,7 +49,7 @@ impl Kernel {
 
     /// Deletes a capability whose deletion is short: it is not the last capability of an object with slots.
     pub(crate) fn delete_one(&self, slot: Ref<Slot>) {
-        if matches!(slot.capability.get(), Capability::Reply { .. }) {
+        if matches!(slot.capability.get_here(), Capability::Reply { .. }) {
             return derivation::remove(slot);
         }
         while !slot.is_empty() {
@@ -83,7 +83,7 @@ impl Kernel {
 
     /// Performs one step of deleting the capability in a slot.
     fn delete_step(&self, slot: Ref<Slot>) {
-        match slot.capability.get() {
+        match slot.capability.get_here() {
             Capability::Null => {}
             Capability::Remains { object, .. } => match object.slots() {
                 Some((first, _)) => self.empty_a_slot(slot, object, first),

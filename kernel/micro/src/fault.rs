@@ -33,8 +33,15 @@ impl Kernel {
     /// Reports on the console that a thread has stopped for good.
     fn report_unhandled(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let pc = thread.fault_pc.get();
+        let (kind, detail) = match fault {
+            ThreadFault::None => ("none", 0),
+            ThreadFault::Capability { address, .. } => ("capability", address),
+            ThreadFault::UnknownSystemCall { number } => ("system call", number),
+            ThreadFault::User { number, .. } => ("exception", number),
+            ThreadFault::Memory { address, .. } => ("memory", address),
+        };
         crate::console::print(format_args!(
-            "thread at {:#x} has no fault handler: {fault:x?}, pc {pc:#x}\n",
+            "thread at {:#x} has no fault handler: {kind} {detail:#x}, pc {pc:#x}\n",
             thread.physical()
         ));
     }

@@ -35,12 +35,13 @@ mod image {
                 offset: loader.physical_offset,
                 entry: loader.entry,
             },
-            // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the
-            // direct map covers it, and it is never written.
-            (None, Some((start, end))) => RootTask::File(unsafe {
-                core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize)
-            }),
-            (None, None) => RootTask::File(&[]),
+            (None, Some(place @ (start, end))) => {
+                // SAFETY: the platform has checked that the range is memory and has kept it out of the free memory; the
+                // direct map covers it, and it is not written before the last use of this slice, which is in boot.
+                let file = unsafe { core::slice::from_raw_parts(Machine::direct_map(start), (end - start) as usize) };
+                RootTask::File(file, Some(place))
+            }
+            (None, None) => RootTask::File(&[], None),
         };
         // seL4's loader starts as many harts as it was built for, and ignores other harts of the machine.
         let harts = platform.hart_ids.len();

@@ -227,7 +227,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
-        let decoded = self.decode_frame(invocation, slot.capability.get(), arguments);
+        let decoded = self.decode_frame(invocation, slot.capability.get_here(), arguments);
         // Not through a closure, which would not be inlined.
         if let Some(call) = self.begin(arguments, decoded) {
             let done = self.invoke_vspace(slot, call, arguments)?;
@@ -246,7 +246,7 @@ impl Kernel {
         if invocation == Some(Invocation::PageTableMapSender) {
             return self.invoke_sender(slot, arguments);
         }
-        let decoded = match slot.capability.get() {
+        let decoded = match slot.capability.get_here() {
             Capability::PageTable { table, mapping } => self.decode_table(invocation, slot, table, mapping, arguments),
             _ => Err(InvocationError::InvalidCapability(0)),
         };
@@ -274,7 +274,7 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_cnode(call).map(|()| Done::Plain))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn invoke_untyped(
         &self,
         slot: Ref<Slot>,
@@ -282,7 +282,7 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let decoded = match invocation {
-            Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get(), arguments),
+            Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get_here(), arguments),
             _ => Err(InvocationError::IllegalOperation),
         };
         if let Some(call) = self.begin(arguments, decoded) {
@@ -299,7 +299,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
-        let Capability::Thread { tcb } = slot.capability.get() else { return Ok(()) };
+        let Capability::Thread { tcb } = slot.capability.get_here() else { return Ok(()) };
         let decoded = self.decode_thread(invocation, tcb, arguments);
         self.carry_out(arguments, decoded, |call| self.invoke_thread(tcb, slot, call, arguments))
     }
@@ -313,7 +313,7 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let (thread, mode) = (arguments.thread(), arguments.mode());
-        match slot.capability.get() {
+        match slot.capability.get_here() {
             Capability::Endpoint { endpoint, badge, rights } if rights.contains(Rights::WRITE) => {
                 self.send_message(thread, endpoint, Sending { mode, badge, rights });
                 Ok(())
@@ -395,7 +395,7 @@ impl Kernel {
     fn receive(&self, thread: Ref<Tcb>, mode: ReceiveMode) {
         let address = thread.register::<10>().get();
         let failure = match cspace::lookup(thread, address) {
-            Ok(slot) => match slot.capability.get() {
+            Ok(slot) => match slot.capability.get_here() {
                 Capability::Endpoint { endpoint, rights, .. } if rights.contains(Rights::READ) => {
                     // The reply capability for the last caller is lost now.
                     let caller = thread.own_slot(own::CALLER);

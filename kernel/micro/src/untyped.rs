@@ -71,8 +71,10 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
     }
 
     let node = match node_depth {
-        0 => root.capability.get(),
-        _ => cspace::target(Operand::Destination, root.capability.get(), node_index, node_depth)?.capability.get(),
+        0 => root.capability.get_here(),
+        _ => cspace::target(Operand::Destination, root.capability.get_here(), node_index, node_depth)?
+            .capability
+            .get_here(),
     };
     let Capability::CNode { slots, radix, .. } = node else {
         let failure = FailedLookup::MissingCapability { bits_left: node_depth };

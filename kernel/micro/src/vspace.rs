@@ -191,7 +191,7 @@ impl Kernel {
             return Err(InvocationError::InvalidCapability(0));
         }
         // As in seL4, the root's kind is checked before the address, and its liveness after.
-        if !matches!(root.capability.get(), Capability::PageTable { mapping: Some(_), .. }) {
+        if !matches!(root.capability.get_here(), Capability::PageTable { mapping: Some(_), .. }) {
             return Err(InvocationError::InvalidCapability(1));
         }
         if address >= USER_TOP {
@@ -419,7 +419,7 @@ impl Kernel {
                 if let Some(mapping) = mapping {
                     self.unmap_frame(base, size, mapping);
                 }
-                if let Capability::Frame { base, size, rights, device, .. } = slot.capability.get() {
+                if let Capability::Frame { base, size, rights, device, .. } = slot.capability.get_here() {
                     slot.capability.set(Capability::Frame { base, size, rights, device, mapping: None });
                 }
             }

@@ -181,7 +181,7 @@ impl<'a> Description<'a> {
         let mut devices =
             Devices { description: &mut description, controller_phandle: controller_phandle(root, &harts) };
         devices.walk(root, root_parent(root), 0);
-        description.virtio.sort_unstable_by_key(|device| device.address);
+        sort_by(&mut description.virtio, |device| device.address);
         Ok(description)
     }
 
@@ -258,9 +258,20 @@ fn whole_pages(start: u64, length: u64) -> Range {
     (start & !PAGE_MASK, end.checked_add(PAGE_MASK).map_or(!PAGE_MASK, |end| end & !PAGE_MASK))
 }
 
+/// Sorts a few items by insertion: the library's sort takes several kilobytes of code.
+fn sort_by<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
+    for sorted in 1..items.len() {
+        let mut at = sorted;
+        while at > 0 && key(&items[at]) < key(&items[at - 1]) {
+            items.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+}
+
 /// Sorts ranges and joins those that touch or overlap.
 fn merge(mut ranges: Ranges) -> Ranges {
-    ranges.sort_unstable();
+    sort_by(&mut ranges, |&range| range);
     let mut merged = Ranges::new();
     for (start, end) in ranges {
         match merged.last_mut() {

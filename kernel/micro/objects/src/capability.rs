@@ -434,9 +434,16 @@ pub struct Page {
 pub struct CapabilityCell(Cell<Packed>);
 
 impl CapabilityCell {
-    /// Returns the capability in the cell.
-    #[inline(always)]
+    /// What is there. A function that is called: unpacking takes several hundred bytes of code.
+    #[inline(never)]
     pub fn get(&self) -> Capability {
+        self.0.get().unpack()
+    }
+
+    /// As [`get`](CapabilityCell::get), for ways whose instructions count: code that is about one kind of capability
+    /// unpacks only that.
+    #[inline(always)]
+    pub fn get_here(&self) -> Capability {
         self.0.get().unpack()
     }
 

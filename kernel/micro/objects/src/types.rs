@@ -538,6 +538,7 @@ impl Tcb {
     }
 
     /// Stores a fault.
+    #[inline(always)]
     pub fn set_fault(&self, fault: ThreadFault) {
         let words = match fault {
             ThreadFault::None => [0; 3],
