@@ -81,3 +81,22 @@ pub fn restart() -> ! {
     platform::console_flush();
     Machine::restart()
 }
+
+#[cfg(test)]
+mod tests {
+    use hal_host::Simulation;
+
+    use super::*;
+
+    /// The status of the first process is the machine's, and a signal's is what a shell would make of it.
+    #[test]
+    fn the_machine_ends_as_its_first_process_has() {
+        let _guard = crate::testing::alone();
+        let status = |ending| Simulation::new().run(|| power_off(ending));
+        assert_eq!(status(Ending::Exited(0)), Status::Success);
+        assert_eq!(status(Ending::Exited(3)), Status::Failure(3));
+        assert_eq!(status(Ending::Killed(9)), Status::Failure(137));
+        assert_eq!(status(Ending::Killed(0x8b)), Status::Failure(139), "without the bit of a core");
+        assert_eq!(Simulation::new().run(|| first_process_has_ended(Ending::Exited(4))), Status::Failure(4));
+    }
+}

@@ -1730,14 +1730,6 @@ mod tests {
     use super::*;
     use crate::testing::run;
 
-    #[test]
-    fn a_status_says_how_a_process_has_ended() {
-        assert_eq!(Ending::Exited(0).status(), 0);
-        assert_eq!(Ending::Exited(0x7f).status(), 0x7f00);
-        assert_eq!(Ending::Killed(9).status(), 9);
-        assert_eq!(Ending::Killed(0x89).status(), 9, "no core was dumped");
-    }
-
     /// Looks at calls from the last place of the table down, some at a time, each once.
     #[test]
     fn all_places_of_calls_are_met_in_pieces() {

@@ -18,3 +18,16 @@ impl Ending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_how_a_process_has_ended() {
+        assert_eq!(Ending::Exited(0).status(), 0);
+        assert_eq!(Ending::Exited(0x7f).status(), 0x7f00);
+        assert_eq!(Ending::Killed(9).status(), 9);
+        assert_eq!(Ending::Killed(0x89).status(), 9, "no core was dumped");
+    }
+}

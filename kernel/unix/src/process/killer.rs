@@ -64,3 +64,40 @@ pub(crate) fn end_largest() {
         victim.boost();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    /// A process that has touched so many pages, and waits.
+    fn holder(pages: usize) -> impl FnOnce(&mut Program) + Send + 'static {
+        move |program| {
+            let start = program.call(SystemCall::Map, [0, pages * 4096, 3, 0x22, usize::MAX, 0]).unwrap();
+            for page in 0..pages {
+                program.write(start + page * 4096, &[1]);
+            }
+            program.sleep_ns(1_000_000_000);
+        }
+    }
+
+    /// The largest goes, and nobody else as long as it has not gone.
+    #[test]
+    fn the_largest_process_goes_and_no_other_with_it() {
+        run(|program| {
+            let children = [30, 400, 60].map(|pages| program.spawn(holder(pages)).unwrap());
+            program.sleep_ns(10_000_000);
+            for _ in 0..3 {
+                end_largest();
+            }
+            assert_eq!(program.wait_for(usize::MAX), Ok((children[1], signal::KILL)));
+            end_largest();
+            assert_eq!(program.wait_for(usize::MAX), Ok((children[2], signal::KILL)));
+            assert_eq!(program.wait_for(usize::MAX), Ok((children[0], 0)));
+            let output = crate::testing::simulation().output();
+            assert_eq!(output.matches("it has most of it").count(), 2, "{output}");
+        });
+    }
+}
