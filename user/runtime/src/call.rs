@@ -1035,23 +1035,9 @@ fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicUsize;
+    use crate::wakes::Wakes;
     use proptest::prelude::*;
     use std::sync::Arc;
-    use std::task::{Wake, Waker};
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn counting() -> (Arc<Count>, Waker) {
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        (count.clone(), Waker::from(count))
-    }
 
     /// Makes an operation whose call the kernel has kept, and its token.
     fn in_flight<B: Send + 'static>(buffer: B) -> (Operation<B, 0>, u64) {
@@ -1068,7 +1054,7 @@ mod tests {
 
     #[test]
     fn results_come_before_or_after_the_first_look() {
-        let (count, waker) = counting();
+        let (wakes, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let (mut early, token) = in_flight(7);
         complete(token, 0, 5);
@@ -1077,13 +1063,13 @@ mod tests {
         assert!(Pin::new(&mut late).poll(&mut context).is_pending());
         assert!(Pin::new(&mut late).poll(&mut context).is_pending());
         complete(token, 0, -(Errno::EPIPE.number() as isize) as usize);
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(wakes.count(), 1);
         assert_eq!(Pin::new(&mut late).poll(&mut context), Poll::Ready((Err(Errno::EPIPE), "buffer")));
     }
 
     #[test]
     fn old_and_unknown_tokens_are_ignored() {
-        let (_, waker) = counting();
+        let (_, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let (mut operation, token) = in_flight(());
         for wrong in [token ^ 1 << 32, token ^ 1 << 63, 0xffff_fffe, u64::MAX - 1, token + (1 << 20)] {
@@ -1098,7 +1084,7 @@ mod tests {
 
     #[test]
     fn the_handler_of_interrupts_leaves_what_is_too_much_for_it() {
-        let (count, waker) = counting();
+        let (wakes, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let (mut operation, token) = in_flight(());
         assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
@@ -1106,7 +1092,7 @@ mod tests {
         assert!(!complete_simply(token, 0, 2));
         complete(token, 0, 2);
         assert!(complete_simply(token, 0, 2));
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(wakes.count(), 1);
         assert!(Pin::new(&mut operation).poll(&mut context).is_ready());
         // Not polled yet: there is no coroutine to wake.
         let (mut operation, token) = in_flight(());
@@ -1151,7 +1137,7 @@ mod tests {
             let tokens: Vec<_> = operations.iter().map(|(_, token)| *token).collect();
             std::thread::scope(|scope| {
                 scope.spawn(move || tokens.into_iter().for_each(|token| complete(token, 0, round)));
-                let (count, waker) = counting();
+                let (wakes, waker) = Wakes::counted();
                 for (index, (mut operation, _)) in operations.into_iter().enumerate() {
                     let mut polled = Poll::Pending;
                     for _ in 0..index % 3 {
@@ -1161,7 +1147,7 @@ mod tests {
                     }
                     // Like a coroutine: polled again only when woken.
                     while index % 3 == 2 && polled.is_pending() {
-                        if count.0.swap(0, Ordering::Relaxed) > 0 {
+                        if wakes.take() > 0 {
                             polled = Pin::new(&mut operation).poll(&mut Context::from_waker(&waker));
                         }
                         std::thread::yield_now();
@@ -1200,7 +1186,7 @@ mod tests {
             )
         ) {
             let buffer = Arc::new(());
-            let (_, waker) = counting();
+            let (_, waker) = Wakes::counted();
             let mut operations: Vec<(Operation<Arc<()>, 0>, u64)> = Vec::new();
             // Tokens in flight, and whether the future still waits.
             let mut tokens: Vec<u64> = Vec::new();

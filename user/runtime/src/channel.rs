@@ -446,25 +446,11 @@ impl<T> Drop for Receive<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wakes::Wakes;
     use proptest::prelude::*;
     use std::boxed::Box;
     use std::collections::VecDeque;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
     use std::vec::Vec;
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn counting() -> (Arc<Count>, Waker) {
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        (count.clone(), Waker::from(count))
-    }
 
     #[test]
     fn values_arrive_in_order_and_the_end_is_seen() {
@@ -483,15 +469,15 @@ mod tests {
     #[test]
     fn a_wake_up_that_reached_a_dropped_future_is_passed_on() {
         let (sender, receiver) = unbounded();
-        let (first, second) = (counting(), counting());
+        let (first, second) = (Wakes::counted(), Wakes::counted());
         let mut waits = Box::pin(receiver.receive());
         assert!(waits.as_mut().poll(&mut Context::from_waker(&first.1)).is_pending());
         let mut also = Box::pin(receiver.receive());
         assert!(also.as_mut().poll(&mut Context::from_waker(&second.1)).is_pending());
         sender.try_send(7).unwrap();
-        assert_eq!((first.0.0.load(Ordering::Relaxed), second.0.0.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!((first.0.count(), second.0.count()), (1, 0));
         drop(waits);
-        assert_eq!(second.0.0.load(Ordering::Relaxed), 1);
+        assert_eq!(second.0.count(), 1);
         assert!(also.as_mut().poll(&mut Context::from_waker(&second.1)) == Poll::Ready(Some(7)));
     }
 
@@ -527,7 +513,7 @@ mod tests {
             let (sender, receiver) = bounded(capacity);
             let mut model = VecDeque::new();
             let mut next = 0;
-            let (count, waker) = counting();
+            let (wakes, waker) = Wakes::counted();
             let mut sends: Vec<(Pin<Box<Send<'_, i32>>>, i32)> = Vec::new();
             let mut receives: Vec<Pin<Box<Receive<'_, i32>>>> = Vec::new();
             for step in steps {
@@ -564,11 +550,11 @@ mod tests {
             }
             // Polled until no future is woken any more, all that can be served have been.
             loop {
-                let before = count.0.load(Ordering::Relaxed);
+                let before = wakes.count();
                 let mut context = Context::from_waker(&waker);
                 sends.retain_mut(|(send, _)| send.as_mut().poll(&mut context).is_pending());
                 receives.retain_mut(|receive| receive.as_mut().poll(&mut context).is_pending());
-                if count.0.load(Ordering::Relaxed) == before {
+                if wakes.count() == before {
                     break;
                 }
             }

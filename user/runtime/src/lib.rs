@@ -81,6 +81,8 @@ pub mod thread;
 pub mod time;
 mod trace;
 pub mod waker_map;
+#[cfg(test)]
+mod wakes;
 
 pub use abi_queue::{Mode, Priority};
 pub use coroutine::{Cancelled, Cid, Counters, Executor, JoinHandle, Stale, State, yield_now};

@@ -106,27 +106,17 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicUsize;
+    use crate::wakes::Wakes;
     use std::sync::Arc;
-    use std::task::Wake;
 
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn woken(count: &Arc<Count>) -> usize {
-        count.0.load(Ordering::Relaxed)
+    fn woken(wakes: &Arc<Wakes>) -> usize {
+        wakes.count()
     }
 
     #[test]
     fn each_completion_lets_one_try_in_order() {
         let room = Room::new();
-        let counts: [Arc<Count>; 4] = Default::default();
+        let counts: [Arc<Wakes>; 4] = Default::default();
         let mut tickets = [None; 4];
         for (count, ticket) in counts.iter().zip(&mut tickets) {
             room.enter(ticket, &Waker::from(count.clone()));
@@ -147,7 +137,7 @@ mod tests {
     #[test]
     fn who_goes_after_being_let_try_lets_the_next_try() {
         let room = Room::new();
-        let counts: [Arc<Count>; 3] = Default::default();
+        let counts: [Arc<Wakes>; 3] = Default::default();
         let mut tickets = [None; 3];
         for (count, ticket) in counts.iter().zip(&mut tickets) {
             room.enter(ticket, &Waker::from(count.clone()));

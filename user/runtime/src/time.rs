@@ -461,18 +461,8 @@ pub fn interval(period: Duration) -> Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
+    use crate::wakes::Wakes;
     use std::vec::Vec;
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     /// Serialises tests that use the process's timers: these are one for all threads.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -495,8 +485,7 @@ mod tests {
     #[test]
     fn sleeps_end_in_order_and_dropped_ones_are_forgotten() {
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(count.clone());
+        let (wakes, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let start = Instant::now();
         let mut sleeps: Vec<_> = (0..50u64).map(|n| sleep_until(start + Duration::from_millis(20 + n % 7))).collect();
@@ -510,12 +499,12 @@ mod tests {
         drop(forgotten);
         assert_eq!(earliest_deadline_ns(), (start + Duration::from_millis(20)).ns);
         expire();
-        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        assert_eq!(wakes.count(), 0);
         while start.elapsed() < Duration::from_millis(30) {
             std::thread::sleep(Duration::from_millis(1));
         }
         expire();
-        assert_eq!(count.0.load(Ordering::Relaxed), 50);
+        assert_eq!(wakes.count(), 50);
         assert_eq!(earliest_deadline_ns(), u64::MAX);
         for sleep in &mut sleeps {
             assert!(Pin::new(sleep).poll(&mut context).is_ready());

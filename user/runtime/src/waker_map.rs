@@ -173,21 +173,12 @@ impl Drop for Wait<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wakes::Wakes;
     use alloc::sync::Arc;
     use alloc::task::Wake;
     use alloc::vec::Vec;
-    use core::sync::atomic::AtomicUsize;
     use proptest::prelude::*;
     use std::thread;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -209,7 +200,7 @@ mod tests {
     }
 
     /// A wait in progress: its key, its future, and how often it was woken.
-    type Begun<'a> = (u64, Pin<std::boxed::Box<Wait<'a>>>, Arc<Count>);
+    type Begun<'a> = (u64, Pin<std::boxed::Box<Wait<'a>>>, Arc<Wakes>);
 
     /// The model's waiters: by position in the list of futures.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -233,7 +224,7 @@ mod tests {
                         let place = &mut model[key as usize];
                         let before = *place;
                         let count = |index: usize, futures: &[Option<Begun<'_>>]| {
-                            futures[index].as_ref().map_or(0, |(_, _, count)| count.0.load(Ordering::Relaxed))
+                            futures[index].as_ref().map_or(0, |(_, _, wakes)| wakes.count())
                         };
                         let woken = match before { Model::Waiting(index) => count(index, &futures), _ => 0 };
                         let met = map.wake(key);
@@ -254,9 +245,9 @@ mod tests {
                     }
                     Step::Begin(key) => futures.push(Some((key, std::boxed::Box::pin(map.wait(key)), Arc::default()))),
                     Step::Poll(index) if index < futures.len() => {
-                        let Some((key, future, count)) = &mut futures[index] else { continue };
+                        let Some((key, future, wakes)) = &mut futures[index] else { continue };
                         let place = &mut model[*key as usize];
-                        let waker = Waker::from(count.clone());
+                        let waker = Waker::from(wakes.clone());
                         let ready = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
                         prop_assert_eq!(ready, *place == Model::Arrived);
                         if ready {
