@@ -66,28 +66,6 @@ impl<'a> Completions<'a> {
     }
 }
 
-impl Words<{ completion::ENTRY_WORDS }> for Completions<'_> {
-    #[inline(always)]
-    fn tail(&self) -> &AtomicU64 {
-        &self.header.tail
-    }
-
-    #[inline(always)]
-    fn head(&self) -> &AtomicU64 {
-        &self.header.head
-    }
-
-    #[inline(always)]
-    fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
-        read(&self.entries[place])
-    }
-
-    #[inline(always)]
-    fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
-        write(&self.entries[place], entry);
-    }
-}
-
 /// The request ring of a worker.
 #[derive(Clone, Copy)]
 pub struct Requests<'a> {
@@ -134,27 +112,35 @@ impl<'a> Requests<'a> {
     }
 }
 
-impl Words<{ request::ENTRY_WORDS }> for Requests<'_> {
-    #[inline(always)]
-    fn tail(&self) -> &AtomicU64 {
-        &self.header.tail
-    }
+/// Implements [`Words`] for a view whose indexes lie in its header, and whose entries lie one after the other.
+macro_rules! words_in_a_mapping {
+    ($view:ident, $words:expr) => {
+        impl Words<{ $words }> for $view<'_> {
+            #[inline(always)]
+            fn tail(&self) -> &AtomicU64 {
+                &self.header.tail
+            }
 
-    #[inline(always)]
-    fn head(&self) -> &AtomicU64 {
-        &self.header.head
-    }
+            #[inline(always)]
+            fn head(&self) -> &AtomicU64 {
+                &self.header.head
+            }
 
-    #[inline(always)]
-    fn read(&self, place: usize) -> [u64; request::ENTRY_WORDS] {
-        read(&self.entries[place])
-    }
+            #[inline(always)]
+            fn read(&self, place: usize) -> [u64; $words] {
+                read(&self.entries[place])
+            }
 
-    #[inline(always)]
-    fn write(&self, place: usize, entry: [u64; request::ENTRY_WORDS]) {
-        write(&self.entries[place], entry);
-    }
+            #[inline(always)]
+            fn write(&self, place: usize, entry: [u64; $words]) {
+                write(&self.entries[place], entry);
+            }
+        }
+    };
 }
+
+words_in_a_mapping!(Completions, completion::ENTRY_WORDS);
+words_in_a_mapping!(Requests, request::ENTRY_WORDS);
 
 #[inline(always)]
 fn read<const N: usize>(words: &[AtomicU64; N]) -> [u64; N] {
