@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
 use crate::quota::Maker;
-use crate::table::{Attributes, Content, Held, ROOT, Shared};
+use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
 use crate::walk::{Final, Last, LastLink, MAX_PATH_LENGTH, Position, resolve, walk};
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
@@ -258,26 +258,11 @@ impl Filesystem {
     pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
         let position = walk(self.base(base)?, path, Final::Keep)?;
         let name = position.name().ok_or(Error::IsADirectory)?;
-        let inode = position.directory.inode();
-        let removed = {
-            let mut content = inode.exclusive();
-            let directory = content.directory_mut()?;
-            let entry = directory.find(name).ok_or(Error::NotFound)?;
-            if entry.kind == FileKind::Directory {
-                return Err(Error::IsADirectory);
-            }
-            if position.has_trailing_slash {
-                return Err(Error::NotADirectory);
-            }
-            self.shared.inode(entry.inode).touch_attributes(now);
-            directory.remove(&self.shared.quota, name)
-        };
-        inode.touch(now);
-        if let Some(entry) = removed {
-            // Outside the directory's lock: this may free a long file.
-            self.shared.release_link(entry.inode);
-        }
-        Ok(())
+        self.remove_name(&position.directory, name, now, |_, kind, _| match kind {
+            FileKind::Directory => Err(Error::IsADirectory),
+            _ if position.has_trailing_slash => Err(Error::NotADirectory),
+            _ => Ok(()),
+        })
     }
 
     /// Removes an empty directory (`unlinkat` with `AT_REMOVEDIR`).
@@ -293,22 +278,38 @@ impl Filesystem {
             Last::Parent => Error::DirectoryNotEmpty,
             Last::Current | Last::Name(_) => Error::InvalidArgument,
         })?;
-        let inode = position.directory.inode();
+        self.remove_name(&position.directory, name, now, |directory, kind, child| {
+            if kind != FileKind::Directory {
+                return Err(Error::NotADirectory);
+            }
+            mark_removed(&mut child.exclusive())?;
+            directory.subdirectories -= 1;
+            Ok(())
+        })
+    }
+
+    /// Removes a name from a directory, unless `prepare` refuses: it is called with the locked directory, and with the
+    /// kind and the inode of the file that has the name.
+    fn remove_name(
+        &self,
+        parent: &Held<'_>,
+        name: &[u8],
+        now: Timestamp,
+        prepare: impl FnOnce(&mut Directory, FileKind, &Inode) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let inode = parent.inode();
         let removed = {
             let mut content = inode.exclusive();
             let directory = content.directory_mut()?;
             let entry = directory.find(name).ok_or(Error::NotFound)?;
-            if entry.kind != FileKind::Directory {
-                return Err(Error::NotADirectory);
-            }
-            let child = self.shared.inode(entry.inode);
-            mark_removed(&mut child.exclusive())?;
+            let (kind, child) = (entry.kind, self.shared.inode(entry.inode));
+            prepare(directory, kind, child)?;
             child.touch_attributes(now);
-            directory.subdirectories -= 1;
             directory.remove(&self.shared.quota, name)
         };
         inode.touch(now);
         if let Some(entry) = removed {
+            // Outside the directory's lock: this may free a long file.
             self.shared.release_link(entry.inode);
         }
         Ok(())
@@ -331,7 +332,7 @@ impl Filesystem {
         replacement: Replacement,
         by: impl Into<Maker<'owner>>,
     ) -> Result<(), Error> {
-        let Maker { now, owner } = by.into();
+        let by = by.into();
         let old = walk(self.base(old_base)?, old_path, Final::Keep)?;
         let new = walk(self.base(new_base)?, new_path, Final::Keep)?;
         let old_name = old.name().ok_or(Error::Busy)?;
@@ -351,39 +352,28 @@ impl Filesystem {
         }
         let target = pair.destination()?.find(new_name);
         let target = target.map(|entry| (entry.inode, entry.kind));
-        let source_is_directory = source.1 == FileKind::Directory;
-
+        let rename = Rename { old: &old, old_name, new: &new, new_name, source, target, replacement };
         // Checks come first: a rename that fails has changed nothing.
-        match (replacement, target) {
-            (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
-            (Replacement::Exchange, None) => return Err(Error::NotFound),
-            (Replacement::Exchange, Some((_, kind))) if kind != FileKind::Directory && new.has_trailing_slash => {
-                return Err(Error::NotADirectory);
-            }
-            _ => {}
-        }
-        let new_slash_counts = replacement != Replacement::Exchange && new.has_trailing_slash;
-        if !source_is_directory && (old.has_trailing_slash || new_slash_counts) {
-            return Err(Error::NotADirectory);
-        }
-        // A directory must not become its own descendant.
-        if source_is_directory && self.shared.is_above(source.0, new.directory.index) {
-            return Err(Error::InvalidArgument);
-        }
-        // A target above the source is not empty, and an exchange would put it below itself.
-        if let Some((target, FileKind::Directory)) = target
-            && self.shared.is_above(target, old.directory.index)
-        {
-            return Err(match replacement {
-                Replacement::Exchange => Error::InvalidArgument,
-                Replacement::Replace | Replacement::Refuse => Error::DirectoryNotEmpty,
-            });
-        }
+        rename.check(&self.shared)?;
         // Two names of one file: POSIX demands that both stay.
         if target.is_some_and(|target| target.0 == source.0) {
             return Ok(());
         }
+        self.change_entries(&rename, &mut pair, by)?;
+        drop(pair);
+        old.directory.inode().touch(by.now);
+        new.directory.inode().touch(by.now);
+        if let (Some(target), Replacement::Replace | Replacement::Refuse) = (target, replacement) {
+            self.shared.release_link(target.0);
+        }
+        Ok(())
+    }
 
+    /// Changes the entries of a rename whose checks have passed. The last two conditions, an empty directory and memory,
+    /// are tested here, before any change.
+    fn change_entries(&self, rename: &Rename<'_>, pair: &mut Pair<'_>, by: Maker<'_>) -> Result<(), Error> {
+        let Maker { now, owner } = by;
+        let Rename { old, old_name, new, new_name, source, target, replacement } = *rename;
         match (target, replacement) {
             (Some(target), Replacement::Exchange) => {
                 pair.source()?.replace(old_name, target.0, target.1);
@@ -393,22 +383,13 @@ impl Filesystem {
                     pair.source()?.subdirectories += 1;
                     self.set_parent(target.0, &new.directory, &old.directory);
                 }
-                self.shared.inode(target.0).touch_attributes(now);
             }
             (Some(target), _) => {
-                let target_is_directory = target.1 == FileKind::Directory;
-                if source_is_directory && !target_is_directory {
-                    return Err(Error::NotADirectory);
-                }
-                if target_is_directory {
-                    if !source_is_directory {
-                        return Err(Error::IsADirectory);
-                    }
+                if target.1 == FileKind::Directory {
                     // The last thing that can fail.
                     mark_removed(&mut self.shared.inode(target.0).exclusive())?;
                     pair.destination()?.subdirectories -= 1;
                 }
-                self.shared.inode(target.0).touch_attributes(now);
                 pair.destination()?.replace(new_name, source.0, source.1);
                 pair.source()?.remove(&self.shared.quota, old_name);
             }
@@ -419,18 +400,15 @@ impl Filesystem {
                 pair.source()?.remove(&self.shared.quota, old_name);
             }
         }
-        if source_is_directory {
+        if source.1 == FileKind::Directory {
             pair.source()?.subdirectories -= 1;
             pair.destination()?.subdirectories += 1;
             self.set_parent(source.0, &old.directory, &new.directory);
         }
-        drop(pair);
-        old.directory.inode().touch(now);
-        new.directory.inode().touch(now);
-        self.shared.inode(source.0).touch_attributes(now);
-        if let (Some(target), Replacement::Replace | Replacement::Refuse) = (target, replacement) {
-            self.shared.release_link(target.0);
+        if let Some(target) = target {
+            self.shared.inode(target.0).touch_attributes(now);
         }
+        self.shared.inode(source.0).touch_attributes(now);
         Ok(())
     }
 
@@ -550,6 +528,61 @@ fn mark_removed(content: &mut Content) -> Result<(), Error> {
     }
     directory.is_removed = true;
     Ok(())
+}
+
+/// A rename while its directories are locked: both ends, and the files that have the names.
+struct Rename<'rename> {
+    old: &'rename Position<'rename, 'rename>,
+    old_name: &'rename [u8],
+    new: &'rename Position<'rename, 'rename>,
+    new_name: &'rename [u8],
+    /// Inode and kind of the file that gets another name.
+    source: (u32, FileKind),
+    /// Inode and kind of the file that has this name already.
+    target: Option<(u32, FileKind)>,
+    replacement: Replacement,
+}
+
+impl Rename<'_> {
+    /// Checks that the source may have the new name.
+    fn check(&self, shared: &Shared) -> Result<(), Error> {
+        let Rename { old, new, source, target, replacement, .. } = *self;
+        let source_is_directory = source.1 == FileKind::Directory;
+        match (replacement, target) {
+            (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
+            (Replacement::Exchange, None) => return Err(Error::NotFound),
+            (Replacement::Exchange, Some((_, kind))) if kind != FileKind::Directory && new.has_trailing_slash => {
+                return Err(Error::NotADirectory);
+            }
+            _ => {}
+        }
+        let new_slash_counts = replacement != Replacement::Exchange && new.has_trailing_slash;
+        if !source_is_directory && (old.has_trailing_slash || new_slash_counts) {
+            return Err(Error::NotADirectory);
+        }
+        // A directory must not become its own descendant.
+        if source_is_directory && shared.is_above(source.0, new.directory.index) {
+            return Err(Error::InvalidArgument);
+        }
+        // A target above the source is not empty, and an exchange would put it below itself.
+        if let Some((target, FileKind::Directory)) = target
+            && shared.is_above(target, old.directory.index)
+        {
+            return Err(match replacement {
+                Replacement::Exchange => Error::InvalidArgument,
+                Replacement::Replace | Replacement::Refuse => Error::DirectoryNotEmpty,
+            });
+        }
+        match target {
+            Some((_, kind)) if replacement != Replacement::Exchange => match (source_is_directory, kind) {
+                (true, FileKind::Directory) => Ok(()),
+                (true, _) => Err(Error::NotADirectory),
+                (false, FileKind::Directory) => Err(Error::IsADirectory),
+                (false, _) => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Locks of the two directories of a rename, which may be one.

@@ -70,6 +70,18 @@ pub(crate) enum Last {
     Name(Range<usize>),
 }
 
+impl Last {
+    /// Returns the meaning of a component that is no name.
+    #[inline]
+    fn special(component: &[u8]) -> Option<Last> {
+        match component {
+            b"." => Some(Last::Current),
+            b".." => Some(Last::Parent),
+            _ => None,
+        }
+    }
+}
+
 /// Result of a walk.
 pub(crate) struct Position<'shared, 'path> {
     /// The directory of the last component.
@@ -129,15 +141,7 @@ pub(crate) fn walk<'shared, 'path>(
     path: &'path [u8],
     last: Final,
 ) -> Result<Position<'shared, 'path>, Error> {
-    if path.is_empty() {
-        return Err(Error::NotFound);
-    }
-    if path.len() > MAX_PATH_LENGTH {
-        return Err(Error::NameTooLong);
-    }
-    if path.contains(&0) {
-        return Err(Error::InvalidArgument);
-    }
+    check(path)?;
     let shared = base.shared;
     let mut directory = base;
     let mut path = Path::Given(path);
@@ -154,11 +158,7 @@ pub(crate) fn walk<'shared, 'path>(
             return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path });
         };
         let name = &path.bytes()[step.name.clone()];
-        let special = match name {
-            b"." => Some(Last::Current),
-            b".." => Some(Last::Parent),
-            _ => None,
-        };
+        let special = Last::special(name);
         let found = match special {
             Some(_) => None,
             None if step.is_last && step.has_slash && matches!(last, Final::Make(_)) => {
@@ -193,14 +193,39 @@ pub(crate) fn walk<'shared, 'path>(
                 path,
             });
         }
-        directory = match (special, found) {
-            (Some(Last::Parent), _) => parent(&directory),
-            (Some(_), _) => directory,
-            (None, None) => return Err(Error::NotFound),
-            (None, Some(next)) if next.is_directory() => next,
-            (None, Some(_)) => return Err(Error::NotADirectory),
-        };
+        directory = enter(directory, special, found)?;
         at = step.name.end;
+    }
+}
+
+/// Checks a path without a look at files.
+fn check(path: &[u8]) -> Result<(), Error> {
+    if path.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if path.len() > MAX_PATH_LENGTH {
+        return Err(Error::NameTooLong);
+    }
+    if path.contains(&0) {
+        return Err(Error::InvalidArgument);
+    }
+    Ok(())
+}
+
+/// Returns the directory behind a component in the middle of a path: a special one, or a name at which a file was
+/// `found`.
+#[inline]
+fn enter<'shared>(
+    directory: Held<'shared>,
+    special: Option<Last>,
+    found: Option<Held<'shared>>,
+) -> Result<Held<'shared>, Error> {
+    match (special, found) {
+        (Some(Last::Parent), _) => Ok(parent(&directory)),
+        (Some(_), _) => Ok(directory),
+        (None, None) => Err(Error::NotFound),
+        (None, Some(next)) if next.is_directory() => Ok(next),
+        (None, Some(_)) => Err(Error::NotADirectory),
     }
 }
 
