@@ -27,7 +27,26 @@ pub fn page() -> String {
          [the chapter on differences](book/differences-from-linux.md) where they are not Linux's.\n\n",
     );
     page += &calling();
-    page += "## Overview\n\n| number | call | may have to wait | through a request ring |\n|---|---|---|---|\n";
+    page += &overview();
+    page += "\n## Calls with Linux's numbers\n\n\
+             Each is described in section 2 of the Linux manual pages; this page describes this kernel's behaviour.\n\n";
+    for &call in SystemCall::ALL.iter().filter(|&&call| (call as usize) < OWN) {
+        page += &entry(call);
+    }
+    page += "## COPS's own calls\n\n";
+    for &call in SystemCall::ALL.iter().filter(|&&call| call as usize >= OWN) {
+        page += &entry(call);
+    }
+    page += &errors();
+    page += &authority();
+    page + &counters()
+}
+
+/// Lists all calls.
+fn overview() -> String {
+    let mut page = String::from(
+        "## Overview\n\n| number | call | may have to wait | through a request ring |\n|---|---|---|---|\n",
+    );
     for &call in SystemCall::ALL {
         let wait = match call.waiting() {
             Waiting::Never => "",
@@ -40,26 +59,31 @@ pub fn page() -> String {
         let name = call.name();
         let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} | {ring} |", number(call));
     }
-    page += "\n## Calls with Linux's numbers\n\n\
-             Each is described in section 2 of the Linux manual pages; this page describes this kernel's behaviour.\n\n";
-    for &call in SystemCall::ALL.iter().filter(|&&call| (call as usize) < OWN) {
-        page += &entry(call);
-    }
-    page += "## COPS's own calls\n\n";
-    for &call in SystemCall::ALL.iter().filter(|&&call| call as usize >= OWN) {
-        page += &entry(call);
-    }
-    page += "## Errors\n\n\
+    page
+}
+
+/// Lists the errors.
+fn errors() -> String {
+    let mut page = String::from(
+        "## Errors\n\n\
              A call that fails returns the negative of one of these numbers. A number that is not in the call table gives \
              `ENOSYS`, an address that the process may not use that way `EFAULT`.\n\n\
-             | error | number | meaning |\n|---|---|---|\n";
+             | error | number | meaning |\n|---|---|---|\n",
+    );
     for error in Errno::ALL {
         let _ = writeln!(page, "| `{}` | {} | {} |", error.name(), error.number(), error.message());
     }
-    page += "\n## Authority\n\n\
+    page
+}
+
+/// Lists the acts that need a capability.
+fn authority() -> String {
+    let mut page = String::from(
+        "\n## Authority\n\n\
              Acts that affect other processes, and the capability without which they fail with `EPERM`. \
              [The chapter on authority](book/authority.md) describes the capabilities of each process.\n\n\
-             | call | act | capability | needed |\n|---|---|---|---|\n";
+             | call | act | capability | needed |\n|---|---|---|---|\n",
+    );
     for act in Act::ALL {
         let (name, capability) = (act.call().name(), act.capability());
         let needed = match act.scope() {
@@ -74,9 +98,16 @@ pub fn page() -> String {
             capability as u8
         );
     }
-    page += "\n## Counters\n\n\
+    page
+}
+
+/// Lists the counters.
+fn counters() -> String {
+    let mut page = String::from(
+        "\n## Counters\n\n\
              The array that [`counters`](#counters) copies, in this order, one 64-bit word each.\n\n\
-             | counter | meaning |\n|---|---|\n";
+             | counter | meaning |\n|---|---|\n",
+    );
     for counter in Counter::ALL {
         let _ = writeln!(page, "| `{}` | {} |", counter.name(), without_links(counter.description()));
     }

@@ -213,17 +213,7 @@ impl Image {
         for entry in headers.iter() {
             match entry.p_type {
                 abi::PT_LOAD if entry.p_memsz == 0 && entry.p_filesz == 0 => {}
-                abi::PT_LOAD => {
-                    let segment = load_segment(&entry, file_length, bias)?;
-                    if let Some(last) = segments.last() {
-                        check_order(last, &segment)?;
-                    }
-                    if segments.len() == MAX_SEGMENTS {
-                        return Err(ImageError::Damaged("too many load segments"));
-                    }
-                    segments.try_reserve(1).map_err(|_| ImageError::OutOfMemory)?;
-                    segments.push(segment);
-                }
+                abi::PT_LOAD => push_segment(&mut segments, load_segment(&entry, file_length, bias)?)?,
                 abi::PT_INTERP => {
                     return Err(ImageError::Unsupported(
                         "dynamic linking is not supported; link the program statically",
@@ -441,6 +431,19 @@ fn protection(flags: u32) -> Result<Protection, ImageError> {
         (false, false) if flags & abi::PF_R != 0 => Ok(Protection::Read),
         (false, false) => Err(ImageError::Damaged("a segment without any permission")),
     }
+}
+
+/// Adds a segment behind the earlier ones.
+fn push_segment(segments: &mut Vec<Segment>, segment: Segment) -> Result<(), ImageError> {
+    if let Some(last) = segments.last() {
+        check_order(last, &segment)?;
+    }
+    if segments.len() == MAX_SEGMENTS {
+        return Err(ImageError::Damaged("too many load segments"));
+    }
+    segments.try_reserve(1).map_err(|_| ImageError::OutOfMemory)?;
+    segments.push(segment);
+    Ok(())
 }
 
 fn check_order(earlier: &Segment, later: &Segment) -> Result<(), ImageError> {
