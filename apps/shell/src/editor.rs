@@ -195,10 +195,6 @@ impl Lines {
         loop {
             let Some(key) = self.key().await? else { return Ok(None) };
             match key {
-                Key::Character(character) if line.characters.len() < LONGEST => {
-                    line.characters.insert(line.cursor, character);
-                    line.cursor += 1;
-                }
                 Key::Enter => {
                     println!();
                     if !line.characters.is_empty() && self.history.last() != Some(&line.characters) {
@@ -209,21 +205,10 @@ impl Lines {
                     }
                     return Ok(Some(line.characters.into_iter().collect()));
                 }
-                Key::Erase if line.cursor > 0 => {
-                    line.cursor -= 1;
-                    line.characters.remove(line.cursor);
-                }
-                Key::Delete | Key::EndOfFile if line.cursor < line.characters.len() => {
-                    line.characters.remove(line.cursor);
-                }
                 Key::EndOfFile if line.characters.is_empty() => {
                     println!();
                     return Ok(None);
                 }
-                Key::Left => line.cursor = line.cursor.saturating_sub(1),
-                Key::Right => line.cursor = (line.cursor + 1).min(line.characters.len()),
-                Key::Home => line.cursor = 0,
-                Key::End => line.cursor = line.characters.len(),
                 Key::Up | Key::Down => {
                     let wanted = if matches!(key, Key::Up) { shown.saturating_sub(1) } else { shown + 1 };
                     if wanted > self.history.len() || wanted == shown {
@@ -236,24 +221,12 @@ impl Lines {
                     line.characters = self.history.get(shown).unwrap_or(&fresh).clone();
                     line.cursor = line.characters.len();
                 }
-                Key::KillLine => {
-                    line.characters.drain(..line.cursor);
-                    line.cursor = 0;
-                }
-                Key::KillRest => line.characters.truncate(line.cursor),
-                Key::EraseWord => {
-                    let before = &line.characters[..line.cursor];
-                    let end = before.iter().rposition(|character| *character != ' ').map_or(0, |last| last + 1);
-                    let begin =
-                        before[..end].iter().rposition(|character| *character == ' ').map_or(0, |last| last + 1);
-                    line.characters.drain(begin..line.cursor);
-                    line.cursor = begin;
-                }
                 Key::Clear => print!("\x1b[H\x1b[2J"),
                 Key::Interrupt => {
                     println!("^C");
                     return Ok(Some(String::new()));
                 }
+                key if line.apply(&key) => {}
                 _ => continue,
             }
             line.show(prompt);
@@ -262,6 +235,41 @@ impl Lines {
 }
 
 impl Line {
+    /// Changes the line, or moves the cursor, as the key says; returns whether it does either.
+    fn apply(&mut self, key: &Key) -> bool {
+        match key {
+            Key::Character(character) if self.characters.len() < LONGEST => {
+                self.characters.insert(self.cursor, *character);
+                self.cursor += 1;
+            }
+            Key::Erase if self.cursor > 0 => {
+                self.cursor -= 1;
+                self.characters.remove(self.cursor);
+            }
+            Key::Delete | Key::EndOfFile if self.cursor < self.characters.len() => {
+                self.characters.remove(self.cursor);
+            }
+            Key::Left => self.cursor = self.cursor.saturating_sub(1),
+            Key::Right => self.cursor = (self.cursor + 1).min(self.characters.len()),
+            Key::Home => self.cursor = 0,
+            Key::End => self.cursor = self.characters.len(),
+            Key::KillLine => {
+                self.characters.drain(..self.cursor);
+                self.cursor = 0;
+            }
+            Key::KillRest => self.characters.truncate(self.cursor),
+            Key::EraseWord => {
+                let before = &self.characters[..self.cursor];
+                let end = before.iter().rposition(|character| *character != ' ').map_or(0, |last| last + 1);
+                let begin = before[..end].iter().rposition(|character| *character == ' ').map_or(0, |last| last + 1);
+                self.characters.drain(begin..self.cursor);
+                self.cursor = begin;
+            }
+            _ => return false,
+        }
+        true
+    }
+
     /// Redraws the line, and puts the cursor at its place.
     fn show(&self, prompt: &str) {
         let text: String = self.characters.iter().collect();
