@@ -14,6 +14,7 @@ mod messages;
 mod programs;
 
 use alloc::string::String;
+use core::fmt::Debug;
 
 use filesystem::cpio;
 use sel4::capability::Slot;
@@ -77,19 +78,18 @@ type Outcome = Result<(), Wrong>;
 #[macro_export]
 macro_rules! equal {
     ($found:expr, $expected:expr) => {
-        match (&$found, &$expected) {
-            (found, expected) if found == expected => {}
-            (found, expected) => {
-                return Err(alloc::format!(
-                    "{}:{}: {found:?}, not {expected:?}: {}",
-                    file!(),
-                    line!(),
-                    stringify!($found)
-                )
-                .into());
-            }
-        }
+        $crate::compare(&$found, &$expected, stringify!($found))?
     };
+}
+
+/// Compares two values; `source` is the expression of the first.
+#[track_caller]
+fn compare<F: Debug + PartialEq<E>, E: Debug>(found: &F, expected: &E, source: &str) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    let place = core::panic::Location::caller();
+    Err(alloc::format!("{}:{}: {found:?}, not {expected:?}: {source}", place.file(), place.line()))
 }
 
 /// A test: its name and its function.
