@@ -239,6 +239,25 @@ mod loom_tests {
             }
         }
 
+        /// Starts an executor that completes.
+        fn complete_beside(block: &Arc<Block>) -> thread::JoinHandle<()> {
+            let block = block.clone();
+            thread::spawn(move || block.complete())
+        }
+
+        /// Polls as the handle until the coroutine is done.
+        fn wait(&self, bell: &Bell, waker: &Waker) {
+            while self.join.poll(waker) == Ready::Pending {
+                bell.0.wait();
+            }
+        }
+
+        /// Waits for the end of the executor, and checks that the block was freed once.
+        fn end(&self, executor: thread::JoinHandle<()>) {
+            executor.join().unwrap();
+            assert_eq!(self.freed.load(Ordering::Relaxed), 1);
+        }
+
         fn take(&self) {
             // SAFETY: the property under test is that the output exists and belongs to the handle.
             self.output.with(|output| unsafe { assert_eq!(*output, 7) });
@@ -264,17 +283,11 @@ mod loom_tests {
     fn a_handle_that_waits_is_woken_and_gets_the_output() {
         loom::model(|| {
             let block = Block::new();
-            let executor = thread::spawn({
-                let block = block.clone();
-                move || block.complete()
-            });
+            let executor = Block::complete_beside(&block);
             let (bell, waker) = bell();
-            while block.join.poll(&waker) == Ready::Pending {
-                bell.0.wait();
-            }
+            block.wait(&bell, &waker);
             block.take();
-            executor.join().unwrap();
-            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+            block.end(executor);
         });
     }
 
@@ -284,17 +297,11 @@ mod loom_tests {
             let block = Block::new();
             let (_, first) = bell();
             assert_eq!(block.join.poll(&first), Ready::Pending);
-            let executor = thread::spawn({
-                let block = block.clone();
-                move || block.complete()
-            });
+            let executor = Block::complete_beside(&block);
             let (bell, second) = bell();
-            while block.join.poll(&second) == Ready::Pending {
-                bell.0.wait();
-            }
+            block.wait(&bell, &second);
             block.take();
-            executor.join().unwrap();
-            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+            block.end(executor);
         });
     }
 
@@ -303,17 +310,13 @@ mod loom_tests {
         for polls in 0..2 {
             loom::model(move || {
                 let block = Block::new();
-                let executor = thread::spawn({
-                    let block = block.clone();
-                    move || block.complete()
-                });
+                let executor = Block::complete_beside(&block);
                 let (_, waker) = bell();
                 for _ in 0..polls {
                     block.join.poll(&waker);
                 }
                 block.after(block.join.leave(false));
-                executor.join().unwrap();
-                assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+                block.end(executor);
             });
         }
     }
@@ -327,13 +330,10 @@ mod loom_tests {
                 move || block.after(block.join.complete(End::Cancelled))
             });
             let (bell, waker) = bell();
-            while block.join.poll(&waker) == Ready::Pending {
-                bell.0.wait();
-            }
+            block.wait(&bell, &waker);
             assert_eq!(block.join.poll(&waker), Ready::Cancelled);
             block.after(block.join.leave(false));
-            executor.join().unwrap();
-            assert_eq!(block.freed.load(Ordering::Relaxed), 1);
+            block.end(executor);
         });
     }
 }
