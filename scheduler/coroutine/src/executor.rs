@@ -181,6 +181,66 @@ struct PlatformFunctions {
     woken_at_home: unsafe fn(*const (), u64),
 }
 
+impl PlatformFunctions {
+    /// Returns the functions of a platform.
+    fn of<P: Platform>(platform: &'static P) -> PlatformFunctions {
+        unsafe fn worker<P: Platform>(platform: *const ()) -> usize {
+            // SAFETY: this is the platform of these functions.
+            unsafe { (*platform.cast::<P>()).worker() }
+        }
+        unsafe fn wake_affinity<P: Platform>(platform: *const ()) -> Option<usize> {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).wake_affinity() }
+        }
+        unsafe fn woken_at_home<P: Platform>(platform: *const (), cid: u64) {
+            // SAFETY: as above.
+            unsafe { (*platform.cast::<P>()).woken_at_home(Cid(cid)) }
+        }
+
+        PlatformFunctions {
+            platform: core::ptr::from_ref(platform).cast(),
+            worker: worker::<P>,
+            wake_affinity: if P::HAS_AFFINITY { Some(wake_affinity::<P>) } else { None },
+            woken_at_home: woken_at_home::<P>,
+        }
+    }
+}
+
+/// Returns the functions by which the scheduler calls the platform.
+fn hooks<P: Platform>(platform: &'static P) -> Hooks {
+    unsafe extern "C" fn notify<P: Platform>(platform: *mut c_void, worker: u32) {
+        // SAFETY: this is the platform of the context.
+        unsafe { (*platform.cast::<P>()).notify(worker as usize) }
+    }
+    unsafe extern "C" fn completions<P: Platform>(platform: *mut c_void, worker: u32) {
+        // SAFETY: as above.
+        unsafe { (*platform.cast::<P>()).completions(worker as usize) }
+    }
+    unsafe extern "C" fn resume<P: Platform>(platform: *mut c_void, header: *mut scheduler::Header) {
+        // SAFETY: as above, and the header is that of a spawned coroutine.
+        unsafe { (*platform.cast::<P>()).resume(Cid((*header).cid())) }
+    }
+    unsafe extern "C" fn relax<P: Platform>(platform: *mut c_void) {
+        // SAFETY: as above.
+        unsafe { (*platform.cast::<P>()).relax() }
+    }
+    unsafe extern "C" fn calling<P: Platform>(platform: *mut c_void) -> u32 {
+        // SAFETY: as above.
+        let worker = unsafe { (*platform.cast::<P>()).calling_worker() };
+        worker.and_then(|worker| u32::try_from(worker).ok()).unwrap_or(u32::MAX)
+    }
+
+    Hooks {
+        context: core::ptr::from_ref(platform).cast_mut().cast(),
+        notify: Some(notify::<P>),
+        completions: Some(completions::<P>),
+        resume: if P::RESUMES { Some(resume::<P>) } else { None },
+        relax: Some(relax::<P>),
+        worker: Some(calling::<P>),
+        sharing: platform.sharing(),
+    }
+}
+
 impl Executor {
     /// Creates an executor, which must be initialised before it is used.
     #[allow(clippy::new_without_default)]
@@ -207,62 +267,15 @@ impl Executor {
         ready: &'static [ReadyWord; MAXIMUM_WORKERS],
         platform: &'static P,
     ) -> Result<(), InitialiseError> {
-        unsafe fn worker<P: Platform>(platform: *const ()) -> usize {
-            // SAFETY: this is the platform given to `initialise`.
-            unsafe { (*platform.cast::<P>()).worker() }
-        }
-        unsafe fn wake_affinity<P: Platform>(platform: *const ()) -> Option<usize> {
-            // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).wake_affinity() }
-        }
-        unsafe fn woken_at_home<P: Platform>(platform: *const (), cid: u64) {
-            // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).woken_at_home(Cid(cid)) }
-        }
-        unsafe extern "C" fn notify<P: Platform>(platform: *mut c_void, worker: u32) {
-            // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).notify(worker as usize) }
-        }
-        unsafe extern "C" fn completions<P: Platform>(platform: *mut c_void, worker: u32) {
-            // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).completions(worker as usize) }
-        }
-        unsafe extern "C" fn resume<P: Platform>(platform: *mut c_void, header: *mut scheduler::Header) {
-            // SAFETY: as above, and the header is that of a spawned coroutine.
-            unsafe { (*platform.cast::<P>()).resume(Cid((*header).cid())) }
-        }
-        unsafe extern "C" fn relax<P: Platform>(platform: *mut c_void) {
-            // SAFETY: as above.
-            unsafe { (*platform.cast::<P>()).relax() }
-        }
-        unsafe extern "C" fn calling<P: Platform>(platform: *mut c_void) -> u32 {
-            // SAFETY: as above.
-            let worker = unsafe { (*platform.cast::<P>()).calling_worker() };
-            worker.and_then(|worker| u32::try_from(worker).ok()).unwrap_or(u32::MAX)
-        }
-
         if self.phase.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(InitialiseError::Twice);
         }
-        let hooks = Hooks {
-            context: core::ptr::from_ref(platform).cast_mut().cast(),
-            notify: Some(notify::<P>),
-            completions: Some(completions::<P>),
-            resume: if P::RESUMES { Some(resume::<P>) } else { None },
-            relax: Some(relax::<P>),
-            worker: Some(calling::<P>),
-            sharing: platform.sharing(),
-        };
+        let hooks = hooks(platform);
         // SAFETY: BUSY gives this thread exclusive access to the cells. The executor is static, so it neither moves nor
         // ends, and neither do the ready words, which the scheduler writes only through atomics.
         unsafe {
             (*self.table.get()).write(table);
-            (*self.platform.get()).write(PlatformFunctions {
-                platform: core::ptr::from_ref(platform).cast(),
-                worker: worker::<P>,
-                wake_affinity: if P::HAS_AFFINITY { Some(wake_affinity::<P>) } else { None },
-                woken_at_home: woken_at_home::<P>,
-            });
+            (*self.platform.get()).write(PlatformFunctions::of(platform));
             *self.ready.get() = Some(ready);
             (table.executor_init)((*self.core.get()).as_mut_ptr(), ready, &hooks);
         }

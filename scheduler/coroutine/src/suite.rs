@@ -18,7 +18,8 @@ pub type Case = (&'static str, fn(&'static Executor, &mut Worker));
 pub const CASES: &[Case] = &[
     ("more important first, and equal in order", more_important_first_and_equal_in_order),
     ("a handle gives the output", a_handle_gives_the_output),
-    ("outputs and futures are dropped once", outputs_and_futures_are_dropped_once),
+    ("outputs are dropped once", outputs_are_dropped_once),
+    ("futures of cancelled coroutines are dropped once", futures_of_cancelled_coroutines_are_dropped_once),
     ("cancellation is seen by whoever waits", cancellation_is_seen_by_whoever_waits),
     ("priorities change in every state", priorities_change_in_every_state),
     ("a wake during the poll is not lost and counts once", a_wake_during_the_poll_is_not_lost_and_counts_once),
@@ -102,46 +103,65 @@ fn a_handle_gives_the_output(executor: &'static Executor, worker: &mut Worker) {
     assert_eq!(result(outer), Ok(Ok(2)));
 }
 
-fn outputs_and_futures_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
-    #[derive(Clone)]
-    struct Counted(Arc<AtomicUsize>);
-    impl Drop for Counted {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let drops = Arc::new(AtomicUsize::new(0));
-    let counted = || Counted(drops.clone());
-    let dropped = || drops.swap(0, Ordering::Relaxed);
+/// The number of values that were dropped since the last look.
+struct Drops(Arc<AtomicUsize>);
 
-    let output = counted();
+/// A value whose drop is counted.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drops {
+    fn new() -> Drops {
+        Drops(Arc::new(AtomicUsize::new(0)))
+    }
+
+    fn counted(&self) -> Counted {
+        Counted(self.0.clone())
+    }
+
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn outputs_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
+    let drops = Drops::new();
+    let output = drops.counted();
     executor.spawn(async move { output }, Priority::DEFAULT).detach();
     worker.run();
-    assert_eq!(dropped(), 1, "detached before its end");
+    assert_eq!(drops.take(), 1, "detached before its end");
 
-    let output = counted();
+    let output = drops.counted();
     let handle = executor.spawn(async move { output }, Priority::DEFAULT);
     worker.run();
-    assert_eq!(dropped(), 0);
+    assert_eq!(drops.take(), 0);
     drop(handle);
-    assert_eq!(dropped(), 1, "detached after its end");
+    assert_eq!(drops.take(), 1, "detached after its end");
 
-    let output = counted();
+    let output = drops.counted();
     let handle = executor.spawn(async move { output }, Priority::DEFAULT);
     let waiter = executor.spawn(async move { handle.await.is_ok() }, Priority::HIGHEST);
     worker.run();
-    assert_eq!(dropped(), 1, "taken");
+    assert_eq!(drops.take(), 1, "taken");
     assert_eq!(result(waiter), Ok(true));
+}
 
-    let captured = counted();
+fn futures_of_cancelled_coroutines_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
+    let drops = Drops::new();
+    let captured = drops.counted();
     let handle = executor.spawn(async move { drop(captured) }, Priority::DEFAULT);
     handle.cancel();
-    assert_eq!(dropped(), 0, "a worker drops it, not the canceller");
+    assert_eq!(drops.take(), 0, "a worker drops it, not the canceller");
     worker.run();
-    assert_eq!(dropped(), 1, "cancelled before its first poll");
+    assert_eq!(drops.take(), 1, "cancelled before its first poll");
     assert_eq!(result(handle), Err(Cancelled));
 
-    let captured = counted();
+    let captured = drops.counted();
     let body = async move {
         one_wake().await;
         drop(captured);
@@ -151,10 +171,10 @@ fn outputs_and_futures_are_dropped_once(executor: &'static Executor, worker: &mu
     assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
     handle.cancel();
     worker.run();
-    assert_eq!(dropped(), 1, "cancelled while it was blocked");
+    assert_eq!(drops.take(), 1, "cancelled while it was blocked");
     assert_eq!(result(handle), Err(Cancelled));
 
-    let captured = counted();
+    let captured = drops.counted();
     let body = async move {
         let _captured = captured;
         let me = executor.current().expect("a coroutine calls");
@@ -165,7 +185,7 @@ fn outputs_and_futures_are_dropped_once(executor: &'static Executor, worker: &mu
     };
     let handle = executor.spawn(body, Priority::DEFAULT);
     worker.run();
-    assert_eq!(dropped(), 1, "cancelled by itself");
+    assert_eq!(drops.take(), 1, "cancelled by itself");
     assert_eq!(result(handle), Err::<(), _>(Cancelled));
 }
 
