@@ -205,28 +205,7 @@ impl Process {
             untyped: (SlotRegion::default(), Vec::new()),
             given: Given::default(),
         };
-        for segment in image.segments() {
-            let (rights, attributes) = match segment.protection {
-                Protection::Read => (Rights::READ, message::EXECUTE_NEVER),
-                Protection::ReadWrite => (Rights::READ_WRITE, message::EXECUTE_NEVER),
-                Protection::ReadExecute => (Rights::READ, 0),
-            };
-            let content = program.file.get(segment.file.start as usize..segment.file.end as usize).unwrap_or_default();
-            let mut address = segment.pages().start;
-            while address < segment.pages().end {
-                let page = Page::from_pointer(process.own.object(ObjectType::Page)?);
-                // The part of the content in this page: from `skip` on, at `at` in the page.
-                let at = segment.memory.start.saturating_sub(address);
-                let skip = (address + at - segment.memory.start) as usize;
-                let part = content.get(skip..).unwrap_or_default();
-                let part = &part[..part.len().min((PAGE - at) as usize)];
-                if !part.is_empty() {
-                    process.fill(allocator, page, at as usize, part)?;
-                }
-                mapping::map(&mut process.own, space, page, address, rights, attributes)?;
-                address += PAGE;
-            }
-        }
+        process.load_segments(allocator, program.file, image)?;
 
         // Same slots as a root task's. The guard makes all bits of a pointer count.
         let guard = CNodeData::new(0, WORD_BITS - program.slot_bits);
@@ -247,6 +226,33 @@ impl Process {
             UntypedDescription { size_bits: program.own_bits as u8, ..UntypedDescription::default() },
         )?;
         Ok(process)
+    }
+
+    /// Maps the segments of the program's file, with their content.
+    fn load_segments(&mut self, allocator: &mut Allocator, file: &[u8], image: &Image) -> Result<()> {
+        for segment in image.segments() {
+            let (rights, attributes) = match segment.protection {
+                Protection::Read => (Rights::READ, message::EXECUTE_NEVER),
+                Protection::ReadWrite => (Rights::READ_WRITE, message::EXECUTE_NEVER),
+                Protection::ReadExecute => (Rights::READ, 0),
+            };
+            let content = file.get(segment.file.start as usize..segment.file.end as usize).unwrap_or_default();
+            let mut address = segment.pages().start;
+            while address < segment.pages().end {
+                let page = Page::from_pointer(self.own.object(ObjectType::Page)?);
+                // The part of the content in this page: from `skip` on, at `at` in the page.
+                let at = segment.memory.start.saturating_sub(address);
+                let skip = (address + at - segment.memory.start) as usize;
+                let part = content.get(skip..).unwrap_or_default();
+                let part = &part[..part.len().min((PAGE - at) as usize)];
+                if !part.is_empty() {
+                    self.fill(allocator, page, at as usize, part)?;
+                }
+                mapping::map(&mut self.own, self.space, page, address, rights, attributes)?;
+                address += PAGE;
+            }
+        }
+        Ok(())
     }
 
     /// Writes into a page that is not mapped anywhere.
