@@ -204,21 +204,15 @@ pub struct Run {
     /// Boot words of the microkernel, which the book's chapter lists.
     #[arg(long, value_name = "WORDS")]
     pub words: Option<String>,
-    /// The machine to boot.
-    #[command(flatten)]
-    pub machine: Machine,
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
-    /// Forward a TCP port of this host to one of the machine; may be repeated.
-    #[arg(long, value_name = "HOST:GUEST", value_parser = crate::guest::forward)]
-    pub forward: Vec<crate::guest::Forward>,
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
-    /// The kernel's scheduling.
+    /// The boot.
     #[command(flatten)]
-    pub scheduling: Scheduling,
+    pub boot: Boot,
 }
 
 /// A program to be watched while it runs.
@@ -229,15 +223,23 @@ pub struct Watch {
     /// The program's arguments.
     #[arg(last = true, value_name = "ARGS")]
     pub arguments: Vec<String>,
+    /// Stop watching after this many seconds; the default is to wait for the program's end.
+    #[arg(long, value_name = "SECONDS")]
+    pub limit: Option<u64>,
+    /// The boot.
+    #[command(flatten)]
+    pub boot: Boot,
+}
+
+/// A boot of the kernel for one program: the machine, its network and the kernel's scheduling.
+#[derive(Args, Debug)]
+pub struct Boot {
     /// The machine to boot.
     #[command(flatten)]
     pub machine: Machine,
     /// Forward a TCP port of this host to one of the machine; may be repeated.
     #[arg(long, value_name = "HOST:GUEST", value_parser = crate::guest::forward)]
     pub forward: Vec<crate::guest::Forward>,
-    /// Stop watching after this many seconds; the default is to wait for the program's end.
-    #[arg(long, value_name = "SECONDS")]
-    pub limit: Option<u64>,
     /// The kernel's scheduling.
     #[command(flatten)]
     pub scheduling: Scheduling,
@@ -510,9 +512,9 @@ mod tests {
         let Command::Run(run) = arguments.command else { panic!("not run") };
         assert_eq!(run.program.as_deref(), Some("hello"));
         assert_eq!(run.kernel, Kernel::Unix);
-        assert_eq!(run.machine.harts, Some(2));
+        assert_eq!(run.boot.machine.harts, Some(2));
         assert_eq!(run.arguments, ["--harts", "x"]);
-        assert_eq!(run.scheduling.words(), "");
+        assert_eq!(run.boot.scheduling.words(), "");
     }
 
     #[test]
@@ -520,7 +522,7 @@ mod tests {
         let line =
             ["cargo xtask", "run", "--scheduling", "strict", "--starvation-bound", "0", "--budget", "50", "hello"];
         let Command::Run(run) = Arguments::parse_from(line).command else { panic!("not run") };
-        assert_eq!(run.scheduling.words(), "scheduling=strict starvation-bound=0 budget=50 ");
+        assert_eq!(run.boot.scheduling.words(), "scheduling=strict starvation-bound=0 budget=50 ");
     }
 
     #[test]

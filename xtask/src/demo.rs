@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use load::{Measurement, Order, Pace, Plan, ProbeError, Stage};
 
+use crate::board::Configuration;
 use crate::build::Products;
 use crate::cli;
 use crate::context::{Context as Tools, Need};
@@ -86,75 +87,18 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
         Kernel::Micro => "demo-micro",
     };
     let log = tools.workspace.logs().join(format!("{name}.log"));
-
-    let mut attempts = PORT_ATTEMPTS;
-    let (mut guest, port, configuration, boot) = loop {
-        attempts -= 1;
-        let port = match arguments.port {
-            Some(port) => port,
-            None => guest::free_port()?,
-        };
-        let mut configuration = tools.configuration(&products, &arguments.machine, command_line.clone());
-        configuration.forwards = vec![Forward { host: port, guest: SERVER_PORT }];
-        let started = Instant::now();
-        let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;
-        match boot(tools, &mut guest, port, configuration.harts) {
-            Ok(()) => break (guest, port, configuration, started.elapsed()),
-            // Another process took the port between our look for a free one and QEMU's use of it.
-            Err(error) if arguments.port.is_none() && attempts > 0 && is_port_in_use(&error) => {}
-            Err(error) => return Err(error),
-        }
-    };
+    let mut served = serve(tools, arguments, &toolchain, &products, &command_line, &log)?;
 
     let programme = Programme::new(arguments.quick, &arguments.connections);
     let mut report = Report {
         rows: Vec::new(),
         peak: None,
-        conditions: Conditions {
-            commit: report::commit(&tools.workspace.root),
-            machine: match arguments.kernel {
-                Kernel::Unix => format!("{} {}", tools.board.name, configuration.machine),
-                Kernel::Micro => format!("{} {}, microkernel", tools.board.name, configuration.machine),
-            },
-            harts: configuration.harts,
-            memory: configuration.memory.clone(),
-            emulator: toolchain.qemu_version(),
-            host_cores: std::thread::available_parallelism().map_or(1, usize::from),
-            boot_to_first_answer_s: boot.as_secs_f64(),
-            matrix_order: ORDER as usize,
-            interval_ms: INTERVAL.as_millis() as u64,
-            duration_s: programme.duration.as_secs_f64(),
-        },
+        conditions: conditions(tools, arguments.kernel, &toolchain, &served, &programme),
     };
-    let mut first_failure = None;
-    let activity = tools.progress.start_steps("Asking", programme.length_ms());
-    for (index, &(connections, pace)) in programme.rows.iter().enumerate() {
-        let plan = Plan {
-            server: guest::address(port),
-            connections,
-            order: Order::new(ORDER)?,
-            pace,
-            duration: programme.duration,
-            patience: PATIENCE,
-            levels: 1,
-        };
-        let before = index as u64 * programme.duration.as_millis() as u64;
-        let measurement = measure(&plan, &mut guest, &activity, before)?;
-        let row = Row::new(&measurement);
-        let silent = row.answered == 0;
-        first_failure = first_failure.or(measurement.first_failure);
-        match pace {
-            Pace::ClosedLoop => report.peak = Some(row),
-            Pace::Every(_) | Pace::Pause(_) => report.rows.push(row),
-        }
-        if silent {
-            break;
-        }
-    }
-    activity.clear();
+    let first_failure = ask(tools, &mut served, &programme, &mut report)?;
     // A failure of the machine explains failures of the answers.
-    let after = guest.check();
-    guest.end();
+    let after = served.guest.check();
+    served.guest.end();
 
     print!("{}", report.table());
     if let Some(file) = &arguments.json {
@@ -167,6 +111,102 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
     println!("\nEvery request was answered and every answer verified. The report is");
     println!("{}", html.display());
     Ok(())
+}
+
+/// A machine with a server that answers.
+struct Served {
+    guest: Guest,
+    /// Port of this host that is forwarded to the server.
+    port: u16,
+    configuration: Configuration,
+    /// Time from the start of the emulator to the first answer.
+    boot: Duration,
+}
+
+/// Boots the machine with its server; on another port if a free one is taken in the meantime.
+fn serve(
+    tools: &Tools,
+    arguments: &cli::Demo,
+    toolchain: &Toolchain,
+    products: &Products,
+    command_line: &str,
+    log: &Path,
+) -> Result<Served> {
+    let mut attempts = PORT_ATTEMPTS;
+    loop {
+        attempts -= 1;
+        let port = match arguments.port {
+            Some(port) => port,
+            None => guest::free_port()?,
+        };
+        let mut configuration = tools.configuration(products, &arguments.machine, command_line.to_string());
+        configuration.forwards = vec![Forward { host: port, guest: SERVER_PORT }];
+        let started = Instant::now();
+        let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, log, Echo::LogOnly)?;
+        match boot(tools, &mut guest, port, configuration.harts) {
+            Ok(()) => return Ok(Served { guest, port, configuration, boot: started.elapsed() }),
+            // Another process took the port between our look for a free one and QEMU's use of it.
+            Err(error) if arguments.port.is_none() && attempts > 0 && is_port_in_use(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns the conditions of the measurement, for the report.
+fn conditions(
+    tools: &Tools,
+    kernel: Kernel,
+    toolchain: &Toolchain,
+    served: &Served,
+    programme: &Programme,
+) -> Conditions {
+    let configuration = &served.configuration;
+    Conditions {
+        commit: report::commit(&tools.workspace.root),
+        machine: match kernel {
+            Kernel::Unix => format!("{} {}", tools.board.name, configuration.machine),
+            Kernel::Micro => format!("{} {}, microkernel", tools.board.name, configuration.machine),
+        },
+        harts: configuration.harts,
+        memory: configuration.memory.clone(),
+        emulator: toolchain.qemu_version(),
+        host_cores: std::thread::available_parallelism().map_or(1, usize::from),
+        boot_to_first_answer_s: served.boot.as_secs_f64(),
+        matrix_order: ORDER as usize,
+        interval_ms: INTERVAL.as_millis() as u64,
+        duration_s: programme.duration.as_secs_f64(),
+    }
+}
+
+/// Measures the programme's rows, as long as the server answers; returns the first failure of an answer.
+fn ask(tools: &Tools, served: &mut Served, programme: &Programme, report: &mut Report) -> Result<Option<String>> {
+    let mut first_failure = None;
+    let activity = tools.progress.start_steps("Asking", programme.length_ms());
+    for (index, &(connections, pace)) in programme.rows.iter().enumerate() {
+        let plan = Plan {
+            server: guest::address(served.port),
+            connections,
+            order: Order::new(ORDER)?,
+            pace,
+            duration: programme.duration,
+            patience: PATIENCE,
+            levels: 1,
+        };
+        let before = index as u64 * programme.duration.as_millis() as u64;
+        let measurement = measure(&plan, &mut served.guest, &activity, before)?;
+        let row = Row::new(&measurement);
+        let silent = row.answered == 0;
+        first_failure = first_failure.or(measurement.first_failure);
+        match pace {
+            Pace::ClosedLoop => report.peak = Some(row),
+            Pace::Every(_) | Pace::Pause(_) => report.rows.push(row),
+        }
+        if silent {
+            break;
+        }
+    }
+    activity.clear();
+    Ok(first_failure)
 }
 
 /// Builds the Unix kernel with its server.

@@ -28,28 +28,8 @@ enum Verdict {
 }
 
 fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
-    let mut lines = Vec::new();
+    let mut lines = tools(seen);
     let mut verdict = Verdict::Ready;
-    let mut say =
-        |good: bool, text: String| lines.push(format!("{} {text}", if good { "  ok     " } else { "  MISSING" }));
-
-    match &seen.rust {
-        Some(rust) => {
-            say(true, format!("Rust on the PATH: {}", rust.version));
-            let has = if rust.has_target { "has" } else { "lacks" };
-            say(rust.has_target, format!("its target {TARGET}: the toolchain {has} it"));
-        }
-        None => say(false, "Rust 1.95 or later on the PATH".into()),
-    }
-    let there = |item: Item| seen.present.contains(&item);
-    for item in [Item::DebianRustc, Item::DebianCargo, Item::DebianRustSource, Item::Lld] {
-        if there(item) {
-            say(true, format!("{} (package {})", item.description(), item.package()));
-        }
-    }
-    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc] {
-        say(there(item), format!("{} (package {})", item.description(), item.package()));
-    }
     lines.push(String::new());
     match decide(seen, forced) {
         Decision::Use(Way::Rustup) => lines.push("COPS is compiled with the Rust on the PATH.".into()),
@@ -80,7 +60,7 @@ fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
             verdict = Verdict::NeedsYou;
         }
     }
-    if !there(Item::Clang) {
+    if !seen.present.contains(&Item::Clang) {
         lines.push(format!(
             "Without clang the C example is left out, and `check` fails; on Debian: {}",
             install_command(&[Item::Clang])
@@ -90,6 +70,31 @@ fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
         lines.push("This host is ready: cargo xtask demo".into());
     }
     (lines.join("\n") + "\n", verdict)
+}
+
+/// Returns a line for each tool: found, or missing.
+fn tools(seen: &Seen) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut say =
+        |good: bool, text: String| lines.push(format!("{} {text}", if good { "  ok     " } else { "  MISSING" }));
+    match &seen.rust {
+        Some(rust) => {
+            say(true, format!("Rust on the PATH: {}", rust.version));
+            let has = if rust.has_target { "has" } else { "lacks" };
+            say(rust.has_target, format!("its target {TARGET}: the toolchain {has} it"));
+        }
+        None => say(false, "Rust 1.95 or later on the PATH".into()),
+    }
+    let there = |item: Item| seen.present.contains(&item);
+    for item in [Item::DebianRustc, Item::DebianCargo, Item::DebianRustSource, Item::Lld] {
+        if there(item) {
+            say(true, format!("{} (package {})", item.description(), item.package()));
+        }
+    }
+    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc] {
+        say(there(item), format!("{} (package {})", item.description(), item.package()));
+    }
+    lines
 }
 
 fn packages(items: &[Item]) -> String {

@@ -144,6 +144,31 @@ pub fn port(server: &str) -> Option<u16> {
 /// Fetches the kernel's package and unpacks the needed files. Returns the version.
 fn fetch(context: &Context, directory: &Path) -> Result<String> {
     let activity = context.progress.start(format!("Fetching Debian's Linux for riscv64 ({SUITE})"));
+    let configuration_file = configure_apt(directory)?;
+    let apt_command = |program: &str, arguments: &[&str]| {
+        let mut command = children::command(program);
+        command.args(arguments).env("APT_CONFIG", &configuration_file).current_dir(directory);
+        command
+    };
+    activity.detail("the list of packages");
+    run(apt_command("apt-get", &["update"]), "apt-get update")?;
+    let text = run(apt_command("apt-cache", &["depends", PACKAGE]), "apt-cache")?;
+    let image = dependency(&text).with_context(|| format!("Debian's {PACKAGE} depends on no kernel"))?;
+    activity.detail(&image);
+    run(apt_command("apt-get", &["download", &image]), "apt-get download")?;
+    let package = std::fs::read_dir(directory)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
+        .context("apt-get has downloaded nothing")?;
+    activity.detail("unpacking");
+    unpack(&package, directory)?;
+    std::fs::remove_file(&package)?;
+    activity.finish(&image);
+    Ok(image.strip_prefix("linux-image-").unwrap_or(&image).to_string())
+}
+
+/// Writes the configuration of an apt of its own, for packages of another architecture. Returns its path.
+fn configure_apt(directory: &Path) -> Result<PathBuf> {
     let apt = directory.join("apt");
     for part in ["state/lists/partial", "cache/archives/partial", "sources"] {
         std::fs::create_dir_all(apt.join(part))?;
@@ -166,29 +191,18 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
     );
     let configuration_file = apt.join("apt.conf");
     std::fs::write(&configuration_file, configuration)?;
-    let apt_command = |program: &str, arguments: &[&str]| {
-        let mut command = children::command(program);
-        command.args(arguments).env("APT_CONFIG", &configuration_file).current_dir(directory);
-        command
-    };
-    activity.detail("the list of packages");
-    run(apt_command("apt-get", &["update"]), "apt-get update")?;
-    let text = run(apt_command("apt-cache", &["depends", PACKAGE]), "apt-cache")?;
-    let image = dependency(&text).with_context(|| format!("Debian's {PACKAGE} depends on no kernel"))?;
-    activity.detail(&image);
-    run(apt_command("apt-get", &["download", &image]), "apt-get download")?;
-    let package = std::fs::read_dir(directory)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt-get has downloaded nothing")?;
-    activity.detail("unpacking");
+    Ok(configuration_file)
+}
+
+/// Unpacks the kernel and its modules into the directory.
+fn unpack(package: &Path, directory: &Path) -> Result<()> {
     let unpacked = directory.join("unpacked");
     std::fs::create_dir_all(&unpacked)?;
     // The package is large; only the needed files are written.
-    let mut unpack = children::command("sh");
-    unpack.args(["-c", "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards './boot/vmlinu*' '*/failover.ko*' '*/net_failover.ko*' '*/virtio_net.ko*' '*/virtio_mmio.ko*'", "unpack"]);
-    unpack.arg(&package).arg(&unpacked);
-    run(unpack, "unpacking the kernel's package")?;
+    let mut command = children::command("sh");
+    command.args(["-c", "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards './boot/vmlinu*' '*/failover.ko*' '*/net_failover.ko*' '*/virtio_net.ko*' '*/virtio_mmio.ko*'", "unpack"]);
+    command.arg(package).arg(&unpacked);
+    run(command, "unpacking the kernel's package")?;
     let files = files_below(&unpacked)?;
     let named = |wanted: &dyn Fn(&str) -> bool| {
         files.iter().find(|file| file.file_name().is_some_and(|name| wanted(&name.to_string_lossy())))
@@ -201,9 +215,7 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
         }
     }
     std::fs::remove_dir_all(&unpacked)?;
-    std::fs::remove_file(&package)?;
-    activity.finish(&image);
-    Ok(image.strip_prefix("linux-image-").unwrap_or(&image).to_string())
+    Ok(())
 }
 
 /// Returns the archive from which the host's apt takes Debian's packages.

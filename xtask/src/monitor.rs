@@ -41,10 +41,10 @@ fn start(tools: &Tools, watch: &cli::Watch, what: &str, kernel_words: &str) -> R
     }
     let mut arguments = vec![what.to_string(), watch.program.clone()];
     arguments.extend(watch.arguments.iter().cloned());
-    let command_line = kernel_words.to_string() + &watch.scheduling.words() + &command_line(MONITOR, &arguments)?;
-    let mut configuration = tools.configuration(&products, &watch.machine, command_line);
+    let command_line = kernel_words.to_string() + &watch.boot.scheduling.words() + &command_line(MONITOR, &arguments)?;
+    let mut configuration = tools.configuration(&products, &watch.boot.machine, command_line);
     let port = guest::free_port()?;
-    configuration.forwards = watch.forward.clone();
+    configuration.forwards = watch.boot.forward.clone();
     configuration.forwards.push(Forward { host: port, guest: PORT });
     let log = tools.log(what);
     let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;
@@ -184,6 +184,20 @@ struct Snapshot {
     processes: Vec<ProcessSnapshot>,
 }
 
+/// Nanoseconds since the snapshot before; 0 if there is none.
+#[derive(Clone, Copy)]
+struct Since(u64);
+
+impl Since {
+    /// Returns the growth of a counter in a second.
+    fn rate(self, now: u64, then: Option<u64>) -> f64 {
+        match then {
+            Some(then) if self.0 > 0 => now.saturating_sub(then) as f64 / (self.0 as f64 / 1e9),
+            _ => 0.0,
+        }
+    }
+}
+
 impl Snapshot {
     /// Parses the snapshot at the beginning of the bytes, and returns its length; `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Result<Option<(Snapshot, usize)>> {
@@ -210,11 +224,7 @@ impl Snapshot {
 
     /// Formats the snapshot for people: rates since the snapshot before, or zeros.
     fn text(&self, before: Option<&Snapshot>) -> String {
-        let seconds = before.map_or(0.0, |before| self.time_ns.saturating_sub(before.time_ns) as f64 / 1e9);
-        let rate = |now: u64, then: Option<u64>| match then {
-            Some(then) if seconds > 0.0 => now.saturating_sub(then) as f64 / seconds,
-            _ => 0.0,
-        };
+        let since = Since(before.map_or(0, |before| self.time_ns.saturating_sub(before.time_ns)));
         let mut text = String::new();
         let _ = writeln!(
             text,
@@ -224,6 +234,12 @@ impl Snapshot {
             self.free_frames / 256,
             levels(self.ready),
         );
+        self.write_harts(&mut text, before, since);
+        self.write_processes(&mut text, before, since);
+        text + "\nWhat a process says is ready or running is its claim. Ctrl-C ends the machine.\n"
+    }
+
+    fn write_harts(&self, text: &mut String, before: Option<&Snapshot>, since: Since) {
         let _ = writeln!(
             text,
             "\nhart  runs              at  waiting            traps/s    calls/s  switches/s  user int/s"
@@ -241,12 +257,15 @@ impl Snapshot {
                 hart.hart,
                 if hart.running == 0 { "-".into() } else { hart.running.trailing_zeros().to_string() },
                 levels(hart.ready),
-                rate(hart.traps, then.map(|then| then.traps)),
-                rate(hart.system_calls, then.map(|then| then.system_calls)),
-                rate(hart.switches, then.map(|then| then.switches)),
-                rate(hart.user_interrupts, then.map(|then| then.user_interrupts)),
+                since.rate(hart.traps, then.map(|then| then.traps)),
+                since.rate(hart.system_calls, then.map(|then| then.system_calls)),
+                since.rate(hart.switches, then.map(|then| then.switches)),
+                since.rate(hart.user_interrupts, then.map(|then| then.user_interrupts)),
             );
         }
+    }
+
+    fn write_processes(&self, text: &mut String, before: Option<&Snapshot>, since: Since) {
         let _ = writeln!(
             text,
             "\n process  name              cpu %  prio  ceil  mode     work  running     ready          calls  waiting at 0 1 2 … 7+"
@@ -259,7 +278,7 @@ impl Snapshot {
                 "{:>8}  {:<16}  {:>5.1}  {:>4}  {:>4}  {:<7}  {:>4}  {:<10}  {:<12}  {:>6}  {}{}",
                 process.process,
                 program_name(process),
-                rate(process.cpu_ns, then.map(|then| then.cpu_ns)) / 1e7,
+                since.rate(process.cpu_ns, then.map(|then| then.cpu_ns)) / 1e7,
                 process.priority,
                 process.ceiling,
                 if process.mode == 1 { "strict" } else { "relaxed" },
@@ -274,7 +293,6 @@ impl Snapshot {
                 },
             );
         }
-        text + "\nWhat a process says is ready or running is its claim. Ctrl-C ends the machine.\n"
     }
 
     fn name(&self, process: u64) -> String {

@@ -100,6 +100,25 @@ fn install(tools: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes the command that changes a crate and tests it, with a folder for its report.
+fn command(
+    context: &Context,
+    tools: &Path,
+    subject: &Subject,
+    folder: &Path,
+    cases: &str,
+) -> Result<(Command, PathBuf)> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut command = Command::new(tools.join("bin/cargo-mutants"));
+    command.current_dir(&context.workspace.root).env(CASES, cases);
+    command.envs(PROFILE);
+    command.args(["mutants", "--package", subject.package, "--colors", "never"]);
+    command.args(["--minimum-test-timeout", PATIENCE, "--jobs", JOBS]);
+    EXCLUDED.iter().for_each(|files| _ = command.args(["--exclude", files]));
+    command.args(["--exclude-re", EXCLUDED_NAMES]).arg("--output").arg(folder);
+    Ok((command, folder.to_path_buf()))
+}
+
 /// Makes the changes of one crate; returns the number that survive without a reason.
 fn test(
     context: &Context,
@@ -109,18 +128,7 @@ fn test(
     explained: &str,
 ) -> Result<usize> {
     let folder = context.workspace.products().join("mutants").join(subject.package);
-    let command = |name: &str, cases: &str| -> Result<(Command, PathBuf)> {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let mut command = Command::new(tools.join("bin/cargo-mutants"));
-        command.current_dir(&context.workspace.root).env(CASES, cases);
-        command.envs(PROFILE);
-        command.args(["mutants", "--package", subject.package, "--colors", "never"]);
-        command.args(["--minimum-test-timeout", PATIENCE, "--jobs", JOBS]);
-        EXCLUDED.iter().for_each(|files| _ = command.args(["--exclude", files]));
-        command.args(["--exclude-re", EXCLUDED_NAMES]).arg("--output").arg(&folder);
-        Ok((command, folder))
-    };
+    let command = |name: &str, cases: &str| command(context, tools, subject, &folder.join(name), cases);
     let (mut first, written) = command("first", FEWER_CASES)?;
     first.args(["--test-package", subject.package]);
     if let Some(part) = &arguments.part {

@@ -220,7 +220,16 @@ impl Report {
 
     /// Formats the figures as a page.
     pub fn html(&self) -> String {
-        let conditions = &self.conditions;
+        let mut page = String::from(HEAD);
+        self.write_verdict(&mut page);
+        self.write_charts(&mut page);
+        self.write_rows(&mut page);
+        self.write_conditions(&mut page);
+        page + "</main>\n</body>\n</html>\n"
+    }
+
+    /// Writes the heading, the verdict and the most important figures.
+    fn write_verdict(&self, page: &mut String) {
         let answered: u64 = self.all().map(|row| row.answered).sum();
         let faulty: u64 = self.all().map(|row| row.wrong + row.lost).sum();
         let (verdict, class) = if self.is_faultless() {
@@ -228,19 +237,22 @@ impl Report {
         } else {
             (format!("{} requests were answered rightly; {} were not.", count(answered), count(faulty)), "bad")
         };
-        let mut page =
-            format!("{HEAD}<h1>COPS serves matrices</h1>\n<p class=\"verdict {class}\">{}</p>\n", escape(&verdict));
+        let _ = writeln!(page, "<h1>COPS serves matrices</h1>\n<p class=\"verdict {class}\">{}</p>", escape(&verdict));
         let best = self.rows.iter().map(|row| row.messages_per_s).fold(0.0, f64::max);
         let tiles = [
-            ("first answer after", duration_us(conditions.boot_to_first_answer_s * 1e6)),
+            ("first answer after", duration_us(self.conditions.boot_to_first_answer_s * 1e6)),
             ("p50, one connection", self.rows.first().map_or("-".into(), |row| duration_us(row.p50_us as f64))),
             ("most messages/s", figure(self.peak.as_ref().map_or(best, |peak| peak.messages_per_s.max(best)))),
         ];
-        page += "<div class=\"tiles\">\n";
+        *page += "<div class=\"tiles\">\n";
         for (name, value) in tiles {
             let _ = writeln!(page, "<div><b>{}</b><span>{}</span></div>", escape(&value), escape(name));
         }
-        page += "</div>\n";
+        *page += "</div>\n";
+    }
+
+    /// Writes the charts, each with a note.
+    fn write_charts(&self, page: &mut String) {
         let charts = [
             (
                 "Throughput",
@@ -267,19 +279,29 @@ impl Report {
                 escape(note)
             );
         }
-        page += "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr>";
+    }
+
+    /// Writes the table of all rows.
+    fn write_rows(&self, page: &mut String) {
+        *page += "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr>";
         for heading in Self::HEADINGS {
             let _ = write!(page, "<th>{heading}</th>");
         }
-        page += "</tr></thead><tbody>\n";
+        *page += "</tr></thead><tbody>\n";
         for row in self.table_rows() {
-            page += "<tr>";
+            *page += "<tr>";
             for cell in row {
                 let _ = write!(page, "<td>{}</td>", escape(&cell));
             }
-            page += "</tr>\n";
+            *page += "</tr>\n";
         }
-        page += "</tbody></table></div></section>\n<section><h2>Conditions</h2><dl>\n";
+        *page += "</tbody></table></div></section>\n";
+    }
+
+    /// Writes the conditions of the measurement.
+    fn write_conditions(&self, page: &mut String) {
+        let conditions = &self.conditions;
+        *page += "<section><h2>Conditions</h2><dl>\n";
         let order = conditions.matrix_order;
         let lines = [
             ("Commit", conditions.commit.clone()),
@@ -298,10 +320,9 @@ impl Report {
         for (name, value) in lines {
             let _ = writeln!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
         }
-        page += "</dl><p class=\"note\">Wall-clock figures of an emulated machine that shares its host's cores with the \
-                 client. Compare them only within one run; <code>cargo xtask bench</code> counts instructions, \
-                 which repeat.</p></section>\n</main>\n</body>\n</html>\n";
-        page
+        *page += "</dl><p class=\"note\">Wall-clock figures of an emulated machine that shares its host's cores with the \
+                  client. Compare them only within one run; <code>cargo xtask bench</code> counts instructions, \
+                  which repeat.</p></section>\n";
     }
 }
 

@@ -37,8 +37,8 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
         Kernel::Unix => unix(context, arguments)?,
         Kernel::Micro => micro(context, arguments)?,
     };
-    let mut configuration = context.configuration(&products, &arguments.machine, command_line);
-    configuration.forwards = arguments.forward.clone();
+    let mut configuration = context.configuration(&products, &arguments.boot.machine, command_line);
+    configuration.forwards = arguments.boot.forward.clone();
     if arguments.gdb {
         let port = guest::free_port()?;
         configuration.gdb_port = Some(port);
@@ -74,7 +74,7 @@ fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products,
     if !products.programs.iter().any(|program| program == name) {
         bail!("there is no program `{name}`; there are: {}", products.programs.join(", "));
     }
-    let command_line = arguments.scheduling.words() + &command_line(program, &arguments.arguments)?;
+    let command_line = arguments.boot.scheduling.words() + &command_line(program, &arguments.arguments)?;
     Ok((toolchain, products, command_line))
 }
 
@@ -94,7 +94,7 @@ fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products
     if let Some(file) = &file {
         root_task::check_file(file)?;
     }
-    let (toolchain, mut products) = context.build_microkernel(context.variation(&arguments.machine))?;
+    let (toolchain, mut products) = context.build_microkernel(context.variation(&arguments.boot.machine))?;
     if let Some(file) = file.or(own.map(|name| context.workspace.products().join(name))) {
         products.initramfs = file;
     }

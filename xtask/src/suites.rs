@@ -333,12 +333,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
         let names = names(arguments, machine, harts);
-        let machine = cli::Machine {
-            harts: Some(harts),
-            memory: Some(MEMORY.into()),
-            machine: Some(machine),
-            user_interrupts: arguments.user_interrupts,
-        };
+        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
         let boots = Boots { context, toolchain, products: &products, machine };
         for (name, kernel) in &kernels {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
@@ -349,10 +344,9 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         // Once more with the other back end, which runs programs in another mode.
         for (machine, harts) in machines(Some(Variant::Aia), arguments.harts) {
             let machine = cli::Machine {
-                harts: Some(harts),
-                memory: Some(MEMORY.into()),
                 machine: Some(machine),
                 user_interrupts: Some(cli::UserInterrupts::Imsic),
+                ..chosen_machine(arguments, Some(harts))
             };
             let boots = Boots { context, toolchain, products: &products, machine };
             let names: Vec<_> = arguments.filter.iter().cloned().collect();
@@ -360,24 +354,14 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         }
     }
     if arguments.filter.is_none() {
-        let machine = cli::Machine {
-            harts: arguments.harts,
-            memory: Some(MEMORY.into()),
-            machine: arguments.machine,
-            user_interrupts: arguments.user_interrupts,
-        };
+        let machine = chosen_machine(arguments, arguments.harts);
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "restart", Boots::restart);
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
     // Mistakes are equal on every machine.
-    let machine = cli::Machine {
-        harts: arguments.harts,
-        memory: Some(MEMORY.into()),
-        machine: arguments.machine,
-        user_interrupts: None,
-    };
+    let machine = cli::Machine { user_interrupts: None, ..chosen_machine(arguments, arguments.harts) };
     let boots = Boots { context, toolchain, products: &products, machine };
     for (name, kernel) in &kernels {
         boots.part(findings, &format!("{name} faults"), |boots, log| boots.faults(log, kernel));
@@ -392,12 +376,7 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     };
     let mut checked = Vec::new();
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
-        let machine = cli::Machine {
-            harts: Some(harts),
-            memory: Some(MEMORY.into()),
-            machine: Some(machine),
-            user_interrupts: arguments.user_interrupts,
-        };
+        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
         let products = kernel(&machine)?;
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "microkernel", |boots, log| boots.suite(log, &boots.products.kernel, String::new()));
@@ -417,12 +396,7 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
             boots.suite(log, &boots.products.kernel, String::new())
         });
     }
-    let machine = cli::Machine {
-        harts: Some(1),
-        memory: Some(MEMORY.into()),
-        machine: arguments.machine,
-        user_interrupts: arguments.user_interrupts,
-    };
+    let machine = chosen_machine(arguments, Some(1));
     let products = kernel(&machine)?;
     let boots = Boots { context, toolchain, products: &products, machine };
     boots.part(findings, "refused starts", |boots, log| boots.refusals(log));
@@ -588,12 +562,7 @@ fn failing_allocations(
     arguments: &cli::Test,
     findings: &mut Findings,
 ) {
-    let machine = cli::Machine {
-        harts: Some(1),
-        memory: Some(MEMORY.into()),
-        machine: arguments.machine,
-        user_interrupts: arguments.user_interrupts,
-    };
+    let machine = chosen_machine(arguments, Some(1));
     let boots = Boots { context, toolchain, products, machine };
     boots.part(findings, "failing allocations", |boots, log| {
         let kernel = build::failing_kernel(&context.workspace, toolchain, &context.progress)?;
@@ -603,12 +572,7 @@ fn failing_allocations(
 
 /// Runs a short soak on the machine with most harts.
 fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments: &cli::Test, findings: &mut Findings) {
-    let machine = cli::Machine {
-        harts: arguments.harts,
-        memory: Some(MEMORY.into()),
-        machine: arguments.machine,
-        user_interrupts: arguments.user_interrupts,
-    };
+    let machine = chosen_machine(arguments, arguments.harts);
     let boots = Boots { context, toolchain, products, machine };
     boots.part(findings, "soak", |boots, log| {
         let soaked = soak::run(context, toolchain, products, &boots.machine, SOAK_SECONDS, log)?;
@@ -635,6 +599,16 @@ fn names(arguments: &cli::Test, machine: Variant, harts: u8) -> Vec<String> {
             OF_INTERRUPTS.iter().map(|module| format!("{module}::")).collect()
         }
         None => Vec::new(),
+    }
+}
+
+/// Returns the machine of the arguments, with this number of harts.
+fn chosen_machine(arguments: &cli::Test, harts: Option<u8>) -> cli::Machine {
+    cli::Machine {
+        harts,
+        memory: Some(MEMORY.into()),
+        machine: arguments.machine,
+        user_interrupts: arguments.user_interrupts,
     }
 }
 

@@ -129,20 +129,12 @@ pub fn levels(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
-    let cores = harts();
-    let counts = match way {
-        Way::Instructions => vec![1],
-        Way::Wall if lab.quick => vec![1, 2, 4],
-        Way::Wall => vec![1, 2, 3, 4],
-    };
-    if cores < 4 && way == Way::Wall {
-        notebook.note(format!("more than {cores} harts share the host's cores: each hart waits for its turn there"));
-    }
+/// Measures level 0 alone: one connection and no others. Returns the mean latencies by the client's clock and by the
+/// machine's, for each number of harts.
+fn one_alone(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way, counts: &[u8]) -> BTreeMap<u8, (f64, f64)> {
     let clock = way.machine_clock();
-    // Level 0 alone: one connection and no others, on a machine of as many harts.
     let mut alone = BTreeMap::new();
-    for &harts in &counts {
+    for &harts in counts {
         let measured = run(lab, &format!("levels: one connection alone, {harts} harts"), 1, 1, harts, way);
         if let Some(levels) = notebook.part(&format!("one connection alone on {harts} harts ({clock})"), measured) {
             let client = levels.client[0].latency_us.mean();
@@ -154,6 +146,21 @@ fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
             alone.insert(harts, (client, machine));
         }
     }
+    alone
+}
+
+fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
+    let cores = harts();
+    let counts = match way {
+        Way::Instructions => vec![1],
+        Way::Wall if lab.quick => vec![1, 2, 4],
+        Way::Wall => vec![1, 2, 3, 4],
+    };
+    if cores < 4 && way == Way::Wall {
+        notebook.note(format!("more than {cores} harts share the host's cores: each hart waits for its turn there"));
+    }
+    let clock = way.machine_clock();
+    let alone = one_alone(lab, notebook, way, &counts);
     for connections in if lab.quick { vec![64] } else { vec![64, 128] } {
         let plot = |what: &str, clock: &str| format!("{what} of each level, {connections} connections ({clock})");
         for &harts in &counts {
