@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use matrix::Model;
 
 use crate::bench::BenchName;
 use crate::board::Variant;
@@ -310,7 +312,7 @@ pub struct Demo {
     #[arg(long, value_enum, default_value_t = Kernel::Unix)]
     pub kernel: Kernel,
     /// The model of the server, in the kernel and in the program; the default is kcuc.
-    #[arg(long)]
+    #[arg(long, value_parser = models())]
     pub model: Option<Model>,
     /// Write the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
@@ -326,35 +328,10 @@ pub struct Demo {
     pub machine: Machine,
 }
 
-/// The matrix server's model: coroutines (c) or threads (t), in the kernel (k) and in the program (u).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Model {
-    /// Coroutines in both.
-    Kcuc,
-    /// Kernel coroutines, user threads.
-    Kcut,
-    /// Threads in both; a call that must wait is tried again.
-    Ktut,
-    /// Threads in both; a call that must wait sleeps.
-    KtutWait,
-    /// One polling kernel thread, user coroutines.
-    Ktuc,
-    /// A kernel thread for the worker, user coroutines around epoll.
-    KtucEpoll,
-}
-
-impl Model {
-    /// Returns the server's name for the model.
-    pub fn name(self) -> &'static str {
-        match self {
-            Model::Kcuc => "kcuc",
-            Model::Kcut => "kcut",
-            Model::Ktut => "ktut",
-            Model::KtutWait => "ktut-wait",
-            Model::Ktuc => "ktuc",
-            Model::KtucEpoll => "ktuc-epoll",
-        }
-    }
+/// Returns the parser of the matrix server's models.
+fn models() -> impl TypedValueParser<Value = Model> {
+    let models = Model::ALL.map(|model| PossibleValue::new(model.name()).help(model.description()));
+    PossibleValuesParser::new(models).try_map(|name| Model::from_name(name.as_bytes()).ok_or("no model"))
 }
 
 /// Arguments of `soak`.

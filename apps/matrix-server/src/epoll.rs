@@ -17,7 +17,7 @@ use cops::channel::{Receiver, Sender, bounded};
 use cops::system::readiness::{Epoll, Event, event};
 use cops::system::{self, Descriptor};
 use cops::{Errno, Lock, Priority, eprintln, spawn_at};
-use matrix::{Decoded, Request};
+use matrix::Requests;
 
 use crate::{FIRST_BUFFER, Options, PAUSE, QUEUE, Reason, answer};
 
@@ -223,29 +223,17 @@ fn open_connection(socket: Arc<Socket>, priority: Priority) {
 }
 
 /// Cuts the stream into requests.
-async fn receive(socket: &Socket, requests: Sender<Vec<u8>>) -> Result<(), Reason> {
-    let mut buffer = alloc::vec![0; FIRST_BUFFER];
-    let (mut start, mut end) = (0, 0);
+async fn receive(socket: &Socket, to_handle: Sender<Vec<u8>>) -> Result<(), Reason> {
+    let mut requests = Requests::new(FIRST_BUFFER);
     loop {
-        let needed = match Request::decode(&buffer[start..end]).map_err(Reason::Malformed)? {
-            Decoded::Complete(_, length) => {
-                if requests.send(buffer[start..start + length].to_vec()).await.is_err() {
-                    return Ok(());
-                }
-                start += length;
-                continue;
+        while let Some((_, request)) = requests.take().map_err(Reason::Malformed)? {
+            if to_handle.send(request.to_vec()).await.is_err() {
+                return Ok(());
             }
-            Decoded::NeedBytes(needed) => needed,
-        };
-        buffer.copy_within(start..end, 0);
-        (start, end) = (0, end - start);
-        if buffer.len() < needed {
-            buffer.resize(needed, 0);
         }
-        match socket.read(&mut buffer[end..]).await.map_err(Reason::Failed)? {
-            0 if end == 0 => return Ok(()),
-            0 => return Err(Reason::Unfinished(end)),
-            count => end += count,
+        match socket.read(requests.room()).await.map_err(Reason::Failed)? {
+            0 => return requests.finish(),
+            count => requests.add(count),
         }
     }
 }

@@ -32,9 +32,7 @@ use cops::net::{BACKLOG, Shutdown, TcpListener, TcpStream};
 use cops::system::kernel_side::{self, KernelSide};
 use cops::{Errno, Priority, eprintln, println, spawn_at};
 
-use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Order, Request};
-
-use model::Model;
+use matrix::{Decoded, HEADER_BYTES, MAXIMUM_REQUEST_BYTES, Model, Order, Request};
 
 /// Capacity of a connection's queues of requests, and of answers. More would only let a peer use more memory.
 const QUEUE: usize = 8;
@@ -116,8 +114,9 @@ async fn main() -> Result<i32, Errno> {
             return Ok(2);
         }
     };
-    if options.model.kernel_side() != KernelSide::Coroutines {
-        kernel_side::choose(options.model.kernel_side())?;
+    let side = model::kernel_side(options.model);
+    if side != KernelSide::Coroutines {
+        kernel_side::choose(side)?;
     }
     cops::alloc_cpu(options.workers - 1)?;
     let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, options.port);
@@ -177,22 +176,7 @@ fn open(stream: TcpStream, peer: SocketAddrV4, priority: Priority) {
 }
 
 /// The reason why the server closes a connection.
-enum Reason {
-    Malformed(matrix::Malformed),
-    Failed(Errno),
-    /// The peer closed it in the middle of a request, of which this many bytes had come.
-    Unfinished(usize),
-}
-
-impl core::fmt::Display for Reason {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Reason::Malformed(malformed) => malformed.fmt(formatter),
-            Reason::Failed(error) => error.fmt(formatter),
-            Reason::Unfinished(bytes) => write!(formatter, "the peer closed it {bytes} bytes into a request"),
-        }
-    }
-}
+type Reason = matrix::Reason<Errno>;
 
 // The stages are functions that return blocks, because an `async fn` keeps its arguments twice: once as arguments, and
 // once as variables. Temporary memory is on the heap, not in the coroutine: the memory of an idle connection, times the

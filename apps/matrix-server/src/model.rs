@@ -24,39 +24,14 @@
 //!   connections; each connection is registered once, edge-triggered.
 
 use cops::system::kernel_side::KernelSide;
+use matrix::Model;
 
-/// A model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
-    Kcuc,
-    Kcut,
-    Ktut,
-    KtutWait,
-    Ktuc,
-    KtucEpoll,
-}
-
-impl Model {
-    /// Returns the model of a name.
-    pub fn from_name(name: &[u8]) -> Option<Model> {
-        Some(match name {
-            b"kcuc" => Model::Kcuc,
-            b"kcut" => Model::Kcut,
-            b"ktut" => Model::Ktut,
-            b"ktut-wait" => Model::KtutWait,
-            b"ktuc" => Model::Ktuc,
-            b"ktuc-epoll" => Model::KtucEpoll,
-            _ => return None,
-        })
-    }
-
-    /// Returns the kernel's side of the model's calls.
-    pub fn kernel_side(self) -> KernelSide {
-        match self {
-            Model::Kcuc | Model::Kcut => KernelSide::Coroutines,
-            Model::KtutWait | Model::KtucEpoll => KernelSide::WaitingThreads,
-            Model::Ktut => KernelSide::RetryingThreads,
-            Model::Ktuc => KernelSide::PollingThread,
-        }
+/// Returns the kernel's side of a model's calls.
+pub fn kernel_side(model: Model) -> KernelSide {
+    match model {
+        Model::Kcuc | Model::Kcut => KernelSide::Coroutines,
+        Model::KtutWait | Model::KtucEpoll => KernelSide::WaitingThreads,
+        Model::Ktut => KernelSide::RetryingThreads,
+        Model::Ktuc => KernelSide::PollingThread,
     }
 }

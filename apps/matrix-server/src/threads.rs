@@ -9,7 +9,7 @@ use abi_unix::types::{SHUT_RDWR, SocketAddress, socket_option};
 use cops::system::{self, Descriptor};
 use cops::thread::{self, Builder, Condvar, Mutex};
 use cops::{Errno, eprintln};
-use matrix::{Decoded, Request};
+use matrix::Requests;
 
 use crate::{FIRST_BUFFER, PAUSE, QUEUE, Reason, answer};
 
@@ -153,29 +153,17 @@ impl core::fmt::Display for Peer {
 }
 
 /// Cuts the stream into requests.
-fn receive(stream: &Descriptor, requests: &Sender) -> Result<(), Reason> {
-    let mut buffer = alloc::vec![0; FIRST_BUFFER];
-    let (mut start, mut end) = (0, 0);
+fn receive(stream: &Descriptor, to_handle: &Sender) -> Result<(), Reason> {
+    let mut requests = Requests::new(FIRST_BUFFER);
     loop {
-        let needed = match Request::decode(&buffer[start..end]).map_err(Reason::Malformed)? {
-            Decoded::Complete(_, length) => {
-                if !requests.send(buffer[start..start + length].to_vec()) {
-                    return Ok(());
-                }
-                start += length;
-                continue;
+        while let Some((_, request)) = requests.take().map_err(Reason::Malformed)? {
+            if !to_handle.send(request.to_vec()) {
+                return Ok(());
             }
-            Decoded::NeedBytes(needed) => needed,
-        };
-        buffer.copy_within(start..end, 0);
-        (start, end) = (0, end - start);
-        if buffer.len() < needed {
-            buffer.resize(needed, 0);
         }
-        match system::file::read(stream.raw(), &mut buffer[end..]).map_err(Reason::Failed)? {
-            0 if end == 0 => return Ok(()),
-            0 => return Err(Reason::Unfinished(end)),
-            count => end += count,
+        match system::file::read(stream.raw(), requests.room()).map_err(Reason::Failed)? {
+            0 => return requests.finish(),
+            count => requests.add(count),
         }
     }
 }

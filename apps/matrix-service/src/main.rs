@@ -7,11 +7,10 @@
 
 extern crate alloc;
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use coroutine::Priority;
-use matrix::{Decoded, Request};
+use matrix::{Request, Requests};
 use sel4::mapping::Window;
 use sel4::{Allocator, BootInformation, channel, executor, println};
 use sockets::{Error, Network, PIECE, Stream};
@@ -20,47 +19,20 @@ const PORT: u16 = 7000;
 const BACKLOG: usize = 128;
 
 /// The reason why the server closes a connection.
-enum Reason {
-    Malformed(matrix::Malformed),
-    Failed(Error),
-    /// The peer closed it in the middle of a request, of which this many bytes had come.
-    Unfinished(usize),
-}
-
-impl core::fmt::Display for Reason {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Reason::Malformed(malformed) => malformed.fmt(formatter),
-            Reason::Failed(error) => error.fmt(formatter),
-            Reason::Unfinished(bytes) => write!(formatter, "the peer closed it {bytes} bytes into a request"),
-        }
-    }
-}
+type Reason = matrix::Reason<Error>;
 
 /// Answers the requests of a connection, one after the other.
 async fn answer(stream: &mut Stream) -> Result<(), Reason> {
-    let mut buffer = vec![0; 2 * PIECE];
-    let (mut start, mut end) = (0, 0);
+    let mut requests = Requests::new(2 * PIECE);
     let (mut words, mut message) = (Vec::new(), Vec::new());
     loop {
-        let needed = match Request::decode(&buffer[start..end]).map_err(Reason::Malformed)? {
-            Decoded::Complete(request, length) => {
-                multiply(&request, &mut words, &mut message);
-                stream.write_all(&message).await.map_err(Reason::Failed)?;
-                start += length;
-                continue;
-            }
-            Decoded::NeedBytes(needed) => needed,
-        };
-        buffer.copy_within(start..end, 0);
-        (start, end) = (0, end - start);
-        if buffer.len() < needed {
-            buffer.resize(needed, 0);
+        while let Some((request, _)) = requests.take().map_err(Reason::Malformed)? {
+            multiply(&request, &mut words, &mut message);
+            stream.write_all(&message).await.map_err(Reason::Failed)?;
         }
-        match stream.read(&mut buffer[end..]).await.map_err(Reason::Failed)? {
-            0 if end == 0 => return Ok(()),
-            0 => return Err(Reason::Unfinished(end)),
-            count => end += count,
+        match stream.read(requests.room()).await.map_err(Reason::Failed)? {
+            0 => return requests.finish(),
+            count => requests.add(count),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The matrix server's messages, and the multiplication that both ends compute.
+//! The matrix server's messages, the multiplication that both ends compute, and the names of the server's models.
 //!
 //! A client sends two square matrices, the server answers their product. The format exists to be measured with: one
 //! length field, a number to match answers with requests, and elements that cost nothing to check. All numbers are
@@ -14,13 +14,21 @@
 //! claims, and refuses a wrong order as soon as its four bytes have arrived, not after the rest.
 //!
 //! Decoding works on the bytes received so far and keeps no state: [`Request::decode`] and [`Answer::decode`] return
-//! the length of the message at the front, or the message. The storage is the caller's on both sides; this crate does
-//! not allocate.
+//! the length of the message at the front, or the message. The storage is the caller's on both sides; only
+//! [`Requests`], the buffer of a connection, allocates.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+mod model;
+mod requests;
+
 use zerocopy::FromBytes;
+
+pub use model::Model;
+pub use requests::{Reason, Requests};
 
 /// Bytes of one element, of the order and of the sequence number.
 const WORD_BYTES: usize = 4;
