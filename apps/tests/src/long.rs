@@ -9,10 +9,11 @@ use abi_unix::types::{epoll, futex, mapping, open, protection};
 use abi_unix::{Counter, SystemCall, WILL_BE_POSTED};
 use cops::io::pipe;
 use cops::process::Command;
-use cops::system::{self, scheduling};
+use cops::system::{self, scheduling, worker};
 use cops::time::Duration;
 
 use crate::harness::{LIMIT, OWN_PATH, Outcome, act, call, counter, reaches, returns_to, wait};
+use crate::ring::{Raw, SMALL};
 use crate::{check, check_eq, must};
 
 const HERE: usize = -100i32 as usize;
@@ -350,6 +351,53 @@ pub async fn an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps() -> 
         close(ends[0])?;
         close(ends[1])?;
     }
+    Ok(())
+}
+
+/// Each request moves fewer bytes than a step, so none is put aside; all of them together are long.
+pub async fn a_full_ring_is_taken_in_steps() -> Outcome {
+    const ROUNDS: usize = 10;
+    const BYTES: usize = 12 << 10;
+    let area = map(SMALL * BYTES, mapping::ANONYMOUS, 0)?;
+    let file = open_file()?;
+    let mut raw = must!(Raw::new());
+    let fill = |raw: &mut Raw| {
+        for number in 0..SMALL {
+            let arguments = [file, area + number * BYTES, BYTES, number * BYTES];
+            check!(raw.submit(SystemCall::WriteAt, number as u64, &arguments).is_ok());
+        }
+        Ok(())
+    };
+    let empty = |raw: &mut Raw| {
+        for number in 0..SMALL {
+            let done = raw.wait()?;
+            check_eq!((done.token, done.result), (number as u64, BYTES as u64));
+        }
+        Ok(())
+    };
+    // An interrupt may leave some rounds to the ring's handler, after which the executor looks.
+    in_steps("ring_enter", ROUNDS * 4, || {
+        for _ in 0..ROUNDS {
+            fill(&mut raw)?;
+            must!(worker::ring_enter(0, 0));
+            empty(&mut raw)?;
+        }
+        Ok(())
+    })?;
+    // A call for this token could be in the ring, so all of it is taken first.
+    in_steps("cancel", ROUNDS * 4, || {
+        for _ in 0..ROUNDS {
+            fill(&mut raw)?;
+            check_eq!(call(SystemCall::Cancel, [99, 0, 0, 0, 0, 0]), Err(cops::Errno::ENOENT));
+            for number in 0..SMALL as u64 {
+                let done = raw.take().map(|done| (done.token, done.result));
+                check_eq!(done, Some((number, BYTES as u64)));
+            }
+        }
+        Ok(())
+    })?;
+    must!(call(SystemCall::Close, [file, 0, 0, 0, 0, 0]));
+    must!(call(SystemCall::Unlink, [HERE, PATH.as_ptr() as usize, 0, 0, 0, 0]));
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub struct Raw {
 }
 
 /// Entries of such a ring.
-const SMALL: usize = 64;
+pub const SMALL: usize = 64;
 
 impl Raw {
     pub fn new() -> Result<Raw, Errno> {
@@ -89,7 +89,7 @@ impl Raw {
     }
 
     /// Waits for a completion.
-    fn wait(&mut self) -> Result<Completion, alloc::string::String> {
+    pub fn wait(&mut self) -> Result<Completion, alloc::string::String> {
         let start = Instant::now();
         loop {
             if let Some(completion) = self.take() {

@@ -204,6 +204,13 @@ pub struct Pending {
     pub guest: bool,
 }
 
+/// Returns whether an interrupt is pending on this hart. It stays so.
+#[must_use]
+#[inline]
+pub fn has_interrupts() -> bool {
+    !machine::pending().is_empty()
+}
+
 /// Serves all interrupts pending on this hart. Costs one read of a register if there are none.
 #[must_use]
 #[inline]

@@ -36,6 +36,12 @@
 //! hostile process moves the indexes meanwhile, its completions wait in kernel memory that was reserved with the
 //! promise.
 //!
+//! # Looks
+//!
+//! A ring may be full of long calls, and thousands of requests fit into it. So a batch ends after [`BATCH_NS`], too, and
+//! there is a look for interrupts after each: by the executor's loop for the handler, by [`steps`] for the others. A
+//! worker at which an interrupt is pending leaves the rest to the handler.
+//!
 //! # The end
 //!
 //! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
@@ -56,10 +62,12 @@ use abi_queue::request::{self, ENTRY_WORDS, priority_of};
 use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
 use abi_unix::call::RING_WAKE;
 use abi_unix::{Counter, Errno};
+use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
 use memory::SharedFrame;
 use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
+use platform::Machine;
 use spin::{Mutex, MutexGuard};
 
 use crate::asynchronous::submission::Submission;
@@ -70,10 +78,14 @@ use crate::process::shared::zeroed;
 use crate::process::user::map_error;
 use crate::process::worker::Worker;
 use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::steps;
 use crate::{calls, time};
 
 /// Number of requests that are taken before their results are posted.
 const BATCH: usize = 64;
+/// Time after which a batch ends: more than most batches take, and with one more request, which moves as much as a step
+/// may, less than the longest time between two looks for interrupts.
+const BATCH_NS: u64 = 25_000;
 
 /// Bit of a ring's `attention`: no request may be taken any more.
 const CLOSED: u32 = 1 << 31;
@@ -246,7 +258,8 @@ enum By {
     Handler,
     /// A worker in a call: like the handler, but goes on until nothing is left.
     Worker,
-    /// A worker that must have everything taken, whether there is room for the results or not.
+    /// Steps of a call that must have everything taken, whether there is room for the results or not. Each takes one
+    /// batch.
     Thoroughly,
 }
 
@@ -322,11 +335,21 @@ impl Ring {
         }
     }
 
+    /// Returns the number of performed requests at which all that are in the ring now have been performed. Later ones
+    /// may wait, or a process that goes on submitting on another hart could keep this one for ever.
+    fn full_ring_from_now(&self) -> u64 {
+        let capacity = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE;
+        self.performed.load(Ordering::Relaxed).wrapping_add(capacity as u64)
+    }
+
+    /// Returns whether so many requests have been performed.
+    fn has_performed(&self, enough: u64) -> bool {
+        self.performed.load(Ordering::Relaxed).wrapping_sub(enough) as i64 >= 0
+    }
+
     /// Takes and performs requests.
     fn serve(&self, worker: &Arc<Worker>, by: By) -> End {
-        // As many batches as the ring can hold, and one for a part of one: later requests may wait, or a process that
-        // goes on submitting on another hart could keep this one for ever.
-        let mut batches = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE / BATCH + 1;
+        let enough = self.full_ring_from_now();
         loop {
             let Some(mut taker) = self.lock(by) else { return End::Elsewhere };
             let end = self.serve_locked(&mut taker, worker, by);
@@ -342,13 +365,11 @@ impl Ring {
             // Pairs with the fence in `lock`.
             fence(Ordering::SeqCst);
             let end = if end == End::Asleep && self.has_requests() { End::More } else { end };
-            batches -= 1;
             let goes_on = match by {
-                By::Handler => false,
-                By::Worker => !time::slice_has_ended(),
-                By::Thoroughly => true,
+                By::Handler | By::Thoroughly => false,
+                By::Worker => !time::slice_has_ended() && !steps::has_interrupts() && !self.has_performed(enough),
             };
-            if end != End::More || !goes_on || batches == 0 {
+            if end != End::More || !goes_on {
                 return end;
             }
         }
@@ -385,6 +406,7 @@ impl Ring {
             return Ok(End::Stalled);
         }
         let before = taker.taken();
+        let ends_at = Machine::now() + time::ticks_at_ns(BATCH_NS);
         let mut results = FixedVec::<Completion, BATCH>::new();
         let mut most_important = Priority::LOWEST;
         let mut end = End::More;
@@ -420,6 +442,9 @@ impl Ring {
                 if claimed.is_more_important_than(most_important) {
                     most_important = claimed;
                 }
+            }
+            if Machine::now() >= ends_at {
+                break;
             }
         }
         self.performed.store(taker.taken(), Ordering::Relaxed);
@@ -616,14 +641,26 @@ pub(crate) fn leave_to_handler(worker: &Worker) {
     }
 }
 
-/// Takes all requests from all rings of the process now, so that all calls that were made are known.
-pub(crate) fn take_everything(worker: &Arc<Worker>) {
+/// Returns whether a process has rings.
+pub(crate) fn exist(process: &Process) -> bool {
+    process.rings.any.load(Ordering::Acquire)
+}
+
+/// Takes all present requests from all rings of the process, in steps, so that all calls that were made are known.
+///
+/// # Cancellation
+/// Dropping it leaves requests in their rings.
+pub(crate) async fn take_everything(worker: &Arc<Worker>) {
     for index in 0..MAXIMUM_WORKERS {
-        if let Some(ring) = worker.process.rings.get(index) {
-            let end = ring.serve(worker, By::Thoroughly);
-            if end == End::More {
-                ring.wake_handler(ring.claim(&worker.process));
-            }
+        let Some(ring) = worker.process.rings.get(index) else { continue };
+        let enough = ring.full_ring_from_now();
+        let mut end = ring.serve(worker, By::Thoroughly);
+        while end == End::More && !ring.has_performed(enough) {
+            steps::pause(&worker.process).await;
+            end = ring.serve(worker, By::Thoroughly);
+        }
+        if end == End::More {
+            ring.wake_handler(ring.claim(&worker.process));
         }
     }
 }

@@ -9,7 +9,7 @@ use hal_api::UserContext;
 use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
-use crate::calls::call::{Call, Decoding, Pause, kept};
+use crate::calls::call::{Call, Decoding, Pause, kept, kept_steps};
 use crate::process::user::USER_END;
 use crate::process::worker::Worker;
 use crate::process::{futex, switching, thread};
@@ -131,13 +131,16 @@ pub(super) fn wake(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn cancel(call: Call<'_>) -> Decoding {
     let (process, token) = (call.process(), call.word(0) as u64);
-    let mut cancelled = process.cancel_call(token);
-    if cancelled == Err(Errno::ENOENT) && !call.is_from_ring() {
-        // It may still be in a ring. (A request that comes through one finds those before it taken.)
-        ring::take_everything(call.worker);
-        cancelled = process.cancel_call(token);
+    let cancelled = process.cancel_call(token);
+    if cancelled != Err(Errno::ENOENT) || call.is_from_ring() || !ring::exist(process) {
+        return cancelled.map(Into::into);
     }
-    cancelled.map(Into::into)
+    // It may still be in a ring. (A request that comes through one finds those before it taken.)
+    let worker = call.worker.clone();
+    Ok(kept_steps(call.number, async move {
+        ring::take_everything(&worker).await;
+        worker.process.cancel_call(token).map(|()| 0)
+    }))
 }
 
 #[inline(never)]

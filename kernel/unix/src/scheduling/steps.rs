@@ -25,8 +25,7 @@
 //!   another program;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
-//! * batches of a request ring, and turns of the completer; the bytes that one call moves through a socket; lists of
-//!   robust locks;
+//! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
 //! * signals of the terminal's keys to a large group; dropping a program that was loaded in part;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes.
 //!
@@ -127,6 +126,18 @@ pub(crate) fn hart_is_wanted() -> bool {
         holder.store(0, Ordering::Relaxed);
     }
     is_wanted
+}
+
+/// Looks in the middle of a visit to a program: returns whether an interrupt is pending, which stays so. The call must
+/// end soon then. The interrupt is served when the hart is in user mode again, with everything that it means for the
+/// visit: the end of its slice, and the looks for something more important on all harts.
+pub(crate) fn has_interrupts() -> bool {
+    counters::count(Counter::Looks);
+    let has_interrupts = platform::has_interrupts();
+    if !has_interrupts {
+        stretch::looked();
+    }
+    has_interrupts
 }
 
 /// Looks after a step of an operation that is polled with this waker: returns whether the operation must pause. It then
