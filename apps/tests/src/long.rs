@@ -354,6 +354,50 @@ pub async fn an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps() -> 
     Ok(())
 }
 
+pub async fn one_file_watched_thousands_of_times_is_closed_in_steps() -> Outcome {
+    const COPIES: usize = 4000;
+    let mut ends = [0u32; 2];
+    must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+    let create = || call(SystemCall::EpollCreate, [0; 6]);
+    let (first, second) = (must!(create()), must!(create()));
+    let add = |waiting: usize, descriptor: u32| {
+        let bytes = epoll::Event { events: epoll::IN, data: descriptor.into() }.to_bytes();
+        let arguments = [waiting, epoll::CTL_ADD as usize, descriptor as usize, bytes.as_ptr() as usize, 0, 0];
+        must!(call(SystemCall::EpollControl, arguments));
+        Ok::<(), String>(())
+    };
+    let mut copies = vec![ends[0]];
+    for _ in 1..COPIES {
+        copies.push(must!(call(SystemCall::Duplicate, [ends[0] as usize, 0, 0, 0, 0, 0])) as u32);
+    }
+    for &copy in &copies {
+        add(first, copy)?;
+        add(second, copy)?;
+    }
+    in_steps("close of an epoll", COPIES / ENTRIES, || {
+        must!(call(SystemCall::Close, [first, 0, 0, 0, 0, 0]));
+        Ok(())
+    })?;
+    for &copy in &copies[1..] {
+        close(copy)?;
+    }
+    in_steps("close of a file", COPIES / ENTRIES, || close(copies[0]))?;
+    // No item is left: the same numbers are free for other files, and nothing is reported for the old one.
+    close(ends[1])?;
+    let mut bytes = vec![0u8; 2 * epoll::Event::SIZE];
+    let mut ask = || call(SystemCall::EpollWait, [second, bytes.as_mut_ptr() as usize, 2, 0, 0, 0]);
+    check_eq!(ask(), Ok(0));
+    must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+    check_eq!(ends[0], copies[0]);
+    add(second, ends[0])?;
+    write_to(ends[1])?;
+    check_eq!(ask(), Ok(1));
+    for descriptor in [ends[0], ends[1], second as u32] {
+        close(descriptor)?;
+    }
+    Ok(())
+}
+
 /// Each request moves fewer bytes than a step, so none is put aside; all of them together are long.
 pub async fn a_full_ring_is_taken_in_steps() -> Outcome {
     const ROUNDS: usize = 10;

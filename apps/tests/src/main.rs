@@ -241,6 +241,7 @@ const TESTS: &[Test] = tests![
     long::thousands_of_descriptors_are_polled_in_steps;
     long::a_process_that_polls_thousands_of_descriptors_can_be_killed;
     long::an_epoll_with_thousands_of_items_is_asked_and_closed_in_steps;
+    long::one_file_watched_thousands_of_times_is_closed_in_steps;
     long::a_full_ring_is_taken_in_steps;
     long::thousands_of_waiters_are_woken_and_moved_in_steps;
     long::thousands_who_wait_at_one_pipe_are_woken_in_portions;

@@ -5,6 +5,7 @@ use abi_unix::types::{self, SocketAddress};
 
 use crate::asynchronous::operation::{AddressOut, Operation};
 use crate::calls::call::{Call, Decoding};
+use crate::files::epoll::Watchers;
 use crate::files::file::Socket;
 use crate::process::Process;
 
@@ -28,7 +29,7 @@ pub(super) fn listen(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let done = file.socket()?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
-    file.watchers.wake();
+    Watchers::wake(&file);
     Ok(done.into())
 }
 

@@ -27,9 +27,10 @@
 //!
 //! An epoll and a list of `ppoll` may have as many descriptors as a process. A step looks at [`steps::ENTRIES`] of
 //! them. `epoll_pwait` reports its findings when a step has found something, and goes on otherwise. `ppoll` looks at
-//! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll
-//! that has gone are taken back in steps too, by the call that has ended it or by the next call that closes something
-//! ([`free_remains`]). Until then their wake-ups have no effect.
+//! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll, or
+//! with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call that closes
+//! something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect. The watchers
+//! of a file that has become another object are woken in the same way.
 //!
 //! # Locks
 //!
@@ -50,6 +51,7 @@ use abi_unix::Errno;
 use abi_unix::types::epoll::{self as event, Event};
 use smallvec::SmallVec;
 use spin::Mutex;
+use tables::Segments;
 use waiters::Waiters;
 
 use crate::files::file::OpenFile;
@@ -81,6 +83,8 @@ pub(crate) struct Item {
     queued: AtomicBool,
     /// Set when the item is not the epoll's any more.
     removed: AtomicBool,
+    /// Its index among the watchers of its file. Changes under their lock.
+    place: AtomicUsize,
 }
 
 impl Wake for Item {
@@ -142,7 +146,8 @@ struct Items {
     charge: Charge,
 }
 
-/// Bytes of kernel memory for an item: its own, and its places in the table, in the ready list and in lists of waiters.
+/// Bytes of kernel memory for an item: its own, and its places in the table, in the ready list, among the watchers of
+/// its file and in lists of waiters.
 const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
 
 impl Epoll {
@@ -175,6 +180,7 @@ impl Epoll {
                 wanted: Mutex::new(wanted),
                 queued: AtomicBool::new(false),
                 removed: AtomicBool::new(false),
+                place: AtomicUsize::new(0),
             });
             if let Err(error) = file.watchers.add(&item) {
                 charge.shrink_to((room - 1) * MEMORY_OF_AN_ITEM);
@@ -299,10 +305,20 @@ impl Drop for Epoll {
     }
 }
 
-/// Registrations of an epoll or of a long list that has gone.
+/// Registrations of an epoll, of a long list or with a file that has gone, and watchers of a file that are to be woken.
 enum Remain {
-    Items { suspects: VecDeque<Arc<Item>>, entries: BTreeMap<Key, Arc<Item>>, _charge: Charge },
-    List { entries: PollEntries, waker: Option<Waker> },
+    Items {
+        suspects: VecDeque<Arc<Item>>,
+        entries: BTreeMap<Key, Arc<Item>>,
+        _charge: Charge,
+    },
+    List {
+        entries: PollEntries,
+        waker: Option<Waker>,
+    },
+    Watchers(Segments<Weak<Item>>),
+    /// The watchers before this index.
+    Wakes(Weak<OpenFile>, usize),
 }
 
 static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
@@ -310,7 +326,7 @@ static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Remain {
-    /// Takes back some of the registrations; returns whether none are left.
+    /// Takes back some of the registrations, or wakes some watchers; returns whether none are left.
     fn step(&mut self) -> bool {
         match self {
             Remain::Items { suspects, entries, .. } => {
@@ -330,6 +346,19 @@ impl Remain {
             Remain::List { entries, waker } => {
                 forget_some(entries, waker.as_ref());
                 entries.is_empty()
+            }
+            Remain::Watchers(items) => {
+                for item in (0..steps::ENTRIES).map_while(|_| items.pop()).filter_map(|item| item.upgrade()) {
+                    if let Some(epoll) = item.epoll.upgrade() {
+                        epoll.remove(item.key);
+                    }
+                }
+                items.is_empty()
+            }
+            Remain::Wakes(file, before) => {
+                // A file that has gone takes its items out of their epolls.
+                *before = file.upgrade().map_or(0, |file| file.watchers.wake_some(*before));
+                *before == 0
             }
         }
     }
@@ -354,7 +383,7 @@ async fn clean() {
     }
 }
 
-/// Takes back a few registrations immediately, and leaves the others to [`free_remains`].
+/// Does one step of the work immediately, and leaves the others to [`free_remains`].
 fn leave(mut remain: Remain) {
     if remain.step() {
         return;
@@ -399,35 +428,58 @@ pub(crate) fn has_remains() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// The items that watch an open file.
+/// The items that watch an open file. Each knows its index, so that leaving takes as long for one of thousands as for
+/// the only one.
 #[derive(Default)]
-pub(crate) struct Watchers(Mutex<Vec<Weak<Item>>>);
+pub(crate) struct Watchers(Mutex<Segments<Weak<Item>>>);
 
 impl Watchers {
     fn add(&self, item: &Arc<Item>) -> Result<(), Errno> {
         let mut items = self.0.lock();
-        items.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        items.reserve(1).map_err(|_| Errno::ENOMEM)?;
+        // Relaxed: the lock orders all accesses.
+        item.place.store(items.len(), Ordering::Relaxed);
         items.push(Arc::downgrade(item));
         Ok(())
     }
 
     fn remove(&self, item: &Arc<Item>) {
-        self.0.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(item)));
-    }
-
-    /// Makes all watchers look again: the file has become another object, with which no item is registered.
-    pub(crate) fn wake(&self) {
-        for item in self.0.lock().iter().filter_map(Weak::upgrade) {
-            item.wake_by_ref();
+        let mut items = self.0.lock();
+        let place = item.place.load(Ordering::Relaxed);
+        if items.get(place).is_some_and(|other| core::ptr::eq(other.as_ptr(), Arc::as_ptr(item))) {
+            let _ = items.swap_remove(place);
+            // The last one has moved to the place. Its epoll still holds it, and removes it under this lock first.
+            if let Some(moved) = items.get(place).and_then(Weak::upgrade) {
+                moved.place.store(place, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Removes the items from their epolls: the file goes.
+    /// Makes all watchers of a file look again: the file has become another object, with which no item is registered.
+    pub(crate) fn wake(file: &Arc<OpenFile>) {
+        let before = file.watchers.wake_some(usize::MAX);
+        if before > 0 {
+            leave(Remain::Wakes(Arc::downgrade(file), before));
+        }
+    }
+
+    /// Wakes the last few items before an index; returns the index of the first of them. An item that goes meanwhile
+    /// is replaced by the last, which has been woken then, or is before the index too; a new one has just looked.
+    fn wake_some(&self, before: usize) -> usize {
+        let items = self.0.lock();
+        let end = items.len().min(before);
+        let begin = end.saturating_sub(steps::ENTRIES);
+        for item in (begin..end).rev().filter_map(|place| items.get(place)?.upgrade()) {
+            item.wake_by_ref();
+        }
+        begin
+    }
+
+    /// Removes the items from their epolls, in steps: the file goes. Those that are still there have no effect.
     pub(crate) fn close(&mut self) {
-        for item in core::mem::take(self.0.get_mut()).iter().filter_map(Weak::upgrade) {
-            if let Some(epoll) = item.epoll.upgrade() {
-                epoll.remove(item.key);
-            }
+        let items = core::mem::take(self.0.get_mut());
+        if !items.is_empty() {
+            leave(Remain::Watchers(items));
         }
     }
 }

@@ -718,7 +718,7 @@ impl OpenFile {
 
     /// Does one step of `connect`.
     pub(crate) fn connect(
-        &self,
+        self: &Arc<OpenFile>,
         process: &Process,
         to: SocketAddress,
         started: &mut bool,
@@ -728,7 +728,7 @@ impl OpenFile {
         let step = self.socket()?.connect(process, to, started, waker);
         if *started && !was_started || step.is_ready() {
             // The stack has a new object for the socket.
-            self.watchers.wake();
+            Watchers::wake(self);
         }
         step
     }
