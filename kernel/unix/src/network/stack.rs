@@ -445,7 +445,108 @@ pub(crate) fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> 
 
 #[cfg(test)]
 mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::scheduling as attribute;
+
     use super::*;
+    use crate::testing::{Program, run, simulation};
+
+    /// Starts processes that sleep until they are killed, and lets each come to that.
+    fn owners(program: &mut Program, count: usize) -> Vec<Arc<Process>> {
+        let owners = (0..count).map(|_| program.spawn(|program| program.sleep_ns(10_000_000_000)).unwrap());
+        let owners: Vec<_> = owners.collect();
+        program.sleep_ns(1_000_000);
+        owners.into_iter().map(|id| process::find(id as u32).unwrap()).collect()
+    }
+
+    fn end_all(program: &mut Program, owners: Vec<Arc<Process>>) {
+        for owner in owners {
+            program.call(SystemCall::Kill, [owner.id as usize, 9]).unwrap();
+        }
+    }
+
+    /// Returns a frame that has just come for the most important coroutine of a process.
+    fn frame(owner: &Process) -> Waiting {
+        let reader = Reader { owner: owner.id, level: 0 };
+        Waiting { reader, level: 0, arrived: Machine::now(), is_overdue: false }
+    }
+
+    #[test]
+    fn each_owner_pays_for_its_own_frames() {
+        run(|program| {
+            let owners = owners(program, 2);
+            let before: Vec<_> = owners.iter().map(|owner| owner.standing.charged()).collect();
+            let mut bill = Bill::default();
+            for (owner, ticks) in [(0, 100), (1, 30), (0, 7)] {
+                assert_eq!(bill.decide(&frame(&owners[owner])), Turn::Handle);
+                simulation().advance(ticks);
+                bill.look();
+                // The look itself.
+                simulation().advance(1000);
+            }
+            // Other work for a connection; the same owner's is one piece.
+            for _ in 0..2 {
+                assert!(bill.begin(Reader { owner: owners[1].id, level: 0 }));
+                simulation().advance(5);
+            }
+            bill.look();
+            bill.settle(Machine::now());
+            let charged = |owner: usize| owners[owner].standing.charged() - before[owner];
+            assert_eq!((charged(0), charged(1)), (107, 40));
+            end_all(program, owners);
+        });
+    }
+
+    #[test]
+    fn a_ninth_owner_is_put_off_to_the_next_poll() {
+        run(|program| {
+            let owners = owners(program, READERS + 1);
+            let mut bill = Bill::default();
+            let mut turns = |owner: usize| {
+                let turn = bill.decide(&frame(&owners[owner]));
+                bill.look();
+                turn
+            };
+            for owner in 0..READERS {
+                assert_eq!(turns(owner), Turn::Handle);
+            }
+            assert_eq!(turns(READERS), Turn::Later);
+            assert_eq!(turns(0), Turn::Handle, "the bill has this owner");
+            assert!(bill.begin(Reader { owner: owners[READERS].id, level: 0 }), "other work has more room");
+            assert_eq!(Bill::default().decide(&frame(&owners[READERS])), Turn::Handle);
+            end_all(program, owners);
+        });
+    }
+
+    #[test]
+    fn frames_of_an_exhausted_process_go_behind() {
+        run(|program| {
+            let owners = owners(program, 2);
+            let exhausted = &owners[0];
+            let (budget, period) = (10_000_000, 10_000_000_000);
+            let set = [exhausted.id as usize, attribute::BUDGET as usize, budget, period];
+            assert_eq!(program.call(SystemCall::SetScheduling, set), Ok(0));
+            let mut bill = Bill::default();
+            assert_eq!(bill.decide(&frame(exhausted)), Turn::Handle);
+            // The handling takes twice the budget.
+            simulation().advance(time::ticks_at_ns(2 * budget as u64));
+            bill.look();
+            bill.settle(Machine::now());
+            let mut bill = Bill::default();
+            let mut waiting = frame(exhausted);
+            assert_eq!(bill.decide(&waiting), Turn::Behind(EXHAUSTED.number()));
+            assert_eq!(bill.decide(&Waiting { is_overdue: true, ..waiting }), Turn::Behind(EXHAUSTED.number()));
+            // The watchdog, which the exhaustion has woken, goes first.
+            program.sleep_ns(1_000_000);
+            assert_eq!(bill.decide(&frame(&owners[1])), Turn::Handle, "only the exhausted process goes behind");
+            bill.look();
+            // Its turn comes when nothing else is ready.
+            waiting.level = EXHAUSTED.number();
+            assert_eq!(bill.decide(&waiting), Turn::Handle);
+            assert!(bill.current.is_some_and(|(.., behind_all)| behind_all));
+            end_all(program, owners);
+        });
+    }
 
     #[test]
     fn connections_within_the_host_are_joined_unless_the_command_line_says_otherwise() {
