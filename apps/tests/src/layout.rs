@@ -19,15 +19,16 @@ const GUARD: usize = 1 << 20;
 const STACK: usize = 8 << 20;
 
 /// Returns addresses of this process: of an `mmap`, the stack, the start of `brk`, the scheduler's image, the process
-/// page.
-fn addresses() -> Result<[usize; 5], Errno> {
+/// page, the program's text.
+fn addresses() -> Result<[usize; 6], Errno> {
     let local = 0u8;
     let mapped = system::memory::map(PAGE)? as usize;
     // SAFETY: the call only queries.
     let end = unsafe { system::memory::set_break(0) };
     // The runtime's coroutines are polled on the first worker's stack, near whose top the arguments lie.
     let stack = core::hint::black_box(&raw const local) as usize / PAGE;
-    Ok([mapped, stack, end, told(auxiliary::SYSINFO_EHDR), told(auxiliary::COPS_PROCESS_PAGE)])
+    let text = stack_top as *const () as usize;
+    Ok([mapped, stack, end, told(auxiliary::SYSINFO_EHDR), told(auxiliary::COPS_PROCESS_PAGE), text])
 }
 
 /// An act: prints the addresses of its process.
@@ -67,7 +68,7 @@ pub async fn addresses_are_others_each_time() -> Outcome {
         same += usize::from(own == one) + usize::from(own == other) + usize::from(one == other);
         check!(*one < 1 << 38 && *other < 1 << 38);
     }
-    // Equal by chance in one of more than a hundred thousand cases for each of the fifteen.
+    // Equal by chance in one of more than a hundred thousand cases for each of the eighteen.
     check!(same <= 1, "{own:x?} {one:x?} {other:x?}");
     Ok(())
 }
