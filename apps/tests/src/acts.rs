@@ -96,6 +96,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "hoard-in-file" => hoard_in_file(bytes(argument)).await,
         "hoard-pipes-within" => within(bytes(argument), hoard_in_pipes(usize::MAX)).await,
         "hoard-files-within" => within(bytes(argument), hoard_in_file(usize::MAX)).await,
+        "hoard-calls" => hoard_calls().await,
         "hoard-calls-within" => within(bytes(argument), hoard_calls()).await,
         "raise-limits" => crate::accounts::raise_limits(),
         "read-and-sleep" => {

@@ -144,3 +144,32 @@ pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
     }
     Ok(())
 }
+
+/// Four processes have as many calls in flight as the kernel allows; no memory limit stops them. The kernel's executor
+/// still has slots for the workers of new processes.
+pub async fn hoarded_calls_leave_slots_for_processes() -> Outcome {
+    const MOST_CALLS_OF_A_PROCESS: u64 = 65_536;
+    for which in [limit::KERNEL_MEMORY, limit::FILE_MEMORY, limit::CALLS_IN_FLIGHT] {
+        must!(system::process::set_limit(0, which, limit::INFINITY, limit::INFINITY));
+    }
+    let mut hoarders = Vec::new();
+    for _ in 0..4 {
+        let (reader, writer) = must!(pipe());
+        let hoarder = Command::new(harness::OWN_PATH).argument("--act").argument("hoard-calls");
+        let hoarder = must!(hoarder.descriptor(1, writer.into_descriptor()).spawn());
+        let ready = must!(cops::timeout(LIMIT, reader.read(alloc::vec![0; 16])).await);
+        check_eq!(ready.0, Ok(6));
+        hoarders.push(hoarder);
+    }
+    // The first three have all that one process may have, so that the machine's slots stop the fourth.
+    let held = counter(Counter::CallsInFlight)?;
+    check!(held > 3 * MOST_CALLS_OF_A_PROCESS, "{held} calls in flight: their memory has run out before the slots");
+    for _ in 0..20 {
+        check_eq!(harness::ending_of_act("exit").await, Ok(Ending::Exited(0)));
+    }
+    for hoarder in &hoarders {
+        must!(hoarder.kill());
+        check_eq!(harness::wait(hoarder).await, Some(Ok(Ending::Killed(9))));
+    }
+    Ok(())
+}

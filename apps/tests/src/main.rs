@@ -252,6 +252,7 @@ const TESTS: &[Test] = tests![
     limits::more_calls_than_may_be_in_flight;
     limits::who_hoards_sockets_leaves_some_to_others;
     limits::who_hoards_memory_in_the_kernel_goes_first;
+    limits::hoarded_calls_leave_slots_for_processes;
     server::answers_every_order;
     server::bad_requests_cost_their_own_connection;
     server::peers_that_do_not_read_are_not_read_from;
