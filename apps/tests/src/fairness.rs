@@ -26,6 +26,9 @@ const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
 /// Threads of a process that tries to be boosted once for each thread.
 const THREADS: usize = 200;
 
+/// Starvation bound beside a crowd, and the slice of a process.
+const BOUND_NS: u64 = 100 * MS;
+const SLICE_NS: u64 = 10 * MS;
 /// Number of boosts that a process waits for.
 const TURNS: usize = 9;
 
@@ -187,21 +190,29 @@ async fn victim() -> Result<Child, alloc::string::String> {
     Ok(victim)
 }
 
-/// Runs an attacker with a tenth of a hart: the victim has at least three quarters of all time.
+/// Runs as many attackers as there are harts, each with a tenth of a hart: the victim has at least three quarters of
+/// all time. (A single attacker on several harts would leave it that much even if it took a hart of its own.)
 async fn leaves_the_rest(attack: &str) -> Outcome {
     let victim = victim().await?;
-    let attacker = must!(start(attack, Priority::HIGHEST));
-    must!(scheduling::set_privilege(attacker.number(), false));
-    must!(scheduling::set_budget(attacker.number(), Some(BUDGET.0), BUDGET.1));
-    until(|| Ok(scheduling::get(attacker.number())?.exhausted > 0)).await?;
+    let mut attackers = Vec::new();
+    for _ in 0..harts() {
+        let attacker = must!(start(attack, Priority::HIGHEST));
+        must!(scheduling::set_privilege(attacker.number(), false));
+        must!(scheduling::set_budget(attacker.number(), Some(BUDGET.0), BUDGET.1));
+        attackers.push(attacker);
+    }
+    for attacker in &attackers {
+        until(|| Ok(scheduling::get(attacker.number())?.exhausted > 0)).await?;
+    }
     let before = must!(scheduling::get(victim.number())).cpu_ns;
     let start = Instant::now();
     cops::sleep(Duration::from_millis(1500)).await;
     let had = must!(scheduling::get(victim.number())).cpu_ns - before;
     let passed = start.elapsed().as_nanos() as u64 * harts();
-    let own = must!(scheduling::get(attacker.number()));
-    end(alloc::vec![attacker, victim]).await?;
-    check!(had * 4 >= passed * 3, "{attack}: the victim had {had} ns of {passed}; the attacker is {own:?}");
+    let own: Vec<_> = attackers.iter().map(|attacker| scheduling::get(attacker.number())).collect();
+    attackers.push(victim);
+    end(attackers).await?;
+    check!(had * 4 >= passed * 3, "{attack}: the victim had {had} ns of {passed}; the attackers are {own:?}");
     Ok(())
 }
 
@@ -278,13 +289,14 @@ pub async fn an_exhausted_process_is_not_preferred() -> Outcome {
     Ok(())
 }
 
-/// Two processes, which never use up their budgets together, claim the highest priority for hundreds of threads that
-/// never rest. A starving process beside them has its turns long before each of those has had one.
-pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
+/// Starts a crowd of processes with hundreds of threads that never rest and claim the highest priority, and less
+/// important processes beside it, which starve. Returns how many visits to programs came between two turns of each of
+/// these: half of its turns came after at most as many.
+async fn turns_beside_a_crowd(attackers: usize, victims: usize) -> Result<Vec<usize>, alloc::string::String> {
     must!(cops::set_priority(cops::current(), Priority::HIGHEST));
-    must!(scheduling::set_starvation_bound(Some(100 * MS)));
+    must!(scheduling::set_starvation_bound(Some(BOUND_NS)));
     let mut crowd = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..attackers {
         let attacker = must!(start("threads", Priority::HIGHEST));
         must!(scheduling::set_budget(attacker.number(), None, 100 * MS));
         crowd.push(attacker);
@@ -292,16 +304,50 @@ pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
     for attacker in &crowd {
         until(|| Ok(scheduling::get(attacker.number())?.cpu_ns > 100 * MS)).await?;
     }
-    let victim = must!(start("turns", VICTIM));
-    must!(scheduling::set_privilege(victim.number(), true));
-    let ending = victim.wait().await;
+    let mut starving = Vec::new();
+    for _ in 0..victims {
+        starving.push(must!(start("turns", VICTIM)));
+    }
+    // Each begins to count when it may: none does before the last one is there.
+    for victim in &starving {
+        must!(scheduling::set_privilege(victim.number(), true));
+    }
+    let mut endings = Vec::new();
+    for victim in &starving {
+        endings.push(victim.wait().await);
+    }
     must!(scheduling::set_starvation_bound(Some(1000 * MS)));
     let exhausted: Vec<_> = crowd.iter().map(|one| scheduling::get(one.number()).map(|one| one.exhausted)).collect();
     end(crowd).await?;
     check!(exhausted.iter().all(|times| *times == Ok(0)), "the crowd was held back by its budgets: {exhausted:?}");
-    match must!(ending) {
-        Ending::Exited(visits) => check!((visits as usize) < THREADS, "a turn came after {visits} visits to programs"),
-        other => check!(false, "the victim has ended: {other:?}"),
+    let mut visits = Vec::new();
+    for ending in endings {
+        match must!(ending) {
+            Ending::Exited(count) => visits.push(usize::from(count)),
+            other => check!(false, "a victim has ended: {other:?}"),
+        }
     }
+    Ok(visits)
+}
+
+/// Two processes, which never use up their budgets together, claim the highest priority for hundreds of threads that
+/// never rest. A starving process beside them has its turns long before each of those has had one.
+pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
+    for visits in turns_beside_a_crowd(2, 1).await? {
+        check!(visits < THREADS, "a turn came after {visits} visits to programs");
+    }
+    Ok(())
+}
+
+/// Eight starving processes beside a crowd: each has its turn within the starvation bound and a slice of each of them,
+/// and not after a bound of each.
+pub async fn several_starving_processes_share_the_bound() -> Outcome {
+    const VICTIMS: usize = 8;
+    // The slices of a bound on all harts, and one of each process, the crowd's included.
+    let expected = (BOUND_NS / SLICE_NS * harts()) as usize + VICTIMS + 1;
+    let visits = turns_beside_a_crowd(1, VICTIMS).await?;
+    // Some visits end before their slice.
+    let is_soon = visits.iter().all(|&visits| 2 * visits <= 3 * expected);
+    check!(is_soon, "{visits:?} visits to programs came between two turns, and not about {expected}");
     Ok(())
 }

@@ -286,6 +286,7 @@ const TESTS: &[Test] = tests![
     fairness::threads_do_not_multiply_turns;
     fairness::an_exhausted_process_is_not_preferred;
     fairness::a_crowd_that_claims_everything_holds_back_nobody;
+    fairness::several_starving_processes_share_the_bound;
     hostile::a_million_random_calls;
 ];
 
