@@ -250,6 +250,21 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn two_of_the_largest_blocks_are_not_joined() {
+        let count = 2u32 << MAX_ORDER;
+        let mut buddy = Buddy::new(records(count as usize), 0);
+        buddy.free_run(0, count);
+        let largest = [(MAX_ORDER, 0), (MAX_ORDER, 1 << MAX_ORDER)].into();
+        assert_eq!(blocks(&buddy), largest);
+        let (first, second) = (buddy.allocate(MAX_ORDER), buddy.allocate(MAX_ORDER));
+        for number in [first, second] {
+            buddy.free(number.expect("two blocks are free"), MAX_ORDER);
+        }
+        assert_eq!(blocks(&buddy), largest);
+        assert_eq!(buddy.free, count as usize);
+    }
+
     /// Returns the free blocks as (order, number), to compare two states of the allocator.
     fn blocks(buddy: &Buddy) -> BTreeSet<(usize, u32)> {
         let mut blocks = BTreeSet::new();

@@ -123,17 +123,6 @@ impl<'a> SharedBytes<'a> {
         length
     }
 
-    /// Copies from other shared bytes, as much as both hold, and returns the number of bytes. If the two overlap, the
-    /// result is some mixture of the old bytes.
-    #[inline]
-    pub fn copy_from_shared(&self, source: &SharedBytes<'_>) -> usize {
-        let length = self.length.min(source.length);
-        // SAFETY: both sides are valid for volatile access (contract of `new`); overlap does no harm to volatile
-        // single accesses.
-        unsafe { copy_volatile(source.start, self.start, length) };
-        length
-    }
-
     /// Fills all bytes with zero.
     pub fn zero(&self) {
         // SAFETY: `start..start + length` is valid for volatile access (contract of `new`).
@@ -406,6 +395,25 @@ mod tests {
     use proptest::prelude::*;
     use std::vec;
     use std::vec::Vec;
+
+    #[test]
+    fn shared_words_lie_inside_and_aligned() {
+        let mut words = [1u64, 2, 3];
+        let start = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: the words outlive the bytes and are used through them alone meanwhile.
+        let bytes = unsafe { SharedBytes::from_pointer(start, 24) };
+        assert!(!bytes.is_empty());
+        for (offset, word) in [(0, 1), (8, 2), (16, 3)] {
+            assert_eq!(bytes.atomic_u64(offset).map(|one| one.load(Ordering::Relaxed)), Some(word));
+        }
+        for outside in [4, 17, 20, 24, usize::MAX - 7] {
+            assert!(bytes.atomic_u64(outside).is_none(), "{outside}");
+        }
+        let one = bytes.slice(8..16).expect("inside");
+        assert_eq!(one.atomic_u64(0).map(|one| one.load(Ordering::Relaxed)), Some(2));
+        assert!(bytes.slice(8..15).expect("inside").atomic_u64(0).is_none());
+        assert!(bytes.slice(8..8).expect("inside").is_empty());
+    }
 
     proptest! {
         #![proptest_config(property::cases(256))]

@@ -393,6 +393,16 @@ const RECENT: usize = 16;
 
 impl Recent {
     const NONE: Self = Self { readable: NO_PAGE, writable: NO_PAGE, pointer: core::ptr::null_mut() };
+
+    /// Returns whether the program has this access to the page, as far as it is known here.
+    #[inline(always)]
+    fn permits(&self, page: u64, access: Access) -> bool {
+        match access {
+            Access::Read => self.readable == page,
+            Access::Write => self.writable == page,
+            Access::Execute => false,
+        }
+    }
 }
 
 /// Result of the last search for a free range: from `start` to the end of the mapping area there is none of `length`
@@ -430,6 +440,8 @@ pub struct AddressSpace {
     break_start: u64,
     break_end: u64,
     recent: [Recent; RECENT],
+    /// The entry that was displaced last: two pages that share an entry and are used in turn need no walk of the table.
+    displaced: Recent,
     context: Context,
     /// Harts whose `satp` names this space.
     active: u64,
@@ -530,6 +542,7 @@ impl AddressSpace {
             break_start: 0,
             break_end: 0,
             recent: [Recent::NONE; RECENT],
+            displaced: Recent::NONE,
             context: Context::default(),
             active: 0,
             seen: 0,
@@ -1015,6 +1028,7 @@ impl AddressSpace {
 
     fn flush(&mut self, unmapped: Unmapped, removed: Removed) -> Flush {
         self.recent = [Recent::NONE; RECENT];
+        self.displaced = Recent::NONE;
         let (scope, frames) = unmapped.into_parts();
         let mut harts = 0;
         if scope != Scope::Nothing {
@@ -1169,12 +1183,10 @@ impl AddressSpace {
     #[inline(always)]
     fn recent(&self, page: u64, access: Access) -> Option<*mut u8> {
         let recent = &self.recent[(page / PAGE_SIZE) as usize % RECENT];
-        let known = match access {
-            Access::Read => recent.readable == page,
-            Access::Write => recent.writable == page,
-            Access::Execute => false,
-        };
-        known.then_some(recent.pointer)
+        if recent.permits(page, access) {
+            return Some(recent.pointer);
+        }
+        self.displaced.permits(page, access).then_some(self.displaced.pointer)
     }
 
     /// Returns the page's address in the direct map, if the program has this access.
@@ -1199,8 +1211,8 @@ impl AddressSpace {
         if frames::manages(&(address..address + PAGE_SIZE)) {
             let pointer = bytes::pointer(address);
             let allowed = |access| if self.table.resolve(page, access).is_some() { page } else { NO_PAGE };
-            self.recent[(page / PAGE_SIZE) as usize % RECENT] =
-                Recent { readable: allowed(Access::Read), writable: allowed(Access::Write), pointer };
+            let new = Recent { readable: allowed(Access::Read), writable: allowed(Access::Write), pointer };
+            self.displaced = core::mem::replace(&mut self.recent[(page / PAGE_SIZE) as usize % RECENT], new);
             Ok(pointer)
         } else {
             // The kernel copies no device registers for programs.

@@ -74,6 +74,37 @@ fn copies_cross_pages_and_stop_at_holes() {
     assert_eq!(frames::free_frames(), before);
 }
 
+/// Pages whose numbers are equal modulo the number of cached translations displace each other.
+#[test]
+fn pages_that_displace_each_other_in_the_cache_keep_their_contents_and_rights() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let starts = [0x10_0000, 0x11_0000, 0x12_0000];
+    for start in starts {
+        anonymous(&mut space, start, 1, Protection::ReadWrite);
+    }
+    for round in 0..4u64 {
+        for (number, start) in starts.into_iter().enumerate() {
+            space.write_u64(start, round * 16 + number as u64).expect("mapped");
+        }
+        for (number, start) in starts.into_iter().enumerate().take(2) {
+            assert_eq!(space.read_u64(start), Ok(round * 16 + number as u64));
+        }
+    }
+    // The rights of a page go with its entry, also when it returns from being displaced.
+    let flush = space.protect(starts[1]..starts[1] + PAGE_SIZE, Protection::Read).expect("mapped");
+    flush.after(|_| {});
+    for _ in 0..2 {
+        assert_eq!(space.read_u64(starts[0]), Ok(3 * 16));
+        assert_eq!(space.read_u64(starts[1]), Ok(3 * 16 + 1));
+        assert_eq!(space.write_u64(starts[1], 0), Err(Fault::Protection));
+    }
+    let flush = space.unmap(starts[0]..starts[0] + PAGE_SIZE).expect("mapped");
+    flush.after(|_| {});
+    assert_eq!(space.read_u64(starts[0]), Err(Fault::NotMapped));
+    assert_eq!(space.read_u64(starts[1]), Ok(3 * 16 + 1));
+}
+
 #[test]
 fn words_and_strings() {
     let _alone = alone();
