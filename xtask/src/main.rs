@@ -36,6 +36,7 @@ mod monitor;
 mod mutants;
 mod perfetto;
 mod progress;
+mod prose;
 mod report;
 mod results;
 mod root_task;

@@ -26,7 +26,7 @@ use crate::figures::{figure, table};
 use crate::workspace::Workspace;
 
 /// Largest number of columns of a line.
-const WIDTH: usize = 120;
+pub const WIDTH: usize = 120;
 
 /// Lines above which a function is long, and very long.
 const LONG: usize = 60;
@@ -50,9 +50,9 @@ const KERNEL: &str = "kernel/unix/src/";
 
 /// A source file: its path from the root of the tree, and its text.
 #[derive(Clone, Debug)]
-struct Source {
-    path: String,
-    text: String,
+pub struct Source {
+    pub path: String,
+    pub text: String,
 }
 
 impl Source {
@@ -81,9 +81,7 @@ struct Measure {
 ///
 /// A file cannot be read or parsed.
 pub fn report(workspace: &Workspace) -> Result<()> {
-    let mut sources = Vec::new();
-    let mut documents = Vec::new();
-    read(&workspace.root, &workspace.root, &mut sources, &mut documents)?;
+    let (sources, documents) = texts(&workspace.root)?;
     let measures = measure(&sources, &documents)?;
     let rows = measures.iter().map(|measure| {
         let verdict = if measure.value <= measure.goal { "met" } else { "missed" };
@@ -95,6 +93,17 @@ pub fn report(workspace: &Workspace) -> Result<()> {
         measure.places.iter().for_each(|place| println!("  {place}"));
     }
     Ok(())
+}
+
+/// Reads all Rust files, and all documents, of the tree.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub fn texts(root: &Path) -> Result<(Vec<Source>, Vec<Source>)> {
+    let (mut sources, mut documents) = (Vec::new(), Vec::new());
+    read(root, root, &mut sources, &mut documents)?;
+    Ok((sources, documents))
 }
 
 /// Collects the Rust files and the documents below a folder, without build products and hidden files.

@@ -78,6 +78,9 @@ pub fn tidy(workspace: &Workspace) -> Result<()> {
         }
     }
     problems.extend(crate::links::broken_links(&workspace.root)?);
+    let (mut texts, documents) = crate::structure::texts(&workspace.root)?;
+    texts.extend(documents);
+    problems.extend(crate::prose::objections(&workspace.root, &texts)?);
     if problems.is_empty() {
         println!("tidy: {} packages, nothing to object to", facts.len());
         return Ok(());

@@ -123,7 +123,8 @@ pub struct BootInfo {
     pub domain: u64,
     /// Untyped capabilities.
     pub untyped: SlotRegion,
-    /// What they are, in the same order. Programs of seL4 have compiled in how many there can be: this is the most.
+    /// Their descriptions, in the same order. Programs of seL4 are compiled with a number of entries: this is the
+    /// largest.
     pub untyped_list: [UntypedDescription; MAXIMUM_BOOT_UNTYPEDS],
 }
 

@@ -36,7 +36,7 @@ pub enum Debugging {
     On,
 }
 
-/// What the numbers depend on.
+/// Properties of a build on which the numbers depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
     /// The release whose numbers are meant.
@@ -125,7 +125,7 @@ macro_rules! debug_calls {
                 match self { $(DebugCall::$variant => concat!($($text),*).trim_ascii(),)* }
             }
 
-            /// What `a0` and the following registers carry.
+            /// Names of the arguments in `a0` and the following registers.
             pub const fn arguments(self) -> &'static [&'static str] {
                 match self { $(DebugCall::$variant => &[$(stringify!($argument)),*],)* }
             }
@@ -176,7 +176,7 @@ debug_calls! {
 }
 
 impl DebugCall {
-    /// What goes into `a7` for a kernel of this build; `None` if it does not have the call.
+    /// Returns the number in `a7` for a kernel of this build; `None` if the kernel lacks the call.
     pub const fn number(self, build: Build) -> Option<isize> {
         let mut number = FIRST;
         let mut index = 0;
@@ -199,7 +199,7 @@ impl DebugCall {
         DebugCall::ALL.iter().copied().filter(|call| call.presence().is_in(build)).nth(distance)
     }
 
-    /// What goes into `a7` for those that have the same number in all builds that have them: those for printing and
+    /// Returns the number in `a7` of a call with one number in all builds that have it: those for printing and
     /// debugging up to [`DebugNameThread`](DebugCall::DebugNameThread).
     ///
     /// # Panics
@@ -210,8 +210,8 @@ impl DebugCall {
     }
 }
 
-/// What [`BenchmarkGetThreadUtilisation`](DebugCall::BenchmarkGetThreadUtilisation) writes into which word of the
-/// message. Times are cycles.
+/// Words of the message that [`BenchmarkGetThreadUtilisation`](DebugCall::BenchmarkGetThreadUtilisation) writes. Times
+/// are cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 #[doc(alias = "benchmark_track_util_ipc_index")]
@@ -226,7 +226,7 @@ pub enum Counter {
     ThreadEntries,
     /// How long its core was idle.
     IdleCore,
-    /// The same of the idle thread that the asked thread's core has.
+    /// Time of the idle thread on the core of the requested thread.
     Idle,
     /// How often the core became idle.
     IdleSchedules,

@@ -1,7 +1,7 @@
 //! The benefit of asynchronous invocations: the papers' memory server, which maps and unmaps pages for its clients.
 //!
 //! The server has frames and an address for each. Each client is a coroutine in the server, which has its page mapped
-//! and unmapped [`ROUNDS`] times. The same work is done by system calls, one after the other and without coroutines; by
+//! and unmapped [`ROUNDS`] times. This work is done by system calls, one after the other and without coroutines; by
 //! coroutines whose invocations go through memory; and by coroutines in the adaptive way. A line for each reports the
 //! time of an invocation, by the number of frames, and the number of system calls for each invocation. With a clock
 //! that counts instructions the times are instructions.

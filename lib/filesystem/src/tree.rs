@@ -369,8 +369,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Changes the entries of a rename whose checks have passed. The last two conditions, an empty directory and memory,
-    /// are tested here, before any change.
+    /// Changes the entries of a rename whose checks have passed. The last two conditions, an empty directory and
+    /// memory, are tested here, before any change.
     fn change_entries(&self, rename: &Rename<'_>, pair: &mut Pair<'_>, by: Maker<'_>) -> Result<(), Error> {
         let Maker { now, owner } = by;
         let Rename { old, old_name, new, new_name, source, target, replacement } = *rename;

@@ -434,7 +434,7 @@ pub struct Page {
 pub struct CapabilityCell(Cell<Packed>);
 
 impl CapabilityCell {
-    /// What is there. A function that is called: unpacking takes several hundred bytes of code.
+    /// Unpacks the capability. Not inlined: unpacking takes several hundred bytes of code.
     #[inline(never)]
     pub fn get(&self) -> Capability {
         self.0.get().unpack()

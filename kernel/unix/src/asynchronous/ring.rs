@@ -38,9 +38,9 @@
 //!
 //! # Looks
 //!
-//! A ring may be full of long calls, and thousands of requests fit into it. So a batch ends after [`BATCH_NS`], too, and
-//! there is a look for interrupts after each: by the executor's loop for the handler, by [`steps`] for the others. A
-//! worker at which an interrupt is pending leaves the rest to the handler.
+//! A ring may be full of long calls, and thousands of requests fit into it. So a batch ends after [`BATCH_NS`], too,
+//! and there is a look for interrupts after each: by the executor's loop for the handler, by [`steps`] for the others.
+//! A worker at which an interrupt is pending leaves the rest to the handler.
 //!
 //! # The end
 //!

@@ -29,8 +29,8 @@
 //! them. `epoll_pwait` reports its findings when a step has found something, and goes on otherwise. `ppoll` looks at
 //! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll, or
 //! with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call that closes
-//! something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect. The watchers
-//! of a file that has become another object are woken in the same way.
+//! something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect. The
+//! watchers of a file that has become another object are woken in the same way.
 //!
 //! # Locks
 //!
