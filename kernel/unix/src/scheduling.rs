@@ -450,7 +450,7 @@ fn is_exhausted_above(process: &Arc<Process>) -> bool {
 }
 
 /// Does work for a process in a coroutine of the kernel's own, and charges the process for it.
-fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
+pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();
     let result = work();
     process.ends(start);

@@ -219,6 +219,29 @@ fn readiness() -> Result<()> {
     Ok(())
 }
 
+/// Watches one file as often as a process can, by two epolls: one is closed before the file, the other after it.
+fn watching() -> Result<()> {
+    let mut ends = [0u32; 2];
+    call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0])?;
+    let epolls = [call(SystemCall::EpollCreate, [0; 6])?, call(SystemCall::EpollCreate, [0; 6])?];
+    let mut copies = vec![ends[0] as usize];
+    while copies.len() < DESCRIPTORS / 2 {
+        copies.push(call(SystemCall::Duplicate, [copies[0], 0, 0, 0, 0, 0])?);
+    }
+    for &copy in &copies {
+        let bytes = epoll::Event { events: epoll::IN, data: copy as u64 }.to_bytes();
+        for waiting in epolls {
+            let add = epoll::CTL_ADD as usize;
+            call(SystemCall::EpollControl, [waiting, add, copy, bytes.as_ptr() as usize, 0, 0])?;
+        }
+    }
+    call(SystemCall::Close, [epolls[0], 0, 0, 0, 0, 0])?;
+    for descriptor in copies.into_iter().chain([ends[1] as usize, epolls[1]]) {
+        call(SystemCall::Close, [descriptor, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
 /// Fills and empties a pipe at once.
 fn pipes() -> Result<()> {
     let mut ends = [0u32; 2];
@@ -302,6 +325,7 @@ const DRIVES: &[Drive] = &[
     ("inodes", inodes),
     ("pipes", pipes),
     ("readiness", readiness),
+    ("watching", watching),
 ];
 
 fn expect(found: usize, expected: usize) -> Result<()> {

@@ -31,7 +31,7 @@ pub(super) fn create_epoll(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let charge = file::charge(&process.account)?;
-    let file = Arc::new(OpenFile::of_epoll(epoll::Epoll::new(&process.account), charge));
+    let file = Arc::new(OpenFile::of_epoll(epoll::Epoll::new(process), charge));
     process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
 }
 

@@ -29,7 +29,7 @@ pub(super) fn listen(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let done = file.socket()?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
-    Watchers::wake(&file);
+    Watchers::wake(&file, call.process());
     Ok(done.into())
 }
 

@@ -30,7 +30,8 @@
 //! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll, or
 //! with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call that closes
 //! something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect. The
-//! watchers of a file that has become another object are woken in the same way.
+//! watchers of a file that has become another object are woken in the same way. The process that has made the epoll or
+//! the call pays for the coroutine's steps.
 //!
 //! # Locks
 //!
@@ -56,10 +57,9 @@ use waiters::Waiters;
 
 use crate::files::file::OpenFile;
 use crate::files::remains::{self, Remains};
-use crate::process::Process;
-use crate::process::accounts::MAXIMUM_DESCRIPTORS;
-use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::UserBuffer;
+use crate::process::{self, Process};
 use crate::scheduling::executor::{self, Attendant};
 use crate::scheduling::{self, steps};
 use crate::time::limit::TimeLimit;
@@ -138,6 +138,8 @@ pub(crate) struct Epoll {
     items: Mutex<Items>,
     ready: Arc<Ready>,
     own: Weak<Epoll>,
+    /// Number of the process that made it, and pays for its end.
+    owner: u32,
 }
 
 struct Items {
@@ -151,13 +153,14 @@ struct Items {
 const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
 
 impl Epoll {
-    /// Creates an epoll without items, for a process with this account.
-    pub(crate) fn new(account: &Arc<Account>) -> Arc<Epoll> {
-        let charge = account.nothing(Resource::Memory);
+    /// Creates an epoll without items, for a process.
+    pub(crate) fn new(process: &Process) -> Arc<Epoll> {
+        let charge = process.account.nothing(Resource::Memory);
         Arc::new_cyclic(|own| Epoll {
             items: Mutex::new(Items { entries: BTreeMap::new(), charge }),
             ready: Arc::new(Ready(Mutex::default())),
             own: own.clone(),
+            owner: process.id,
         })
     }
 
@@ -301,24 +304,32 @@ impl Drop for Epoll {
         let Items { entries, charge } = self.items.get_mut();
         let nothing = charge.account().nothing(Resource::Memory);
         let (entries, charge) = (core::mem::take(entries), core::mem::replace(charge, nothing));
-        leave(Remain::Items { suspects, entries, _charge: charge });
+        leave(Remain::Items { suspects, entries, _charge: charge, owner: self.owner });
     }
 }
 
-/// Registrations of an epoll, of a long list or with a file that has gone, and watchers of a file that are to be woken.
+/// Registrations of an epoll, of a long list or with a file that has gone, and watchers of a file that are to be woken;
+/// with the number of the process that pays for the work.
 enum Remain {
     Items {
         suspects: VecDeque<Arc<Item>>,
         entries: BTreeMap<Key, Arc<Item>>,
         _charge: Charge,
+        owner: u32,
     },
     List {
         entries: PollEntries,
         waker: Option<Waker>,
+        owner: u32,
     },
+    /// The owners of their epolls pay.
     Watchers(Segments<Weak<Item>>),
-    /// The watchers before this index.
-    Wakes(Weak<OpenFile>, usize),
+    /// The watchers before an index.
+    Wakes {
+        file: Weak<OpenFile>,
+        before: usize,
+        owner: u32,
+    },
 }
 
 static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
@@ -326,6 +337,14 @@ static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Remain {
+    /// Returns the process that pays for the next step, if it lives.
+    fn owner(&self) -> Option<Arc<Process>> {
+        process::find(match self {
+            Remain::Items { owner, .. } | Remain::List { owner, .. } | Remain::Wakes { owner, .. } => *owner,
+            Remain::Watchers(items) => items.last()?.upgrade()?.epoll.upgrade()?.owner,
+        })
+    }
+
     /// Takes back some of the registrations, or wakes some watchers; returns whether none are left.
     fn step(&mut self) -> bool {
         match self {
@@ -343,7 +362,7 @@ impl Remain {
                 }
                 entries.is_empty()
             }
-            Remain::List { entries, waker } => {
+            Remain::List { entries, waker, .. } => {
                 forget_some(entries, waker.as_ref());
                 entries.is_empty()
             }
@@ -355,7 +374,7 @@ impl Remain {
                 }
                 items.is_empty()
             }
-            Remain::Wakes(file, before) => {
+            Remain::Wakes { file, before, .. } => {
                 // A file that has gone takes its items out of their epolls.
                 *before = file.upgrade().map_or(0, |file| file.watchers.wake_some(*before));
                 *before == 0
@@ -377,7 +396,7 @@ pub(crate) fn start() {
 async fn clean() {
     loop {
         CLEANER.summoned().await;
-        while free_remains() {
+        while free_remains_for_owners() {
             steps::pause_at_the_end().await;
         }
     }
@@ -401,8 +420,21 @@ fn leave(mut remain: Remain) {
     while !remain.step() {}
 }
 
-/// Takes back some registrations of epolls and lists that have gone; returns `false` if there are none.
+/// Takes back some registrations of epolls and lists that have gone; returns `false` if there are none. The calling
+/// coroutine pays.
 pub(crate) fn free_remains() -> bool {
+    free_next(Remain::step)
+}
+
+/// Does as [`free_remains`]; the owner of the registrations pays.
+fn free_remains_for_owners() -> bool {
+    free_next(|remain| match remain.owner() {
+        Some(process) => scheduling::charging(&process, || remain.step()),
+        None => remain.step(),
+    })
+}
+
+fn free_next(step: impl Fn(&mut Remain) -> bool) -> bool {
     if !has_remains() {
         return false;
     }
@@ -410,7 +442,7 @@ pub(crate) fn free_remains() -> bool {
     // Another hart may be working on the last remains: they count until that is done.
     let Some(mut remain) = last else { return true };
     // Without the lock: files may go with their last registration.
-    while !remain.step() {
+    while !step(&mut remain) {
         let mut list = REMAINS.lock();
         if list.len() < list.capacity() {
             list.push(remain);
@@ -456,10 +488,10 @@ impl Watchers {
     }
 
     /// Makes all watchers of a file look again: the file has become another object, with which no item is registered.
-    pub(crate) fn wake(file: &Arc<OpenFile>) {
+    pub(crate) fn wake(file: &Arc<OpenFile>, process: &Process) {
         let before = file.watchers.wake_some(usize::MAX);
         if before > 0 {
-            leave(Remain::Wakes(Arc::downgrade(file), before));
+            leave(Remain::Wakes { file: Arc::downgrade(file), before, owner: process.id });
         }
     }
 
@@ -647,6 +679,8 @@ pub(crate) struct PollFiles {
     /// Set if all entries before it are registered, unless one was ready.
     are_registered: bool,
     bell: Option<Arc<Bell>>,
+    /// Number of the process that made the call.
+    owner: u32,
     /// The result, while registrations are taken back.
     result: Option<Result<usize, Errno>>,
 }
@@ -665,9 +699,9 @@ impl PollFiles {
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;
         let entries = PollEntries::new();
-        let (at, ready, are_registered) = (0, 0, true);
+        let (at, ready, are_registered, owner) = (0, 0, true, process.id);
         let mut list =
-            PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, result: None };
+            PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, owner, result: None };
         if !list.is_long() {
             list.read_some(process)?;
         }
@@ -817,7 +851,7 @@ impl Drop for PollFiles {
     fn drop(&mut self) {
         if self.is_long() {
             let entries = core::mem::take(&mut self.entries);
-            leave(Remain::List { entries, waker: self.bell.take().map(Waker::from) });
+            leave(Remain::List { entries, waker: self.bell.take().map(Waker::from), owner: self.owner });
         }
     }
 }
@@ -939,7 +973,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::{Program, run};
+    use crate::testing::{Program, run, simulation};
 
     const PAIRS: usize = 3;
 
@@ -1245,6 +1279,40 @@ mod tests {
             program.close(watching).unwrap();
             while free_remains() {}
             assert!(!has_remains());
+        });
+    }
+
+    /// A clock that goes on by so many ticks when it is woken: work that takes long.
+    struct LongWork;
+
+    const LONG: u64 = 1_000_000;
+
+    impl Wake for LongWork {
+        fn wake(self: Arc<LongWork>) {
+            simulation().advance(LONG);
+        }
+    }
+
+    /// The coroutine that takes back registrations works for the process that has left them.
+    #[test]
+    fn the_process_that_leaves_registrations_pays_for_taking_them_back() {
+        run(|program| {
+            let process = program.process();
+            let (reader, writer) = program.pipe(0);
+            let [file, other_end] = [reader, writer].map(|end| process.descriptors.lock().get(end).unwrap().clone());
+            program.close(reader).unwrap();
+            // The end of the reader, which only the list holds now, wakes it.
+            let waker = Waker::from(Arc::new(LongWork));
+            other_end.readiness(&process, event::OUT, Some(&waker)).unwrap();
+            // The last piece goes first, at once.
+            let entries = PollEntries::from_iter([vec![(event::IN, Some(file))], vec![]]);
+            let before = process.cpu_ticks();
+            leave(Remain::List { entries, waker: None, owner: process.id });
+            assert!(has_remains());
+            program.sleep_ns(1_000_000);
+            assert!(!has_remains());
+            let charged = process.cpu_ticks() - before;
+            assert!(charged >= LONG, "{charged}");
         });
     }
 

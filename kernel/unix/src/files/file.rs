@@ -728,7 +728,7 @@ impl OpenFile {
         let step = self.socket()?.connect(process, to, started, waker);
         if *started && !was_started || step.is_ready() {
             // The stack has a new object for the socket.
-            Watchers::wake(self);
+            Watchers::wake(self, process);
         }
         step
     }
