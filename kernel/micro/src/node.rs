@@ -94,9 +94,8 @@ impl<Kind: Links> Default for ReadyOfDomains<Kind> {
 impl<Kind: Links> ReadyOfDomains<Kind> {
     /// Makes a state without queues.
     pub const fn new() -> ReadyOfDomains<Kind> {
-        const EMPTY: Cell<u64> = Cell::new(0);
         ReadyOfDomains {
-            bitmaps: [const { Bitmap { levels: [EMPTY; _], summary: EMPTY } }; MAXIMUM_DOMAINS],
+            bitmaps: [const { Bitmap { levels: [const { Cell::new(0) }; _], summary: Cell::new(0) } }; MAXIMUM_DOMAINS],
             queues: [const { Cell::new(None) }; MAXIMUM_DOMAINS],
             kind: PhantomData,
         }

@@ -207,7 +207,7 @@ impl Kernel {
     /// Enters the new current domain into the epoch of address spaces: the cached address spaces of threads of other
     /// domains become invalid, so that the fastpath does not switch to them.
     pub(crate) fn note_domain(&self) {
-        self.space_epoch.set(self.space_epoch.get() / EPOCH * EPOCH | u64::from(self.domains.current()));
+        self.space_epoch.set((self.space_epoch.get() / EPOCH * EPOCH) | u64::from(self.domains.current()));
     }
 
     /// Sets the current domain and the number of domains.

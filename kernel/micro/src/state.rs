@@ -251,6 +251,13 @@ pub struct Sender {
     pub(crate) physical: Cell<u64>,
 }
 
+impl Sender {
+    /// Makes an entry that is not used.
+    const fn free() -> Sender {
+        Sender { notification: Cell::new(None), badge: Cell::new(0), mapping: Cell::new(None), physical: Cell::new(0) }
+    }
+}
+
 /// The table of sender pages. Capabilities contain indexes into it.
 pub struct Senders {
     each: [Sender; SENDERS],
@@ -261,13 +268,7 @@ pub struct Senders {
 impl Senders {
     /// Makes a table of free entries.
     pub const fn new() -> Senders {
-        const FREE: Sender = Sender {
-            notification: Cell::new(None),
-            badge: Cell::new(0),
-            mapping: Cell::new(None),
-            physical: Cell::new(0),
-        };
-        Senders { each: [const { FREE }; SENDERS], in_use: Cell::new(0), had_any: Cell::new(false) }
+        Senders { each: [const { Sender::free() }; SENDERS], in_use: Cell::new(0), had_any: Cell::new(false) }
     }
 
     /// Returns the entry with this number.

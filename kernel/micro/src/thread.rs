@@ -395,7 +395,7 @@ impl Kernel {
         if let Some(space) = space
             && is_settled
         {
-            let epoch = self.space_epoch.get() / EPOCH * EPOCH | u64::from(thread.domain.get());
+            let epoch = (self.space_epoch.get() / EPOCH * EPOCH) | u64::from(thread.domain.get());
             thread.note_space(space, epoch);
         }
         space.unwrap_or_else(Space::kernel::<Machine>)

@@ -86,7 +86,8 @@ fn a_tracer_is_told_of_all_that_comes_after_it() {
     assert!(clone.will_wake(&waker));
     drop(clone);
     assert_eq!(events(), []);
-    waker.clone().wake();
+    let other = waker.clone();
+    other.wake();
     waker.wake_by_ref();
     assert_eq!(events(), [Event::Woken(cid), Event::Woken(cid)]);
     assert_eq!(worker.run(), Outcome::Idle);

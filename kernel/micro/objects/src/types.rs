@@ -411,8 +411,13 @@ pub struct Used {
 impl Used {
     /// Makes counters that are zero.
     pub const fn new() -> Used {
-        const NONE: Cell<u64> = Cell::new(0);
-        Used { cycles: NONE, kernel: NONE, schedules: NONE, entries: NONE, epoch: NONE }
+        Used {
+            cycles: Cell::new(0),
+            kernel: Cell::new(0),
+            schedules: Cell::new(0),
+            entries: Cell::new(0),
+            epoch: Cell::new(0),
+        }
     }
 
     /// Resets the counters; the epoch is unchanged.
