@@ -112,7 +112,7 @@ numbered! {
     IrqControl = 14;
     /// One interrupt.
     IrqHandler = 16;
-    /// A table or thread that is being deleted.
+    /// A table, thread, endpoint or notification that is being deleted.
     Zombie = 18;
     /// The right to set domains.
     Domain = 20;

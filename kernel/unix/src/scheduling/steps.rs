@@ -37,6 +37,12 @@
 //! again. If not, it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
 //! nothing else wants.
 //!
+//! # In new code
+//!
+//! A call that does long work is an `async` function that awaits [`pause`] after each bounded step, without a lock. A
+//! transfer asks [`must_pause`]; work after the end of a process awaits [`pause_at_the_end`]; a coroutine of the kernel
+//! itself counts its steps with [`Pace`](crate::scheduling::Pace).
+//!
 //! # Operations that go on
 //!
 //! There is one kernel stack for each hart, so work that is put aside has to be a value. Reading and writing keep the
