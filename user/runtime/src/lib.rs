@@ -52,6 +52,12 @@ mod readme {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/book/writing-programs.md")]
 mod book {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/interrupts.md")]
+mod book_interrupts {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/authority.md")]
+mod book_authority {}
 
 pub mod buffer;
 pub mod call;

@@ -37,6 +37,11 @@
 
 extern crate alloc;
 
+// The examples in the book are compiled with this crate's own.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/microkernel.md")]
+mod book {}
+
 pub mod allocator;
 pub mod asynchronous;
 pub mod boot;
