@@ -1,4 +1,4 @@
-//! `check`: the steps of continuous integration, one after the other.
+//! `check`: every check of the tree, one after the other.
 //!
 //! A step that fails does not prevent the others: one run reports all failures.
 

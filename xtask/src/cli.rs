@@ -64,7 +64,7 @@ pub enum Command {
     Test(Test),
     /// Keep the whole system busy for long, and check that its answers are right and nothing is lost.
     Soak(Soak),
-    /// Run the steps of continuous integration: format, lints, tidy, tests, documentation, builds.
+    /// Run every check of the tree: format, lints, tidy, tests, documentation, builds.
     Check(Check),
     /// Look for inputs that break a property, with libFuzzer.
     Fuzz(Fuzz),

@@ -760,7 +760,7 @@ impl Process {
     /// Returns the bytes of memory that would be free without the process.
     fn memory(&self) -> usize {
         let pages = self.space.lock().resident_frames() * PAGE_SIZE;
-        pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files()
+        pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files(&self.account)
     }
 
     /// Charges the page tables that it has, when there may be more of them. A process that may not have them ends: the

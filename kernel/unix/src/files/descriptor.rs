@@ -161,11 +161,11 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Returns the bytes of files in memory that would be free if these descriptors were closed. Each of several
-    /// descriptors for one open file counts its share.
-    pub(crate) fn memory_of_files(&self) -> usize {
+    /// Returns the bytes that would be free if these descriptors were closed and that are not charged to `account`. Each
+    /// of several descriptors for one open file counts its share.
+    pub(crate) fn memory_of_files(&self, account: &Account) -> usize {
         let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
-        files.map(|file| file.memory_if_closed() / Arc::strong_count(file).max(1)).sum()
+        files.map(|file| file.memory_if_closed(account) / Arc::strong_count(file).max(1)).sum()
     }
 
     /// Takes all files out; a file of several descriptors comes several times.

@@ -308,14 +308,12 @@ impl OpenFile {
         }
     }
 
-    /// Returns the bytes that closing this file frees and that need not be in its process's charge: those of a file
-    /// without a name that no other open file holds, and those of a socket, which are charged to the process that made
-    /// it. (All other memory is charged to this process, and known from there.)
-    pub(crate) fn memory_if_closed(&self) -> usize {
+    /// Returns the bytes that closing this file frees and that are not charged to `account`: those of a file without a
+    /// name that no other open file holds, and those of a socket that another process has made.
+    pub(crate) fn memory_if_closed(&self, account: &Account) -> usize {
         match &self.kind {
             Kind::Stored(file) if file.node().is_last_reference() => file.node().metadata().allocated as usize,
-            // The maker of the socket may be another process.
-            Kind::Socket(socket) => socket.memory(),
+            Kind::Socket(socket) if !socket.is_charged_to(account) => socket.memory(),
             _ => 0,
         }
     }

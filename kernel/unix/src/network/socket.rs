@@ -735,6 +735,11 @@ impl Socket {
         }
     }
 
+    /// Returns whether the memory of the socket is charged to this account, that of the process which made the socket.
+    pub(crate) fn is_charged_to(&self, account: &Account) -> bool {
+        core::ptr::eq(&*self.owner.account, account)
+    }
+
     /// Returns the bytes of kernel memory that belong to the socket.
     pub(crate) fn memory(&self) -> usize {
         let inner = self.inner.lock();

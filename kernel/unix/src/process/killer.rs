@@ -83,6 +83,29 @@ mod tests {
         }
     }
 
+    /// The memory of a socket is in the charge of the process that made it, and counts once.
+    #[test]
+    fn sockets_count_once_for_their_maker() {
+        run(|program| {
+            let own = program.spawn(|program| {
+                for port in 0..8u16 {
+                    let socket = program.call(SystemCall::Socket, [2, 2, 0, 0, 0, 0]).unwrap();
+                    let mut address = [0; 16];
+                    address[..4].copy_from_slice(&[2, 0, 0x20, port as u8]);
+                    let at = program.store(&address);
+                    assert_eq!(program.call(SystemCall::Bind, [socket, at, 16, 0, 0, 0]), Ok(0));
+                }
+                program.sleep_ns(1_000_000_000);
+            });
+            program.sleep_ns(10_000_000);
+            let process = process::find(own.unwrap() as u32).expect("it sleeps");
+            let pages = process.space.lock().resident_frames() * memory::PAGE_SIZE as usize;
+            let charged = process.account.own(accounts::Resource::Memory);
+            assert!(process.descriptors.lock().memory_of_files(&accounts::Account::of_the_first()) > 0);
+            assert_eq!(process.memory(), pages + charged);
+        });
+    }
+
     /// The largest goes, and nobody else as long as it has not gone.
     #[test]
     fn the_largest_process_goes_and_no_other_with_it() {
