@@ -23,6 +23,7 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
 use crate::figures::{figure, table};
+use crate::prose::GENERATED;
 use crate::workspace::Workspace;
 
 /// Largest number of columns of a line.
@@ -464,6 +465,7 @@ fn wide(sources: &[Source], documents: &[Source]) -> [Measure; 2] {
     let count = |files: &[Source], is_meant: &dyn Fn(&str) -> bool| {
         let mut counts: Vec<(usize, &str)> = files
             .iter()
+            .filter(|file| !GENERATED.contains(&file.path.as_str()))
             .map(|file| {
                 let is_wide = |line: &&str| is_meant(line) && line.chars().count() > WIDTH;
                 (file.text.lines().filter(is_wide).count(), file.path.as_str())

@@ -5,71 +5,14 @@
 //! hart. The time from then until the next thread runs is counted for the next thread. The time of virtualised threads
 //! is counted as idle time.
 
-use core::cell::Cell;
-
 use abi_sel4::debug_call::Counter;
 use abi_sel4::message::MAXIMUM_LENGTH;
 use abi_sel4::{DebugCall, Error};
-use objects::{Capability, Ref, Tcb, ThreadFault, Used};
+use objects::{Capability, Ref, Tcb, ThreadFault};
 
 use crate::kernel::Kernel;
 use crate::message::{receive_buffer, word};
 use crate::{console, cspace};
-
-/// The utilisation counters of a hart.
-pub struct Counters {
-    /// Time of the start of the counters; 0 if they are stopped.
-    start: Cell<u64>,
-    /// Duration of the last count, after it was stopped.
-    total: Cell<u64>,
-    /// Time of the last addition.
-    last: Cell<u64>,
-    /// Epoch of the counters: a thread's counters of another epoch count as zero.
-    epoch: Cell<u64>,
-    idle: Used,
-    busy: Used,
-}
-
-impl Counters {
-    /// Makes stopped counters that are zero.
-    pub const fn new() -> Counters {
-        Counters {
-            start: Cell::new(0),
-            total: Cell::new(0),
-            last: Cell::new(0),
-            epoch: Cell::new(0),
-            idle: Used::new(),
-            busy: Used::new(),
-        }
-    }
-
-    /// Returns the cycles since the last call.
-    fn lap(&self) -> u64 {
-        let now = platform::machine::cycles();
-        now.wrapping_sub(self.last.replace(now))
-    }
-
-    fn is_running(&self) -> bool {
-        self.start.get() != 0
-    }
-
-    /// Returns the thread, with its counters reset if they are of another epoch.
-    fn of(&self, thread: Option<Ref<Tcb>>) -> Option<Ref<Tcb>> {
-        let thread = thread?;
-        if thread.used.epoch.replace(self.epoch.get()) != self.epoch.get() {
-            thread.used.reset();
-        }
-        Some(thread)
-    }
-
-    fn add(&self, thread: Option<Ref<Tcb>>, add: impl Fn(&Used)) {
-        add(&self.busy);
-        match self.of(thread) {
-            Some(thread) => add(&thread.used),
-            None => add(&self.idle),
-        }
-    }
-}
 
 impl Kernel {
     /// Counts a kernel entry of a thread or of an idle hart.

@@ -58,6 +58,7 @@ mod tests;
 mod thread;
 mod untyped;
 mod user_interrupt;
+mod utilisation;
 mod vspace;
 
 use hal_api::{Machine as _, Status, Trap};

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use abi_sel4::configuration::{MAXIMUM_DOMAINS, PRIORITIES};
 use objects::{PriorityQueues, Ref, Tcb, VirtualRoot};
 
-use crate::debug_call::Counters;
+use crate::utilisation::Counters;
 
 /// The largest number of harts.
 pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };

@@ -161,8 +161,8 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Returns the bytes that would be free if these descriptors were closed and that are not charged to `account`. Each
-    /// of several descriptors for one open file counts its share.
+    /// Returns the bytes that would be free if these descriptors were closed and that are not charged to `account`.
+    /// Each of several descriptors for one open file counts its share.
     pub(crate) fn memory_of_files(&self, account: &Account) -> usize {
         let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
         files.map(|file| file.memory_if_closed(account) / Arc::strong_count(file).max(1)).sum()
