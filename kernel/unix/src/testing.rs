@@ -12,8 +12,10 @@ use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
+use std::task::Wake;
 use std::thread::JoinHandle;
 
 use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET, TAIL_OFFSET};
@@ -108,6 +110,16 @@ fn lock(world: &SharedWorld) -> MutexGuard<'_, World> {
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a program has failed").into()
+}
+
+/// Waker that counts its wake-ups.
+#[derive(Default)]
+pub(crate) struct Bell(pub AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Keeps all other tests that change the state of the whole kernel from running meanwhile.

@@ -209,20 +209,9 @@ pub(crate) fn on_timer() {
 #[cfg(test)]
 mod tests {
     use alloc::sync::Arc;
-    use alloc::task::Wake;
-    use core::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::testing::{run, simulation};
-
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::{Bell, run, simulation};
 
     fn rings(bells: &[Arc<Bell>]) -> Vec<usize> {
         bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect()

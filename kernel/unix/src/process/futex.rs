@@ -341,19 +341,10 @@ pub(crate) fn call(
 
 #[cfg(test)]
 mod tests {
-    use alloc::task::Wake;
-    use core::sync::atomic::{AtomicUsize, Ordering};
+    use core::sync::atomic::Ordering;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::Bell;
 
     fn enter(table: &mut Table, word: usize, bits: u32) -> (u64, Arc<Bell>) {
         let bell = Arc::new(Bell::default());

@@ -208,23 +208,12 @@ impl<P: Ends> Future for Pause<'_, P> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::task::Wake;
     use core::pin::pin;
-    use core::sync::atomic::AtomicUsize;
 
     use abi_queue::Priority;
 
     use super::*;
-    use crate::testing::{run, simulation};
-
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::{Bell, run, simulation};
 
     #[test]
     fn a_hart_is_wanted_by_the_more_important_at_once_and_by_equals_after_a_slice() {

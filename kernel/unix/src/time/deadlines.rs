@@ -256,22 +256,12 @@ impl Entry {
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::sync::atomic::Ordering;
 
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Waker that counts its wake-ups.
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::Bell;
 
     #[derive(Clone, Debug)]
     enum Step {

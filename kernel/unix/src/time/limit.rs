@@ -54,20 +54,10 @@ impl TimeLimit {
 #[cfg(test)]
 mod tests {
     use alloc::sync::Arc;
-    use alloc::task::Wake;
-    use core::sync::atomic::{AtomicUsize, Ordering};
+    use core::sync::atomic::Ordering;
 
     use super::*;
-    use crate::testing::{run, simulation};
-
-    #[derive(Default)]
-    struct Bell(AtomicUsize);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::testing::{Bell, run, simulation};
 
     #[test]
     fn a_limit_passes_when_its_time_has_come() {
