@@ -166,7 +166,13 @@ impl State {
         [path, self.put(0, &[path, 0]), self.at(8), self.put(128, &[usize::MAX, u32::MAX as usize])]
     }
 
-    /// Starts such a process.
+    /// Starts a process that sleeps until it is killed.
+    fn start_sleeper(&mut self) -> Result<u32> {
+        self.child = harness::act("sleep")?.number();
+        Ok(self.child)
+    }
+
+    /// Starts a process that ends at once.
     fn start(&mut self) -> Result<u32> {
         let [path, arguments, environment, descriptors] = self.program();
         let number = call(SystemCall::Spawn, [path, arguments, environment, descriptors, 5, 0])?;
@@ -189,7 +195,9 @@ impl State {
             let _ = unsafe { system::memory::unmap(address as *mut u8, bytes) };
         }
         if self.child != 0 {
-            let _ = process::wait(process::Child::Process(core::mem::take(&mut self.child)), 0);
+            let child = core::mem::take(&mut self.child);
+            let _ = process::kill(child, abi_unix::types::signal::KILL);
+            let _ = process::wait(process::Child::Process(child), 0);
         }
         let _ = file::unlink(FILE, 0);
         let _ = file::unlink(OTHER, 0);
@@ -595,7 +603,7 @@ const SCRIPTS: &[Script] = scripts![
     InterruptReceiver "": |_| with([40]), close;
     InterruptGrant "for itself": |state| with([state.receiver()?, 0]), close;
     InterruptGrant "for another": |state| {
-        let (receiver, child) = (state.receiver()?, state.start()?);
+        let (receiver, child) = (state.receiver()?, state.start_sleeper()?);
         with([receiver, child as usize])
     }, nothing;
     InterruptOpen "": |state| {
@@ -607,7 +615,7 @@ const SCRIPTS: &[Script] = scripts![
     InterruptRevoke "a receiver": |state| with([state.receiver()?]), nothing;
     GetScheduling "": |state| with([0, state.at(OUTPUT), 80]), nothing;
     SetScheduling "a budget": |state| {
-        let child = state.start()?;
+        let child = state.start_sleeper()?;
         with([child as usize, scheduling::BUDGET as usize, 10_000_000, 100_000_000])
     }, nothing;
     SetScheduling "a mode": |_| with([0, scheduling::MODE as usize, 0, 0]), nothing;
