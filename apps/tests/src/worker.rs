@@ -19,13 +19,17 @@ pub async fn all_workers_work() -> Outcome {
     must!(cops::alloc_cpu(3));
     check_eq!(cops::workers(), 4);
     let seen = Arc::new(cops::Lock::new(alloc::collections::BTreeSet::new()));
+    let arrived = Arc::new(AtomicUsize::new(0));
     let mut running = Vec::new();
     for _ in 0..16 {
-        let seen = seen.clone();
+        let (seen, arrived) = (seen.clone(), arrived.clone());
         running.push(cops::spawn(async move {
-            // As long as it takes until the others have come.
-            while seen.lock().len() < 4 {
-                seen.lock().insert(thread());
+            if seen.lock().insert(thread()) {
+                arrived.fetch_add(1, Ordering::Relaxed);
+            }
+            // Until the others have come. Without the lock: a worker whose slice ends while it has the lock would keep
+            // all others from it for a round.
+            while arrived.load(Ordering::Relaxed) < 4 {
                 core::hint::spin_loop();
             }
         }));

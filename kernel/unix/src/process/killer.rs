@@ -25,7 +25,7 @@ async fn kill_when_short() {
         KILLER.summoned().await;
         // The refused caller may have met the last moments of a process that has gone since.
         if accounts::is_short() {
-            end_largest();
+            end_largest(accounts::is_short);
         }
     }
 }
@@ -36,7 +36,10 @@ async fn kill_when_short() {
 /// A process's size is the memory that would be free without it: its pages and their tables, and the kernel's memory
 /// for its pipes, sockets, files and calls in flight. Files in memory that no process has open count for none; their
 /// share of the machine has a limit of its own.
-pub(crate) fn end_largest() {
+///
+/// `is_short` is asked once more when no process is ending: the last one may have gone, with its memory free, since the
+/// caller found none.
+pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
     if remains::free_some() {
         // The caller that lacks memory tries again.
         return;
@@ -44,6 +47,9 @@ pub(crate) fn end_largest() {
     if let Some(process) = next_living(0, Process::has_ended) {
         // One is ending already: enough for now.
         process.boost();
+        return;
+    }
+    if !is_short() {
         return;
     }
     let mut largest: Option<(usize, Arc<Process>)> = None;
@@ -113,10 +119,10 @@ mod tests {
             let children = [30, 400, 60].map(|pages| program.spawn(holder(pages)).unwrap());
             program.sleep_ns(10_000_000);
             for _ in 0..3 {
-                end_largest();
+                end_largest(|| true);
             }
             assert_eq!(program.wait_for(usize::MAX), Ok((children[1], signal::KILL)));
-            end_largest();
+            end_largest(|| true);
             assert_eq!(program.wait_for(usize::MAX), Ok((children[2], signal::KILL)));
             assert_eq!(program.wait_for(usize::MAX), Ok((children[0], 0)));
             let output = crate::testing::simulation().output();

@@ -195,8 +195,9 @@ impl<'a> Visit<'a> {
             Err(usermode::Fault::OutOfMemory) => {
                 // The process with the most memory ends, even if another one needs it; this worker tries again after
                 // that. The memory of a process that has ended meanwhile is enough.
-                if !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE) {
-                    process::killer::end_largest();
+                let is_short = || !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE);
+                if is_short() {
+                    process::killer::end_largest(is_short);
                 }
                 if !process.has_ended() {
                     return ControlFlow::Break(());
