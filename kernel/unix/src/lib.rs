@@ -8,6 +8,8 @@
 //!
 //! This crate is policy: it contains no unsafe code. Its access to the machine is `platform`, to physical memory
 //! `memory`, to user mode `usermode`.
+// The documentation is for readers of the kernel, who see private modules too.
+#![allow(rustdoc::private_intra_doc_links)]
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Every call of the table in every way to make it, repeated for ever by a process with a budget of a tenth of the
 //! machine: the time that a second process, which never rests, loses.
 //!
-//! A call that creates objects, and so would soon fail for ever, is followed by its opposite ([`undo`]); [`arguments`]
+//! A call that creates objects, and so would soon fail for ever, is followed by its opposite (`undo`); `arguments`
 //! gives each call meaningful arguments; [`EXCEPTIONS`] lists the calls that cannot be repeated, with the reason.
 
 use alloc::string::{String, ToString};
