@@ -269,7 +269,7 @@ fn place(root: RootTask, free: &mut Free) -> Result<Image, Failure> {
         RootTask::File([], _) => Err(Failure::NoRootTask),
         RootTask::File(file, place) => {
             let image = load(file, free)?;
-            // Nobody looks at the file any more.
+            // The file is not read any more.
             if let Some((start, end)) = place {
                 let _ = free.regions.push((start.next_multiple_of(PAGE), end / PAGE * PAGE));
             }
