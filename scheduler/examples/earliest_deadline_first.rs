@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earliest_deadline_first_meets_what_order_of_arrival_misses() {
+    fn earliest_deadline_first_meets_a_deadline_that_arrival_order_misses() {
         assert!(simulate::<Fifo>(|_| ()).1 > 0);
         let (schedule, missed) = simulate::<EarliestDeadlineFirst>(|deadline| deadline);
         assert_eq!(missed, 0);

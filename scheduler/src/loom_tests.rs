@@ -265,7 +265,7 @@ impl Task {
 }
 
 #[test]
-fn a_wake_hands_over_what_was_written_before() {
+fn a_wake_publishes_earlier_writes() {
     check(5, || {
         let world = World::new();
         world.add_workers(1);
@@ -287,7 +287,7 @@ fn a_wake_hands_over_what_was_written_before() {
 }
 
 #[test]
-fn one_that_begins_blocked_sees_what_was_written_before_the_wake() {
+fn a_coroutine_spawned_blocked_sees_writes_before_the_wake() {
     check(5, || {
         let world = World::new();
         world.add_workers(1);
@@ -339,7 +339,7 @@ fn a_wake_during_a_poll_hands_over_too() {
 }
 
 #[test]
-fn the_next_worker_sees_what_the_last_poll_wrote() {
+fn the_next_worker_sees_writes_of_the_last_poll() {
     check(3, || {
         let world = World::new();
         world.add_workers(2);
@@ -411,7 +411,7 @@ fn an_idle_worker_hears_of_work_in_another_shard() {
 }
 
 #[test]
-fn what_is_left_to_a_busy_worker_is_not_forgotten() {
+fn a_coroutine_left_to_a_busy_worker_is_run() {
     check(4, || {
         let world = World::sharing(Sharing::Lazy);
         world.add_workers(2);
@@ -439,7 +439,7 @@ fn world_of_worker_0() -> Arc<World> {
 }
 
 #[test]
-fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
+fn a_coroutine_moved_to_the_waking_worker_is_seen_by_all() {
     check(3, || {
         let world = world_of_worker_0();
         world.add_workers(2);
@@ -466,7 +466,7 @@ fn what_comes_to_the_worker_that_wakes_it_is_seen_by_all() {
 }
 
 #[test]
-fn what_comes_to_the_worker_that_wakes_it_can_be_cancelled_and_woken_by_others() {
+fn a_coroutine_moved_to_the_waking_worker_can_be_cancelled_and_woken_by_others() {
     check(3, || {
         let world = world_of_worker_0();
         world.add_workers(2);
@@ -572,7 +572,7 @@ fn a_priority_that_changes_during_a_poll_is_the_one_it_is_requeued_at() {
 }
 
 #[test]
-fn what_comes_to_another_worker_is_woken_once_and_has_its_last_priority() {
+fn a_coroutine_moved_to_another_worker_is_woken_once_and_has_its_last_priority() {
     check(3, || {
         let world = World::new();
         world.add_workers(2);
@@ -601,7 +601,7 @@ fn what_comes_to_another_worker_is_woken_once_and_has_its_last_priority() {
 }
 
 #[test]
-fn what_comes_to_another_worker_brings_what_was_written_before() {
+fn a_coroutine_moved_to_another_worker_sees_earlier_writes() {
     check(3, || {
         let world = World::new();
         world.add_workers(2);
@@ -656,7 +656,7 @@ fn a_cancellation_meets_a_wake_that_brings() {
 }
 
 #[test]
-fn nobody_looks_at_a_block_that_was_given_back() {
+fn no_worker_reads_a_block_that_was_given_back() {
     check(5, || {
         let world = World::new();
         world.add_workers(1);
@@ -682,7 +682,7 @@ fn nobody_looks_at_a_block_that_was_given_back() {
 }
 
 #[test]
-fn nobody_looks_at_a_block_that_was_stolen_and_given_back() {
+fn no_worker_reads_a_block_that_was_stolen_and_given_back() {
     check(3, || {
         let world = World::new();
         world.add_workers(2);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_yields_goes_on_until_an_earlier_deadline_is_ready() {
+    fn a_yielding_coroutine_goes_on_until_an_earlier_deadline_is_ready() {
         let mut world = World::<EarliestDeadlineFirst>::new();
         let (late, early) = (world.spawn(0, 50), world.spawn(0, 5));
         world.answer(late, YIELDED);

@@ -196,7 +196,7 @@ fn a_busy_shard_is_passed_by_and_counted() {
 }
 
 #[test]
-fn lazy_sharing_brings_what_sleeps_elsewhere_to_the_worker_that_wakes_it() {
+fn lazy_sharing_moves_a_woken_coroutine_from_a_sleeping_worker_to_the_waking_one() {
     let world = World::sharing(2, Sharing::Lazy);
     let executor = world.executor;
     let woken: &'static [u64] = [5, 4, 5]
@@ -311,7 +311,7 @@ fn lazy_sharing_leaves_one_coroutine_to_the_worker_that_polls() {
 }
 
 #[test]
-fn what_is_woken_here_comes_here() {
+fn a_coroutine_woken_here_moves_to_the_waking_worker() {
     let world = World::new(2);
     let executor = world.executor;
     let blocked: &'static [u64] = (0..3).map(|_| world.spawn_at(1, task(5, || PENDING))).collect::<Vec<_>>().leak();
@@ -377,7 +377,7 @@ fn more_important_work_is_stolen_and_equal_work_is_not() {
 }
 
 #[test]
-fn a_strict_worker_gives_way_to_what_is_more_important_elsewhere() {
+fn a_strict_worker_stops_for_more_important_work_elsewhere() {
     let world = World::new(2);
     let elsewhere: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(1 << 3)));
     let strictly = |ceiling| {
@@ -490,7 +490,7 @@ fn a_suspended_coroutine_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_suspended_coroutine_goes_before_its_equals_and_holds_up_nobody_elsewhere() {
+fn a_suspended_coroutine_goes_before_its_equals_and_delays_no_other_worker() {
     let world = World::new(2);
     let executor = world.executor;
     let noting = |priority, name: &'static str| {
@@ -623,7 +623,7 @@ fn the_only_worker_is_notified_when_it_sleeps_and_only_then() {
 }
 
 #[test]
-fn a_removed_worker_is_not_notified_and_nobody_is_for_nothing() {
+fn a_removed_worker_is_not_notified_and_no_worker_without_need() {
     let world = World::new(3);
     for worker in 0..3 {
         assert_eq!(world.run(worker), Outcome::Idle);
@@ -697,7 +697,7 @@ fn a_state_is_that_of_the_moment_under_the_lock() {
 }
 
 #[test]
-fn a_priority_changes_whatever_happens_before_the_lock() {
+fn a_priority_changes_despite_a_race_before_the_lock() {
     let world = World::new(2);
     let executor = world.executor;
     let run_0 = move || assert_eq!(world.run_one(0), Outcome::Ran);
@@ -740,7 +740,7 @@ fn a_priority_changes_whatever_happens_before_the_lock() {
 }
 
 #[test]
-fn a_wake_meets_what_happens_before_the_lock() {
+fn a_wake_survives_a_race_before_the_lock() {
     let world = World::new(2);
     let executor = world.executor;
     let polls: &'static Cell<u32> = Box::leak(Box::default());
@@ -780,7 +780,7 @@ fn a_wake_meets_what_happens_before_the_lock() {
 }
 
 #[test]
-fn a_cancellation_meets_what_happens_before_the_lock() {
+fn a_cancellation_survives_a_race_before_the_lock() {
     let world = World::new(1);
     let executor = world.executor;
     let woken = task(5, || PENDING);

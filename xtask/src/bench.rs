@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_no_result_is_an_error() {
+    fn missing_and_malformed_results_are_errors() {
         let error = results(BenchName::Syscall, &lines(&SYSCALL[1..]), String::new(), String::new()).unwrap_err();
         assert_eq!(error.to_string(), "the benchmark did not report: null");
         for wrong in ["", "{}", r#"{"id": "x"}"#, r#"{"id": "x", "value": "1", "unit": "y"}"#] {

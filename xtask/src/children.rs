@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_the_program_and_what_it_started() {
+    fn a_limit_ends_the_program_and_its_children() {
         let file = std::env::temp_dir().join(format!("xtask-children-{}", std::process::id()));
         let mut command = command("sh");
         command.arg("-c").arg(format!("sleep 100 & echo $! > {}; wait", file.display()));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_its_command() {
+    fn missing_tools_are_named_with_the_command_that_installs_them() {
         let (text, verdict) = diagnosis(&Seen { debian: true, ..Seen::default() }, None);
         assert_eq!(verdict, Verdict::NeedsYou);
         assert!(text.contains("rustup target add") && text.contains("apt-get install rustc-web"), "{text}");

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_reported_with_what_follows_it() {
+    fn a_panic_is_reported_with_the_lines_after_it() {
         let script = Script::new("panic", "echo ok; echo 'KERNEL PANIC on hart 1: why'; echo '  #0 0x10'; exit 1");
         let mut guest = script.start(Vec::new()).unwrap();
         let failure = guest.wait_for("ready", LIMIT, is("ready")).unwrap_err();
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_reported_with_what_qemu_said() {
+    fn an_early_end_is_reported_with_the_output_of_qemu() {
         let script = Script::new("end", "echo 'no such machine' >&2; exit 7");
         let mut guest = script.start(Vec::new()).unwrap();
         let text = guest.wait_for("the server's first words", LIMIT, is("x")).unwrap_err().to_string();

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_what_the_package_depends_on() {
+    fn the_kernel_package_is_found_among_the_dependencies() {
         let text = "linux-image-riscv64\n  Depends: linux-base\n  Depends: linux-image-6.12.1-riscv64\n";
         assert_eq!(dependency(text).as_deref(), Some("linux-image-6.12.1-riscv64"));
         assert_eq!(dependency("x\n"), None);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut() {
+    fn long_lines_are_cut() {
         let text = "one line\n2\n3×4×5\nmiddle\nlast\n";
         assert_eq!(fit(text, 80, 24), text);
         assert_eq!(fit(text, 4, 4), "one\n2\nlas\n");

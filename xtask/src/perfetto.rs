@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_can_be_read() {
+    fn events_become_readable_spans() {
         let records = [
             record(1000, Kind::Program, 5, u64::from_le_bytes(*b"hello\0\0\0"), 0),
             record(1010, Kind::KernelPollBegins, 0, 7 | 1 << 32, 0),
@@ -359,7 +359,7 @@ mod tests {
         #![proptest_config(property::cases(256))]
 
         #[test]
-        fn whatever_is_recorded_makes_a_file_that_keeps_to_the_rules(
+        fn any_recording_becomes_a_well_formed_file(
             records in prop::collection::vec(
                 (0u64..500, 0usize..12, 0u8..3, 0u16..3, 0u32..3, 0u64..4, any::<u64>()), 0..200),
         ) {

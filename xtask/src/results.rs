@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_but_itself_and_says_what_was_met() {
+    fn the_page_is_self_contained_and_counts_the_goals_met() {
         let results = results();
         let page = page([&results].into_iter());
         assert!(page.contains("Experiment A") && page.contains("a &lt;b&gt;") && page.contains("something &amp; else"));

@@ -99,7 +99,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_with_its_reason() {
+    fn files_that_are_no_root_task_are_refused_with_the_reason() {
         let good = elf(243, 2, 0x10000, 0x10004, &[0; 64]);
         let mut narrow = good.clone();
         narrow[4] = 1;

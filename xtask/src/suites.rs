@@ -866,7 +866,7 @@ mod tests {
 
     /// Every test runs on one hart and on four; what reaches the interrupt controller runs everywhere.
     #[test]
-    fn one_machine_leaves_out_what_cannot_differ_there() {
+    fn one_machine_leaves_out_suites_without_a_difference_there() {
         let test = |machine, filter: Option<&str>| cli::Test {
             suites: vec![],
             filter: filter.map(Into::into),

@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn files_that_are_not_elf_are_refused() {
         assert!(Symbols::load(Path::new(file!())).is_err());
         assert!(Symbols::load(Path::new("/nowhere")).is_err());
     }
 
     #[test]
-    fn paths_are_cut_to_what_matters() {
+    fn paths_are_cut_to_the_crate_and_its_file() {
         assert_eq!(short("/home/x/.cargo/registry/src/index-1/spin-0.12.3/src/mutex.rs"), "spin-0.12.3/src/mutex.rs");
         assert_eq!(short("/rustc/abc/library/core/src/panicking.rs"), "core/src/panicking.rs");
         assert_eq!(short(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs")), "xtask/src/main.rs");

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_program_may_not_do_is_named() {
+    fn commands_for_the_user_are_named_where_installing_is_not_possible() {
         let rustup = format!("rustup target add {TARGET}");
         let apt = "sudo apt-get install rustc-web cargo-web rust-web-src lld".to_string();
         let seen = Seen { rust: rust(false, false), ..debian(false) };
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_what_programs_say() {
+    fn versions_are_read_from_the_output_of_programs() {
         assert_eq!(first_version("rustc 1.96.0 (abc 2026-05-25)"), Some([1, 96]));
         assert_eq!(first_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), Some([7, 2]));
         assert_eq!(first_version("no version here."), None);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn debian_and_what_is_like_it_are_recognised() {
+    fn debian_and_its_derivatives_are_recognised() {
         assert!(is_debian("NAME=x\nID=debian\n"));
         assert!(is_debian("ID=ubuntu\nID_LIKE=\"debian\"\n"));
         assert!(!is_debian("ID=fedora\nID_LIKE=\"rhel centos\"\n"));

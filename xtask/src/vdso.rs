@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn files_that_are_not_elf_are_refused() {
         assert!(check(b"", &[]).is_err());
         assert!(check(&[0x7f; 100], &[]).is_err());
     }

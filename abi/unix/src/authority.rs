@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn children_have_what_is_inheritable_and_permitted() {
+    fn children_inherit_capabilities_that_are_inheritable_and_permitted() {
         assert_eq!(Held::FIRST.inherited(), Held::NONE);
         let some = CapabilitySet::from_bits(0b110);
         let held = Held { inheritable: CapabilitySet::from_bits(0b1100), ..Held::of(some) };

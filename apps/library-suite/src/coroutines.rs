@@ -46,7 +46,7 @@ fn signal_twice(word: u64) {
     Notification::from_pointer(second).signal();
 }
 
-pub fn a_signal_wakes_who_awaits_it(bench: &mut Bench<'_>) -> Outcome {
+pub fn a_signal_wakes_its_waiter(bench: &mut Bench<'_>) -> Outcome {
     let doorbell = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
     let (first, second) = (bench.badged(doorbell.pointer(), 1 << 5)?, bench.badged(doorbell.pointer(), 1 << 63)?);
     // Less important than this thread, so that it signals only while this one sleeps.

@@ -59,7 +59,7 @@ pub fn they_end_in_every_way(bench: &mut Bench<'_>) -> Outcome {
     }
 }
 
-pub fn what_they_were_is_used_again(bench: &mut Bench<'_>) -> Outcome {
+pub fn memory_and_slots_of_ended_programs_are_used_again(bench: &mut Bench<'_>) -> Outcome {
     run(bench, EXIT, 0)?;
     let before = (bench.allocator.bytes_left() >> 20, bench.allocator.slots_left());
     for status in 0..10 {

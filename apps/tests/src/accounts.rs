@@ -202,7 +202,7 @@ async fn hoarder(kind: &str) -> Result<Child, alloc::string::String> {
     Ok(hoarder)
 }
 
-pub async fn four_who_hoard_disturb_nobody() -> Outcome {
+pub async fn four_hoarders_disturb_no_other_process() -> Outcome {
     // They have their own limits: this process, which bounds them together, has none.
     must!(set(limit::KERNEL_MEMORY, limit::INFINITY));
     must!(set(limit::FILE_MEMORY, limit::INFINITY));

@@ -47,7 +47,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
         "others" => crate::authority::others(argument),
-        "end-everybody" => crate::authority::end_everybody().await,
+        "end-all-processes" => crate::authority::end_all_processes().await,
         "leave-a-sleeper" => crate::authority::leave_a_sleeper(),
         "descend" => crate::authority::descend().await,
         "fairness" => crate::fairness::act(argument.unwrap_or("")).await,

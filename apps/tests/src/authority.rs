@@ -154,7 +154,7 @@ pub async fn every_act_needs_its_capability() -> Outcome {
 }
 
 /// An act: a process without capabilities that tries to kill all others.
-pub async fn end_everybody() -> i32 {
+pub async fn end_all_processes() -> i32 {
     let Ok(below) = act("sleep") else { return 1 };
     let signal_all = |target: i64| {
         // SAFETY: the call has no pointers.
@@ -198,11 +198,11 @@ pub fn leave_a_sleeper() -> i32 {
     }
 }
 
-pub async fn nobody_ends_those_that_are_not_below() -> Outcome {
+pub async fn processes_end_only_those_below_them() -> Outcome {
     // Group 1, the initial one, has no number that `kill` could mean.
     must!(console::set_group(0, 0));
     let neighbour = must!(act("sleep"));
-    check_eq!(harness::ending_of_act("end-everybody").await?, Ending::Exited(0));
+    check_eq!(harness::ending_of_act("end-all-processes").await?, Ending::Exited(0));
     check_eq!(kill(neighbour.number(), 0), Ok(()));
     must!(neighbour.kill());
     check_eq!(harness::wait(&neighbour).await, Some(Ok(Ending::Killed(signal::KILL as u8))));

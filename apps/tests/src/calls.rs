@@ -11,7 +11,7 @@ use core::pin::pin;
 use crate::harness::{LIMIT, Outcome, counter, poll_once, returns_to};
 use crate::{check, check_eq, must};
 
-pub async fn what_is_ready_is_done_in_place() -> Outcome {
+pub async fn ready_calls_are_done_in_place() -> Outcome {
     let (reader, writer) = must!(pipe());
     let mut buffer = alloc::vec![7u8; 64];
     // The counters are for the whole machine: the suite, which waits for this process, and kernel coroutines of the

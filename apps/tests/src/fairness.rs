@@ -332,7 +332,7 @@ async fn turns_beside_a_crowd(attackers: usize, victims: usize) -> Result<Vec<us
 
 /// Two processes, which never use up their budgets together, claim the highest priority for hundreds of threads that
 /// never rest. A starving process beside them has its turns long before each of those has had one.
-pub async fn a_crowd_that_claims_everything_holds_back_nobody() -> Outcome {
+pub async fn a_crowd_that_claims_everything_holds_back_no_process() -> Outcome {
     for visits in turns_beside_a_crowd(2, 1).await? {
         check!(visits < THREADS, "a turn came after {visits} visits to programs");
     }

@@ -82,7 +82,7 @@ pub async fn more_calls_than_may_be_in_flight() -> Outcome {
     Ok(())
 }
 
-pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
+pub async fn a_hoarder_of_sockets_leaves_some_to_others() -> Outcome {
     // Sockets are to run out, and not the memory that this process and its children may have together.
     let infinity = abi_unix::types::limit::INFINITY;
     must!(system::process::set_limit(0, abi_unix::types::limit::KERNEL_MEMORY, infinity, infinity));
@@ -119,7 +119,7 @@ pub async fn who_hoards_sockets_leaves_some_to_others() -> Outcome {
     Ok(())
 }
 
-pub async fn who_hoards_memory_in_the_kernel_goes_first() -> Outcome {
+pub async fn a_hoarder_of_kernel_memory_is_ended_first() -> Outcome {
     let memory = counter(Counter::FramesTotal)? * 4096;
     let (most, more) = (alloc::format!("{}", memory / 100 * 50), alloc::format!("{}", memory / 100 * 60));
     // The two together have no limit: only the OOM killer can stop them.

@@ -463,7 +463,7 @@ pub async fn wait_often() -> i32 {
 const READERS: usize = 2000;
 
 /// Thousands wait at one pipe: a byte and then its end wake all of them, in portions. All have their results.
-pub async fn thousands_who_wait_at_one_pipe_are_woken_in_portions() -> Outcome {
+pub async fn thousands_of_waiters_at_one_pipe_are_woken_in_portions() -> Outcome {
     static mut BYTE: u8 = 0;
     let mut ends = [0u32; 2];
     must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
@@ -486,7 +486,7 @@ pub async fn thousands_who_wait_at_one_pipe_are_woken_in_portions() -> Outcome {
     Ok(())
 }
 
-pub async fn children_of_others_wake_nobody() -> Outcome {
+pub async fn children_of_others_wake_no_waiter() -> Outcome {
     let before = counter(Counter::CallsInFlight)?;
     let other = must!(act("wait-often"));
     reaches(Counter::CallsInFlight, before + 3 * WAITERS as u64).await?;
@@ -540,7 +540,7 @@ pub async fn a_parent_hears_of_its_own_children_only() -> Outcome {
     Ok(())
 }
 
-pub async fn lines_that_nobody_takes_hold_nobody_up() -> Outcome {
+pub async fn untaken_console_lines_delay_no_process() -> Outcome {
     // Far more than the console's ring holds. Bytes without room are dropped, and the call returns the length that it
     // was given.
     let line = "a line that is printed much too often, and as long as a line may be, ".repeat(4);

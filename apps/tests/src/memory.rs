@@ -194,7 +194,7 @@ pub async fn faults_end_only_their_process() -> Outcome {
     Ok(())
 }
 
-pub async fn exhaustion_is_an_error_or_the_end_of_the_one_who_exhausts() -> Outcome {
+pub async fn exhaustion_is_an_error_or_the_end_of_its_cause() -> Outcome {
     let free = counter(Counter::FramesFree)?;
     let ending = ending_of_act("exhaust-memory").await?;
     check!(matches!(ending, Ending::Exited(0) | Ending::Killed(9)), "{ending:?}");

@@ -289,7 +289,7 @@ pub async fn options() -> Outcome {
     Ok(())
 }
 
-pub async fn closing_wakes_who_waits() -> Outcome {
+pub async fn closing_wakes_waiters() -> Outcome {
     let (client, server) = must!(pair().await);
     let server = Arc::new(server);
     let reading = cops::spawn({

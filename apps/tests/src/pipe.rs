@@ -74,7 +74,7 @@ pub async fn a_full_pipe_makes_writers_wait() -> Outcome {
     Ok(())
 }
 
-pub async fn the_end_wakes_who_waits() -> Outcome {
+pub async fn the_end_wakes_waiters() -> Outcome {
     let (reader, writer) = must!(pipe());
     let reading = cops::spawn(async move { reader.read(alloc::vec![0; 4]).await.0 });
     cops::sleep(Duration::from_millis(5)).await;

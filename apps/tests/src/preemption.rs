@@ -30,7 +30,7 @@ fn level(number: u64) -> Priority {
     Priority::saturating(number)
 }
 
-pub async fn nobody_is_put_aside_without_being_asked() -> Outcome {
+pub async fn no_coroutine_is_put_aside_without_preemption() -> Outcome {
     let begun = Arc::new(AtomicU32::new(0));
     let (ours, start) = (begun.clone(), Instant::now());
     let important = cops::spawn_at(Priority::HIGHEST, async move { ours.store(1, Ordering::Release) });
@@ -334,7 +334,7 @@ pub async fn end_while_others_are_aside(how: &str) -> i32 {
     }
 }
 
-pub async fn processes_end_while_somebody_is_aside() -> Outcome {
+pub async fn processes_end_with_a_coroutine_put_aside() -> Outcome {
     for _ in 0..3 {
         check_eq!(ending_of_act("aside-exit").await?, Ending::Exited(33));
         check_eq!(ending_of_act("aside-return").await?, Ending::Exited(34));

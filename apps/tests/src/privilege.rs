@@ -86,7 +86,7 @@ pub fn try_instruction(argument: Option<&str>) -> i32 {
     0
 }
 
-pub async fn what_the_kernel_keeps_for_itself() -> Outcome {
+pub async fn privileged_instructions_end_a_program() -> Outcome {
     for (number, (name, _)) in FORBIDDEN.iter().enumerate() {
         let command = Command::new(OWN_PATH).argument("--act").argument("privileged-instruction");
         let child = must!(command.argument(&number.to_string()).spawn());
@@ -121,7 +121,7 @@ pub fn translate_for_itself() -> i32 {
     0
 }
 
-pub async fn a_translation_of_its_own_is_nobody_elses() -> Outcome {
+pub async fn a_forged_translation_has_no_effect() -> Outcome {
     for _ in 0..8 {
         // Refused at once, or at the first fault in it; or its translation was gone after a context switch.
         let ending = ending_of_act("own-translation").await?;

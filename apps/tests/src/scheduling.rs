@@ -190,7 +190,7 @@ pub async fn illegal_requests() -> Outcome {
     Ok(())
 }
 
-pub async fn nobody_becomes_more_important_by_itself() -> Outcome {
+pub async fn no_process_becomes_more_important_by_itself() -> Outcome {
     must!(scheduling::set_privilege(0, false));
     check_eq!(scheduling::set_privilege(0, true), Err(Errno::EPERM));
     check_eq!(scheduling::set_system_mode(SystemMode::Strict), Err(Errno::EPERM));
@@ -482,7 +482,7 @@ pub async fn a_used_up_budget_puts_a_process_behind_all_others() -> Outcome {
 }
 
 /// Tests snapshots, and the trace, which this machine was not started with.
-pub async fn snapshots_tell_what_runs() -> Outcome {
+pub async fn snapshots_name_running_coroutines() -> Outcome {
     use abi_unix::trace::{HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot};
     for (arguments, error) in [
         ([0, 0, 0, 0], Errno::EINVAL),
@@ -531,7 +531,7 @@ async fn let_others_run() {
 
 /// The important one gets the lock before the one in the middle has finished, which without inheritance would keep the
 /// holder from releasing it.
-pub async fn the_holder_of_a_lock_is_as_important_as_who_waits() -> Outcome {
+pub async fn the_holder_of_a_lock_is_as_important_as_its_waiter() -> Outcome {
     become_as_important_as(Priority::saturating(40)).await;
     let lock = Arc::new(cops::sync::Mutex::new(()));
     let events = Arc::new(cops::Lock::new(Vec::new()));

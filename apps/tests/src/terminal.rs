@@ -89,7 +89,7 @@ pub async fn raw_keys_come_as_they_are() -> Outcome {
     Ok(())
 }
 
-pub async fn keys_end_the_foreground_and_nobody_else() -> Outcome {
+pub async fn keys_end_the_foreground_only() -> Outcome {
     let (_restore, _) = must!(without_echo());
     let own = must!(terminal::group(0));
     check_eq!(must!(terminal::foreground(0)), own);

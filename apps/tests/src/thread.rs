@@ -242,7 +242,7 @@ fn await_waiters(word: &AtomicU32, count: usize) -> Outcome {
     }
 }
 
-pub async fn futexes_wake_whom_they_should() -> Outcome {
+pub async fn futexes_wake_the_chosen_waiters() -> Outcome {
     static WORD: AtomicU32 = AtomicU32::new(0);
     static OTHER: AtomicU32 = AtomicU32::new(0);
     fn waiters(count: usize, bits: usize) -> Result<Vec<thread::JoinHandle<Result<usize, Errno>>>, Errno> {
@@ -286,7 +286,7 @@ pub async fn futexes_wake_whom_they_should() -> Outcome {
 }
 
 /// A thread made by hand, which ends with a robust lock held, and with a word that becomes 0.
-pub async fn what_ends_is_told() -> Outcome {
+pub async fn the_end_of_a_thread_is_told_at_its_words() -> Outcome {
     #[repr(C)]
     struct Head {
         next: usize,

@@ -187,7 +187,7 @@ pub async fn send_until_error(pause: Option<Duration>) -> i32 {
     }
 }
 
-pub async fn who_is_flooded_goes_on() -> Outcome {
+pub async fn a_flooded_receiver_goes_on() -> Outcome {
     let receiver = must!(Receiver::new());
     let mut children = Vec::new();
     for _ in 0..3 {
@@ -382,7 +382,7 @@ pub fn claim_without_file() -> i32 {
     i32::from(claimed != 0)
 }
 
-pub async fn who_has_lost_the_interrupt_file_finds_nothing_in_it() -> Outcome {
+pub async fn a_program_without_its_interrupt_file_claims_nothing() -> Outcome {
     let in_hardware = cops::system::interrupt::is_in_hardware();
     // User mode has no such register.
     let ending = if in_hardware { Ending::Exited(0) } else { Ending::Killed(4) };

@@ -171,7 +171,7 @@ fn a_server_that_never_answers_loses_everything_without_hanging() {
 }
 
 #[test]
-fn closed_connections_lose_what_they_owe_and_what_they_would_have_been_asked() {
+fn closed_connections_lose_owed_answers_and_later_requests() {
     let server = server(|stream, request| match request.sequence {
         0 | 1 => stream.write_all(&answer(request, 0)),
         _ => Err(std::io::ErrorKind::Other.into()),
@@ -181,7 +181,7 @@ fn closed_connections_lose_what_they_owe_and_what_they_would_have_been_asked() {
 }
 
 #[test]
-fn nobody_listening_loses_everything() {
+fn a_server_without_a_listener_loses_all_requests() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let measurement = run(&plan(free, 3, every(100)), &mut |_| Continue::Yes).unwrap();
     assert_eq!((measurement.answered, measurement.lost), (0, 9));

@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_worker_offers_all_but_what_needs_a_handle() {
+    fn one_worker_offers_all_operations_without_a_handle() {
         for engine in ENGINES {
             for operation in Operation::ALL {
                 let expected = (engine.name, operation) != ("embassy", Operation::Join);

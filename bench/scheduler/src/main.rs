@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_read_from_what_callgrind_says() {
+    fn the_count_is_read_from_callgrinds_output() {
         assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 223147\n==7== \n"), Some(223_147));
         assert_eq!(collected("==7== Collected : many"), None);
         assert_eq!(collected(""), None);

@@ -97,7 +97,7 @@ fn frames_get_through_in_both_directions_for_ever() {
 }
 
 #[test]
-fn long_frames_stay_in_their_buffers_until_somebody_wants_them() {
+fn long_frames_stay_in_their_buffers_until_they_are_taken() {
     for (version, features) in models() {
         let device = Device::network(version, features);
         let mut network = start(&device);

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_it_in_any_bit_is_none() {
+    fn other_instructions_are_no_claim() {
         let others = (0..64).filter(|bit| !(7..12).contains(bit)).map(|bit| 0x15c0_12f3 ^ 1 << bit);
         for bits in others.chain([0, u64::MAX]) {
             assert_eq!(register(bits), None, "{bits:#x}");

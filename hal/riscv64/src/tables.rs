@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_complement_is_what_the_ranges_leave() {
+    fn the_complement_is_the_rest_of_the_addresses() {
         let mut pieces = vec![];
         complement(0, 100, &[(50, 60), (10, 20), (15, 30), (90, 200)], |from, to| pieces.push((from, to)));
         assert_eq!(pieces, [(0, 10), (30, 50), (60, 90)]);

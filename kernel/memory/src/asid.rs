@@ -214,7 +214,7 @@ mod loom_tests {
     /// A hart re-enters its space while another hart uses up the identifiers: wherever the new generation begins, the
     /// two never run different spaces under one identifier.
     #[test]
-    fn loom_a_new_generation_reserves_what_is_in_use() {
+    fn loom_a_new_generation_reserves_identifiers_in_use() {
         loom::model(|| {
             let identifiers = Arc::new(Identifiers::new(5));
             let mut first = Context::default();

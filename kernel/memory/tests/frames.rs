@@ -32,7 +32,7 @@ fn memory_is_given_once() {
 }
 
 #[test]
-fn frames_hold_what_is_written() {
+fn frames_keep_written_bytes() {
     let _alone = alone();
     let before = frames::free_frames();
     let frame = Frame::allocate_zeroed().expect("there is memory");

@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn harts_free_what_others_allocated() {
+fn harts_free_allocations_of_other_harts() {
     let _alone = alone();
     heap::trim();
     let before = frames::free_frames();
@@ -229,7 +229,7 @@ fn the_limit_and_exhaustion_give_null() {
 }
 
 #[test]
-fn what_is_kept_is_there_for_small_allocations_only() {
+fn kept_memory_serves_small_allocations_only() {
     let _alone = alone();
     heap::trim();
     let kept = heap::Kept::new(1 << 20).expect("there is memory");
@@ -254,7 +254,7 @@ fn what_is_kept_is_there_for_small_allocations_only() {
 }
 
 #[test]
-fn what_harts_have_put_aside_is_found_before_somebody_is_refused() {
+fn caches_of_all_harts_are_searched_before_an_allocation_fails() {
     let _alone = alone();
     heap::trim();
     // All harts but the first have free frames and free objects of their own.

@@ -564,7 +564,7 @@ proptest! {
     #![proptest_config(property::cases(256))]
 
     #[test]
-    fn a_space_does_what_its_pages_do(steps in prop::collection::vec(step(), 1..150)) {
+    fn a_space_behaves_like_its_pages(steps in prop::collection::vec(step(), 1..150)) {
         let _alone = alone();
         let before = frames::free_frames();
         {

@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(property::cases(256))]
 
     #[test]
-    fn tables_do_what_a_map_does(steps in prop::collection::vec(step(), 1..120), large in any::<bool>()) {
+    fn tables_behave_like_a_map(steps in prop::collection::vec(step(), 1..120), large in any::<bool>()) {
         let _alone = alone();
         let before = frames::free_frames();
         {

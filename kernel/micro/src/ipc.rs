@@ -216,7 +216,7 @@ impl Kernel {
     pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
         match notification.queue.head.get() {
             Some(waiter) => self.signal_waiter(notification, waiter, badge),
-            None => self.signal_nobody(notification, badge),
+            None => self.signal_without_waiters(notification, badge),
         }
     }
 
@@ -231,7 +231,7 @@ impl Kernel {
 
     /// Signals a notification without waiting threads.
     #[inline]
-    fn signal_nobody(&self, notification: Ref<Notification>, badge: u64) {
+    fn signal_without_waiters(&self, notification: Ref<Notification>, badge: u64) {
         if notification.is_active.get() == 0 {
             let bound = notification.bound.get();
             if let Some(thread) = bound

@@ -196,7 +196,7 @@ proptest! {
     #![proptest_config(property::cases(256))]
 
     #[test]
-    fn revocation_deletes_what_a_tree_with_parents_says(steps in vec(step(), 1..60)) {
+    fn revocation_deletes_the_subtree_of_a_model_with_parents(steps in vec(step(), 1..60)) {
         derive_as_a_tree_does(&steps);
     }
 
@@ -404,7 +404,7 @@ impl Machine {
 }
 
 #[test]
-fn the_first_thread_finds_what_boot_information_says() {
+fn the_first_thread_finds_the_objects_of_its_boot_information() {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
     machine.kernel.check();
@@ -436,7 +436,7 @@ fn the_first_thread_finds_what_boot_information_says() {
 }
 
 #[test]
-fn retype_refuses_what_the_manual_refuses_in_its_order() {
+fn retype_checks_its_arguments_in_the_order_of_the_manual() {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
     let (untyped, free) = (machine.untyped(16), machine.first_empty());
@@ -658,7 +658,7 @@ fn a_revocation_takes_an_object_out_of_a_deletion_that_is_under_way() {
 }
 
 #[test]
-fn threads_that_wait_at_what_is_deleted_are_released_in_short_steps() {
+fn waiters_at_a_deleted_object_are_released_in_short_steps() {
     const THREADS: u64 = 60;
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
@@ -708,7 +708,7 @@ fn threads_that_wait_at_what_is_deleted_are_released_in_short_steps() {
 }
 
 #[test]
-fn a_thread_that_is_deleted_with_what_holds_it_stops_and_leaves_nothing() {
+fn a_thread_deleted_with_its_own_cspace_stops_and_leaves_nothing() {
     let simulation = Simulation::new();
     let machine = Machine::new(&simulation);
     let (untyped, free) = (machine.untyped(16), machine.first_empty());
@@ -1252,7 +1252,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_in_a_buffer_harms_nobody_else(seed: u64) {
+    fn nonsense_in_a_buffer_harms_no_other_thread(seed: u64) {
         put_nonsense_into_a_buffer(seed);
     }
 }
@@ -1317,7 +1317,7 @@ fn put_nonsense_into_a_buffer(seed: u64) {
 }
 
 #[test]
-fn nonsense_that_deletes_its_own_memory_harms_nobody_else() {
+fn nonsense_that_deletes_its_own_memory_harms_no_other_thread() {
     put_nonsense_into_a_buffer(5_632_170_323_087_330_452);
 }
 

@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_cannot_run_without_is_demanded() {
+    fn damaged_and_incomplete_descriptions_are_refused() {
         let reason = |result: Result<Description, Damaged>| result.unwrap_err().0;
         assert!(reason(read(0, &[])).contains("flattened"));
         assert!(reason(read(0, &AIA[..AIA.len() - 1])).contains("torn"));

@@ -1166,12 +1166,12 @@ impl Process {
     #[inline(always)]
     pub(crate) fn post_waiting_completions(&self) {
         if self.has_waiting_completions.load(Ordering::Relaxed) {
-            self.post_those_that_wait();
+            self.post_waiting_while_room();
         }
     }
 
     #[cold]
-    fn post_those_that_wait(&self) {
+    fn post_waiting_while_room(&self) {
         let mut completions = self.completions.lock();
         let completions = &mut *completions;
         let words = CompletionView::new(&completions.frames);
@@ -1238,7 +1238,7 @@ impl Process {
     /// Wakes a sleeping worker if there is something ready, for a worker that will not look for a while, because its
     /// coroutine is long or waits in a call. In the process the scheduler wakes no worker for coroutines that a busy
     /// worker can run after its poll (`Sharing::Lazy`), and only the kernel sees that a poll is long.
-    pub(crate) fn share_what_is_ready(&self, worker: &Worker) {
+    pub(crate) fn share_ready_coroutines(&self, worker: &Worker) {
         // Coroutines that it has made ready may lie in the shard of another worker that waits.
         let Some(priority) = Priority::most_important_in(self.shared.ready_only()) else { return };
         let workers = self.workers.lock();
@@ -1589,7 +1589,7 @@ pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> R
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
-pub(crate) async fn signal_everybody(caller: &Process, number: u32) -> Result<(), Errno> {
+pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
     let mut last = FIRST;
     while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
@@ -1762,7 +1762,7 @@ mod tests {
 
     /// In the tree, the processes below one that ends come to be below the process above it.
     #[test]
-    fn what_is_below_a_process_stays_below_those_above_it() {
+    fn orphans_stay_below_the_processes_above_their_parent() {
         let (sender, receiver) = std::sync::mpsc::channel();
         run(move |program| {
             let child = program.spawn(move |program| {

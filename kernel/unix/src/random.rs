@@ -422,7 +422,7 @@ mod tests {
     /// A captured state tells nothing about bytes that were given before: neither one of them nor a key that leads to
     /// them is left.
     #[test]
-    fn what_was_given_is_gone_from_the_state() {
+    fn bytes_given_out_are_gone_from_the_state() {
         let mut generator = started(b"seed");
         for round in 0..200 {
             let (before, key_before, mut bytes) = (generator.given, generator.key, [0; 24]);
@@ -457,7 +457,7 @@ mod tests {
 
     /// Linux's answers (getrandom(2)).
     #[test]
-    fn who_must_have_a_seed_waits_for_it() {
+    fn a_caller_that_needs_a_seed_waits_for_it() {
         for (flags, expected) in [
             (0, Ok(())),
             (NONBLOCK | RANDOM, Ok(())),

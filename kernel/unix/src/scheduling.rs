@@ -704,7 +704,7 @@ async fn keep(reservation: time::Reservation) {
                     // calls to which their process's completer has not come.
                     let some_are_unseen = input::some_may_starve_unseen();
                     if ready & ready_before != 0 || some_are_unseen {
-                        look_at_everybody().await;
+                        look_at_all_processes().await;
                     }
                     ready_before = ready;
                     next_look = Machine::now() + bound / 2;
@@ -746,7 +746,7 @@ async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
     }
 }
 
-async fn look_at_everybody() {
+async fn look_at_all_processes() {
     let mut pace = Pace::default();
     let mut id = 0;
     let mut count = 0;
@@ -967,7 +967,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_is_worth() {
+    fn claims_keep_their_order_below_the_ceiling() {
         let standing = Standing::new(Priority::HIGHEST, Mode::Relaxed, Arc::new(budget(u64::MAX, 100, None)));
         let priority = |number| Priority::new(number).unwrap();
         assert_eq!(standing.worth(Priority::HIGHEST), MOST_CLAIM);

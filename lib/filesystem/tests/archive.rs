@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(property::cases(256))]
 
     #[test]
-    fn reader_gets_back_what_was_written(
+    fn reader_returns_the_written_entries(
         items in prop::collection::vec((prop::collection::vec(1..=255u8, 1..60), item()), 0..20),
         modified in any::<u32>(),
         rest in prop::collection::vec(any::<u8>(), 0..9),
@@ -172,7 +172,7 @@ fn errors_say_where_and_why() {
 }
 
 #[test]
-fn writer_refuses_what_the_reader_could_not_read() {
+fn writer_refuses_unreadable_entries() {
     let mut writer = Writer::new(0);
     for path in [&b""[..], b"a\0b", b"TRAILER!!!", &[b'a'; 4096]] {
         assert_eq!(writer.file(path, 0, b""), Err(WriteError::BadPath));

@@ -48,7 +48,7 @@ impl Owner for Account {
 }
 
 #[test]
-fn names_and_inodes_are_charged_to_whoever_makes_them() {
+fn names_and_inodes_are_charged_to_their_makers() {
     let (filesystem, root) = new();
     let accounts = [Arc::<Account>::default(), Arc::<Account>::default()];
     let [one, two] = accounts.each_ref().map(|account| account.clone() as Arc<dyn Owner>);
@@ -263,7 +263,7 @@ fn removed_but_open_file_stays_until_it_is_closed() {
 }
 
 #[test]
-fn opening_decides_what_may_be_done() {
+fn options_of_an_open_file_decide_the_permitted_operations() {
     let (filesystem, root) = new();
     let node = filesystem.make_file(&root, b"f", b"archived", 0o644, NOW).unwrap();
     let open = |options: OpenOptions| filesystem.open(&root, b"f", &options, NOW);

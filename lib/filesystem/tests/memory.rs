@@ -116,7 +116,7 @@ fn running_out_of_memory_is_an_error() {
 
 /// Pages of large files are freed later, and at once if there is no memory for the record of them.
 #[test]
-fn what_cannot_be_freed_later_is_freed_at_once() {
+fn pages_that_cannot_be_freed_later_are_freed_at_once() {
     const LENGTH: usize = 200 * 4096;
     let filesystem = Filesystem::new(1 << 30).unwrap();
     let options = OpenOptions { access: Access::ReadWrite, creation: Creation::IfMissing, ..OpenOptions::default() };

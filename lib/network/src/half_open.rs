@@ -543,7 +543,7 @@ mod tests {
 
     /// With as many requests as all lists and tables are made for, every byte taken is charged.
     #[test]
-    fn requests_take_what_they_are_charged() {
+    fn requests_take_as_much_as_they_are_charged() {
         const REQUESTS: usize = 1 << 12;
         // Bytes of the table beside its entries, whatever their number.
         const BESIDE: usize = 64;
@@ -592,7 +592,7 @@ mod tests {
     };
 
     #[test]
-    fn an_offer_is_what_the_request_says() {
+    fn an_offer_is_read_from_the_request() {
         let offer = |segment| Offer { segment, scale: Some(3), selective: true };
         for (said, segment) in [(None, 536), (Some(0), 536), (Some(1), 1), (Some(1460), 1460)] {
             assert_eq!(Offer::of(&TcpRepr { max_seg_size: said, ..REQUEST }), offer(segment));
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_what_this_end_takes_and_only_what_the_other_understands() {
+    fn an_answer_offers_only_options_of_both_ends() {
         let key = Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9));
         let course = Course { via: Via::Local, key, hardware: [[0; 6]; 2] };
         let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500);

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_finds_what_was_put_in() {
+    fn the_table_finds_inserted_entries() {
         let mut table = Table::new(Hash::new([7; 16]));
         let server = at("10.0.2.15:80");
         for port in 1..2000 {

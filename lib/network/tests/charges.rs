@@ -114,7 +114,7 @@ fn a_record_of_an_end_is_charged_until_it_is_forgotten() {
 }
 
 #[test]
-fn an_owner_who_may_have_no_record_ends_without() {
+fn an_owner_without_memory_for_a_record_closes_without_one() {
     let owner = Account::with_limit(TcpOptions::default().memory() + 512);
     let (mut net, listener) = net_for(&owner, 10);
     let (client, server) = net.pair(listener);
@@ -130,7 +130,7 @@ fn an_owner_who_may_have_no_record_ends_without() {
 }
 
 #[test]
-fn requests_that_nobody_acknowledges_are_charged_until_they_are_given_up() {
+fn unacknowledged_requests_are_charged_until_they_are_given_up() {
     let owner = Account::with_limit(usize::MAX);
     let (mut net, listener) = net_for(&owner, 3);
     for _ in 0..5 {
@@ -154,7 +154,7 @@ fn requests_that_nobody_acknowledges_are_charged_until_they_are_given_up() {
 }
 
 #[test]
-fn who_may_not_have_a_connection_gets_none_until_there_is_room() {
+fn a_connection_over_its_owners_limit_waits_for_room() {
     let one = TcpOptions::default().memory();
     let owner = Account::with_limit(one + one / 2);
     let (mut net, listener) = net_for(&owner, 10);

@@ -81,7 +81,7 @@ fn a_request_and_an_answer_cross_the_wire() {
 }
 
 #[test]
-fn nobody_listening_is_a_refusal() {
+fn connecting_without_a_listener_is_refused() {
     let mut net = Net::new(Faults::default(), 1);
     let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 81), &TcpOptions::default(), net.now).unwrap();
     let (bell, waker) = Bell::new();
@@ -141,7 +141,7 @@ fn each_direction_ends_by_itself() {
 }
 
 #[test]
-fn what_arrived_before_the_end_can_be_read_long_after() {
+fn bytes_that_arrived_before_the_end_can_be_read_long_after() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);
     let (client, server) = net.pair(listener);
@@ -270,7 +270,7 @@ fn requests_are_dropped_while_memory_is_short() {
 }
 
 #[test]
-fn a_closed_listener_resets_those_who_wait() {
+fn a_closed_listener_resets_waiting_connections() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
     let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now).unwrap();

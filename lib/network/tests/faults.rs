@@ -177,7 +177,7 @@ fn seal(frame: &mut [u8]) {
 }
 
 #[test]
-fn a_flood_of_requests_costs_what_the_backlog_allows_and_ends() {
+fn a_flood_of_requests_costs_as_much_as_the_backlog_allows_and_ends() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 64);
     let (client, server) = net.pair(listener);

@@ -69,7 +69,7 @@ fn nothing_is_left_to_be_polled() {
 }
 
 #[test]
-fn nobody_listening_is_a_refusal() {
+fn connecting_without_a_listener_is_refused() {
     let mut stack = host(Limits::default());
     let client = connect(&mut stack, 80);
     assert!(stack.readiness(client).unwrap().failed);
@@ -81,7 +81,7 @@ fn nobody_listening_is_a_refusal() {
 }
 
 #[test]
-fn who_finds_no_room_waits_for_it() {
+fn a_connection_without_room_waits_for_it() {
     let mut stack = host(Limits::default());
     let listener = listen(&mut stack, 80, 2);
     let clients: Vec<_> = (0..5).map(|_| connect(&mut stack, 80)).collect();
@@ -168,7 +168,7 @@ fn memory_that_was_short_for_a_moment_delays_a_connection_for_a_moment() {
 }
 
 #[test]
-fn whoever_waits_for_room_comes_in_although_memory_was_short_when_there_was_some() {
+fn a_connection_that_waits_for_room_comes_in_after_memory_was_short() {
     static REFUSALS: AtomicUsize = AtomicUsize::new(0);
     let mut stack = host(Limits::default());
     let admits = || REFUSALS.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err();
@@ -320,7 +320,7 @@ fn hundreds_wait_for_one_listener_and_come_to_rest() {
 }
 
 #[test]
-fn who_gives_up_waiting_leaves_nothing_behind() {
+fn a_client_that_gives_up_waiting_leaves_nothing_behind() {
     let mut stack = host(Limits::default());
     let listener = listen(&mut stack, 80, 1);
     let (bell, waker) = Bell::new();

@@ -165,7 +165,7 @@ fn a_full_buffer_wakes_its_writer() {
 }
 
 #[test]
-fn nobody_listening_is_a_refusal() {
+fn connecting_without_a_listener_is_refused() {
     for local_connections in BOTH {
         let mut host = Alone::new(local_connections);
         let client = host.connect(80);
@@ -227,7 +227,7 @@ fn an_abort_is_a_reset_and_so_is_unread_data() {
 }
 
 #[test]
-fn who_finds_no_room_gets_it_later() {
+fn a_connection_without_room_gets_it_later() {
     for local_connections in BOTH {
         let mut host = Alone::new(local_connections);
         let listener = host.listen(80, 2);

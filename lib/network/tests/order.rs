@@ -99,7 +99,7 @@ fn the_most_important_come_first_and_equals_as_they_came() {
 }
 
 #[test]
-fn what_comes_during_a_poll_goes_before_what_is_less_important() {
+fn a_frame_that_comes_during_a_poll_goes_before_less_important_ones() {
     let (mut net, _, pairs) = connected(Limits::default(), &[7, 7, 3]);
     burst(&mut net, &pairs[..2]);
     // The third frame comes while the first is handled.
@@ -128,7 +128,7 @@ fn what_comes_during_a_poll_goes_before_what_is_less_important() {
 }
 
 #[test]
-fn frames_wait_for_what_is_more_important_and_are_not_lost() {
+fn frames_wait_for_more_important_work_and_are_not_lost() {
     let (mut net, _, pairs) = connected(Limits::default(), &[9, 2]);
     burst(&mut net, &pairs);
     let (order, polled) = poll(&mut net, 7, up_to(4));
@@ -145,7 +145,7 @@ fn frames_wait_for_what_is_more_important_and_are_not_lost() {
 }
 
 #[test]
-fn who_has_lost_its_importance_goes_behind() {
+fn a_reader_that_lost_its_importance_goes_behind() {
     let (mut net, _, pairs) = connected(Limits::default(), &[1, 6]);
     burst(&mut net, &pairs);
     let (order, polled) = poll(&mut net, 1, |waiting| match (waiting.reader.owner, waiting.level) {
@@ -164,7 +164,7 @@ fn who_has_lost_its_importance_goes_behind() {
 }
 
 #[test]
-fn who_is_important_again_goes_first_again() {
+fn a_reader_that_is_important_again_goes_first_again() {
     let (mut net, _, pairs) = connected(Limits::default(), &[1, 1, 6]);
     burst(&mut net, &pairs[..2]);
     let put_behind = |waiting: &Waiting| if waiting.level < 63 { Turn::Behind(63) } else { Turn::Stop };
@@ -187,7 +187,7 @@ fn a_frame_may_be_put_off_to_the_next_poll() {
 }
 
 #[test]
-fn an_operation_sends_what_it_left_to_be_sent_and_nothing_of_others() {
+fn an_operation_sends_its_own_segments_and_none_of_others() {
     let (mut net, _, pairs) = connected(Limits::default(), &[1, 2]);
     let queue = |room: &mut [u8]| {
         room[0] = b'?';
@@ -225,7 +225,7 @@ fn to_put_frames_behind_takes_its_time() {
 }
 
 #[test]
-fn whoever_sends_is_told_and_can_be_put_off() {
+fn the_order_is_told_the_sender_and_can_postpone_it() {
     let (mut net, _, pairs) = connected(Limits::default(), &[1, 2]);
     for (_, server) in &pairs {
         let queue = |room: &mut [u8]| {
@@ -250,7 +250,7 @@ fn whoever_sends_is_told_and_can_be_put_off() {
 }
 
 #[test]
-fn a_writer_counts_for_who_it_is_if_nobody_more_important_reads() {
+fn a_writer_counts_by_its_level_unless_the_reader_is_more_important() {
     let (mut net, _, pairs) = connected(Limits::default(), &[5]);
     let server = pairs[0].1;
     let reader_after = |net: &mut Net, level| {
@@ -269,7 +269,7 @@ fn a_writer_counts_for_who_it_is_if_nobody_more_important_reads() {
 }
 
 #[test]
-fn a_flood_of_address_resolution_is_as_important_as_what_nobody_waits_for() {
+fn a_flood_of_address_resolution_is_as_important_as_unawaited_frames() {
     let (mut net, _, pairs) = connected(Limits::default(), &[3]);
     let who_has = |from: u8| {
         let mut frame = vec![0xff; 6];
@@ -300,7 +300,7 @@ fn a_flood_of_address_resolution_is_as_important_as_what_nobody_waits_for() {
 }
 
 #[test]
-fn what_has_waited_for_long_goes_first() {
+fn boosted_frames_go_first() {
     let (mut net, _, pairs) = connected(Limits::default(), &[50, 40, 0]);
     burst(&mut net, &pairs[..2]);
     assert_eq!(poll(&mut net, 10, up_to(0)).0, []);
@@ -333,7 +333,7 @@ fn without_room_the_least_important_are_dropped_and_come_again() {
 }
 
 #[test]
-fn nobody_is_dropped_who_could_be_handled() {
+fn no_frame_is_dropped_that_could_be_handled() {
     let limits = Limits { arrivals: 2, ..Limits::default() };
     let (mut net, _, pairs) = connected(limits, &[3; 12]);
     burst(&mut net, &pairs);
@@ -347,7 +347,7 @@ fn nobody_is_dropped_who_could_be_handled() {
 }
 
 #[test]
-fn frames_for_nobody_keep_nobody_waiting() {
+fn unwanted_frames_delay_no_reader() {
     let (mut net, _, pairs) = connected(Limits::default(), &[3]);
     burst(&mut net, &pairs);
     // Any number of another protocol.
@@ -377,7 +377,7 @@ fn readers(net: &mut Net) -> Vec<Reader> {
 }
 
 #[test]
-fn requests_and_connections_that_nobody_has_accepted_are_as_important_as_who_accepts_them() {
+fn requests_and_unaccepted_connections_are_as_important_as_their_acceptor() {
     let (mut net, listener, _) = connected(Limits::default(), &[]);
     let acceptor = Reader { owner: 77, level: 6 };
     net.server.set_acceptor(listener, acceptor);
@@ -401,7 +401,7 @@ fn requests_and_connections_that_nobody_has_accepted_are_as_important_as_who_acc
 }
 
 #[test]
-fn datagrams_are_as_important_as_their_readers_and_for_nobody_the_least() {
+fn datagrams_are_as_important_as_their_readers_and_unread_ones_the_least() {
     let (mut net, _, _) = connected(Limits::default(), &[]);
     let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let options = DatagramOptions::default();

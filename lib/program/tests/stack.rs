@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(property::cases(256))]
 
     #[test]
-    fn reader_gets_back_what_went_in(
+    fn reader_returns_the_given_strings(
         arguments in prop::collection::vec(text(), 0..12),
         environment in prop::collection::vec(text(), 0..12),
         auxiliary in prop::collection::vec((1..60u64, value()), 0..12),

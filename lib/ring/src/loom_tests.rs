@@ -107,7 +107,7 @@ fn a_batch_is_one_step() {
 
 /// Whenever the consumer has gone to sleep with an entry in the ring, the producer calls it.
 #[test]
-fn nobody_sleeps_beside_a_request() {
+fn no_consumer_sleeps_beside_a_request() {
     loom::model(|| {
         let memory = Arc::new(Memory::new(2));
         let called = Arc::new(AtomicBool::new(false));
@@ -203,7 +203,7 @@ fn takers_that_exclude_each_other_take_each_once() {
 
 /// Takers that take all available entries at a time, in a full ring that fills up again meanwhile.
 #[test]
-fn what_is_taken_together_is_taken_once() {
+fn entries_taken_together_are_taken_once() {
     loom::model(|| {
         let memory = Arc::new(Memory::new(2));
         let mut producer = Producer::new(2);

@@ -82,7 +82,7 @@ proptest! {
 
     /// For any order of steps: entries are taken as published, in order; full and empty are reported correctly.
     #[test]
-    fn it_is_a_queue(
+    fn a_ring_behaves_like_a_queue(
         steps in prop::collection::vec(step(), 1..400),
         bits in 0u32..4,
         start in property::edges(0..u64::MAX, &[u64::MAX - 8, 1 << 32]),

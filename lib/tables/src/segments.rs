@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_is_given_back_a_segment_at_a_time() {
+    fn unneeded_segments_are_given_back_one_at_a_time() {
         let mut segments = Segments::new();
         segments.reserve(10_300).unwrap();
         for number in 0..10_000u64 {

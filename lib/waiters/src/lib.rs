@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_waits_and_nobody_is_woken_for_another() {
+    fn any_number_waits_and_each_is_woken_for_itself() {
         let bells = bells(1000);
         let mut waiters = Waiters::default();
         for (_, waker) in &bells {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_gone() {
+    fn forgotten_wakers_are_dropped() {
         let bells = bells(100);
         let mut waiters = Waiters::default();
         for (bell, waker) in &bells {

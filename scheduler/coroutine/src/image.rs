@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_damaged() {
+    fn damaged_images_are_refused() {
         let is_damaged = |image: &[u8]| Symbols::parse(image).err() == Some(ImageError::Damaged);
         assert!(is_damaged(&[]));
         for at in 0..6 {

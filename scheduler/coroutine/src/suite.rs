@@ -20,12 +20,12 @@ pub const CASES: &[Case] = &[
     ("a handle gives the output", a_handle_gives_the_output),
     ("outputs are dropped once", outputs_are_dropped_once),
     ("futures of cancelled coroutines are dropped once", futures_of_cancelled_coroutines_are_dropped_once),
-    ("cancellation is seen by whoever waits", cancellation_is_seen_by_whoever_waits),
+    ("cancellation is seen by the waiter", cancellation_is_seen_by_the_waiter),
     ("priorities change in every state", priorities_change_in_every_state),
     ("a wake during the poll is not lost and counts once", a_wake_during_the_poll_is_not_lost_and_counts_once),
     ("a waker and its clone are the same", a_waker_and_its_clone_are_the_same),
     ("a stale cid is an error", a_stale_cid_is_an_error),
-    ("one that begins blocked waits for a wake", one_that_begins_blocked_waits_for_a_wake),
+    ("a coroutine spawned blocked waits for a wake", a_coroutine_spawned_blocked_waits_for_a_wake),
     ("kinds and counters", kinds_and_counters),
     ("very many coroutines", very_many_coroutines),
 ];
@@ -189,7 +189,7 @@ fn futures_of_cancelled_coroutines_are_dropped_once(executor: &'static Executor,
     assert_eq!(result(handle), Err::<(), _>(Cancelled));
 }
 
-fn cancellation_is_seen_by_whoever_waits(executor: &'static Executor, worker: &mut Worker) {
+fn cancellation_is_seen_by_the_waiter(executor: &'static Executor, worker: &mut Worker) {
     let victim = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
     let cid = victim.cid();
     let waiter = executor.spawn(victim, Priority::DEFAULT);
@@ -313,7 +313,7 @@ fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
     worker.run();
 }
 
-fn one_that_begins_blocked_waits_for_a_wake(executor: &'static Executor, worker: &mut Worker) {
+fn a_coroutine_spawned_blocked_waits_for_a_wake(executor: &'static Executor, worker: &mut Worker) {
     let own = poll_fn(|context| Poll::Ready(context.waker().clone()));
     let Ok(handle) = executor.try_spawn_blocked(own, Priority::DEFAULT, 3) else { panic!("there is memory") };
     let waker = executor.waker(handle.cid());

@@ -275,7 +275,7 @@ fn a_strict_worker_gives_way() {
 }
 
 #[test]
-fn what_is_ready_is_what_any_worker_has() {
+fn readiness_covers_all_workers() {
     let (executor, platform, _) = scripted(Scripted::<false>::default());
     for (worker, priority) in [(0, 5), (1, 5), (1, 7)] {
         platform.worker.store(worker, Ordering::Relaxed);
@@ -287,7 +287,7 @@ fn what_is_ready_is_what_any_worker_has() {
 }
 
 #[test]
-fn what_is_printed_names_the_thing() {
+fn debug_output_names_types_and_numbers() {
     let (executor, worker) = executor();
     let handle = executor.spawn(async {}, Priority::DEFAULT);
     let cid = handle.cid();

@@ -1083,7 +1083,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handler_of_interrupts_leaves_what_is_too_much_for_it() {
+    fn the_handler_of_interrupts_leaves_foreign_wakers_alone() {
         let (wakes, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let (mut operation, token) = in_flight(());

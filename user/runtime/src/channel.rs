@@ -509,7 +509,7 @@ mod tests {
         /// Against a plain queue: values keep their order, and no receiver waits while there is a value for it unless
         /// another one has been woken for that value.
         #[test]
-        fn nobody_waits_in_vain(capacity in 1..4usize, steps in steps()) {
+        fn no_waiter_is_forgotten(capacity in 1..4usize, steps in steps()) {
             let (sender, receiver) = bounded(capacity);
             let mut model = VecDeque::new();
             let mut next = 0;

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_is_passed_over_even_with_the_lock_in_its_hands() {
+    fn a_dropped_waiter_is_passed_over_even_after_the_lock_was_handed_to_it() {
         let mutex = Mutex::new(());
         let first = poll(pin!(mutex.lock())).unwrap();
         let mut third = pin!(mutex.lock());

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_after_being_let_try_lets_the_next_try() {
+    fn a_waiter_that_leaves_after_its_wake_up_passes_it_on() {
         let room = Room::new();
         let counts: [Arc<Wakes>; 3] = Default::default();
         let mut tickets = [None; 3];

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_finds_what_it_was_given() {
+    fn a_program_finds_its_arguments_and_regions() {
         let given = Given {
             notification: 9,
             arguments: vec![7, u64::MAX],

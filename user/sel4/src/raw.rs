@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_say_what_the_details_mean() {
+    fn failures_print_the_meaning_of_their_details() {
         let failure = |error, details| std::format!("{}", Failure::new(error, details));
         assert_eq!(failure(Error::RangeError, [1, 5]), "RangeError (1 to 5)");
         assert_eq!(failure(Error::FailedLookup, [1, 2]), "FailedLookup (MissingCapability)");

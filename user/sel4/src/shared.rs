@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_inside_is_refused() {
+    fn ranges_outside_of_the_memory_are_refused() {
         let memory = SharedMemory::private(2);
         assert!(!memory.read(9, &mut [0; 8]) && !memory.write(usize::MAX, &[0; 2]) && memory.read(16, &mut []));
         assert!(memory.part(8, 8).is_some() && memory.part(8, 16).is_none() && memory.part(4, 8).is_none());

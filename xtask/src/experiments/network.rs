@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_counted_and_checked() {
+    fn echoes_are_counted_and_checked() {
         assert!(ask(serve(u64::MAX), 1, Duration::from_millis(50)).unwrap() > 0);
         let error = ask(serve(3), 1, Duration::from_millis(200)).unwrap_err();
         assert!(error.to_string().contains("something else came back"), "{error}");

@@ -329,7 +329,7 @@ pub fn pages_and_notification_of_a_buffer_can_go(bench: &mut Bench<'_>) -> Outco
     Ok(())
 }
 
-pub fn a_request_can_take_away_what_it_came_from(bench: &mut Bench<'_>) -> Outcome {
+pub fn a_request_can_delete_its_own_origin(bench: &mut Bench<'_>) -> Outcome {
     let (mut buffer, notification) = buffer_or_return!(bench, 64);
     let (first, _) = buffer.frames();
     let page = bench.allocator.object(ObjectType::Page)?;
@@ -367,7 +367,7 @@ fn scribble(end: u64) {
     }
 }
 
-pub fn scribbling_into_a_buffer_harms_nobody(bench: &mut Bench<'_>) -> Outcome {
+pub fn scribbling_into_a_buffer_harms_no_other_thread(bench: &mut Bench<'_>) -> Outcome {
     let (buffer, notification) = buffer_or_return!(bench, 64);
     let canary = bench.endpoint()?.pointer();
     // The thread that owns the buffer has a CSpace with memory only: random requests can reach nothing else.

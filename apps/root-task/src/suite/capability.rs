@@ -251,7 +251,7 @@ pub fn rotating(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-pub fn revoking_deletes_what_was_derived(bench: &mut Bench<'_>) -> Outcome {
+pub fn revoking_deletes_derived_capabilities(bench: &mut Bench<'_>) -> Outcome {
     let original = Slot::own(bench.endpoint()?.pointer());
     let (badged, copy, plain) = (bench.slot()?, bench.slot()?, bench.slot()?);
     badged.mint_from(original, Rights::ALL, 1)?;

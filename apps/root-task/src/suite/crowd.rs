@@ -397,7 +397,7 @@ fn signal_for_ever(notification: u64) {
 
 /// Threads on all harts wait for a notification that others signal, and that several delete at once: each of them is
 /// informed of that, once.
-pub fn whoever_waits_for_what_several_harts_delete_is_told(bench: &mut Bench<'_>) -> Outcome {
+pub fn waiters_at_an_object_deleted_by_several_harts_are_told(bench: &mut Bench<'_>) -> Outcome {
     const WAITERS: u64 = 6;
     let crowd = Crowd::new(bench)?;
     let memory = bench.allocator.memory(12)?.untyped();
@@ -837,7 +837,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
 }
 
 /// Hostile threads on all harts that share a CSpace and an address space of their own make random calls.
-pub fn harts_that_attack_the_same_objects_harm_nobody_else(bench: &mut Bench<'_>) -> Outcome {
+pub fn harts_that_attack_the_same_objects_harm_no_other_thread(bench: &mut Bench<'_>) -> Outcome {
     const BITS: usize = 21;
     let canary = bench.endpoint()?;
     let mut arena = bench.allocator.memory(BITS)?;

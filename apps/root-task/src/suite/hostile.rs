@@ -227,7 +227,7 @@ fn live(bench: &mut Bench<'_>, mut own: Allocator, seed: u64) -> Result<u64, Wro
     Ok(calls)
 }
 
-pub fn random_calls_concern_nobody_else(bench: &mut Bench<'_>) -> Outcome {
+pub fn random_calls_concern_no_other_thread(bench: &mut Bench<'_>) -> Outcome {
     let canary = bench.endpoint()?;
     // The memory and the slots of one life are used again in the next.
     let mut arena = bench.allocator.memory(21)?;

@@ -236,7 +236,7 @@ pub fn callers_of_the_dead(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-pub fn replies_to_nobody_do_nothing(_: &mut Bench<'_>) -> Outcome {
+pub fn replies_without_a_caller_do_nothing(_: &mut Bench<'_>) -> Outcome {
     reply(&Message::new(0, &[1, 2, 3]));
     Ok(())
 }

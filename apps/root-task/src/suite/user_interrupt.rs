@@ -181,7 +181,7 @@ fn block(endpoint: u64) {
     compute(0);
 }
 
-pub fn what_comes_while_a_receiver_cannot_run_comes_later(bench: &mut Bench<'_>) -> Outcome {
+pub fn interrupts_of_a_receiver_that_cannot_run_come_later(bench: &mut Bench<'_>) -> Outcome {
     let endpoint = bench.endpoint()?;
     let receiver = receiver_or_return!(bench, block, endpoint.pointer());
     let (first, second) = (receiver.sender(bench, 2)?, receiver.sender(bench, 4)?);
@@ -410,7 +410,7 @@ fn time_units_in_a_second(bench: &Bench<'_>) -> Result<u64, Wrong> {
     property.value_as::<u32>().map(u64::from).map_err(|_| damaged())
 }
 
-pub fn whoever_signals_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'_>) -> Outcome {
+pub fn a_sender_cannot_keep_a_receiver_in_its_handler(bench: &mut Bench<'_>) -> Outcome {
     /// The kernel's limit.
     const DELIVERIES: u64 = 256;
     let receiver = receiver_or_return!(bench, compute, 0);

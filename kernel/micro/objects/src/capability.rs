@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_packed_is_no_capability_or_some_capability() {
+    fn any_two_words_unpack_to_none_or_a_valid_capability() {
         for tag in 0..32 {
             assert!(matches!(
                 Packed([tag, 0]).unpack(),

@@ -326,7 +326,7 @@ mod tests {
 
         /// Compares with the standard library's table, also with a number for which nearly all keys want one place.
         #[test]
-        fn it_is_a_table(steps in steps(), random in prop_oneof![Just(0), Just(1 << 63), any::<u64>()]) {
+        fn in_flight_calls_behave_like_a_map(steps in steps(), random in prop_oneof![Just(0), Just(1 << 63), any::<u64>()]) {
             let mut table = InFlight::new(random);
             let mut model = HashMap::new();
             for step in steps {
@@ -385,7 +385,7 @@ mod tests {
 
     /// Growing moves no more than a step may, however many entries there are; all are found, in either table.
     #[test]
-    fn it_grows_and_keeps_a_quarter_free() {
+    fn the_table_grows_and_keeps_a_quarter_free() {
         let mut table = InFlight::new(0x9e37_79b9_7f4a_7c15);
         for round in 0..2 {
             for key in 1..=60_000u64 {

@@ -456,7 +456,7 @@ mod tests {
 
     /// Several calls wait for one pipe: each byte goes to one of them, and the end to all that are left.
     #[test]
-    fn input_is_shared_by_those_who_wait_for_it() {
+    fn input_is_shared_by_its_waiters() {
         run(|program| {
             let (reader, writer) = program.pipe(0);
             for token in 0..6 {

@@ -808,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handler_is_shown_who_has_sent_and_the_program_goes_on_as_before() {
+    fn the_handler_is_given_the_senders_and_the_program_resumes_unchanged() {
         run(|program| {
             program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
             let (three, five) = (receiver(program, 3), receiver(program, 5));

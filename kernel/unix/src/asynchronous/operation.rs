@@ -107,7 +107,7 @@ impl Operation {
     }
 
     /// Records the user of a socket, although the call does not wait.
-    fn note_who_asks(&self, process: &Process) {
+    fn note_caller(&self, process: &Process) {
         match self {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
                 if let Ok(socket) = file.socket() {
@@ -128,7 +128,7 @@ impl Operation {
     pub(crate) fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
             Poll::Pending if self.must_not_wait() => {
-                self.note_who_asks(process);
+                self.note_caller(process);
                 Poll::Ready(self.give_up(Errno::EAGAIN))
             }
             other => other,

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_posted_before_what_is_less_important_and_not_before_equals() {
+    fn completions_are_posted_before_less_important_calls_and_not_before_equals() {
         let (first, equal, less) = (call(0, 2), call(1, 2), call(2, 3));
         let mut order = order(&[&less, &first, &equal]);
         assert_eq!(take(&mut order, None), Some(0));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_starving_call_comes_after_what_is_done_has_been_posted_and_before_what_is_more_important() {
+    fn a_starving_call_comes_after_the_completions_and_before_more_important_calls() {
         let (important, starving) = (call(0, 1), call(1, 6));
         let mut order = order(&[&starving, &important]);
         assert_eq!(order.boost(&starving), Tell::WakeAt(Rank::First));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_call_of_a_turn_waits_for_what_is_more_important_too() {
+    fn the_first_call_of_a_turn_waits_for_more_important_work_too() {
         let waiting = call(0, 4);
         let mut order = order(&[&waiting]);
         let outranked = |than: Rank| Rank::Call(priority(3)).is_more_important_than(than);

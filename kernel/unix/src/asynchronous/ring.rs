@@ -852,7 +852,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_whose_indexes_cannot_be_is_given_up() {
+    fn a_ring_with_impossible_indexes_is_given_up() {
         run(|program| {
             let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
             ring.push(program, GET_PROCESS, 1, &[]);

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn mmap_refuses_what_it_cannot_do() {
+    fn mmap_refuses_unsupported_mappings() {
         run(|program| {
             let refused = [
                 ([0, 0, READ_WRITE, ANONYMOUS, usize::MAX, 0], Errno::EINVAL),
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn the_break_moves_both_ways_and_what_comes_back_is_zero() {
+    fn the_break_moves_both_ways_and_regained_memory_is_zero() {
         run(|program| {
             let brk = |program: &mut Program, end: usize| program.call(SystemCall::Break, [end]).unwrap();
             let begin = brk(program, 0);
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_address_space_is_one_of_what_is_mapped() {
+    fn a_limit_of_the_address_space_counts_mapped_bytes() {
         run(|program| {
             let mapped: u64 = {
                 let process = program.process();

@@ -64,7 +64,7 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
     Ok(kept_steps(call.number, async move {
         match target {
             0 => process::signal_group(&caller, caller.group(), signal).await,
-            -1 => process::signal_everybody(&caller, signal).await,
+            -1 => process::signal_all_processes(&caller, signal).await,
             id => process::signal_group(&caller, id.unsigned_abs(), signal).await,
         }
         .map(|()| 0)
@@ -122,7 +122,7 @@ mod tests {
     use crate::testing::{Program, run};
 
     #[test]
-    fn signals_to_be_end_those_who_are_meant() {
+    fn signals_end_the_processes_that_the_number_names() {
         run(|program| {
             let waits = |program: &mut Program| program.sleep_ns(1_000_000_000_000);
             let children: Vec<_> = (0..4).map(|_| program.spawn(waits).unwrap()).collect();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_joined_only_where_they_exist_and_by_those_who_may() {
+    fn groups_are_joined_only_if_they_exist_and_by_permitted_processes() {
         run(|program| {
             let own = program.id as usize;
             let group = |program: &mut Program, of: usize| program.call(SystemCall::GetProcessGroup, [of]);
@@ -265,7 +265,7 @@ mod tests {
 
     /// Two workers that wait for one child: one gets it, and the other learns that there is none left.
     #[test]
-    fn a_child_is_given_to_one_of_those_who_wait() {
+    fn a_child_is_given_to_one_of_its_waiters() {
         run(|program| {
             let child = program.spawn(|program| program.sleep_ns(5_000_000)).unwrap();
             let place = program.place(16);

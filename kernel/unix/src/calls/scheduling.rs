@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_are_cut_off_and_the_system_is_not_everybody_s() {
+    fn descriptions_are_cut_off_and_that_of_the_system_needs_a_permission() {
         run(|program| {
             let place = program.store(&[0xaa; 24]);
             assert_eq!(program.call(SystemCall::GetScheduling, [0, place, 12]), Ok(80));

@@ -57,7 +57,7 @@ mod tests {
 
     /// A line of a process cannot look like one of the kernel's, and is cut off.
     #[test]
-    fn lines_are_escaped_cut_off_and_written_by_those_who_may() {
+    fn lines_are_escaped_and_cut_off_and_need_a_permission() {
         run(|program| {
             let text = program.store(b"two\nlines\x1b");
             let may = authority::permit(&program.process(), Act::Log).is_ok();

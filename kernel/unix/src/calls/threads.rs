@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_choose_among_those_who_wait() {
+    fn bits_choose_among_the_waiters() {
         run(|program| {
             let word = program.place(8);
             let woken = sleepers(program, word, &[1, 2, 3, 4]);

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn dup3_closes_what_had_the_number() {
+    fn dup3_closes_the_file_that_had_the_number() {
         run(|program| {
             let (reader, writer) = program.pipe(0);
             let (other_reader, other_writer) = program.pipe(0);

@@ -1092,7 +1092,7 @@ mod tests {
         #![proptest_config(property::cases(48))]
 
         #[test]
-        fn level_triggered_watches_say_what_is_so(steps in prop::collection::vec(step(), 0..50)) {
+        fn level_triggered_watches_report_the_present_state(steps in prop::collection::vec(step(), 0..50)) {
             run(move |program| compare(program, &steps));
         }
     }
@@ -1157,7 +1157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_an_event_by_a_new_watch_and_by_the_time_limit() {
+    fn a_waiter_is_woken_by_an_event_by_a_new_watch_and_by_the_time_limit() {
         run(|program| {
             let watching = epoll(program);
             let (reader, writer) = program.pipe(0);
@@ -1201,7 +1201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_waiting_and_other_epolls_are_refused() {
+    fn regular_files_and_other_epolls_are_refused() {
         run(|program| {
             let (watching, other) = (epoll(program), epoll(program));
             let (reader, _) = program.pipe(0);

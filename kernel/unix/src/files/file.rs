@@ -1069,7 +1069,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_listed_completely_whatever_the_buffer_holds() {
+    fn a_directory_is_listed_completely_through_buffers_of_any_length() {
         run(|program| {
             let path = program.store(b"/tmp/list\0");
             program.call(SystemCall::MakeDirectory, [0, path, 0o755]).unwrap();

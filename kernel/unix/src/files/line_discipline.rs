@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_forget_what_was_typed() {
+    fn signals_discard_typed_input() {
         let mut terminal = LineDiscipline::new();
         let (shown, signals) = typed(&mut terminal, b"old\nrm\x03x\x1c\x1ay\n");
         assert_eq!((signals, &shown[..]), (vec![signal::INT, signal::QUIT], &b"old\r\nrm^Cx^\\^Zy\r\n"[..]));
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_survives_a_change_of_mode() {
+    fn typed_input_survives_a_change_of_mode() {
         let mut terminal = LineDiscipline::new();
         typed(&mut terminal, b"a\nb\x04c");
         terminal.set(raw());
@@ -637,7 +637,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_lost_or_made_up_whatever_happens(
+        fn no_input_is_lost_or_made_up_in_any_order_of_events(
             steps in prop::collection::vec((any::<u8>(), 0u8..8, any::<u32>()), 0..400)
         ) {
             let mut terminal = LineDiscipline::new();

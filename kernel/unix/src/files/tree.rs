@@ -118,7 +118,7 @@ mod tests {
     use crate::testing::run;
 
     #[test]
-    fn the_tree_has_what_the_archive_brought_and_what_every_program_needs() {
+    fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
             let base = root().root();
             let look = |path: &str| root().look_up(&base, path.as_bytes(), LastLink::Follow);

@@ -931,7 +931,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_more_than_half_and_everybody_gets_something() {
+    fn no_owner_takes_more_than_half_of_the_rest_and_each_gets_a_share() {
         const ALL: usize = 1000;
         let account = Account::of_the_first();
         let owner = || Shares::new(account.clone());
@@ -963,7 +963,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stack_holds_is_charged_and_counted() {
+    fn memory_held_by_the_stack_is_charged_and_counted() {
         let account = Account::of_the_first();
         account.set_limit(Resource::Memory, crate::process::accounts::Limit::both(100));
         let owner = Shares::new(account.clone());

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_count_gets_as_many_as_fit() {
+    fn a_permitted_caller_gets_as_many_counters_as_fit() {
         run(|program| {
             let place = program.store(&[0xaa; 32]);
             match program.call(SystemCall::Counters, [place, 20]) {

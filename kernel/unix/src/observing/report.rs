@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_counted_and_told_later() {
+    fn lines_without_room_are_counted_and_reported_later() {
         let dropped = Dropped::default();
         for number in 0..3 {
             print(7, &dropped, format_args!("line {number}"), |_| false);

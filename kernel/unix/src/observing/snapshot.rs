@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn harts_tell_what_they_visit() {
+    fn snapshots_name_the_process_each_hart_visits() {
         run(|program| {
             assert_eq!(take(&first(), subject::HARTS, 0, buffer(HART_WORDS * 8 * 4)), Ok(1));
             let [hart, _, running, visited, ..]: [u64; HART_WORDS] = words(0);

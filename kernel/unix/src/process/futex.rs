@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_moved_are_found_at_the_other_word() {
+    fn requeued_waiters_are_found_at_the_other_word() {
         let mut table = Table::default();
         let (first, bell) = enter(&mut table, 8, u32::MAX);
         let (second, _) = enter(&mut table, 8, u32::MAX);
@@ -420,7 +420,7 @@ mod tests {
 
     /// Moving to the same word, or in a circle, ends.
     #[test]
-    fn a_round_meets_nobody_twice() {
+    fn a_round_meets_each_waiter_once() {
         let mut table = Table::default();
         for _ in 0..100 {
             enter(&mut table, 8, u32::MAX);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_and_who_is_no_process_is_refused() {
+    fn unknown_limits_and_processes_are_refused() {
         run(|program| {
             assert_eq!(get(program, 0, number::COUNT), Err(Errno::EINVAL));
             assert_eq!(get(program, 0, 0x2000), Err(Errno::EINVAL));

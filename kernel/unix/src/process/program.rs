@@ -550,7 +550,7 @@ mod tests {
     /// Contents of a program's first stack: the number of arguments, their addresses, those of the environment, and the
     /// auxiliary vector.
     #[test]
-    fn a_program_finds_what_it_was_given_on_its_stack() {
+    fn a_program_finds_its_arguments_on_its_stack() {
         run(|program| {
             let path = program.store(crate::testing::PATH);
             let arguments = list(program, &[b"name\0", b"\0", b"two words\0"]);
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused_and_leaves_nothing() {
+    fn files_that_are_no_program_are_refused_and_leave_nothing() {
         run(|program| {
             let arguments = list(program, &[b"x\0"]);
             let paths: [(&[u8], Errno); 5] = [

@@ -257,7 +257,7 @@ mod tests {
 
     /// A program publishes by storing; the kernel uses its words and nothing else.
     #[test]
-    fn what_workers_publish_adds_up_and_others_words_do_not_count() {
+    fn published_words_of_workers_add_up_and_other_words_do_not_count() {
         run(|program| {
             let page = program.process().shared.address(PROCESS_PAGE_OFFSET);
             let publish = |program: &crate::testing::Program, worker: usize, ready: u64, running: u64| {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_what_the_kernel_tells_and_cannot_change_the_common_page() {
+    fn programs_read_the_global_page_and_cannot_change_it() {
         run(|program| {
             let process = program.process();
             let page = process.shared.address(PROCESS_PAGE_OFFSET);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_end_counts_and_takes_everybody_along() {
+    fn the_first_end_counts_and_ends_all_workers() {
         let ending = run_to_its_end(|program| {
             for status in [7, 8] {
                 program

@@ -212,7 +212,7 @@ mod tests {
 
     /// `pthread_join`: waits on the word that becomes 0.
     #[test]
-    fn the_end_of_a_thread_wakes_who_waits_for_its_word() {
+    fn the_end_of_a_thread_wakes_the_waiters_at_its_word() {
         run(|program| {
             let word = program.place(8);
             let thread = start(program, EXISTING, (0, word), |program| program.sleep_ns(1_000_000)).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_thread_is_refused() {
+    fn invalid_thread_numbers_are_refused() {
         run(|program| {
             let clone =
                 |program: &mut Program, flags: u64| program.call(SystemCall::Clone, [flags as usize, 0, 0, 0, 0]);

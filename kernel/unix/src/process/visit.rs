@@ -159,7 +159,7 @@ impl<'a> Visit<'a> {
             || executor::is_ready_above_anywhere(priority)
                 && executor::is_ready_above_anywhere(worker.priority_in_queue());
         if executor::is_anything_ready() {
-            executor::share_what_is_ready_here(is_outranked);
+            executor::share_ready_coroutines_of_this_hart(is_outranked);
         }
         if pending.ipi && !is_outranked {
             // The sender may have seen an older claim of this process.
@@ -267,7 +267,7 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
     process.charge_tables();
     if !worker.is_thread() {
         process.remind(worker);
-        process.share_what_is_ready(worker);
+        process.share_ready_coroutines(worker);
     }
     if worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
         // Its handler may put its coroutine aside for something more important in the process.
@@ -278,7 +278,7 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
 /// Does the visit's part of a pause that a call has caused.
 fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
     match pause {
-        Pause::Wait(_) if !worker.is_thread() => worker.process.share_what_is_ready(worker),
+        Pause::Wait(_) if !worker.is_thread() => worker.process.share_ready_coroutines(worker),
         Pause::Wait(_) | Pause::Park { .. } | Pause::Execute(_) => {}
         Pause::GiveWay => {
             context.set_result(0);
@@ -356,7 +356,7 @@ mod tests {
     use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
 
     #[test]
-    fn what_a_program_must_not_do_ends_it_with_its_signal() {
+    fn faults_end_a_program_with_their_signal() {
         for (trap, number) in [
             (Trap::IllegalInstruction { bits: 0 }, signal::ILL),
             (Trap::Breakpoint, signal::TRAP),

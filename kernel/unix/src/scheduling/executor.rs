@@ -409,7 +409,7 @@ pub(crate) fn may_visit(priority: Priority) -> bool {
 
 /// Finds a hart for coroutines that are ready here after an interrupt of this hart's visit: an idle one; or, if there
 /// is none and this hart goes on with its visit (it is not outranked), one whose visit is less important than they are.
-pub(crate) fn share_what_is_ready_here(is_outranked: bool) {
+pub(crate) fn share_ready_coroutines_of_this_hart(is_outranked: bool) {
     if crate::machine::harts() == 1 {
         return;
     }
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn others_see_what_a_hart_visits() {
+    fn a_visit_is_visible_to_other_harts() {
         let visits = Visits([const { AtomicU64::new(0) }; MAXIMUM_WORKERS]);
         for hart in 0..MAXIMUM_WORKERS {
             assert_eq!((visits.is_any(hart), visits.process(hart), visits.priority(hart)), (false, 0, None));

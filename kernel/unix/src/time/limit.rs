@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wakes_once_however_often_it_is_armed_and_not_when_it_is_cleared() {
+    fn a_limit_wakes_once_however_often_it_is_armed_and_not_after_it_is_cleared() {
         run(|program| {
             let bell = Arc::new(Bell::default());
             let waker = Waker::from(bell.clone());
