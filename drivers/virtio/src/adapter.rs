@@ -1,38 +1,38 @@
-//! The network device in the form that the stack requires. Only this module uses the stack's traits.
+//! The network device as a link, to a stack of any kind.
 
 use drivers::Registers;
-use network::phy::{Device, DeviceCapabilities, Medium, TxToken};
-use network::time::Instant;
-use network::{BEGINNING, ChecksumOffload, Link, NoLink, ReceivedFrame};
+use ethernet::{BEGINNING, ChecksumOffload, Link, ReceivedFrame};
 
 use crate::Memory;
-use crate::network_device::{LARGEST_FRAME, Network, Offload, Sender};
+use crate::network_device::{Network, Offload, Sender};
 
 /// The permission to send a frame.
 pub struct Departing<'a, M: Memory>(Sender<'a, M>);
 
-impl<M: Memory> TxToken for Departing<'_, M> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        self.0.send(length, f)
+impl<M: Memory> ethernet::Departing for Departing<'_, M> {
+    fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.0.send(length, write)
     }
 }
 
-impl<R: Registers, M: Memory> Device for Network<R, M> {
-    type RxToken<'a>
-        = <NoLink as Device>::RxToken<'a>
-    where
-        Self: 'a;
-    type TxToken<'a>
+impl<R: Registers, M: Memory> Link for Network<R, M> {
+    type Departing<'a>
         = Departing<'a, M>
     where
         Self: 'a;
 
-    /// Returns `None`: frames arrive by [`Link::receive_into`] alone, which copies them to the stack's buffer.
-    fn receive(&mut self, _: Instant) -> Option<(Self::RxToken<'_>, Departing<'_, M>)> {
-        None
+    fn hardware_address(&self) -> [u8; 6] {
+        self.address()
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Departing<'_, M>> {
+    fn checksum_offload(&self) -> ChecksumOffload {
+        match self.offload() {
+            Offload::Device => ChecksumOffload::Transmit,
+            Offload::Stack => ChecksumOffload::None,
+        }
+    }
+
+    fn depart(&mut self) -> Option<Departing<'_, M>> {
         if !self.can_send() {
             // The device may not have been told yet of frames to send.
             self.notify();
@@ -41,28 +41,11 @@ impl<R: Registers, M: Memory> Device for Network<R, M> {
         Some(Departing(self.sender()))
     }
 
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = LARGEST_FRAME;
-        capabilities.checksum = match self.offload() {
-            Offload::Device => ChecksumOffload::Transmit.remaining(),
-            Offload::Stack => ChecksumOffload::None.remaining(),
-        };
-        capabilities
-    }
-}
-
-impl<R: Registers, M: Memory> Link for Network<R, M> {
-    fn hardware_address(&self) -> [u8; 6] {
-        self.address()
-    }
-
     fn flush(&mut self) {
         self.notify();
     }
 
-    fn receive_into(&mut self, room: &mut [u8], _: Instant) -> Option<ReceivedFrame> {
+    fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         self.next_frame_into(room, BEGINNING)
     }
 

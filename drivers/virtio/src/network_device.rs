@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use drivers::Registers;
-use network::ReceivedFrame;
+use ethernet::{LARGEST_FRAME, ReceivedFrame};
 
 use crate::checksum;
 use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
@@ -15,8 +15,6 @@ const TRANSMIT: u32 = 1;
 
 /// Bytes of memory for each frame with its header; two in a page.
 const BUFFER: usize = 2048;
-/// The largest Ethernet frame without its check sequence.
-pub(crate) const LARGEST_FRAME: usize = 1514;
 /// Number of frames that may arrive between two looks, and number that may be on their way out. Four more pages for
 /// each eight of these.
 const RECEIVE_BUFFERS: u16 = 256;
@@ -57,7 +55,7 @@ pub struct NetworkCounters {
     pub notifications: u64,
 }
 
-/// A network device. Frames go out by the trait [`network::phy::Device`], and come in by [`network::Link`].
+/// A network device. Frames go out and come in by the trait [`ethernet::Link`].
 ///
 /// All buffers exist from the beginning. A received frame is copied out and its buffer offered again at once; a frame
 /// to be sent is copied into a free buffer, and buffers that the device has sent are reclaimed when the next one is

@@ -5,15 +5,12 @@ use std::vec;
 use std::vec::Vec;
 
 use drivers::Registers as _;
-use network::phy::{Device as _, TxToken};
-use network::time::Instant;
-use network::{Address, BEGINNING, Configuration, Link, Received, Sharing, Stack, TcpOptions};
+use ethernet::{BEGINNING, Departing as _, Link};
+use network::{Address, Configuration, Received, Sharing, Stack, TcpOptions};
 use proptest::prelude::*;
 
 use crate::fake::{ADDRESS, CHECKSUM, Device, EVENT_INDEX, MODERN, Model, Piece, STATUS};
 use crate::{Entropy, Error, Kind, LinkStatus, Mmio, Network};
-
-const NOW: Instant = Instant::ZERO;
 
 fn start(device: &Device) -> Network<Device, Piece> {
     Network::new(Mmio::probe(device.clone()).unwrap(), device.allocator()).unwrap()
@@ -25,7 +22,7 @@ fn models() -> impl Iterator<Item = (u32, u64)> {
 
 fn receive(network: &mut Network<Device, Piece>) -> Option<Vec<u8>> {
     let mut frame = vec![0; 2048];
-    let received = network.receive_into(&mut frame, NOW)?;
+    let received = network.receive_into(&mut frame)?;
     frame.truncate(received.length);
     if let Some(kept) = received.kept {
         network.take_kept(kept, &mut frame);
@@ -34,9 +31,9 @@ fn receive(network: &mut Network<Device, Piece>) -> Option<Vec<u8>> {
 }
 
 fn send(network: &mut Network<Device, Piece>, frame: &[u8]) -> bool {
-    match network.transmit(NOW) {
-        Some(token) => {
-            token.consume(frame.len(), |room| room.copy_from_slice(frame));
+    match network.depart() {
+        Some(departing) => {
+            departing.send(frame.len(), |room| room.copy_from_slice(frame));
             true
         }
         None => false,
@@ -112,7 +109,7 @@ fn long_frames_stay_in_their_buffers_until_they_are_taken() {
             let mut kept = vec![];
             for number in 0..48 {
                 assert!(device.deliver(&frame(number + round)));
-                let received = network.receive_into(&mut room, NOW).unwrap();
+                let received = network.receive_into(&mut room).unwrap();
                 assert_eq!(received.length, frame(number + round).len());
                 assert_eq!(room[..BEGINNING], frame(number + round)[..BEGINNING]);
                 kept.push((number + round, received.kept.expect("a long frame stays")));
@@ -127,15 +124,15 @@ fn long_frames_stay_in_their_buffers_until_they_are_taken() {
                     assert_eq!(room[..expected.len()], expected);
                 }
             }
-            assert_eq!(network.receive_into(&mut room, NOW), None);
+            assert_eq!(network.receive_into(&mut room), None);
             network.flush();
         }
         // A short one is there at once, and so is a long one when half of the buffers are kept.
         assert!(device.deliver(&[7; BEGINNING]));
-        assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.kept), Some(None));
+        assert_eq!(network.receive_into(&mut room).map(|frame| frame.kept), Some(None));
         let mut kept = 0;
         while device.deliver(&[9; 1000]) {
-            let received = network.receive_into(&mut room, NOW).unwrap();
+            let received = network.receive_into(&mut room).unwrap();
             if received.kept.is_none() {
                 assert_eq!(room[..1000], [9; 1000]);
                 break;
@@ -147,13 +144,13 @@ fn long_frames_stay_in_their_buffers_until_they_are_taken() {
         // Others still come and go.
         for _ in 0..1000 {
             assert!(device.deliver(&[3; 1000]));
-            assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.kept), Some(None));
+            assert_eq!(network.receive_into(&mut room).map(|frame| frame.kept), Some(None));
             network.flush();
         }
         // Frames that do not fit are dropped.
         assert!(device.deliver(&[1; 1600]));
         assert!(device.deliver(&[2; 60]));
-        assert_eq!(network.receive_into(&mut room, NOW).map(|frame| frame.length), Some(60));
+        assert_eq!(network.receive_into(&mut room).map(|frame| frame.length), Some(60));
         assert_eq!(room[..60], [2; 60]);
     }
 }
@@ -194,7 +191,7 @@ fn a_full_device_takes_no_more_and_recovers() {
         if sent == 256 {
             // The device was notified only now, by the driver that found no buffer.
             assert_eq!(device.0.borrow().sent.len(), 0);
-            assert!(network.transmit(NOW).is_none());
+            assert!(network.depart().is_none());
             break;
         }
     }
@@ -415,7 +412,7 @@ proptest! {
             send(&mut network, &[9; 64]);
             if network.failure().is_none() {
                 // The fake device would rightly complain about the state of its ring.
-                network.transmit(NOW);
+                network.depart();
             }
         }
         if network.failure().is_some() {

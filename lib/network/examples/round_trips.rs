@@ -17,9 +17,9 @@ mod wire;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::task::Waker;
 
+use ethernet::{Link, NoLink};
 use network::{
-    Coalescing, Configuration, ConnectionId, Interest, Limits, Link, LocalConnections, NoLink, Received, Sharing,
-    Stack, TcpOptions,
+    Coalescing, Configuration, ConnectionId, Interest, Limits, LocalConnections, Received, Sharing, Stack, TcpOptions,
 };
 use wire::{Faults, Net};
 

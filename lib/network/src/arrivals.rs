@@ -12,11 +12,11 @@
 
 use alloc::vec::Vec;
 
+use ethernet::ReceivedFrame;
 use smoltcp::time::{Duration, Instant};
 
 use crate::Error;
 use crate::frame::Packet;
-use crate::link::Received;
 use crate::tcp::zeroed;
 
 /// Number of levels of importance.
@@ -183,7 +183,7 @@ impl Arrivals {
     }
 
     /// Enters the frame that was written to [`room`](Self::room) behind its equals.
-    pub(crate) fn enter(&mut self, frame: Received, arrived: u64, reader: Reader, packet: Packet) {
+    pub(crate) fn enter(&mut self, frame: ReceivedFrame, arrived: u64, reader: Reader, packet: Packet) {
         let place = self.free.first;
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return };
         self.free.first = entry.next;
@@ -424,12 +424,12 @@ mod tests {
                 let room = arrivals.room().unwrap();
                 assert_eq!(room.len(), size);
                 room.fill(number);
-                let frame = Received { length: size + usize::from(number) - 1, kept: None };
+                let frame = ReceivedFrame { length: size + usize::from(number) - 1, kept: None };
                 arrivals.enter(frame, 0, Reader::NOBODY, Packet::Drop);
             }
             assert!(arrivals.room().is_none());
             // A frame that finds no room is not entered.
-            arrivals.enter(Received { length: 1, kept: None }, 0, Reader::STACK, Packet::Drop);
+            arrivals.enter(ReceivedFrame { length: 1, kept: None }, 0, Reader::STACK, Packet::Drop);
             for number in 1..=places as u8 {
                 let taken = arrivals.take().unwrap();
                 assert_eq!(taken.frame, vec![number; size]);
@@ -458,7 +458,7 @@ mod tests {
             let mut arrivals = Arrivals::new(places, 1).unwrap();
             for arrived in 0..places as u64 {
                 assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), 0);
-                arrivals.enter(Received { length: 1, kept: None }, arrived, Reader::NOBODY, Packet::Drop);
+                arrivals.enter(ReceivedFrame { length: 1, kept: None }, arrived, Reader::NOBODY, Packet::Drop);
             }
             assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), expected);
             assert_eq!(arrivals.oldest(), (places > 1).then_some(expected as u64));
@@ -482,7 +482,7 @@ mod tests {
                         if let Some(room) = room {
                             room[0] = byte;
                             let reader = Reader { owner: now as u32 % OWNERS, level };
-                            let frame = Received { length: 1, kept: Some(byte.into()) };
+                            let frame = ReceivedFrame { length: 1, kept: Some(byte.into()) };
                             arrivals.enter(frame, arrived, reader, Packet::Arp);
                             model.push(Frame { level: usize::from(level).min(63), reader, arrived, byte });
                         }

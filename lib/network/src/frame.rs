@@ -198,7 +198,7 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::BEGINNING;
+    use ethernet::BEGINNING;
     use proptest::prelude::*;
 
     fn tcp(flags: u8) -> [u8; 40] {

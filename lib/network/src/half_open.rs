@@ -17,6 +17,7 @@
 //! there the ordinary way: it listens, is given the request again, answers it into a [`Sink`] with the sequence number
 //! of the real answer ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
 
+use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::Error;
 use crate::charge::{Charge, Held};
 use crate::frame::Segment;
 use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, endpoint, poll_one};
-use crate::link::{Link, Sink};
+use crate::link::{Sink, Token};
 use crate::reply::{Course, packet_length, parse, write_packet};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, interface_that_draws, opened_cookie};
@@ -482,12 +483,12 @@ impl Host {
             let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu);
             match course.via {
                 Via::Ethernet => {
-                    let Some(token) = link.transmit(now) else {
+                    let Some(departing) = link.depart() else {
                         self.half_open.timers.no_later_than(index, now + RETRY);
                         continue;
                     };
                     self.half_open.timers.no_later_than(index, next);
-                    course.send(&segment, token, &self.checksums);
+                    course.send(&segment, Token(departing), &self.checksums);
                 }
                 // Nothing is lost within the host, but there may have been no room for the connection.
                 Via::Local => {

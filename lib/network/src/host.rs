@@ -11,6 +11,7 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
+use ethernet::Link;
 use smoltcp::iface::{Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
@@ -23,7 +24,7 @@ use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
 use crate::half_open::HalfOpen;
-use crate::link::{Arrived, Frame, Link, Loopback, Outgoing};
+use crate::link::{Arrived, Frame, Loopback, Outgoing};
 use crate::reply::Course;
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;

@@ -16,8 +16,9 @@
 //! `poll` returned has come. Wakers are called from within `poll` and the other operations, under the caller's lock.
 //!
 //! **Connections within the host** have no packets: bytes that one end sends are written into the ring from which the
-//! other receives (module `local`). All other traffic goes through the [`Link`]. For comparisons with systems without
-//! joined ends, such connections can exchange TCP segments over a loopback interface ([`LocalConnections`]).
+//! other receives (module `local`). All other traffic goes through the [`Link`](ethernet::Link). For comparisons with
+//! systems without joined ends, such connections can exchange TCP segments over a loopback interface
+//! ([`LocalConnections`]).
 //!
 //! Not supported: IPv6, IP fragments (dropped), multicast.
 #![no_std]
@@ -53,10 +54,8 @@ pub use configuration::{
     Address, Configuration, Counters, Interest, Limits, LocalConnections, Patience, Readiness, Received, Sent, Shutdown,
 };
 pub use error::Error;
-pub use link::{BEGINNING, ChecksumOffload, Link, NoLink, Received as ReceivedFrame};
 pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
-pub use smoltcp::{phy, time};
 pub use stack::{Order, Polled, Stack};
 pub use table::Sharing;
 pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};

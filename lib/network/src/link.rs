@@ -1,65 +1,24 @@
-//! The stack's requirements on a network device, and the adapters that hand single packets to smoltcp.
+//! The adapters between an Ethernet device and smoltcp, to which the stack hands single packets.
 
 use alloc::vec::Vec;
 
+use ethernet::{ChecksumOffload, Departing, Link};
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use crate::Error;
 
-/// An Ethernet device: smoltcp's device interface with two additions.
-///
-/// `receive` must hand out the frames in order and must not wait; a frame given to a transmit token may be
-/// kept until [`flush`](Self::flush).
-#[doc(alias = "net_device")]
-#[doc(alias = "NIC")]
-#[doc(alias = "netif")]
-pub trait Link: phy::Device {
-    /// Returns the device's own address.
-    fn hardware_address(&self) -> [u8; 6];
+/// The permission to send a frame, as smoltcp takes it.
+pub(crate) struct Token<D>(pub(crate) D);
 
-    /// Starts sending everything that was handed over since the last call. Called once for each batch.
-    fn flush(&mut self);
-
-    /// Copies the next frame that has arrived to the beginning of `room`, or only its first [`BEGINNING`] bytes: then
-    /// the device keeps it, until it is [taken](Self::take_kept) or [dropped](Self::drop_kept). A device does that with
-    /// long frames, and has enough buffers left to receive more. `room` holds the largest frame that the device can
-    /// receive.
-    fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<Received> {
-        let (frame, _) = self.receive(now)?;
-        Some(frame.consume(|frame| {
-            let length = frame.len().min(room.len());
-            room[..length].copy_from_slice(&frame[..length]);
-            Received { length, kept: None }
-        }))
+impl<D: Departing> TxToken for Token<D> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        self.0.send(length, f)
     }
-
-    /// Copies a frame that the device keeps to the beginning of `room`, and frees its buffer.
-    fn take_kept(&mut self, _kept: u16, _room: &mut [u8]) {}
-
-    /// Frees the buffer of a frame that the device keeps.
-    fn drop_kept(&mut self, _kept: u16) {}
 }
-
-/// Number of leading bytes that suffice to find a frame's receiver, unless its headers have options: the Ethernet, IPv4
-/// and TCP headers.
-pub const BEGINNING: usize = 60;
-
-/// A frame that has arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Length in bytes.
-    pub length: usize,
-    /// Number under which the device keeps the frame, if it does.
-    pub kept: Option<u16>,
-}
-
-/// A machine without a network device: nothing arrives, nothing can be sent.
-#[derive(Debug, Default)]
-pub struct NoLink;
 
 /// The tokens of a device without any.
-pub enum NoToken {}
+pub(crate) enum NoToken {}
 
 impl RxToken for NoToken {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, _: F) -> R {
@@ -73,7 +32,26 @@ impl TxToken for NoToken {
     }
 }
 
-impl phy::Device for NoLink {
+/// Describes a link in smoltcp's terms.
+pub(crate) fn capabilities(link: &impl Link) -> DeviceCapabilities {
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ethernet;
+    capabilities.max_transmission_unit = link.largest_frame();
+    let transport = match link.checksum_offload() {
+        ChecksumOffload::None => Checksum::Both,
+        ChecksumOffload::Transmit => Checksum::Rx,
+        ChecksumOffload::Receive => Checksum::Tx,
+        ChecksumOffload::Both => Checksum::None,
+    };
+    capabilities.checksum.tcp = transport;
+    capabilities.checksum.udp = transport;
+    capabilities
+}
+
+/// A device with these capabilities and without frames, with which an interface is made.
+pub(crate) struct Described(pub(crate) DeviceCapabilities);
+
+impl phy::Device for Described {
     type RxToken<'a> = NoToken;
     type TxToken<'a> = NoToken;
 
@@ -86,19 +64,8 @@ impl phy::Device for NoLink {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
+        self.0.clone()
     }
-}
-
-impl Link for NoLink {
-    fn hardware_address(&self) -> [u8; 6] {
-        [2, 0, 0, 0, 0, 1]
-    }
-
-    fn flush(&mut self) {}
 }
 
 /// One packet that has arrived, with the way to answer it, as a device that smoltcp can poll once.
@@ -141,17 +108,18 @@ impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
     }
 }
 
-/// The means to answer a frame: the device's token, or none if it is full. The answer is then lost, as on any network.
-pub(crate) struct Answer<'room, T> {
-    pub(crate) token: Option<T>,
+/// The means to answer a frame: the device's permission, or none if it is full. The answer is then lost, as on any
+/// network.
+pub(crate) struct Answer<'room, D> {
+    pub(crate) departing: Option<D>,
     /// Room for an answer that is lost.
     pub(crate) room: &'room mut [u8],
 }
 
-impl<T: TxToken> TxToken for Answer<'_, T> {
+impl<D: Departing> TxToken for Answer<'_, D> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        match self.token {
-            Some(token) => token.consume(length, f),
+        match self.departing {
+            Some(departing) => departing.send(length, f),
             // smoltcp keeps to the largest packet that `capabilities` states.
             None => {
                 let length = length.min(self.room.len());
@@ -167,15 +135,15 @@ pub(crate) struct Outgoing<'link, L> {
     pub(crate) length: usize,
 }
 
-pub(crate) struct Measured<'a, T> {
-    token: T,
+pub(crate) struct Measured<'a, D> {
+    departing: D,
     length: &'a mut usize,
 }
 
-impl<T: TxToken> TxToken for Measured<'_, T> {
+impl<D: Departing> TxToken for Measured<'_, D> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         *self.length = length;
-        self.token.consume(length, f)
+        self.departing.send(length, f)
     }
 }
 
@@ -185,7 +153,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Measured<'a, L::TxToken<'a>>
+        = Measured<'a, L::Departing<'a>>
     where
         Self: 'a;
 
@@ -193,8 +161,8 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
         None
     }
 
-    fn transmit(&mut self, now: Instant) -> Option<Self::TxToken<'_>> {
-        Some(Measured { token: self.link.transmit(now)?, length: &mut self.length })
+    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
+        Some(Measured { departing: self.link.depart()?, length: &mut self.length })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -317,35 +285,6 @@ impl phy::Device for Sink {
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = self.mtu;
         capabilities.checksum = ChecksumCapabilities::ignored();
-        capabilities
-    }
-}
-
-/// Checksum work that a device takes over, for drivers that fill in [`DeviceCapabilities`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChecksumOffload {
-    /// The stack computes and verifies everything.
-    None,
-    /// The device fills in TCP and UDP checksums of outgoing packets.
-    Transmit,
-    /// The device has verified TCP and UDP checksums of arriving packets.
-    Receive,
-    /// Both.
-    Both,
-}
-
-impl ChecksumOffload {
-    /// Returns the work that is left to the stack, in smoltcp's terms.
-    pub fn remaining(self) -> ChecksumCapabilities {
-        let transport = match self {
-            ChecksumOffload::None => Checksum::Both,
-            ChecksumOffload::Transmit => Checksum::Rx,
-            ChecksumOffload::Receive => Checksum::Tx,
-            ChecksumOffload::Both => Checksum::None,
-        };
-        let mut capabilities = ChecksumCapabilities::default();
-        capabilities.tcp = transport;
-        capabilities.udp = transport;
         capabilities
     }
 }

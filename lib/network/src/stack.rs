@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::Waker;
 
+use ethernet::{BEGINNING, Link};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
@@ -15,7 +16,7 @@ use crate::configuration::{Configuration, Counters, Interest, LocalConnections, 
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
 use crate::host::{Host, Interfaces};
-use crate::link::{Answer, BEGINNING, Frame, Link, Loopback};
+use crate::link::{self, Answer, Described, Frame, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
@@ -108,23 +109,20 @@ impl<L: Link> Stack<L> {
     /// Makes a stack on `link`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an address that no host can have or a link that is not Ethernet;
+    /// [`Error::Invalid`] for an address that no host can have or a link whose frames are too small;
     /// [`Error::OutOfMemory`].
-    pub fn new(mut link: L, configuration: &Configuration, now_ns: u64) -> Result<Self, Error> {
+    pub fn new(link: L, configuration: &Configuration, now_ns: u64) -> Result<Self, Error> {
         let now = instant(now_ns);
         let hardware = EthernetAddress(link.hardware_address());
-        let capabilities = link.capabilities();
-        if capabilities.medium != smoltcp::phy::Medium::Ethernet
-            || capabilities.max_transmission_unit < 14 + 576
-            || !hardware.is_unicast()
-        {
+        if link.largest_frame() < 14 + 576 || !hardware.is_unicast() {
             return Err(Error::Invalid);
         }
+        let capabilities = link::capabilities(&link);
         let seeds = configuration.seeds;
         let [ethernet_seed, loopback_seed] = halves(seeds.interfaces);
         let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
         config.random_seed = ethernet_seed;
-        let ethernet = Interface::new(config, &mut link, now);
+        let ethernet = Interface::new(config, &mut Described(capabilities.clone()), now);
         let mut config = InterfaceConfig::new(HardwareAddress::Ip);
         config.random_seed = loopback_seed;
         let mut loopback = Interface::new(config, &mut Loopback(None), now);
@@ -278,7 +276,7 @@ impl<L: Link> Stack<L> {
                         if let Some(kept) = kept {
                             self.link.take_kept(kept, frame);
                         }
-                        let answer = Answer { token: self.link.transmit(now), room: spare };
+                        let answer = Answer { departing: self.link.depart(), room: spare };
                         self.host.ethernet_input(packet, frame, answer, now);
                     }
                 }
@@ -310,7 +308,7 @@ impl<L: Link> Stack<L> {
             if *looks == 0 {
                 return Seen::Some;
             }
-            let Some(mut frame) = self.link.receive_into(room, now) else { return Seen::All };
+            let Some(mut frame) = self.link.receive_into(room) else { return Seen::All };
             *looks -= 1;
             self.host.counters.frames_received += 1;
             let length = frame.length.min(room.len());

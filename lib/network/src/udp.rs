@@ -7,6 +7,7 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 
 use alloc::vec::Vec;
+use ethernet::Link;
 use smoltcp::iface::{PollResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::udp;
@@ -19,7 +20,7 @@ use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
-use crate::link::Link;
+use crate::link::Outgoing;
 use crate::slab::DatagramId;
 use crate::table::{Key, Sharing};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
@@ -326,7 +327,8 @@ impl Host {
             return 1;
         };
         let mut sent = 0;
-        while sent < BURST && self.interfaces.ethernet.poll_egress(now, link, sockets) != PollResult::None {
+        let mut outgoing = Outgoing { link, length: 0 };
+        while sent < BURST && self.interfaces.ethernet.poll_egress(now, &mut outgoing, sockets) != PollResult::None {
             sent += 1;
         }
         if sent > 0 {

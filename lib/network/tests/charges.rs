@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use network::{Configuration, ConnectionId, Error, Held, ListenerId, NoLink, Owner, Sharing, Stack, TcpOptions};
+use ethernet::NoLink;
+use network::{Configuration, ConnectionId, Error, Held, ListenerId, Owner, Sharing, Stack, TcpOptions};
 use wire::*;
 
 /// An owner with a limit in bytes, which lists its charges.

@@ -5,9 +5,10 @@ mod wire;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ethernet::NoLink;
 use network::{
-    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, NoLink, Readiness, Received,
-    Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, Readiness, Received, Sent,
+    Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 

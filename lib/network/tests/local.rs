@@ -7,9 +7,10 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use ethernet::NoLink;
 use network::{
-    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, NoLink, Readiness, Received,
-    Sent, Sharing, Shutdown, Stack, TcpOptions,
+    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, Readiness, Received, Sent,
+    Sharing, Shutdown, Stack, TcpOptions,
 };
 use proptest::prelude::*;
 use wire::{Bell, SECOND, receive, send};

@@ -5,9 +5,10 @@ mod wire;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use ethernet::NoLink;
 use network::{
-    Address, Coalescing, Configuration, ConnectionId, Error, Interest, Limits, ListenerId, LocalConnections, NoLink,
-    Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    Address, Coalescing, Configuration, ConnectionId, Error, Interest, Limits, ListenerId, LocalConnections, Received,
+    Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use proptest::prelude::*;
 use wire::{Bell, MILLISECOND, SECOND, receive, send};

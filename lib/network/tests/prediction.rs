@@ -84,7 +84,7 @@ fn numbers_depend_on_their_seed_alone() {
         let mut net = Net::new(Faults::default(), 1);
         let address = network::Address { address: CLIENT, prefix: 24, gateway: None };
         let configuration = network::Configuration { address: Some(address), seeds, ..Default::default() };
-        let mut stack = network::Stack::new(network::NoLink, &configuration, 0).unwrap();
+        let mut stack = network::Stack::new(ethernet::NoLink, &configuration, 0).unwrap();
         let to = SocketAddrV4::new(SERVER, 80);
         let id = stack.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
         let datagrams = stack.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &Default::default()).unwrap();

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
-use network::{Address, Configuration, ConnectionId, Link, Received, Seeds, Sent, Stack, TcpOptions};
+use ethernet::{Link, ReceivedFrame};
+use network::{Address, Configuration, ConnectionId, Received, Seeds, Sent, Stack, TcpOptions};
 
 use super::{Boot, Lab, Scenario, line};
 use crate::board::{Clock, Network};
@@ -58,35 +58,35 @@ struct Cable {
     hardware: Option<[u8; 6]>,
 }
 
-struct Frame(Vec<u8>);
-
-impl RxToken for Frame {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
 struct Departing<'cable>(&'cable UdpSocket);
 
-impl TxToken for Departing<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+impl ethernet::Departing for Departing<'_> {
+    fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut frame = vec![0; length];
-        let result = f(&mut frame);
+        let result = write(&mut frame);
         // A frame that does not fit is lost, as on any wire.
         let _ = self.0.send(&frame);
         result
     }
 }
 
-impl Device for Cable {
-    type RxToken<'a> = Frame;
-    type TxToken<'a> = Departing<'a>;
+impl Link for Cable {
+    type Departing<'a> = Departing<'a>;
 
-    fn receive(&mut self, _: network::time::Instant) -> Option<(Frame, Departing<'_>)> {
+    fn hardware_address(&self) -> [u8; 6] {
+        CLIENT_HARDWARE
+    }
+
+    fn depart(&mut self) -> Option<Departing<'_>> {
+        Some(Departing(&self.socket))
+    }
+
+    fn flush(&mut self) {}
+
+    fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         loop {
-            let mut bytes = vec![0; 2048];
-            let length = self.socket.recv(&mut bytes).ok()?;
-            bytes.truncate(length);
+            let length = self.socket.recv(room).ok()?;
+            let bytes = &room[..length];
             if let Some(hardware) = bytes.get(6..12) {
                 self.hardware = hardware.try_into().ok();
             }
@@ -102,28 +102,9 @@ impl Device for Cable {
                     self.numbers.push(number);
                 }
             }
-            return Some((Frame(bytes), Departing(&self.socket)));
+            return Some(ReceivedFrame { length, kept: None });
         }
     }
-
-    fn transmit(&mut self, _: network::time::Instant) -> Option<Departing<'_>> {
-        Some(Departing(&self.socket))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
-impl Link for Cable {
-    fn hardware_address(&self) -> [u8; 6] {
-        CLIENT_HARDWARE
-    }
-
-    fn flush(&mut self) {}
 }
 
 /// The well-behaved client, and its clock.

@@ -2,10 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+use ethernet::{ChecksumOffload, Link, NoLink, ReceivedFrame};
 use memory::Block;
-use network::phy::{Device, DeviceCapabilities};
-use network::time::Instant;
-use network::{Link, NoLink, ReceivedFrame};
 use platform::{Mapped, Platform, println};
 use spin::Once;
 use virtio::{Acknowledger, Kind, Mmio, Network};
@@ -111,37 +109,27 @@ impl Wire {
     }
 }
 
-impl Device for Wire {
-    type RxToken<'a> = <Card as Device>::RxToken<'a>;
-    type TxToken<'a> = <Card as Device>::TxToken<'a>;
-
-    fn receive(&mut self, now: Instant) -> Option<(Self::RxToken<'_>, Self::TxToken<'_>)> {
-        match self {
-            Wire::Card(card) => card.receive(now),
-            Wire::Nothing(_) => None,
-        }
-    }
-
-    fn transmit(&mut self, now: Instant) -> Option<Self::TxToken<'_>> {
-        match self {
-            Wire::Card(card) => card.transmit(now),
-            Wire::Nothing(_) => None,
-        }
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        match self {
-            Wire::Card(card) => card.capabilities(),
-            Wire::Nothing(none) => none.capabilities(),
-        }
-    }
-}
-
 impl Link for Wire {
+    type Departing<'a> = <Card as Link>::Departing<'a>;
+
     fn hardware_address(&self) -> [u8; 6] {
         match self {
             Wire::Card(card) => card.hardware_address(),
             Wire::Nothing(none) => none.hardware_address(),
+        }
+    }
+
+    fn checksum_offload(&self) -> ChecksumOffload {
+        match self {
+            Wire::Card(card) => card.checksum_offload(),
+            Wire::Nothing(none) => none.checksum_offload(),
+        }
+    }
+
+    fn depart(&mut self) -> Option<Self::Departing<'_>> {
+        match self {
+            Wire::Card(card) => card.depart(),
+            Wire::Nothing(_) => None,
         }
     }
 
@@ -152,9 +140,9 @@ impl Link for Wire {
         }
     }
 
-    fn receive_into(&mut self, room: &mut [u8], now: Instant) -> Option<ReceivedFrame> {
+    fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         match self {
-            Wire::Card(card) => card.receive_into(room, now),
+            Wire::Card(card) => card.receive_into(room),
             Wire::Nothing(_) => None,
         }
     }
@@ -207,14 +195,13 @@ mod tests {
         let _hart = crate::testing::simulation().attach(0);
         let mut wire = Wire::Nothing(NoLink);
         assert!(!wire.is_connected());
-        let now = Instant::from_millis(5);
-        assert!(wire.receive(now).is_none() && wire.transmit(now).is_none());
+        assert!(wire.depart().is_none());
         let mut room = [7; 64];
-        assert!(wire.receive_into(&mut room, now).is_none());
+        assert!(wire.receive_into(&mut room).is_none());
         wire.take_kept(0, &mut room);
         wire.drop_kept(0);
         wire.flush();
         assert_eq!(room, [7; 64]);
-        assert_eq!(wire.capabilities().max_transmission_unit, NoLink.capabilities().max_transmission_unit);
+        assert_eq!(wire.hardware_address(), NoLink.hardware_address());
     }
 }

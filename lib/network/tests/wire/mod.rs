@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use network::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
-use network::time::Instant;
+use ethernet::{Link, ReceivedFrame};
 use network::{
-    Address, Configuration, ConnectionId, Limits, Link, ListenerId, LocalConnections, Patience, Received, Sent,
-    Sharing, Stack, TcpOptions,
+    Address, Configuration, ConnectionId, Limits, ListenerId, LocalConnections, Patience, Received, Sent, Sharing,
+    Stack, TcpOptions,
 };
 
 pub const MILLISECOND: u64 = 1_000_000;
@@ -60,24 +59,16 @@ pub struct End {
     pub sent: usize,
 }
 
-pub struct Arriving(Vec<u8>);
-
-impl RxToken for Arriving {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
 pub struct Departing {
     queue: Queue,
     faults: Faults,
     random: Rc<RefCell<Random>>,
 }
 
-impl TxToken for Departing {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+impl ethernet::Departing for Departing {
+    fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut frame = vec![0xaa; length];
-        let result = f(&mut frame);
+        let result = write(&mut frame);
         let mut queue = self.queue.borrow_mut();
         let mut random = self.random.borrow_mut();
         if random.percent(self.faults.lost) {
@@ -101,42 +92,26 @@ impl TxToken for Departing {
     }
 }
 
-impl End {
-    fn token(&mut self) -> Departing {
-        self.sent += 1;
-        Departing { queue: self.outgoing.clone(), faults: self.faults, random: self.random.clone() }
-    }
-}
-
-impl Device for End {
-    type RxToken<'a> = Arriving;
-    type TxToken<'a> = Departing;
-
-    fn receive(&mut self, _: Instant) -> Option<(Arriving, Departing)> {
-        let frame = self.incoming.borrow_mut().pop_front()?;
-        let token = self.token();
-        self.sent -= 1;
-        Some((Arriving(frame), token))
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Departing> {
-        Some(self.token())
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = 1514;
-        capabilities
-    }
-}
-
 impl Link for End {
+    type Departing<'a> = Departing;
+
     fn hardware_address(&self) -> [u8; 6] {
         self.mac
     }
 
+    fn depart(&mut self) -> Option<Departing> {
+        self.sent += 1;
+        Some(Departing { queue: self.outgoing.clone(), faults: self.faults, random: self.random.clone() })
+    }
+
     fn flush(&mut self) {}
+
+    fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
+        let frame = self.incoming.borrow_mut().pop_front()?;
+        let length = frame.len().min(room.len());
+        room[..length].copy_from_slice(&frame[..length]);
+        Some(ReceivedFrame { length, kept: None })
+    }
 }
 
 /// Two hosts, 10.0.2.15 and 10.0.2.2, and their clock.
