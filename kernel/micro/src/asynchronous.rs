@@ -2,10 +2,10 @@
 //! them.
 //!
 //! A thread that has registered a SyscallBuffer (`abi_queue::syscall_buffer`) has a *handler*: a coroutine of the
-//! kernel with a single suspension point, so that all of its frame is [`objects::Handler`], in the thread's own memory.
-//! It takes requests, invokes the capabilities that they name in the thread's current capability space, and posts
-//! responses. A request is decoded and invoked by the functions for system calls. Its message is in the registers of
-//! the hart's *proxy*, a thread that never runs, because the thread's own registers may be in use on another hart.
+//! kernel with a single suspension point, so that all of its frame is [`objects::SyscallHandler`], in the thread's own
+//! memory. It takes requests, invokes the capabilities that they name in the thread's current capability space, and
+//! posts responses. A request is decoded and invoked by the functions for system calls. Its message is in the registers
+//! of the hart's *proxy*, a thread that never runs, because the thread's own registers may be in use on another hart.
 //!
 //! # Scheduling
 //!
@@ -615,7 +615,7 @@ impl Kernel {
     ) -> Result<Result<MessageInfo, InvocationError>, Preempted> {
         match invocation {
             Some(invocation) if asynchronous::covers(invocation) => {
-                self.invoke_request(thread, request, information, invocation)
+                self.serve_request(thread, request, information, invocation)
             }
             _ => Ok(write_request(request, information)),
         }
@@ -623,7 +623,7 @@ impl Kernel {
 
     /// Invokes the capability that a request names, as a system call would.
     #[inline(always)]
-    fn invoke_request(
+    fn serve_request(
         &self,
         thread: Ref<Tcb>,
         request: Entry,
@@ -654,11 +654,11 @@ impl Kernel {
         let arguments = Arguments::of_request(proxy, words, length as u64, capabilities);
         let invocation = Some(invocation);
         match slot.capability.tag() {
-            tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
-            tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
-            tag::CNODE => self.invoke_node(slot, invocation, &arguments),
-            tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
-            tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
+            tag::FRAME => self.serve_frame(slot, invocation, &arguments),
+            tag::PAGE_TABLE => self.serve_table(slot, invocation, &arguments),
+            tag::CNODE => self.serve_cnode(slot, invocation, &arguments),
+            tag::UNTYPED => self.serve_untyped(slot, invocation, &arguments),
+            tag::THREAD => self.serve_tcb(slot, invocation, &arguments),
             tag::NULL | tag::ZOMBIE => return Ok(Err(InvocationError::InvalidCapability(0))),
             // Requests send no messages, and the other objects have no invocations with these labels.
             _ => return Ok(Err(InvocationError::IllegalOperation)),

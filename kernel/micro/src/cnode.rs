@@ -11,7 +11,7 @@ use crate::{capability, cspace, derivation};
 /// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
-pub enum Call {
+pub enum CNodeCall {
     Revoke { slot: Ref<Slot> },
     Delete { slot: Ref<Slot> },
     SaveCaller { slot: Ref<Slot> },
@@ -26,7 +26,7 @@ pub fn decode(
     invocation: Option<Invocation>,
     node: Capability,
     arguments: &Arguments,
-) -> Result<Call, InvocationError> {
+) -> Result<CNodeCall, InvocationError> {
     use Invocation::*;
     let Some(
         invocation @ (CNodeRevoke
@@ -48,14 +48,14 @@ pub fn decode(
     let [index, depth] = arguments.words::<2>();
     let slot = cspace::target(Operand::Destination, node, index, depth)?;
     match invocation {
-        CNodeRevoke => Ok(Call::Revoke { slot }),
-        CNodeDelete => Ok(Call::Delete { slot }),
+        CNodeRevoke => Ok(CNodeCall::Revoke { slot }),
+        CNodeDelete => Ok(CNodeCall::Delete { slot }),
         CNodeSaveCaller => match slot.is_empty() {
-            true => Ok(Call::SaveCaller { slot }),
+            true => Ok(CNodeCall::SaveCaller { slot }),
             false => Err(InvocationError::DeleteFirst),
         },
         CNodeCancelBadgedSends => match slot.capability.get() {
-            Capability::Endpoint { rights: Rights::ALL, .. } => Ok(Call::CancelBadgedSends { slot }),
+            Capability::Endpoint { rights: Rights::ALL, .. } => Ok(CNodeCall::CancelBadgedSends { slot }),
             _ => Err(InvocationError::IllegalOperation),
         },
         CNodeRotate => decode_rotate(slot, arguments),
@@ -71,7 +71,7 @@ fn decode_transfer(
     invocation: Invocation,
     destination: Ref<Slot>,
     arguments: &Arguments,
-) -> Result<Call, InvocationError> {
+) -> Result<CNodeCall, InvocationError> {
     if arguments.length() < 4 {
         return Err(InvocationError::TruncatedMessage);
     }
@@ -87,7 +87,7 @@ fn decode_transfer(
     }
     let copied = |capability| match derivation::derive(source, capability)? {
         Capability::Null => Err(InvocationError::IllegalOperation),
-        capability => Ok(Call::Insert { capability, source, destination }),
+        capability => Ok(CNodeCall::Insert { capability, source, destination }),
     };
     match invocation {
         Invocation::CNodeCopy => {
@@ -102,14 +102,14 @@ fn decode_transfer(
             let [_, _, _, _, data] = arguments.at_least::<5>()?;
             match capability::update_data(Badges::Keep, data, found) {
                 Capability::Null => Err(InvocationError::IllegalOperation),
-                capability => Ok(Call::Move { capability, source, destination }),
+                capability => Ok(CNodeCall::Move { capability, source, destination }),
             }
         }
-        _ => Ok(Call::Move { capability: found, source, destination }),
+        _ => Ok(CNodeCall::Move { capability: found, source, destination }),
     }
 }
 
-fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, InvocationError> {
+fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<CNodeCall, InvocationError> {
     if arguments.length() < 8 {
         return Err(InvocationError::TruncatedMessage);
     }
@@ -134,31 +134,35 @@ fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<Call, 
     if first == Capability::Null || second == Capability::Null {
         return Err(InvocationError::IllegalOperation);
     }
-    Ok(Call::Rotate { first, source, second, pivot, destination })
+    Ok(CNodeCall::Rotate { first, source, second, pivot, destination })
 }
 
 impl Kernel {
     /// Performs a decoded invocation.
-    pub(crate) fn invoke_cnode(&self, call: Call) -> Result<(), Preempted> {
+    pub(crate) fn invoke_cnode(&self, call: CNodeCall) -> Result<(), Preempted> {
         match call {
-            Call::Revoke { slot } => return self.revoke(slot),
-            Call::Delete { slot } => return self.delete(slot),
-            Call::SaveCaller { slot } => {
+            CNodeCall::Revoke { slot } => return self.revoke(slot),
+            CNodeCall::Delete { slot } => return self.delete(slot),
+            CNodeCall::SaveCaller { slot } => {
                 let caller = self.current().own_slot(own::CALLER);
                 if let capability @ Capability::Reply { .. } = caller.capability.get() {
                     derivation::move_slot(capability, caller, slot);
                 }
             }
-            Call::CancelBadgedSends { slot } => {
+            CNodeCall::CancelBadgedSends { slot } => {
                 if let Capability::Endpoint { endpoint, badge, .. } = slot.capability.get()
                     && badge != 0
                 {
                     self.cancel_badged_sends(endpoint, badge);
                 }
             }
-            Call::Insert { capability, source, destination } => derivation::insert(capability, source, destination),
-            Call::Move { capability, source, destination } => derivation::move_slot(capability, source, destination),
-            Call::Rotate { first, source, second, pivot, destination } => {
+            CNodeCall::Insert { capability, source, destination } => {
+                derivation::insert(capability, source, destination)
+            }
+            CNodeCall::Move { capability, source, destination } => {
+                derivation::move_slot(capability, source, destination)
+            }
+            CNodeCall::Rotate { first, source, second, pivot, destination } => {
                 if source == destination {
                     derivation::swap(first, source, second, pivot);
                 } else {

@@ -1,7 +1,7 @@
 //! Resolution of capability addresses to slots (seL4's `resolveAddressBits`).
 
 use abi_sel4::{FailedLookup, InvocationError, Operand};
-use objects::{Capability, Node, Ref, Slot, Tcb, own};
+use objects::{CNode, Capability, Ref, Slot, Tcb, own};
 
 /// Resolves an address of `bits` bits from a CNode. Returns the slot and the number of unused bits.
 ///
@@ -11,11 +11,11 @@ use objects::{Capability, Node, Ref, Slot, Tcb, own};
 /// # Errors
 /// The failed step of the resolution.
 #[inline(always)]
-pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
+pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
     // The remaining bits, from the highest place on. Shifts that may be by 64 are made in two steps.
     let mut left = address << ((64 - bits) & 63);
     loop {
-        let Node { slots, radix, guard_bits, high_guard } = node;
+        let CNode { slots, radix, guard_bits, high_guard } = node;
         left ^= high_guard;
         if guard_bits > bits || left >> 1 >> (63 - guard_bits) != 0 {
             let guard_found = node.guard();
@@ -32,7 +32,7 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
             return Ok((slot, 0));
         }
         left <<= radix;
-        match slot.capability.node() {
+        match slot.capability.cnode() {
             Some(next) => node = next,
             None => return Ok((slot, bits)),
         }
@@ -45,7 +45,7 @@ pub fn resolve(mut node: Node, address: u64, mut bits: u64) -> Result<(Ref<Slot>
 /// The failed step of the resolution.
 #[inline(always)]
 pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup> {
-    let root = thread.slots[own::CSPACE].capability.node().ok_or(FailedLookup::InvalidRoot)?;
+    let root = thread.slots[own::CSPACE].capability.cnode().ok_or(FailedLookup::InvalidRoot)?;
     resolve(root, address, 64).map(|(slot, _)| slot)
 }
 
@@ -61,7 +61,7 @@ pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> R
     if !(1..=64).contains(&depth) {
         return Err(InvocationError::RangeError { minimum: 1, maximum: 64 });
     }
-    let root = Node::new(slots, radix, guard_bits, guard);
+    let root = CNode::new(slots, radix, guard_bits, guard);
     match resolve(root, address, depth).map_err(failed)? {
         (slot, 0) => Ok(slot),
         (_, bits_left) => Err(failed(FailedLookup::DepthMismatch { bits_left, bits_found: 0 })),

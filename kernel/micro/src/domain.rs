@@ -14,7 +14,7 @@ const ENTRIES: u64 = DOMAIN_SCHEDULE_LENGTH as u64;
 /// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
-pub enum Call {
+pub enum DomainCall {
     Set { tcb: Ref<Tcb>, domain: u8 },
     Configure { index: usize, domain: u8, duration: u64 },
     Start { index: usize },
@@ -30,7 +30,7 @@ impl Kernel {
         &self,
         invocation: Option<Invocation>,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<DomainCall, InvocationError> {
         let domains = self.domains.known();
         match invocation {
             Some(Invocation::DomainSetSet) => {
@@ -39,7 +39,7 @@ impl Kernel {
                     return Err(InvocationError::InvalidArgument(0));
                 }
                 match arguments.capability(0)?.capability.get() {
-                    Capability::Thread { tcb } => Ok(Call::Set { tcb, domain: domain as u8 }),
+                    Capability::Thread { tcb } => Ok(DomainCall::Set { tcb, domain: domain as u8 }),
                     _ => Err(InvocationError::InvalidArgument(1)),
                 }
             }
@@ -58,7 +58,7 @@ impl Kernel {
                 if duration == 0 && index == self.domains.start() as u64 || duration >> DOMAIN_DURATION_BITS != 0 {
                     return Err(InvocationError::InvalidArgument(2));
                 }
-                Ok(Call::Configure { index: index as usize, domain: domain as u8, duration })
+                Ok(DomainCall::Configure { index: index as usize, domain: domain as u8, duration })
             }
             Some(Invocation::DomainSetScheduleSetStart) => {
                 let [index] = arguments.at_least::<1>()?;
@@ -68,20 +68,20 @@ impl Kernel {
                 if self.domains.period(index as usize).ticks == 0 {
                     return Err(InvocationError::InvalidArgument(0));
                 }
-                Ok(Call::Start { index: index as usize })
+                Ok(DomainCall::Start { index: index as usize })
             }
             _ => Err(InvocationError::IllegalOperation),
         }
     }
 
     /// Performs a decoded invocation.
-    pub(crate) fn invoke_domain(&self, call: Call) -> Done {
+    pub(crate) fn invoke_domain(&self, call: DomainCall) -> Done {
         match call {
-            Call::Set { tcb, domain } => self.set_domain(tcb, domain),
-            Call::Configure { index, domain, duration } => {
+            DomainCall::Set { tcb, domain } => self.set_domain(tcb, domain),
+            DomainCall::Configure { index, domain, duration } => {
                 self.domains.set_period(index, Period { domain, ticks: duration });
             }
-            Call::Start { index } => self.start_schedule(index),
+            DomainCall::Start { index } => self.start_schedule(index),
         }
         Done::Plain
     }

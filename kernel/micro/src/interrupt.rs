@@ -16,7 +16,7 @@ pub const MAXIMUM_IRQ: u64 = 95;
 /// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
-pub enum Call {
+pub enum IrqCall {
     Issue { irq: u16, control: Ref<Slot>, slot: Ref<Slot>, trigger: Trigger },
     Acknowledge { irq: u16 },
     SetNotification { irq: u16, notification: Capability, source: Ref<Slot> },
@@ -30,7 +30,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         control: Ref<Slot>,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<IrqCall, InvocationError> {
         let (irq, trigger, index, depth) = match invocation {
             Some(Invocation::IrqControlGet) => {
                 let [irq, index, depth] = arguments.at_least::<3>()?;
@@ -50,7 +50,7 @@ impl Kernel {
             return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), index, depth)?;
-        Ok(Call::Issue { irq: irq as u16, control, slot, trigger })
+        Ok(IrqCall::Issue { irq: irq as u16, control, slot, trigger })
     }
 
     /// Decodes an invocation of an IRQ handler.
@@ -59,40 +59,40 @@ impl Kernel {
         invocation: Option<Invocation>,
         irq: u16,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<IrqCall, InvocationError> {
         match invocation {
-            Some(Invocation::IrqHandlerAck) => Ok(Call::Acknowledge { irq }),
+            Some(Invocation::IrqHandlerAck) => Ok(IrqCall::Acknowledge { irq }),
             Some(Invocation::IrqHandlerSetNotification) => {
                 let source = arguments.capability(0)?;
                 match source.capability.get() {
                     notification @ Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {
                         let notification = derivation::derive(source, notification)?;
-                        Ok(Call::SetNotification { irq, notification, source })
+                        Ok(IrqCall::SetNotification { irq, notification, source })
                     }
                     _ => Err(InvocationError::InvalidCapability(0)),
                 }
             }
-            Some(Invocation::IrqHandlerClear) => Ok(Call::Clear { irq }),
+            Some(Invocation::IrqHandlerClear) => Ok(IrqCall::Clear { irq }),
             _ => Err(InvocationError::IllegalOperation),
         }
     }
 
     /// Performs a decoded invocation.
-    pub(crate) fn invoke_irq(&self, call: Call) -> Done {
+    pub(crate) fn invoke_irq(&self, call: IrqCall) -> Done {
         match call {
-            Call::Issue { irq, control, slot, trigger } => {
+            IrqCall::Issue { irq, control, slot, trigger } => {
                 self.interrupts.set_state(irq, IrqState::Signal);
                 machine::enable_irq(irq.into(), trigger);
                 derivation::insert(Capability::IrqHandler { irq }, control, slot);
             }
-            Call::Acknowledge { irq } => machine::unmask_irq(irq.into()),
-            Call::SetNotification { irq, notification, source } => {
+            IrqCall::Acknowledge { irq } => machine::unmask_irq(irq.into()),
+            IrqCall::SetNotification { irq, notification, source } => {
                 if let Some(slot) = self.interrupts.slot(irq) {
                     self.delete_one(slot);
                     derivation::insert(notification, source, slot);
                 }
             }
-            Call::Clear { irq } => {
+            IrqCall::Clear { irq } => {
                 if let Some(slot) = self.interrupts.slot(irq) {
                     self.delete_one(slot);
                 }

@@ -154,12 +154,12 @@ impl Kernel {
         let invocation = Invocation::from_label(information.label(), NUMBERING);
         // Each kind that is invoked often has a function of its own, which unpacks this kind only.
         match slot.capability.tag() {
-            tag::FRAME => self.invoke_frame(slot, invocation, &arguments),
-            tag::PAGE_TABLE => self.invoke_table(slot, invocation, &arguments),
-            tag::CNODE => self.invoke_node(slot, invocation, &arguments),
-            tag::UNTYPED => self.invoke_untyped(slot, invocation, &arguments),
-            tag::THREAD => self.invoke_tcb(slot, invocation, &arguments),
-            _ => self.invoke_object(slot, invocation, &arguments),
+            tag::FRAME => self.serve_frame(slot, invocation, &arguments),
+            tag::PAGE_TABLE => self.serve_table(slot, invocation, &arguments),
+            tag::CNODE => self.serve_cnode(slot, invocation, &arguments),
+            tag::UNTYPED => self.serve_untyped(slot, invocation, &arguments),
+            tag::THREAD => self.serve_tcb(slot, invocation, &arguments),
+            _ => self.serve_object(slot, invocation, &arguments),
         }
     }
 
@@ -220,8 +220,10 @@ impl Kernel {
         Ok(())
     }
 
+    /// Decodes an invocation of a frame and performs it. All functions named `serve` do both, for one kind of
+    /// capability; those named `invoke`, in the modules of the objects, perform a decoded invocation, as in seL4.
     #[inline(always)]
-    pub(crate) fn invoke_frame(
+    pub(crate) fn serve_frame(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -236,15 +238,16 @@ impl Kernel {
         Ok(())
     }
 
+    /// Decodes an invocation of a page table and performs it.
     #[inline(never)]
-    pub(crate) fn invoke_table(
+    pub(crate) fn serve_table(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         if invocation == Some(Invocation::PageTableMapSender) {
-            return self.invoke_sender(slot, arguments);
+            return self.serve_sender(slot, arguments);
         }
         let decoded = match slot.capability.get_here() {
             Capability::PageTable { table, mapping } => self.decode_table(invocation, slot, table, mapping, arguments),
@@ -253,9 +256,10 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_vspace(slot, call, arguments))
     }
 
+    /// Decodes the mapping of a sender of user interrupts and performs it.
     #[cold]
     #[inline(never)]
-    fn invoke_sender(&self, slot: Ref<Slot>, arguments: &Arguments) -> Result<(), Preempted> {
+    fn serve_sender(&self, slot: Ref<Slot>, arguments: &Arguments) -> Result<(), Preempted> {
         let decoded = self.decode_sender(slot, arguments);
         self.carry_out(arguments, decoded, |new| {
             self.set_sender(new);
@@ -263,8 +267,9 @@ impl Kernel {
         })
     }
 
+    /// Decodes an invocation of a CNode and performs it.
     #[inline(never)]
-    pub(crate) fn invoke_node(
+    pub(crate) fn serve_cnode(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -274,8 +279,9 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_cnode(call).map(|()| Done::Plain))
     }
 
+    /// Decodes an invocation of untyped memory and performs it.
     #[inline(never)]
-    pub(crate) fn invoke_untyped(
+    pub(crate) fn serve_untyped(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -292,8 +298,9 @@ impl Kernel {
         Ok(())
     }
 
+    /// Decodes an invocation of a thread and performs it.
     #[inline(never)]
-    pub(crate) fn invoke_tcb(
+    pub(crate) fn serve_tcb(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -304,9 +311,9 @@ impl Kernel {
         self.carry_out(arguments, decoded, |call| self.invoke_thread(tcb, slot, call, arguments))
     }
 
-    /// Invokes all other kinds of capabilities.
+    /// Serves all other kinds of capabilities.
     #[inline(never)]
-    fn invoke_object(
+    fn serve_object(
         &self,
         slot: Ref<Slot>,
         invocation: Option<Invocation>,
@@ -490,8 +497,8 @@ fn write_error_text(thread: Ref<Tcb>, place: Ref<Words>, error: InvocationError)
 
 /// Limits the size of decoded invocations, which are on the stack of every system call that decodes.
 const _: () = {
-    assert!(size_of::<vspace::Call>() <= 128);
-    assert!(size_of::<thread::Call>() <= 256);
-    assert!(size_of::<interrupt::Call>() <= 128);
-    assert!(size_of::<domain::Call>() <= 64);
+    assert!(size_of::<vspace::VSpaceCall>() <= 128);
+    assert!(size_of::<thread::ThreadCall>() <= 256);
+    assert!(size_of::<interrupt::IrqCall>() <= 128);
+    assert!(size_of::<domain::DomainCall>() <= 64);
 };

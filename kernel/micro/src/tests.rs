@@ -289,7 +289,7 @@ proptest! {
         }
         let expected = expected.unwrap_or_else(|| last.ok_or(FailedLookup::InvalidRoot));
         let Capability::CNode { slots, radix, guard_bits, guard } = root else { panic!("the first level is a node") };
-        let root = objects::Node::new(slots, radix, guard_bits, guard);
+        let root = objects::CNode::new(slots, radix, guard_bits, guard);
         prop_assert_eq!(cspace::resolve(root, address, bits), expected);
     }
 }

@@ -32,7 +32,7 @@ pub struct NewBuffer {
 /// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
-pub enum Call {
+pub enum ThreadCall {
     ReadRegisters { flags: u64, count: u64 },
     WriteRegisters { flags: u64, count: u64 },
     CopyRegisters { flags: u64, source: Ref<Tcb> },
@@ -57,7 +57,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         tcb: Ref<Tcb>,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<ThreadCall, InvocationError> {
         use Invocation::*;
         match invocation {
             Some(TcbReadRegisters) => self.decode_read(tcb, arguments),
@@ -67,39 +67,39 @@ impl Kernel {
             Some(TcbSetSpace) => self.decode_set_space(tcb, arguments),
             Some(TcbSetIPCBuffer) => {
                 let [address] = arguments.at_least::<1>()?;
-                Ok(Call::SetBuffer { buffer: decode_buffer(address, arguments.capability(0)?)? })
+                Ok(ThreadCall::SetBuffer { buffer: decode_buffer(address, arguments.capability(0)?)? })
             }
             Some(invocation @ (TcbSetPriority | TcbSetMCPriority | TcbSetSchedParams)) => {
                 decode_priorities(invocation, arguments)
             }
-            Some(TcbSuspend) => Ok(Call::Suspend),
-            Some(TcbResume) => Ok(Call::Resume),
+            Some(TcbSuspend) => Ok(ThreadCall::Suspend),
+            Some(TcbResume) => Ok(ThreadCall::Resume),
             Some(TcbBindNotification) => decode_bind(tcb, arguments),
-            Some(TcbUnbindNotification) if tcb.bound.get().is_some() => Ok(Call::Unbind),
+            Some(TcbUnbindNotification) if tcb.bound.get().is_some() => Ok(ThreadCall::Unbind),
             Some(TcbSetAffinity) => {
                 let [node] = arguments.at_least::<1>()?;
                 if node >= self.node_count.get() as u64 {
                     return Err(InvocationError::IllegalOperation);
                 }
-                Ok(Call::SetAffinity { node: node as u8 })
+                Ok(ThreadCall::SetAffinity { node: node as u8 })
             }
             Some(TcbSetTLSBase) => {
                 let [value] = arguments.at_least::<1>()?;
-                Ok(Call::SetThreadPointer { value })
+                Ok(ThreadCall::SetThreadPointer { value })
             }
             Some(TcbSetFlags) => {
                 let [clear, set] = arguments.at_least::<2>()?;
-                Ok(Call::SetFlags { clear, set })
+                Ok(ThreadCall::SetFlags { clear, set })
             }
-            Some(TcbRegisterAsyncSyscall) => Ok(Call::SetHandler { handler: asynchronous::decode(arguments)? }),
+            Some(TcbRegisterAsyncSyscall) => Ok(ThreadCall::SetHandler { handler: asynchronous::decode(arguments)? }),
             Some(TcbRegisterUserInterrupts) => {
-                Ok(Call::SetInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
+                Ok(ThreadCall::SetInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
             }
             _ => Err(InvocationError::IllegalOperation),
         }
     }
 
-    fn decode_read(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+    fn decode_read(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
         let [flags, count] = arguments.at_least::<2>()?;
         if !(1..=REGISTERS).contains(&count) {
             return Err(InvocationError::RangeError { minimum: 1, maximum: REGISTERS });
@@ -107,10 +107,10 @@ impl Kernel {
         if self.node().current.get() == Some(tcb) {
             return Err(InvocationError::IllegalOperation);
         }
-        Ok(Call::ReadRegisters { flags, count })
+        Ok(ThreadCall::ReadRegisters { flags, count })
     }
 
-    fn decode_write(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+    fn decode_write(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
         let [flags, count] = arguments.at_least::<2>()?;
         if arguments.length() - 2 < count {
             return Err(InvocationError::TruncatedMessage);
@@ -118,24 +118,24 @@ impl Kernel {
         if self.node().current.get() == Some(tcb) {
             return Err(InvocationError::IllegalOperation);
         }
-        Ok(Call::WriteRegisters { flags, count })
+        Ok(ThreadCall::WriteRegisters { flags, count })
     }
 
-    fn decode_configure(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+    fn decode_configure(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
         let [fault_handler, cspace_data, vspace_data, address] = arguments.at_least::<4>()?;
         let cspace = arguments.capability(0)?;
         let vspace = arguments.capability(1)?;
         let frame = arguments.capability(2)?;
         let buffer = decode_buffer(address, frame)?;
         let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
-        Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: Some(buffer) })
+        Ok(ThreadCall::SetSpace { fault_handler, cspace, vspace, buffer: Some(buffer) })
     }
 
-    fn decode_set_space(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+    fn decode_set_space(&self, tcb: Ref<Tcb>, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
         let [fault_handler, cspace_data, vspace_data] = arguments.at_least::<3>()?;
         let (cspace, vspace) = (arguments.capability(0)?, arguments.capability(1)?);
         let (cspace, vspace) = self.decode_space(tcb, cspace, cspace_data, vspace, vspace_data)?;
-        Ok(Call::SetSpace { fault_handler, cspace, vspace, buffer: None })
+        Ok(ThreadCall::SetSpace { fault_handler, cspace, vspace, buffer: None })
     }
 
     fn decode_space(
@@ -169,14 +169,14 @@ impl Kernel {
         &self,
         tcb: Ref<Tcb>,
         slot: Ref<Slot>,
-        call: Call,
+        call: ThreadCall,
         arguments: &Arguments,
     ) -> Result<Done, Preempted> {
         match call {
-            Call::ReadRegisters { flags, count } => return Ok(self.read_registers(tcb, flags, count, arguments)),
-            Call::WriteRegisters { flags, count } => self.write_registers(tcb, flags, count, arguments),
-            Call::CopyRegisters { flags, source } => self.copy_registers(tcb, flags, source),
-            Call::SetSpace { fault_handler, cspace, vspace, buffer } => {
+            ThreadCall::ReadRegisters { flags, count } => return Ok(self.read_registers(tcb, flags, count, arguments)),
+            ThreadCall::WriteRegisters { flags, count } => self.write_registers(tcb, flags, count, arguments),
+            ThreadCall::CopyRegisters { flags, source } => self.copy_registers(tcb, flags, source),
+            ThreadCall::SetSpace { fault_handler, cspace, vspace, buffer } => {
                 tcb.fault_handler.set(fault_handler);
                 self.install(tcb, slot, own::CSPACE, Some(cspace))?;
                 self.install(tcb, slot, own::VSPACE, Some(vspace))?;
@@ -184,8 +184,8 @@ impl Kernel {
                     self.set_buffer(tcb, slot, buffer)?;
                 }
             }
-            Call::SetBuffer { buffer } => self.set_buffer(tcb, slot, buffer)?,
-            Call::SetPriority { priority, maximum } => {
+            ThreadCall::SetBuffer { buffer } => self.set_buffer(tcb, slot, buffer)?,
+            ThreadCall::SetPriority { priority, maximum } => {
                 if let Some(maximum) = maximum {
                     tcb.maximum_priority.set(maximum);
                 }
@@ -193,9 +193,9 @@ impl Kernel {
                     self.set_priority(tcb, priority);
                 }
             }
-            Call::Suspend => self.suspend(tcb),
-            Call::SetHandler { handler } => self.register_handler(tcb, handler),
-            Call::SetInterrupts { registration } => {
+            ThreadCall::Suspend => self.suspend(tcb),
+            ThreadCall::SetHandler { handler } => self.register_handler(tcb, handler),
+            ThreadCall::SetInterrupts { registration } => {
                 let entries = self.set_interrupts(tcb, registration);
                 if arguments.is_call() {
                     let current = self.current();
@@ -204,16 +204,16 @@ impl Kernel {
                     return Ok(Done::Answer { length: 2 });
                 }
             }
-            Call::Resume => self.resume(tcb),
-            Call::Bind { notification } => self.bind(tcb, notification),
-            Call::Unbind => self.unbind_thread(tcb),
-            Call::SetAffinity { node } => self.set_affinity(tcb, node),
-            Call::SetThreadPointer { value } => {
+            ThreadCall::Resume => self.resume(tcb),
+            ThreadCall::Bind { notification } => self.bind(tcb, notification),
+            ThreadCall::Unbind => self.unbind_thread(tcb),
+            ThreadCall::SetAffinity { node } => self.set_affinity(tcb, node),
+            ThreadCall::SetThreadPointer { value } => {
                 self.stop_elsewhere(tcb);
                 tcb.register::<4>().set(value);
                 self.reschedule_if_current(tcb);
             }
-            Call::SetFlags { clear, set } => return Ok(self.set_flags(tcb, clear, set, arguments)),
+            ThreadCall::SetFlags { clear, set } => return Ok(self.set_flags(tcb, clear, set, arguments)),
         }
         Ok(Done::Plain)
     }
@@ -413,35 +413,35 @@ impl Kernel {
     }
 }
 
-fn decode_copy(arguments: &Arguments) -> Result<Call, InvocationError> {
+fn decode_copy(arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
     let [flags] = arguments.at_least::<1>()?;
     match arguments.capability(0)?.capability.get() {
-        Capability::Thread { tcb: source } => Ok(Call::CopyRegisters { flags, source }),
+        Capability::Thread { tcb: source } => Ok(ThreadCall::CopyRegisters { flags, source }),
         _ => Err(InvocationError::InvalidCapability(1)),
     }
 }
 
-fn decode_priorities(invocation: Invocation, arguments: &Arguments) -> Result<Call, InvocationError> {
+fn decode_priorities(invocation: Invocation, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
     let [first] = arguments.at_least::<1>()?;
     match invocation {
         Invocation::TcbSetPriority => {
             let maximum = authority(arguments)?;
-            Ok(Call::SetPriority { priority: Some(limited(first, maximum)?), maximum: None })
+            Ok(ThreadCall::SetPriority { priority: Some(limited(first, maximum)?), maximum: None })
         }
         Invocation::TcbSetMCPriority => {
             let maximum = authority(arguments)?;
-            Ok(Call::SetPriority { priority: None, maximum: Some(limited(first, maximum)?) })
+            Ok(ThreadCall::SetPriority { priority: None, maximum: Some(limited(first, maximum)?) })
         }
         _ => {
             let [new_maximum, priority] = arguments.at_least::<2>()?;
             let maximum = authority(arguments)?;
             let new_maximum = limited(new_maximum, maximum)?;
-            Ok(Call::SetPriority { priority: Some(limited(priority, maximum)?), maximum: Some(new_maximum) })
+            Ok(ThreadCall::SetPriority { priority: Some(limited(priority, maximum)?), maximum: Some(new_maximum) })
         }
     }
 }
 
-fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationError> {
+fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<ThreadCall, InvocationError> {
     let notification = arguments.capability(0)?.capability.get();
     if tcb.bound.get().is_some() {
         return Err(InvocationError::IllegalOperation);
@@ -452,7 +452,7 @@ fn decode_bind(tcb: Ref<Tcb>, arguments: &Arguments) -> Result<Call, InvocationE
                 && notification.queue.head.get().is_none()
                 && notification.bound.get().is_none() =>
         {
-            Ok(Call::Bind { notification })
+            Ok(ThreadCall::Bind { notification })
         }
         _ => Err(InvocationError::IllegalOperation),
     }

@@ -84,13 +84,13 @@ fn page_entry(physical: u64, rights: VirtualRights, fetches: Fetches) -> u64 {
 
 /// A place in a table: the table, the index, and the number of bits of an address that one entry covers.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct EntryPlace {
     table: Ref<PageTable>,
     index: usize,
     bits: u32,
 }
 
-impl Place {
+impl EntryPlace {
     #[inline(always)]
     fn get(self) -> u64 {
         self.table.entries[self.index % ENTRIES].load(Relaxed)
@@ -109,12 +109,12 @@ impl Place {
 
 /// Walks the tables from a root to the last one that exists for an address.
 #[inline(always)]
-fn walk(root: Ref<PageTable>, address: u64) -> Place {
+fn walk(root: Ref<PageTable>, address: u64) -> EntryPlace {
     let mut bits = TOPMOST_BITS;
     let mut table = root;
     loop {
         let index = (address >> bits) as usize % ENTRIES;
-        let place = Place { table, index, bits };
+        let place = EntryPlace { table, index, bits };
         let found = place.get();
         if bits == PAGE_BITS || !entry::is_table(found) {
             return place;
@@ -127,10 +127,10 @@ fn walk(root: Ref<PageTable>, address: u64) -> Place {
 /// A decoded invocation.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are the invocations' own")]
-pub enum Call {
-    MapTable { capability: Capability, place: Place, entry: u64 },
+pub enum VSpaceCall {
+    MapTable { capability: Capability, place: EntryPlace, entry: u64 },
     UnmapTable { table: Ref<PageTable>, mapping: Option<Mapping> },
-    MapPage { capability: Capability, mapping: Mapping, place: Place, entry: u64 },
+    MapPage { capability: Capability, mapping: Mapping, place: EntryPlace, entry: u64 },
     UnmapPage { base: u64, size: FrameSize, mapping: Option<Mapping> },
     GetAddress { base: u64 },
     MakePool { untyped: Ref<Slot>, base: u64, bits: u8, slot: Ref<Slot>, index: usize },
@@ -171,7 +171,7 @@ impl Kernel {
         table: Ref<PageTable>,
         mapping: Option<Mapping>,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<VSpaceCall, InvocationError> {
         match invocation {
             Some(Invocation::PageTableUnmap) => {
                 if !derivation::is_final(slot) {
@@ -180,7 +180,7 @@ impl Kernel {
                 if mapping.is_some_and(|mapping| self.root_of(mapping.asid) == Some(table)) {
                     return Err(InvocationError::RevokeFirst);
                 }
-                return Ok(Call::UnmapTable { table, mapping });
+                return Ok(VSpaceCall::UnmapTable { table, mapping });
             }
             Some(Invocation::PageTableMap) => {}
             _ => return Err(InvocationError::IllegalOperation),
@@ -203,7 +203,7 @@ impl Kernel {
             return Err(InvocationError::DeleteFirst);
         }
         let mapping = Some(Mapping { asid, address: address & !((1 << place.bits) - 1) });
-        Ok(Call::MapTable {
+        Ok(VSpaceCall::MapTable {
             capability: Capability::PageTable { table, mapping },
             place,
             entry: entry::table(table.physical()),
@@ -217,13 +217,13 @@ impl Kernel {
         invocation: Option<Invocation>,
         frame: Capability,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<VSpaceCall, InvocationError> {
         let Capability::Frame { base, size, rights, device, mapping } = frame else {
             return Err(InvocationError::IllegalOperation);
         };
         match invocation {
-            Some(Invocation::PageUnmap) => return Ok(Call::UnmapPage { base, size, mapping }),
-            Some(Invocation::PageGetAddress) => return Ok(Call::GetAddress { base }),
+            Some(Invocation::PageUnmap) => return Ok(VSpaceCall::UnmapPage { base, size, mapping }),
+            Some(Invocation::PageGetAddress) => return Ok(VSpaceCall::GetAddress { base }),
             Some(Invocation::PageMap) => {}
             _ => return Err(InvocationError::IllegalOperation),
         }
@@ -259,7 +259,7 @@ impl Kernel {
         let allowed = capability::mask_virtual(rights, Rights::from_word(mask));
         let fetches = if attributes & EXECUTE_NEVER == 0 { Fetches::Allowed } else { Fetches::Forbidden };
         let mapping = Mapping { asid, address };
-        Ok(Call::MapPage {
+        Ok(VSpaceCall::MapPage {
             capability: Capability::Frame { base, size, rights, device, mapping: Some(mapping) },
             mapping,
             place,
@@ -339,7 +339,7 @@ impl Kernel {
         &self,
         invocation: Option<Invocation>,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<VSpaceCall, InvocationError> {
         if invocation != Some(Invocation::AsidControlMakePool) {
             return Err(InvocationError::IllegalOperation);
         }
@@ -355,7 +355,7 @@ impl Kernel {
             return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), target, depth)?;
-        Ok(Call::MakePool { untyped, base, bits, slot, index })
+        Ok(VSpaceCall::MakePool { untyped, base, bits, slot, index })
     }
 
     /// Decodes an invocation of an ASID pool.
@@ -365,7 +365,7 @@ impl Kernel {
         pool: Ref<AsidPool>,
         base: u16,
         arguments: &Arguments,
-    ) -> Result<Call, InvocationError> {
+    ) -> Result<VSpaceCall, InvocationError> {
         if invocation != Some(Invocation::AsidPoolAssign) {
             return Err(InvocationError::IllegalOperation);
         }
@@ -386,28 +386,33 @@ impl Kernel {
         // ASID 0 is never assigned.
         let free = |&index: &usize| pool.roots[index].get().is_none() && (base != 0 || index != 0);
         let index = (0..IDENTIFIERS).find(free).ok_or(InvocationError::DeleteFirst)?;
-        Ok(Call::Assign { pool, index, asid: base + index as u16, slot, table })
+        Ok(VSpaceCall::Assign { pool, index, asid: base + index as u16, slot, table })
     }
 
     /// Performs a decoded invocation.
     #[inline(always)]
-    pub(crate) fn invoke_vspace(&self, slot: Ref<Slot>, call: Call, arguments: &Arguments) -> Result<Done, Preempted> {
+    pub(crate) fn invoke_vspace(
+        &self,
+        slot: Ref<Slot>,
+        call: VSpaceCall,
+        arguments: &Arguments,
+    ) -> Result<Done, Preempted> {
         match call {
-            Call::MapTable { capability, place, entry } => {
+            VSpaceCall::MapTable { capability, place, entry } => {
                 slot.capability.set(capability);
                 place.set(entry);
                 if let Capability::PageTable { mapping: Some(mapping), .. } = capability {
                     self.flush_everywhere(mapping.asid, Scope::AddressSpace { asid: mapping.asid });
                 }
             }
-            Call::UnmapTable { table, mapping } => {
+            VSpaceCall::UnmapTable { table, mapping } => {
                 if let Some(mapping) = mapping {
                     self.unmap_table(table, mapping);
                     objects::clear(table.physical(), 1 << object::PAGE_TABLE_BITS);
                 }
                 slot.capability.set(Capability::PageTable { table, mapping: None });
             }
-            Call::MapPage { capability, mapping, place, entry } => {
+            VSpaceCall::MapPage { capability, mapping, place, entry } => {
                 slot.capability.set(capability);
                 place.set(entry);
                 self.flush_everywhere(
@@ -415,7 +420,7 @@ impl Kernel {
                     Scope::Page { address: mapping.address as usize, asid: mapping.asid },
                 );
             }
-            Call::UnmapPage { base, size, mapping } => {
+            VSpaceCall::UnmapPage { base, size, mapping } => {
                 if let Some(mapping) = mapping {
                     self.unmap_frame(base, size, mapping);
                 }
@@ -423,13 +428,13 @@ impl Kernel {
                     slot.capability.set(Capability::Frame { base, size, rights, device, mapping: None });
                 }
             }
-            Call::GetAddress { base } => {
+            VSpaceCall::GetAddress { base } => {
                 if arguments.is_call() {
                     set_message_register(arguments.thread(), None, 0, base);
                     return Ok(Done::Answer { length: 1 });
                 }
             }
-            Call::MakePool { untyped, base, bits, slot, index } => {
+            VSpaceCall::MakePool { untyped, base, bits, slot, index } => {
                 untyped.capability.set(Capability::Untyped { base, bits, device: false, used: 1 << bits });
                 objects::clear(base, 1 << bits);
                 let pool = claim(base);
@@ -437,7 +442,7 @@ impl Kernel {
                 derivation::insert_new(untyped, slot, Capability::AsidPool { pool, base: first });
                 self.asid_pools[index].set(Some(pool));
             }
-            Call::Assign { pool, index, asid, slot, table } => {
+            VSpaceCall::Assign { pool, index, asid, slot, table } => {
                 slot.capability.set(Capability::PageTable { table, mapping: Some(Mapping { asid, address: 0 }) });
                 copy_kernel_half(table);
                 pool.roots[index].set(Some(table));
@@ -503,7 +508,7 @@ impl Kernel {
     }
 
     /// Returns the place at which a page is mapped, if it still is.
-    pub(crate) fn page_place(&self, base: u64, size: FrameSize, mapping: Mapping) -> Option<Place> {
+    pub(crate) fn page_place(&self, base: u64, size: FrameSize, mapping: Mapping) -> Option<EntryPlace> {
         let place = walk(self.root_of(mapping.asid)?, mapping.address);
         let found = place.get();
         let is_page = found & entry::VALID != 0 && !entry::is_table(found);
@@ -519,11 +524,11 @@ impl Kernel {
     }
 
     /// Returns the place at which a table is mapped, if it still is.
-    pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<Place> {
+    pub(crate) fn table_place(&self, table: Ref<PageTable>, mapping: Mapping) -> Option<EntryPlace> {
         let mut bits = TOPMOST_BITS;
         let mut above = self.root_of(mapping.asid)?;
         while bits > PAGE_BITS {
-            let place = Place { table: above, index: (mapping.address >> bits) as usize % ENTRIES, bits };
+            let place = EntryPlace { table: above, index: (mapping.address >> bits) as usize % ENTRIES, bits };
             let found = place.get();
             if !entry::is_table(found) {
                 return None;
@@ -605,8 +610,8 @@ pub fn mark_root(root: Ref<PageTable>) {
 }
 
 /// Returns the place of an address space's mark: the last entry, which is the kernel's.
-fn root_mark(root: Ref<PageTable>) -> Place {
-    Place { table: root, index: ENTRIES - 1, bits: TOPMOST_BITS }
+fn root_mark(root: Ref<PageTable>) -> EntryPlace {
+    EntryPlace { table: root, index: ENTRIES - 1, bits: TOPMOST_BITS }
 }
 
 /// For the consistency checker, after all capabilities have marked their mappings: checks that every mapping in the
@@ -623,7 +628,7 @@ pub fn check_pool(pool: Ref<AsidPool>, index: usize) {
     }
 }
 
-fn check_known(place: Place, thing: &str, address: usize) {
+fn check_known(place: EntryPlace, thing: &str, address: usize) {
     let found = place.get();
     assert!(found & entry::KNOWN != 0, "{thing} has no capability: {address:#x}");
     place.set(found & !entry::KNOWN);
@@ -631,7 +636,7 @@ fn check_known(place: Place, thing: &str, address: usize) {
 
 fn check_table(table: Ref<PageTable>, start: u64, bits: u32, indexes: core::ops::Range<usize>) {
     for index in indexes {
-        let place = Place { table, index, bits };
+        let place = EntryPlace { table, index, bits };
         let found = place.get();
         if found & entry::VALID != 0 {
             let address = start + ((index as u64) << bits);

@@ -380,7 +380,7 @@ fn frame_rights(byte: u8) -> VirtualRights {
 
 /// The contents of [`Capability::CNode`].
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
+pub struct CNode {
     /// The first slot.
     pub slots: Ref<Slot>,
     /// Logarithm of the number of slots.
@@ -391,12 +391,12 @@ pub struct Node {
     pub high_guard: u64,
 }
 
-impl Node {
+impl CNode {
     /// Makes a node with a guard of at most 63 bits.
     #[inline]
-    pub fn new(slots: Ref<Slot>, radix: u8, guard_bits: u8, guard: u64) -> Node {
+    pub fn new(slots: Ref<Slot>, radix: u8, guard_bits: u8, guard: u64) -> CNode {
         let guard_bits = u64::from(guard_bits & 63);
-        Node { slots, radix: u64::from(radix & 63), guard_bits, high_guard: high_bits(guard, guard_bits) }
+        CNode { slots, radix: u64::from(radix & 63), guard_bits, high_guard: high_bits(guard, guard_bits) }
     }
 
     /// Returns the guard as a number.
@@ -456,13 +456,13 @@ impl CapabilityCell {
     /// Returns the CNode in the cell, if there is one. This function and the following ones exist beside
     /// [`get`](CapabilityCell::get) because almost every system call uses them.
     #[inline(always)]
-    pub fn node(&self) -> Option<Node> {
+    pub fn cnode(&self) -> Option<CNode> {
         let Packed([first, high_guard]) = self.0.get();
         if first & TAG_MASK != tag::CNODE {
             return None;
         }
         let slots = Ref::from_raw((first >> 32) as u32)?;
-        Some(Node { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, high_guard })
+        Some(CNode { slots, radix: first >> 8 & 63, guard_bits: first >> 16 & 63, high_guard })
     }
 
     /// Returns the endpoint in the cell, with badge and rights, if there is one.

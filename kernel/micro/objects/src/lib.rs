@@ -32,15 +32,15 @@ mod reference;
 mod types;
 mod user;
 
-pub use capability::{Capability, Dying, FrameSize, Mapping, Node, Page, Ring, VirtualRights, tag};
+pub use capability::{CNode, Capability, Dying, FrameSize, Mapping, Page, Ring, VirtualRights, tag};
 pub use lock::{Lock, Locked, lock_with};
 #[cfg(not(target_os = "none"))]
 pub use memory::{FAKE_BASE, fake, give_back};
 pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 pub use reference::Ref;
 pub use types::{
-    AsidPool, Endpoint, FloatingPointUse, HANDLER_SLOTS, Handler, HandlerState, Lineage, Notification, PageTable,
-    PriorityQueues, Queue, Slot, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words, frame_words,
-    own,
+    AsidPool, Endpoint, FloatingPointUse, HANDLER_SLOTS, HandlerState, Lineage, Notification, PageTable,
+    PriorityQueues, Queue, Slot, SyscallHandler, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words,
+    frame_words, own,
 };
 pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised};

@@ -298,7 +298,7 @@ pub enum HandlerState {
 /// A thread's handler of asynchronous invocations: a coroutine, whose frame is this object. It contains all state that
 /// the handler keeps while it does not run.
 #[repr(C, align(16))]
-pub struct Handler {
+pub struct SyscallHandler {
     pub(crate) slots: [Slot; HANDLER_SLOTS],
     /// The next handler in the queue of handlers.
     pub next: Cell<Option<Ref<Tcb>>>,
@@ -315,7 +315,7 @@ pub struct Handler {
     state: Cell<u8>,
 }
 
-impl Handler {
+impl SyscallHandler {
     /// Returns the handler's state.
     #[inline(always)]
     pub fn state(&self) -> HandlerState {
@@ -485,7 +485,7 @@ pub struct Tcb {
     fault_words: Cell<[u64; 3]>,
     lookup_words: Cell<[u64; FailedLookup::WORDS]>,
     /// The handler of its asynchronous invocations.
-    pub handler: Handler,
+    pub handler: SyscallHandler,
     /// The state of its user interrupts.
     pub interrupts: UserInterrupts,
 }
