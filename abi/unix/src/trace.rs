@@ -301,7 +301,7 @@ pub mod stretch {
     pub const COMPLETER: usize = 642;
     /// The end of a process.
     pub const END: usize = 643;
-    /// The handler of a request ring.
+    /// The server of a request ring.
     pub const RING: usize = 644;
     /// The thread that polls transfers.
     pub const POLLING: usize = 645;

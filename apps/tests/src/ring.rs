@@ -2,7 +2,7 @@
 //!
 //! Tests that access a ring by hand make their other calls directly, so that the runtime sets up no ring, and have no
 //! interrupt handler, which would take completions before the test has seen them. They wait for completions without
-//! pausing: more important work may have come between, and then the ring's handler takes requests.
+//! pausing: more important work may have come between, and then the ring's server takes requests.
 
 use core::pin::pin;
 use core::sync::atomic::Ordering;
@@ -627,7 +627,7 @@ pub async fn processes_end_with_requests_in_their_rings() -> Outcome {
     check_eq!(harness::ending_of_act("ring-exit").await?, Ending::Exited(5));
     check_eq!(harness::ending_of_act("ring-execute").await?, Ending::Exited(42));
     returns_to(Counter::CallsInFlight, in_flight).await?;
-    // The handlers too.
+    // The servers too.
     returns_to(Counter::KernelCoroutines, coroutines + 2).await
 }
 

@@ -19,7 +19,7 @@ use crate::registers::Mapped;
 use crate::{Machine, machine};
 
 /// Serves an interrupt; the argument is the value that was registered with it.
-pub type Handler = fn(usize);
+pub type InterruptHandler = fn(usize);
 
 /// An interrupt could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,15 @@ pub enum RegisterError {
 /// Maximum number of interrupts served in one visit; a device that interrupts for ever must not keep the hart.
 const MAXIMUM_CLAIMS: usize = 64;
 
-struct Slot {
-    handler: Handler,
+struct SourceSlot {
+    handler: InterruptHandler,
     data: usize,
     interrupt: Interrupt,
     number: usize,
     hart: usize,
 }
 
-static SLOTS: [Mutex<Option<Slot>>; MAXIMUM_SOURCE as usize + 1] =
+static SLOTS: [Mutex<Option<SourceSlot>>; MAXIMUM_SOURCE as usize + 1] =
     [const { Mutex::new(None) }; MAXIMUM_SOURCE as usize + 1];
 static CONTROLLER: Once<InterruptController> = Once::new();
 /// Number of sources that were ever registered.
@@ -88,7 +88,7 @@ pub fn join() {
 ///
 /// [`RegisterError`]; nothing has changed then.
 #[doc(alias = "request_irq")]
-pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -> Result<(), RegisterError> {
+pub fn register_interrupt(interrupt: Interrupt, handler: InterruptHandler, data: usize) -> Result<(), RegisterError> {
     let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
     if interrupt.source == 0 || interrupt.source > controller.sources() {
         return Err(RegisterError::NoSuchSource);
@@ -98,7 +98,7 @@ pub fn register_interrupt(interrupt: Interrupt, handler: Handler, data: usize) -
         return Err(RegisterError::Taken);
     }
     let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
-    let slot = place.insert(Slot { handler, data, interrupt, number, hart: usize::MAX });
+    let slot = place.insert(SourceSlot { handler, data, interrupt, number, hart: usize::MAX });
     assign(slot);
     Ok(())
 }
@@ -113,7 +113,7 @@ pub fn remove_interrupt(source: u32) {
 }
 
 /// Assigns a source to the next hart in turn.
-fn assign(slot: &mut Slot) {
+fn assign(slot: &mut SourceSlot) {
     let Some(controller) = CONTROLLER.get() else { return };
     let joined = JOINED.load(Ordering::Acquire);
     let usable = |hart: &usize| controller.serves(*hart);

@@ -30,7 +30,9 @@ pub use console::{
 };
 pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
-pub use interrupts::{Handler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt};
+pub use interrupts::{
+    InterruptHandler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt,
+};
 pub use registers::Mapped;
 
 /// The crate of the machine that this kernel is built for.

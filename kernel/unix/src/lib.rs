@@ -41,7 +41,7 @@ use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
 use crate::process::{accounts, killer, program, shared};
-use crate::scheduling::{executor, rests, stretch};
+use crate::scheduling::{executor, remainders, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
@@ -92,7 +92,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
     killer::start();
-    rests::start();
+    remainders::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     scheduling::start(|name| boot_option(platform.arguments, name))?;
@@ -110,7 +110,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
 /// Runs the loop of a hart, for ever: polls the most important coroutine and looks for interrupts; if nothing is ready,
 /// frees remains of files that have gone, or sleeps.
 pub fn run_hart() -> ! {
-    let mut worker = executor::Worker::of_this_hart();
+    let mut worker = executor::HartWorker::of_this_hart();
     loop {
         let _ = machine::on_interrupt();
         stretch::looked_by_the_executor();

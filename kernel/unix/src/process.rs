@@ -128,7 +128,7 @@ impl CallOwner {
 }
 
 /// An asynchronous call in flight.
-struct Call {
+struct CallInFlight {
     owner: CallOwner,
     /// Set if the process has cancelled it.
     cancelled: bool,
@@ -247,17 +247,17 @@ async fn drop_in_steps(waiting: Queue<Completion>) {
 
 /// A place in the table of processes, from before a process is made until its parent has waited for it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProcessPlace {
     _process: Charge,
     _memory: Charge,
 }
 
-impl Place {
+impl ProcessPlace {
     /// Takes a place for a child of a process with this account. `EAGAIN` if that has started too many processes;
     /// `ENOMEM`.
-    pub(crate) fn new(parent: &Arc<Account>) -> Result<Place, Errno> {
+    pub(crate) fn new(parent: &Arc<Account>) -> Result<ProcessPlace, Errno> {
         let process = parent.charge(Resource::Processes, 1)?;
-        Ok(Place { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
+        Ok(ProcessPlace { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
     }
 }
 
@@ -266,7 +266,7 @@ pub(crate) struct Origin {
     /// Its account.
     pub account: Arc<Account>,
     /// Its place in the table.
-    pub place: Place,
+    pub place: ProcessPlace,
     /// Its scheduling.
     pub standing: Standing,
     /// Its authority towards others.
@@ -351,7 +351,7 @@ pub(crate) struct Process {
     /// Its amounts and limits of kernel memory and of other things.
     pub account: Arc<Account>,
     /// Its place among the processes, charged to its parent until that has waited.
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<ProcessPlace>>,
     /// Charge for the process itself and its first pages.
     _charge: Charge,
     /// Charge for its page tables.
@@ -403,7 +403,7 @@ pub(crate) struct Process {
     brought_forward: AtomicUsize,
     /// Number of workers and threads that have not ended.
     live_workers: AtomicUsize,
-    calls: Mutex<InFlight<Call>>,
+    calls: Mutex<InFlight<CallInFlight>>,
     /// Number of calls that were in flight when the process ended, and are not over yet. Changed under the lock of
     /// `calls`.
     called_to_end: AtomicUsize,
@@ -646,7 +646,7 @@ impl Process {
         let mut calls = self.calls.lock();
         let (places, next) = member.places(calls.places(), count);
         for place in places {
-            if let Some(Call { owner: CallOwner::Coroutine(cid), priority, .. }) = calls.at_place(place) {
+            if let Some(CallInFlight { owner: CallOwner::Coroutine(cid), priority, .. }) = calls.at_place(place) {
                 let priority = Priority::saturating(u64::from(*priority));
                 crate::scheduling::executor::set_priority(*cid, self.standing.worth(priority));
             }
@@ -983,12 +983,12 @@ impl Process {
         let Some(place) = calls.vacancy(key) else { return Err((Errno::EEXIST, work)) };
         let owner = start(Submitted { key, submission }, work).map_err(|work| (Errno::ENOMEM, work))?;
         counters::count(Counter::CallsInFlight);
-        calls.fill(place, Call { owner, cancelled: false, was_ready: false, priority: priority.number() });
+        calls.fill(place, CallInFlight { owner, cancelled: false, was_ready: false, priority: priority.number() });
         Ok(())
     }
 
     #[inline(always)]
-    fn make_room_for_a_call(&self, calls: &mut InFlight<Call>) -> Result<(), Errno> {
+    fn make_room_for_a_call(&self, calls: &mut InFlight<CallInFlight>) -> Result<(), Errno> {
         if self.has_ended() {
             return Err(Errno::EINTR);
         }
@@ -1341,22 +1341,22 @@ fn completions_capacity(frames: usize) -> usize {
 
 // ---- the table ----
 
-enum Entry {
+enum ProcessEntry {
     Alive(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.
     Zombie {
         group: u32,
         ending: Ending,
         ticks: u64,
-        _place: Option<Place>,
+        _place: Option<ProcessPlace>,
     },
 }
 
 /// A child in the index of its parent's children: parent, group, and its own number.
 type Child = (u32, u32, u32);
 
-struct Table {
-    entries: BTreeMap<u32, Entry>,
+struct ProcessTable {
+    entries: BTreeMap<u32, ProcessEntry>,
     last: u32,
     /// Children that live, but for orphans, and zombies. So a search for a child to wait for looks at one entry.
     living: BTreeSet<Child>,
@@ -1367,7 +1367,7 @@ struct Table {
     waiters: BTreeMap<u32, Waiters>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table {
+static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
     entries: BTreeMap::new(),
     last: 0,
     living: BTreeSet::new(),
@@ -1392,19 +1392,19 @@ fn family(parent: u32, group: Option<u32>) -> RangeInclusive<Child> {
     (parent, group.unwrap_or(0), 0)..=(parent, group.unwrap_or(u32::MAX), u32::MAX)
 }
 
-impl Table {
+impl ProcessTable {
     /// Enters a process that lives. If its parent has ended meanwhile, the first process takes that place, and the
     /// process is an orphan.
     fn enter(&mut self, process: Arc<Process>) {
         let (id, parent) = (process.id, process.parent());
-        if matches!(self.entries.get(&parent), Some(Entry::Alive(_))) {
+        if matches!(self.entries.get(&parent), Some(ProcessEntry::Alive(_))) {
             self.living.insert((parent, process.group(), id));
         } else if parent != 0 {
             process.parent.store(FIRST, Ordering::Relaxed);
             process.above.store(FIRST, Ordering::Relaxed);
         }
         self.below.insert((process.above.load(Ordering::Relaxed), id));
-        self.entries.insert(id, Entry::Alive(process));
+        self.entries.insert(id, ProcessEntry::Alive(process));
     }
 
     /// Takes a process that lives out of the indexes; returns whether its parent may wait for it.
@@ -1417,7 +1417,7 @@ impl Table {
     fn all_above(&self, process: &Process) -> impl Iterator<Item = u32> {
         let first = Some(process.above.load(Ordering::Relaxed));
         let above = |id: &u32| match self.entries.get(id) {
-            Some(Entry::Alive(process)) => Some(process.above.load(Ordering::Relaxed)),
+            Some(ProcessEntry::Alive(process)) => Some(process.above.load(Ordering::Relaxed)),
             _ => None,
         };
         core::iter::successors(first, above).take_while(|id| *id != 0)
@@ -1436,7 +1436,7 @@ impl Table {
             } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
                 self.below.remove(&(process.id, id));
                 self.below.insert((above, id));
-                if let Some(Entry::Alive(child)) = self.entries.get(&id) {
+                if let Some(ProcessEntry::Alive(child)) = self.entries.get(&id) {
                     child.above.store(above, Ordering::Relaxed);
                     if self.living.remove(&(process.id, child.group(), id)) {
                         child.parent.store(FIRST, Ordering::Relaxed);
@@ -1460,7 +1460,7 @@ impl Table {
         if self.leave_indexes(process) {
             let _place = process.place.lock().take();
             self.ended.insert((parent, group, process.id));
-            self.entries.insert(process.id, Entry::Zombie { group, ending, ticks, _place });
+            self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, _place });
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
             self.entries.remove(&process.id);
@@ -1514,7 +1514,7 @@ pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
 /// Returns the living process with this number.
 pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
-        Some(Entry::Alive(process)) => Some(process.clone()),
+        Some(ProcessEntry::Alive(process)) => Some(process.clone()),
         _ => None,
     }
 }
@@ -1522,8 +1522,8 @@ pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
 /// Returns the living process with the lowest number above this one.
 pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
-        Entry::Alive(process) => Some(process.clone()),
-        Entry::Zombie { .. } => None,
+        ProcessEntry::Alive(process) => Some(process.clone()),
+        ProcessEntry::Zombie { .. } => None,
     })
 }
 
@@ -1531,7 +1531,7 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
 fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     let table = TABLE.lock();
     table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
-        Entry::Alive(process) if is_meant(process) => Some(process.clone()),
+        ProcessEntry::Alive(process) if is_meant(process) => Some(process.clone()),
         _ => None,
     })
 }
@@ -1612,7 +1612,7 @@ async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Proc
                 break;
             }
             *last = id;
-            if let Entry::Alive(process) = entry
+            if let ProcessEntry::Alive(process) = entry
                 && is_meant(process)
             {
                 found = Some(process.clone());
@@ -1684,14 +1684,14 @@ pub(crate) fn exists(id: u32) -> bool {
 
 fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
     let mut table = TABLE.lock();
-    let of = |children: &BTreeSet<Child>, table: &Table| match which {
+    let of = |children: &BTreeSet<Child>, table: &ProcessTable| match which {
         Children::Any => children.range(family(parent, None)).next().copied(),
         Children::Group(group) => children.range(family(parent, Some(group))).next().copied(),
         Children::One(id) => {
             let group = match table.entries.get(&id) {
-                Some(Entry::Alive(child)) => Some(child.group()),
+                Some(ProcessEntry::Alive(child)) => Some(child.group()),
                 // It keeps its group.
-                Some(Entry::Zombie { group, .. }) => Some(*group),
+                Some(ProcessEntry::Zombie { group, .. }) => Some(*group),
                 None => None,
             };
             group.map(|group| (parent, group, id)).filter(|child| children.contains(child))
@@ -1699,7 +1699,7 @@ fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Resul
     };
     if let Some(child) = of(&table.ended, &table) {
         table.ended.remove(&child);
-        let Some(Entry::Zombie { ending, ticks, .. }) = table.entries.remove(&child.2) else {
+        let Some(ProcessEntry::Zombie { ending, ticks, .. }) = table.entries.remove(&child.2) else {
             return Poll::Ready(Err(Errno::ECHILD));
         };
         counters::uncount(Counter::Processes);

@@ -1,4 +1,4 @@
-//! Limits of scheduling: ceilings, budgets, the starvation bound, and the mode that executors follow.
+//! TimeQuotas of scheduling: ceilings, budgets, the starvation bound, and the mode that executors follow.
 //!
 //! The order of priorities is the scheduler's. The priority that a process publishes in its process page is only a
 //! claim, and this module limits the effective priority of a claim:
@@ -38,7 +38,7 @@
 //! The network's coroutine is one of the kernel's own, and charges its work for a frame or a connection to the process
 //! that waits for it ([`network::stack`](crate::network::stack)). No process is charged for interrupts that find no
 //! process running, the choice of the next coroutine, looks that find a frame's reader, frames without a reader, and
-//! waking the rest of thousands that wait for one thing ([`rests`]).
+//! waking the rest of thousands that wait for one thing ([`remainders`]).
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
 //! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first
@@ -51,7 +51,7 @@
 //! and the most important coroutine of a busy server would fall behind a batch job.
 
 pub(crate) mod executor;
-pub(crate) mod rests;
+pub(crate) mod remainders;
 pub(crate) mod steps;
 pub(crate) mod stretch;
 
@@ -107,7 +107,7 @@ const LOOK_AT_ONE_NS: u64 = 10_000;
 
 /// A limit of processor time in ticks, and the time used of it.
 #[derive(Clone, Copy, Debug)]
-struct Limit {
+struct TimeQuota {
     /// Ticks in each period; all ones for no limit.
     ticks: u64,
     period: u64,
@@ -115,9 +115,9 @@ struct Limit {
     period_start: u64,
 }
 
-impl Limit {
-    fn new(ticks: u64, period: u64, now: u64) -> Limit {
-        Limit { ticks, period, used: 0, period_start: now }
+impl TimeQuota {
+    fn new(ticks: u64, period: u64, now: u64) -> TimeQuota {
+        TimeQuota { ticks, period, used: 0, period_start: now }
     }
 
     /// Begins the periods that have begun by now. Each pays back the overrun of those before it.
@@ -178,15 +178,15 @@ impl Limit {
 
 /// The limits of one process.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct TimeQuotas {
     /// The limit that its parent or a privileged process has given, or the default.
-    given: Limit,
+    given: TimeQuota,
     /// The limit that the process has chosen itself.
-    chosen: Option<Limit>,
+    chosen: Option<TimeQuota>,
 }
 
-impl Limits {
-    fn all(&mut self) -> impl Iterator<Item = &mut Limit> {
+impl TimeQuotas {
+    fn all(&mut self) -> impl Iterator<Item = &mut TimeQuota> {
         [&mut self.given].into_iter().chain(self.chosen.as_mut())
     }
 
@@ -195,7 +195,7 @@ impl Limits {
     }
 
     /// Returns the limit that restricts more.
-    fn effective(&self) -> Limit {
+    fn effective(&self) -> TimeQuota {
         match self.chosen {
             Some(chosen) if chosen.is_used_up() || self.given.allows(chosen.ticks, chosen.period) => chosen,
             _ => self.given,
@@ -206,7 +206,7 @@ impl Limits {
 /// A process's budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limits: Mutex<Limits>,
+    limits: Mutex<TimeQuotas>,
     /// Set if a limit was used up at the last look; written with the limits locked.
     used_up: AtomicBool,
     /// Set if the budget was set, so that it covers children.
@@ -217,9 +217,9 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    fn new(given: Limit, above: Option<Arc<Budget>>) -> Budget {
+    fn new(given: TimeQuota, above: Option<Arc<Budget>>) -> Budget {
         Budget {
-            limits: Mutex::new(Limits { given, chosen: None }),
+            limits: Mutex::new(TimeQuotas { given, chosen: None }),
             used_up: AtomicBool::new(false),
             covers_children: AtomicBool::new(false),
             depth: above.as_ref().map_or(0, |above| above.depth + 1),
@@ -235,7 +235,7 @@ impl Budget {
         let period = time::ticks_at_ns(DEFAULT_PERIOD_NS);
         let percent = DEFAULT_PERCENT.load(Ordering::Relaxed);
         let ticks = if percent >= 100 { u64::MAX } else { period * crate::machine::harts() as u64 * percent / 100 };
-        Arc::new(Budget::new(Limit::new(ticks, period, Machine::now()), above))
+        Arc::new(Budget::new(TimeQuota::new(ticks, period, Machine::now()), above))
     }
 
     /// Charges time to this budget and those above; returns whether one of them is used up.
@@ -250,7 +250,7 @@ impl Budget {
     }
 
     /// Records whether one of the limits is used up.
-    fn note(&self, limits: &Limits) -> bool {
+    fn note(&self, limits: &TimeQuotas) -> bool {
         let used_up = limits.is_used_up();
         self.used_up.store(used_up, Ordering::Relaxed);
         used_up
@@ -284,7 +284,7 @@ impl Budget {
         }
         match by {
             By::Itself => {
-                limits.chosen.get_or_insert(Limit::new(u64::MAX, period, now)).change(ticks, period, now);
+                limits.chosen.get_or_insert(TimeQuota::new(u64::MAX, period, now)).change(ticks, period, now);
             }
             By::Parent => limits.given.change(ticks, period, now),
             By::Privileged => {
@@ -372,7 +372,7 @@ impl Standing {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
-    /// Limits a priority for use within the process. Among its own calls and coroutines all priorities within its
+    /// TimeQuotas a priority for use within the process. Among its own calls and coroutines all priorities within its
     /// ceiling differ; [`worth`](Self::worth) tells their effective priority beside other processes.
     pub(crate) fn within_ceiling(&self, priority: Priority) -> Priority {
         priority.limited_to(self.ceiling())
@@ -383,7 +383,7 @@ impl Standing {
         worth_of(self.within_ceiling(claim))
     }
 
-    /// Limits a priority that the process may have to the lowest one while the budget is used up.
+    /// TimeQuotas a priority that the process may have to the lowest one while the budget is used up.
     pub(crate) fn limit(&self, priority: Priority) -> Priority {
         if self.exhausted.load(Ordering::Relaxed) { EXHAUSTED } else { priority }
     }
@@ -698,7 +698,7 @@ async fn keep(reservation: time::Reservation) {
             None => ready_before = 0,
             Some(bound) => {
                 if now >= next_look {
-                    rests::boost();
+                    remainders::boost();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
                     // A coroutine that has waited since the last look was ready then, at the same priority; except for
                     // calls to which their process's completer has not come.
@@ -935,7 +935,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn budget(ticks: u64, period: u64, above: Option<Arc<Budget>>) -> Budget {
-        Budget::new(Limit::new(ticks, period, 0), above)
+        Budget::new(TimeQuota::new(ticks, period, 0), above)
     }
 
     #[test]
@@ -1101,7 +1101,7 @@ mod tests {
             prop_assert!(at >= now);
             prop_assert_eq!(budget.refilled_at(at), at);
             if at > now {
-                budget.limits.lock().given = Limit { ticks, period: 100, used, period_start: 0 };
+                budget.limits.lock().given = TimeQuota { ticks, period: 100, used, period_start: 0 };
                 prop_assert!(budget.refilled_at(at - 1) > at - 1);
             }
         }

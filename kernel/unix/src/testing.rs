@@ -160,7 +160,7 @@ pub(crate) fn run_to_its_end(body: impl FnOnce(&mut Program) + Send + 'static) -
 struct RunningMachine {
     simulation: Simulation,
     world: SharedWorld,
-    worker: executor::Worker,
+    worker: executor::HartWorker,
     _hart: hal_host::Attached,
 }
 
@@ -191,7 +191,7 @@ impl RunningMachine {
         continue_script(&simulation, &world);
         lock(&world).fresh.push_back(Box::new(first));
         program::start_first("/bin/test", vec![b"/bin/test".to_vec()]).expect("the program is there");
-        let worker = executor::Worker::of_this_hart();
+        let worker = executor::HartWorker::of_this_hart();
         let mut machine = RunningMachine { simulation, world, worker, _hart: hart };
         while machine.run_one() {}
         machine

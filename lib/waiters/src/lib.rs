@@ -20,10 +20,10 @@
 //!
 //! # Waking thousands
 //! A task that changes a condition holds its lock, and in a kernel that takes no interrupts meanwhile. So no more than
-//! [`PORTION`] waiters are woken there; the others are handed on as a [`Rest`] to the function that the kernel has
-//! registered ([`wake_rests_with`]), which has them woken in portions, without the lock. They are not in the list any
-//! more: one of them that gives up meanwhile is woken for nothing, and one that comes back is there twice. The function
-//! must have all of them woken; without one, as on the developer's computer, all are woken at once.
+//! [`PORTION`] waiters are woken there; the others are handed on as a [`Remainder`] to the function that the kernel has
+//! registered ([`wake_remainders_with`]), which has them woken in portions, without the lock. They are not in the list
+//! any more: one of them that gives up meanwhile is woken for nothing, and one that comes back is there twice. The
+//! function must have all of them woken; without one, as on the developer's computer, all are woken at once.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -52,22 +52,22 @@ impl core::error::Error for OutOfMemory {}
 /// Number of waiters that are woken at once.
 pub const PORTION: usize = 32;
 
-/// Function that takes over rests.
-static WAKES_RESTS: Once<fn(Rest)> = Once::new();
+/// Function that takes over remainders.
+static WAKES_REMAINDERS: Once<fn(Remainder)> = Once::new();
 
-/// Registers the function that takes over rests: it must have every waiter of a rest woken, soon and in
-/// [portions](Rest::wake_portion). It is called under the locks of the task that wakes. Only the first registration
-/// counts.
-pub fn wake_rests_with(wakes: fn(Rest)) {
-    WAKES_RESTS.call_once(|| wakes);
+/// Registers the function that takes over remainders: it must have every waiter of a remainder woken, soon and in
+/// [portions](Remainder::wake_portion). It is called under the locks of the task that wakes. Only the first
+/// registration counts.
+pub fn wake_remainders_with(wakes: fn(Remainder)) {
+    WAKES_REMAINDERS.call_once(|| wakes);
 }
 
 /// Waiters that were not woken with the first portion.
 #[derive(Debug)]
 #[must_use = "dropping it lets its waiters sleep for ever"]
-pub struct Rest(Box<[Queue; 1]>);
+pub struct Remainder(Box<[Queue; 1]>);
 
-impl Rest {
+impl Remainder {
     /// Wakes some waiters, in the order in which they came; returns whether there are more.
     pub fn wake_portion(&mut self) -> bool {
         let [queue] = &mut *self.0;
@@ -183,10 +183,10 @@ impl Waiters {
         if queue.wake_portion()
             && let Some(others) = self.more.take()
         {
-            let mut rest = Rest(others);
-            match WAKES_RESTS.get() {
-                Some(wakes) => wakes(rest),
-                None => while rest.wake_portion() {},
+            let mut remainder = Remainder(others);
+            match WAKES_REMAINDERS.get() {
+                Some(wakes) => wakes(remainder),
+                None => while remainder.wake_portion() {},
             }
         }
     }
@@ -324,16 +324,16 @@ mod tests {
             waiters.register(waker).unwrap();
         }
         let rung = || bells.iter().filter(|(bell, _)| bell.rings() == 1).count();
-        let mut rest = Rest(waiters.more.take().unwrap());
+        let mut remainder = Remainder(waiters.more.take().unwrap());
         // The very first waiter is not in the queue.
         let mut expected = 0;
-        while rest.wake_portion() {
+        while remainder.wake_portion() {
             expected += PORTION;
             assert_eq!(rung(), expected);
         }
         assert_eq!(rung(), 999);
         assert!(bells[1..].is_sorted_by_key(|(bell, _)| bell.turn.load(Ordering::Relaxed)));
-        assert!(!rest.wake_portion());
+        assert!(!remainder.wake_portion());
     }
 
     #[test]

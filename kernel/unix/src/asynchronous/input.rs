@@ -44,7 +44,7 @@ use heapless::Vec as FixedVec;
 use spin::Mutex;
 
 use crate::asynchronous::operation::Operation;
-use crate::asynchronous::ready_calls::{Next, Ordered, Place, Rank, ReadyCalls, Tell};
+use crate::asynchronous::ready_calls::{Next, Ordered, QueuePlace, Rank, ReadyCalls, Tell};
 use crate::asynchronous::submission::Submitted;
 use crate::observing::latency;
 use crate::process::Process;
@@ -72,7 +72,7 @@ pub(crate) struct InputCall {
     operation: Mutex<Option<Operation>>,
     call: Submitted,
     /// Its place in the list of ready calls.
-    place: Place<InputCall>,
+    place: QueuePlace<InputCall>,
     /// Set when it is done. A wake-up may come late, when its process has ended and its list is not looked at any more:
     /// so a call that is done never enters the list again.
     done: AtomicBool,
@@ -81,7 +81,7 @@ pub(crate) struct InputCall {
 }
 
 impl Ordered for InputCall {
-    fn place(&self) -> &Place<InputCall> {
+    fn place(&self) -> &QueuePlace<InputCall> {
         &self.place
     }
 
@@ -324,7 +324,7 @@ pub(crate) fn begin(
         process: process.clone(),
         operation: Mutex::new(None),
         call,
-        place: Place::default(),
+        place: QueuePlace::default(),
         done: AtomicBool::new(false),
         arrived: AtomicU64::new(0),
     });

@@ -108,14 +108,14 @@ pub(crate) struct Line {
 
 #[derive(Default)]
 struct FileState {
-    place: Option<Place>,
+    place: Option<GuestFile>,
     /// Places where its page is mapped.
     mappings: Vec<Mapping>,
 }
 
 /// A guest interrupt file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct GuestFile {
     hart: usize,
     file: usize,
 }
@@ -355,7 +355,7 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     };
     Machine::prepare_guest_file(file, IDENTITIES);
     counters::count(Counter::GuestFiles);
-    worker.line.file.lock().place = Some(Place { hart, file });
+    worker.line.file.lock().place = Some(GuestFile { hart, file });
     file
 }
 

@@ -20,11 +20,12 @@ use smallvec::SmallVec;
 use crate::asynchronous::input;
 use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::submission::{Submission, Submitted};
-use crate::files::epoll;
+use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::OpenFile;
 use crate::observing::counters;
+use crate::process::futex::FutexWait;
 use crate::process::user::UserBuffer;
-use crate::process::{self, CallOwner, Children, Process, futex};
+use crate::process::{self, CallOwner, Children, Process};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::steps::Long;
@@ -59,13 +60,13 @@ pub(crate) enum Operation {
     /// Wait for a child.
     WaitChild { parent: u32, which: Children, status: usize, no_wait: bool, usage: usize },
     /// Wait at a futex.
-    Futex(Box<futex::Wait>),
+    Futex(Box<FutexWait>),
     /// Fill a buffer with random bytes, step by step.
     Random { buffer: UserBuffer, flags: u32, done: usize },
     /// Wait for the descriptors of an epoll.
-    Epoll(Box<epoll::Wait>),
+    Epoll(Box<EpollWait>),
     /// Wait for one of a list of descriptors.
-    PollFiles(Box<epoll::PollFiles>),
+    PollFiles(Box<PollFiles>),
     /// Go on in steps, and wait for nothing.
     Long(SystemCall, Long),
 }

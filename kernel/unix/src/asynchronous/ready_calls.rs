@@ -16,7 +16,7 @@ use abi_queue::Priority;
 use spin::Mutex;
 
 /// A call's state in the order.
-pub(crate) struct Place<C> {
+pub(crate) struct QueuePlace<C> {
     /// Set while it is in the order. Changed under the order's lock.
     queued: AtomicBool,
     /// Set while it is in the order and counts as one that has waited for too long. Changed under the order's lock.
@@ -26,13 +26,13 @@ pub(crate) struct Place<C> {
 }
 
 /// For a call that is not in the order.
-impl<C> Default for Place<C> {
+impl<C> Default for QueuePlace<C> {
     fn default() -> Self {
-        Place { queued: AtomicBool::new(false), starving: AtomicBool::new(false), next: Mutex::new(None) }
+        QueuePlace { queued: AtomicBool::new(false), starving: AtomicBool::new(false), next: Mutex::new(None) }
     }
 }
 
-impl<C> Place<C> {
+impl<C> QueuePlace<C> {
     /// Returns whether the call is in the order; without the order's lock the answer may be stale immediately.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed)
@@ -42,7 +42,7 @@ impl<C> Place<C> {
 /// A call as the order needs it.
 pub(crate) trait Ordered: Sized {
     /// Returns its place.
-    fn place(&self) -> &Place<Self>;
+    fn place(&self) -> &QueuePlace<Self>;
     /// Returns its priority, which does not change.
     fn priority(&self) -> Priority;
 }
@@ -274,11 +274,11 @@ mod tests {
     struct Named {
         number: usize,
         priority: Priority,
-        place: Place<Named>,
+        place: QueuePlace<Named>,
     }
 
     impl Ordered for Named {
-        fn place(&self) -> &Place<Named> {
+        fn place(&self) -> &QueuePlace<Named> {
             &self.place
         }
 
@@ -292,7 +292,7 @@ mod tests {
     }
 
     fn call(number: usize, level: usize) -> Arc<Named> {
-        Arc::new(Named { number, priority: priority(level), place: Place::default() })
+        Arc::new(Named { number, priority: priority(level), place: QueuePlace::default() })
     }
 
     /// Makes an order with these calls in it.

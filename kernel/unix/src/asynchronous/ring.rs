@@ -1,4 +1,4 @@
-//! Request rings: calls of a process without a trap, and the handlers that take them.
+//! Request rings: calls of a process without a trap, and the ring servers that take them.
 //!
 //! Each worker of a process can have a ring (`abi_queue::request` has the layout, the `ring` crate the algorithm).
 //! Requests are taken in their order and *performed* like direct calls: decoded with the process's authority at that
@@ -7,25 +7,25 @@
 //!
 //! # Takers
 //!
-//! * The **handler** of the ring, a kernel coroutine that lives as long as the ring. It is woken when the worker gives
+//! * The **ring server**, a kernel coroutine that lives as long as the ring. It is woken when the worker gives
 //!   its hart up while there are requests (a call that waits, the tick), or by `ring_enter` with `RING_WAKE`, and then
 //!   runs on an idle hart if there is one.
 //! * The **worker itself**, when it has nothing more to run (`worker_wait`) or calls `ring_enter`: no switch to another
 //!   coroutine, no message to another hart. On one hart this is the quickest way.
 //!
-//! Only one takes at a time, under the ring's lock. The handler only tries the lock: its holder serves everything. The
-//! worker waits for the lock, and the handler, which looks at `attention` before each request, lets go at once. A taker
+//! Only one takes at a time, under the ring's lock. The server only tries the lock: its holder serves everything. The
+//! worker waits for the lock, and the server, which looks at `attention` before each request, lets go at once. A taker
 //! that has let go of the lock looks at the ring once more (with a fence, as in the `ring` crate), so that no request
 //! falls between a taker that finds the lock taken and one that has just found the ring empty.
 //!
 //! # Priority
 //!
 //! A request is performed at its own priority, limited like every claim ([`scheduling`](crate::scheduling)): before
-//! each one, the taker looks whether something more important is ready on this hart. If so, the handler takes the
+//! each one, the taker looks whether something more important is ready on this hart. If so, the server takes the
 //! request's priority and leaves the hart. A worker in its turn could make each call directly, so it leaves requests to
-//! the handler only for something that is more important than the worker, too. Requests are taken in order, so an
+//! the server only for something that is more important than the worker, too. Requests are taken in order, so an
 //! important one may stand behind unimportant ones; the `urgency` word tells this, and lends its priority to those
-//! before it. It is a claim, limited like every other. The handler's time is charged to the process, as its workers'
+//! before it. It is a claim, limited like every other. The server's time is charged to the process, as its workers'
 //! is.
 //!
 //! # Back-pressure
@@ -39,8 +39,8 @@
 //! # Looks
 //!
 //! A ring may be full of long calls, and thousands of requests fit into it. So a batch ends after [`BATCH_NS`], too,
-//! and there is a look for interrupts after each: by the executor's loop for the handler, by [`steps`] for the others.
-//! A worker at which an interrupt is pending leaves the rest to the handler.
+//! and there is a look for interrupts after each: by the executor's loop for the server, by [`steps`] for the others.
+//! A worker at which an interrupt is pending leaves the rest to the server.
 //!
 //! # The end
 //!
@@ -95,7 +95,7 @@ const WAITING: u32 = 1;
 /// A worker's request ring.
 pub(crate) struct Ring {
     frames: Vec<SharedFrame>,
-    /// Charge for the frames, the ring itself and its handler.
+    /// Charge for the frames, the ring itself and its server.
     _charge: Charge,
     taker: Mutex<Consumer>,
     /// Not 0: the taker must stop, because another waits for the lock, or for good.
@@ -103,8 +103,8 @@ pub(crate) struct Ring {
     broken: AtomicBool,
     /// Number of requests performed; written under the lock. Words that the process can write are not used for this.
     performed: AtomicU64,
-    /// The handler, once there is one.
-    handler: AtomicU64,
+    /// The server, once there is one.
+    server: AtomicU64,
 }
 
 /// The words of a ring's frames. Remembers the page of the last access: entries come one after another, and finding a
@@ -254,16 +254,16 @@ enum End {
 /// The taker of requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The ring's handler: lets go for everything more important.
-    Handler,
-    /// A worker in a call: like the handler, but goes on until nothing is left.
+    /// The ring's server: lets go for everything more important.
+    Server,
+    /// A worker in a call: like the server, but goes on until nothing is left.
     Worker,
     /// Steps of a call that must have everything taken, whether there is room for the results or not. Each takes one
     /// batch.
     Thoroughly,
 }
 
-/// Bytes of kernel memory for a ring and its handler, without its frames.
+/// Bytes of kernel memory for a ring and its server, without its frames.
 const MEMORY: usize = size_of::<Ring>() + 1024;
 
 impl Ring {
@@ -288,7 +288,7 @@ impl Ring {
             attention: AtomicU32::new(0),
             broken: AtomicBool::new(false),
             performed: AtomicU64::new(0),
-            handler: AtomicU64::new(0),
+            server: AtomicU64::new(0),
         })
     }
 
@@ -307,16 +307,16 @@ impl Ring {
         process.standing.worth(priority_of(View::new(&self.frames).urgency().load(Ordering::Relaxed)))
     }
 
-    /// Makes the handler run, at this priority.
-    fn wake_handler(&self, priority: Priority) {
-        let handler = Cid::from_raw(self.handler.load(Ordering::Acquire));
-        executor::set_priority(handler, priority);
-        executor::wake(handler);
+    /// Makes the server run, at this priority.
+    fn wake_server(&self, priority: Priority) {
+        let server = Cid::from_raw(self.server.load(Ordering::Acquire));
+        executor::set_priority(server, priority);
+        executor::wake(server);
     }
 
     fn close(&self) {
         self.attention.fetch_or(CLOSED, Ordering::AcqRel);
-        executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+        executor::wake(Cid::from_raw(self.server.load(Ordering::Acquire)));
     }
 
     fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
@@ -324,7 +324,7 @@ impl Ring {
         // go, one of the two sees the other.
         fence(Ordering::SeqCst);
         match by {
-            By::Handler => self.taker.try_lock(),
+            By::Server => self.taker.try_lock(),
             By::Worker | By::Thoroughly => {
                 // Quick: the holder stops after the request that it performs.
                 self.attention.fetch_add(WAITING, Ordering::AcqRel);
@@ -356,9 +356,9 @@ impl Ring {
             drop(taker);
             if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
                 worker.process.ring_has_closed();
-                if by != By::Handler {
-                    // The handler may have found the lock taken.
-                    executor::wake(Cid::from_raw(self.handler.load(Ordering::Acquire)));
+                if by != By::Server {
+                    // The server may have found the lock taken.
+                    executor::wake(Cid::from_raw(self.server.load(Ordering::Acquire)));
                 }
                 return End::Over;
             }
@@ -366,7 +366,7 @@ impl Ring {
             fence(Ordering::SeqCst);
             let end = if end == End::Asleep && self.has_requests() { End::More } else { end };
             let goes_on = match by {
-                By::Handler | By::Thoroughly => false,
+                By::Server | By::Thoroughly => false,
                 By::Worker => !time::slice_has_ended() && !steps::has_interrupts() && !self.has_performed(enough),
             };
             if end != End::More || !goes_on {
@@ -451,7 +451,7 @@ impl Ring {
         taker.hand_back(view);
         counters::add(Counter::Requests, taker.taken().wrapping_sub(before));
         process.post_completions(&results, promised, most_important);
-        if by == By::Handler && !results.is_empty() {
+        if by == By::Server && !results.is_empty() {
             process.wake_a_worker(most_important);
         }
         Ok(end)
@@ -481,17 +481,17 @@ fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priori
     calls::perform(worker, number, &request.arguments, Submission { token, cid, priority })
 }
 
-/// The handler: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
-struct Handler {
+/// The server: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
+struct RingServer {
     ring: Arc<Ring>,
     worker: Arc<Worker>,
 }
 
-impl Future for Handler {
+impl Future for RingServer {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match self.ring.serve(&self.worker, By::Handler) {
+        match self.ring.serve(&self.worker, By::Server) {
             End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
             End::More => cx.waker().wake_by_ref(),
             End::Outranked(priority) => {
@@ -521,11 +521,11 @@ impl Rings {
         self.rings.lock().get(worker)?.clone()
     }
 
-    /// Gives the handlers the present effective priority of the requests in their rings.
+    /// Gives the servers the present effective priority of the requests in their rings.
     pub(crate) fn order_anew(&self, process: &Process) {
         if self.any.load(Ordering::Acquire) {
             for ring in self.rings.lock().iter().flatten() {
-                executor::set_priority(Cid::from_raw(ring.handler.load(Ordering::Acquire)), ring.claim(process));
+                executor::set_priority(Cid::from_raw(ring.server.load(Ordering::Acquire)), ring.claim(process));
             }
         }
     }
@@ -566,14 +566,14 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
     let ring = Arc::new(Ring::new(requests, &process.account)?);
     let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
     map(process, address, &ring.frames)?;
-    let handler = Handler { ring: ring.clone(), worker: worker.clone() };
+    let server = RingServer { ring: ring.clone(), worker: worker.clone() };
     let priority = process.standing.worth(process.default_priority);
-    let Ok(handler) = executor::spawn_for(process.clone(), priority, handler) else {
+    let Ok(server) = executor::spawn_for(process.clone(), priority, server) else {
         let removed = process.space.lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
         usermode::flush(removed.map_err(map_error)?);
         return Err(Errno::ENOMEM);
     };
-    ring.handler.store(handler.raw(), Ordering::Release);
+    ring.server.store(server.raw(), Ordering::Release);
     // Only this worker makes the ring with this number, so the place is still empty.
     process.rings.rings.lock()[index] = Some(ring.clone());
     process.rings.any.store(true, Ordering::Release);
@@ -606,18 +606,18 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
         return Err(Errno::EPROTO);
     }
     if flags & RING_WAKE != 0 && executor::is_another_hart_idle() {
-        ring.wake_handler(ring.claim(process));
+        ring.wake_server(ring.claim(process));
         return Ok(0);
     }
     serve_for(&ring, worker);
     if ring.broken.load(Ordering::Relaxed) { Err(Errno::EPROTO) } else { Ok(0) }
 }
 
-/// Takes requests in a call of a worker; leaves the rest to the handler.
+/// Takes requests in a call of a worker; leaves the rest to the server.
 fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
     match ring.serve(worker, By::Worker) {
-        End::More => ring.wake_handler(ring.claim(&worker.process)),
-        End::Outranked(priority) => ring.wake_handler(priority),
+        End::More => ring.wake_server(ring.claim(&worker.process)),
+        End::Outranked(priority) => ring.wake_server(priority),
         // `Elsewhere`: another worker waits for the lock and takes the rest.
         End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
     }
@@ -632,12 +632,12 @@ pub(crate) fn take_before_sleep(worker: &Arc<Worker>) {
     }
 }
 
-/// Leaves the requests in a worker's ring to the handler: the worker gives its hart up, or loses it.
-pub(crate) fn leave_to_handler(worker: &Worker) {
+/// Leaves the requests in a worker's ring to the server: the worker gives its hart up, or loses it.
+pub(crate) fn leave_to_server(worker: &Worker) {
     if let Some(ring) = worker.process.rings.get(worker.index())
         && ring.has_requests()
     {
-        ring.wake_handler(ring.claim(&worker.process));
+        ring.wake_server(ring.claim(&worker.process));
     }
 }
 
@@ -660,7 +660,7 @@ pub(crate) async fn take_everything(worker: &Arc<Worker>) {
             end = ring.serve(worker, By::Thoroughly);
         }
         if end == End::More {
-            ring.wake_handler(ring.claim(&worker.process));
+            ring.wake_server(ring.claim(&worker.process));
         }
     }
 }
@@ -938,7 +938,7 @@ mod tests {
             ring.push(program, GET_PROCESS, 1, &[]);
             assert_eq!(program.call(SystemCall::WorkerWait, [0, 1000]), Ok(0), "there is news");
             assert_eq!(results(program).len(), 1);
-            // In a call that waits, the handler takes them.
+            // In a call that waits, the server takes them.
             let time = program.store(&TimeSpec::from_ns(1_000_000).to_bytes());
             ring.push(program, GET_PROCESS, 2, &[]);
             program.call(SystemCall::Sleep, [time, 0]).unwrap();

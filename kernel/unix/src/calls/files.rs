@@ -17,27 +17,27 @@ use crate::process::Process;
 use crate::scheduling::steps;
 
 /// A path and the directory from which it starts.
-struct Place {
+struct PathFrom {
     base: Node,
     path: Vec<u8>,
 }
 
-impl Place {
+impl PathFrom {
     /// Reads a place from the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the
     /// path.
-    fn read(call: &Call<'_>, directory: usize, path: usize) -> Result<Place, Errno> {
-        Place::of(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
+    fn read(call: &Call<'_>, directory: usize, path: usize) -> Result<PathFrom, Errno> {
+        PathFrom::of(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
     }
 
     /// Reads two places from such pairs of arguments. Both paths are read before a directory is looked at, as on Linux.
-    fn read_two(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(Place, Place), Errno> {
+    fn read_two(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(PathFrom, PathFrom), Errno> {
         let process = call.process();
         let old = process.copy_in_path(call.address(first.1))?;
         let new = process.copy_in_path(call.address(second.1))?;
-        Ok((Place::of(process, call.signed(first.0), old)?, Place::of(process, call.signed(second.0), new)?))
+        Ok((PathFrom::of(process, call.signed(first.0), old)?, PathFrom::of(process, call.signed(second.0), new)?))
     }
 
-    fn of(process: &Process, directory: i32, path: Vec<u8>) -> Result<Place, Errno> {
+    fn of(process: &Process, directory: i32, path: Vec<u8>) -> Result<PathFrom, Errno> {
         let base = if path.first() == Some(&b'/') {
             root().root()
         } else if directory == types::AT_FDCWD {
@@ -47,7 +47,7 @@ impl Place {
             let file = process.descriptors.lock().get(number)?.clone();
             file.directory().cloned()?
         };
-        Ok(Place { base, path })
+        Ok(PathFrom { base, path })
     }
 
     fn look_up(&self, last: LastLink) -> Result<Node, Errno> {
@@ -94,7 +94,7 @@ fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
 pub(super) fn open(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let flags = call.unsigned(2);
-    let place = Place::read(&call, 0, 1)?;
+    let place = PathFrom::read(&call, 0, 1)?;
     let options = open_options(flags, call.unsigned(3))?;
     if options.access != Access::Read || options.contents == Contents::Discard {
         place.refuse_archived(options.last_link)?;
@@ -247,7 +247,7 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
 pub(super) fn change_directory(call: Call<'_>) -> Decoding {
     let process = call.process();
     let node =
-        Place::of(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
+        PathFrom::of(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
     if node.kind() != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -260,7 +260,7 @@ pub(super) fn change_directory(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
-    let Place { base, path } = Place::read(&call, 0, 1)?;
+    let PathFrom { base, path } = PathFrom::read(&call, 0, 1)?;
     let permissions = (call.unsigned(2) & 0o7777) as u16;
     root().make_directory(&base, &path, permissions, made_by(&owner)).map_err(errno_of)?;
     Ok(0.into())
@@ -273,7 +273,7 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
     if flags & !types::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
-    let Place { base, path } = Place::read(&call, 0, 1)?;
+    let PathFrom { base, path } = PathFrom::read(&call, 0, 1)?;
     match flags & types::AT_REMOVEDIR != 0 {
         true => root().remove_directory(&base, &path, now()),
         false => root().unlink(&base, &path, now()),
@@ -287,7 +287,7 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
 pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
     let target = call.process().copy_in_path(call.address(0))?;
-    let Place { base, path } = Place::read(&call, 1, 2)?;
+    let PathFrom { base, path } = PathFrom::read(&call, 1, 2)?;
     root().make_symbolic_link(&base, &path, &target, made_by(&owner)).map_err(errno_of)?;
     Ok(0.into())
 }
@@ -302,7 +302,7 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     if flags & !FOLLOW != 0 {
         return Err(Errno::EINVAL);
     }
-    let (old, new) = Place::read_two(&call, (0, 1), (2, 3))?;
+    let (old, new) = PathFrom::read_two(&call, (0, 1), (2, 3))?;
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
     root().link(&old.base, &old.path, last, &new.base, &new.path, made_by(&owner)).map_err(errno_of)?;
     Ok(0.into())
@@ -318,7 +318,7 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
         2 => Replacement::Exchange,
         _ => return Err(Errno::EINVAL),
     };
-    let (old, new) = Place::read_two(&call, (0, 1), (2, 3))?;
+    let (old, new) = PathFrom::read_two(&call, (0, 1), (2, 3))?;
     let owner = owner(process);
     root().rename(&old.base, &old.path, &new.base, &new.path, replacement, made_by(&owner)).map_err(errno_of)?;
     Ok(settled(process, call.number, 0))
@@ -332,7 +332,7 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     if call.signed(3) <= 0 {
         return Err(Errno::EINVAL);
     }
-    let node = Place::of(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
+    let node = PathFrom::of(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
     let buffer = call.buffer(2)?;
     let copied = node.read_link(|target| {
         let count = target.len().min(buffer.len());
@@ -348,7 +348,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let node = Place::read(&call, 0, 1)?.look_up(LastLink::Follow)?;
+    let node = PathFrom::read(&call, 0, 1)?.look_up(LastLink::Follow)?;
     if mode & 1 != 0 && node.kind() == FileKind::Regular && !node.metadata().is_executable() {
         return Err(Errno::EACCES);
     }
@@ -365,7 +365,7 @@ pub(super) fn status_at(call: Call<'_>) -> Decoding {
     let path = process.copy_in_path(call.address(1))?;
     let status = if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
         let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-        status_of(&Place::of(process, directory, path)?.look_up(last)?.metadata())
+        status_of(&PathFrom::of(process, directory, path)?.look_up(last)?.metadata())
     } else if directory == types::AT_FDCWD {
         status_of(&process.directory.lock().metadata())
     } else {

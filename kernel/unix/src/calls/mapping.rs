@@ -51,7 +51,7 @@ fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
 }
 
 /// The rest of a range that is unmapped, protected or mapped over part by part.
-struct Rest {
+struct RangeParts {
     whole: Range<u64>,
     /// The end of the region that crosses the start of the range: done from its end, so that the region is never split.
     head: Range<u64>,
@@ -59,15 +59,15 @@ struct Rest {
     tail: Range<u64>,
 }
 
-impl Rest {
-    fn new(space: &AddressSpace, start: usize, length: usize) -> Rest {
+impl RangeParts {
+    fn new(space: &AddressSpace, start: usize, length: usize) -> RangeParts {
         let whole = start as u64..(start + length) as u64;
         let crossing = space.region_at(whole.start).map(|region| region.range);
         let head = match crossing {
             Some(region) if region.start < whole.start && region.end <= whole.end => whole.start..region.end,
             _ => whole.start..whole.start,
         };
-        Rest { tail: head.end..whole.end, head, whole }
+        RangeParts { tail: head.end..whole.end, head, whole }
     }
 
     /// Takes the next part; `None` if all is done.
@@ -101,7 +101,7 @@ enum Change {
 
 impl Change {
     /// Changes the next part of a range, all of it under one lock.
-    fn step(self, process: &Process, rest: &mut Rest) -> Result<(), Errno> {
+    fn step(self, process: &Process, rest: &mut RangeParts) -> Result<(), Errno> {
         let mut space = process.space.lock();
         let Some(part) = rest.next(&space) else { return Ok(()) };
         let changed = match self {
@@ -117,7 +117,7 @@ impl Change {
     }
 
     /// Changes the rest of a range.
-    async fn go_on(self, process: &Process, mut rest: Rest) -> Result<(), Errno> {
+    async fn go_on(self, process: &Process, mut rest: RangeParts) -> Result<(), Errno> {
         loop {
             self.step(process, &mut rest)?;
             if rest.is_done() {
@@ -128,8 +128,8 @@ impl Change {
     }
 
     /// Changes a range: the first part in place, and more parts until there is memory to go on with the rest.
-    fn begin(self, process: &Process, start: usize, length: usize) -> Result<Rest, Errno> {
-        let mut rest = Rest::new(&process.space.lock(), start, length);
+    fn begin(self, process: &Process, start: usize, length: usize) -> Result<RangeParts, Errno> {
+        let mut rest = RangeParts::new(&process.space.lock(), start, length);
         loop {
             self.step(process, &mut rest)?;
             if rest.is_done() || has_machine_memory() {
@@ -240,7 +240,7 @@ impl Mapping {
 
     /// Maps the pages, or the first of them if they take the place of others; returns the first address, and the rest
     /// to be mapped.
-    fn begin(&self, process: &Process) -> Result<(usize, Option<Rest>), Errno> {
+    fn begin(&self, process: &Process) -> Result<(usize, Option<RangeParts>), Errno> {
         let initial = self.initial_protection();
         if let Placement::Fixed(start) = self.placement {
             let rest = Change::Replace(initial).begin(process, start as usize, self.length)?;
@@ -253,14 +253,14 @@ impl Mapping {
     }
 
     /// Maps the rest, and copies the contents.
-    async fn go_on(self, process: Arc<Process>, start: usize, rest: Option<Rest>) -> Result<usize, Errno> {
+    async fn go_on(self, process: Arc<Process>, start: usize, rest: Option<RangeParts>) -> Result<usize, Errno> {
         if let Some(rest) = rest {
             steps::pause(&process).await;
             Change::Replace(self.initial_protection()).go_on(&process, rest).await?;
         }
         let Some((file, offset)) = self.content else { return Ok(start) };
         let filled = fill(&process, &file, start, self.length, offset).await;
-        let rest = Rest::new(&process.space.lock(), start, self.length);
+        let rest = RangeParts::new(&process.space.lock(), start, self.length);
         let last = if filled.is_ok() { Change::Protect(self.protection) } else { Change::Unmap };
         last.go_on(&process, rest).await?;
         filled.map(|()| start)
@@ -491,7 +491,7 @@ mod tests {
                 let process = program.process();
                 let space = process.space.lock();
                 let whole = (BASE + start * PAGE) as u64..(BASE + (start + length) * PAGE) as u64;
-                let mut rest = Rest::new(&space, whole.start as usize, length * PAGE);
+                let mut rest = RangeParts::new(&space, whole.start as usize, length * PAGE);
                 let mut parts = Vec::new();
                 while let Some(part) = rest.next(&space) {
                     assert!(!part.is_empty() && part.start >= whole.start && part.end <= whole.end);
@@ -605,7 +605,7 @@ mod tests {
             let process = program.process();
             let first = {
                 let space = process.space.lock();
-                Rest::new(&space, start, MANY * PAGE).next(&space).unwrap()
+                RangeParts::new(&space, start, MANY * PAGE).next(&space).unwrap()
             };
             assert!(first.end - first.start < (MANY * PAGE) as u64, "a step does not do it all");
             drop(process);

@@ -6,7 +6,7 @@ use abi_unix::{Errno, types};
 
 use crate::asynchronous::operation::{self, Operation};
 use crate::calls::call::{Call, Decoding, kept};
-use crate::files::epoll;
+use crate::files::epoll::{self, EpollWait};
 use crate::files::file::{self, OpenFile};
 use crate::time::limit::TimeLimit;
 
@@ -50,7 +50,7 @@ pub(super) fn wait_for_epoll(call: Call<'_>) -> Decoding {
     call.check_signal_mask(4)?;
     // A negative count is too large a one.
     let count = call.signed(2) as usize;
-    let wait = epoll::Wait::new(call.file(0)?, call.address(1), count, call.signed(3))?;
+    let wait = EpollWait::new(call.file(0)?, call.address(1), count, call.signed(3))?;
     Ok(Operation::Epoll(kept(wait)).into())
 }
 

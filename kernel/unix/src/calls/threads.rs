@@ -10,9 +10,10 @@ use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, kept, kept_steps};
+use crate::process::futex::{self, FutexCall};
 use crate::process::user::USER_END;
 use crate::process::worker::Worker;
-use crate::process::{futex, switching, thread};
+use crate::process::{switching, thread};
 use crate::time;
 
 #[inline(never)]
@@ -76,9 +77,9 @@ fn clone_thread(
 pub(super) fn futex(call: Call<'_>) -> Decoding {
     let arguments = [0, 1, 2, 3, 4, 5].map(|argument| call.word(argument));
     Ok(match futex::call(call.process(), arguments)? {
-        futex::Decoded::Wait(wait) => Operation::Futex(kept(wait)).into(),
-        futex::Decoded::Done(count) => count.into(),
-        futex::Decoded::More(work) => Operation::Long(call.number, work).into(),
+        FutexCall::Wait(wait) => Operation::Futex(kept(wait)).into(),
+        FutexCall::Done(count) => count.into(),
+        FutexCall::More(work) => Operation::Long(call.number, work).into(),
     })
 }
 

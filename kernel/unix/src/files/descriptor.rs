@@ -8,7 +8,7 @@ use abi_unix::Errno;
 use crate::files::file::OpenFile;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 
-struct Entry {
+struct DescriptorEntry {
     file: Arc<OpenFile>,
     close_on_execute: bool,
 }
@@ -23,7 +23,7 @@ const PIECE: usize = 256;
 #[derive(Default)]
 struct Piece {
     /// Empty if no descriptor of the piece was used so far.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<DescriptorEntry>>,
     /// Number of open descriptors.
     used: usize,
 }
@@ -56,11 +56,11 @@ impl Descriptors {
     }
 
     #[inline(always)]
-    fn entry(&self, descriptor: usize) -> Option<&Entry> {
+    fn entry(&self, descriptor: usize) -> Option<&DescriptorEntry> {
         self.pieces.get(descriptor / PIECE)?.entries.get(descriptor % PIECE)?.as_ref()
     }
 
-    fn entry_mut(&mut self, descriptor: usize) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, descriptor: usize) -> Option<&mut DescriptorEntry> {
         self.pieces.get_mut(descriptor / PIECE)?.entries.get_mut(descriptor % PIECE)?.as_mut()
     }
 
@@ -104,7 +104,7 @@ impl Descriptors {
         close_on_execute: bool,
     ) -> Result<Option<Arc<OpenFile>>, Errno> {
         self.make_room(at, Errno::EBADF)?;
-        Ok(self.put(at, Entry { file, close_on_execute }))
+        Ok(self.put(at, DescriptorEntry { file, close_on_execute }))
     }
 
     /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
@@ -120,7 +120,7 @@ impl Descriptors {
         let room = if at < PIECE { (at + 1).next_power_of_two().max(SMALLEST) } else { PIECE };
         let before = self.pieces.get(number).map_or(0, |piece| piece.entries.len());
         let pieces = (number + 1).saturating_sub(self.pieces.len());
-        let more = pieces * size_of::<Piece>() + (room - before) * size_of::<Option<Entry>>();
+        let more = pieces * size_of::<Piece>() + (room - before) * size_of::<Option<DescriptorEntry>>();
         let charge = self.charge.account().charge(Resource::Memory, more)?;
         self.pieces.try_reserve_exact(pieces).map_err(|_| Errno::ENOMEM)?;
         let mut entries = Vec::new();
@@ -134,7 +134,7 @@ impl Descriptors {
     }
 
     /// Puts an entry where there is [room](Self::make_room); returns the file that was there.
-    fn put(&mut self, at: usize, entry: Entry) -> Option<Arc<OpenFile>> {
+    fn put(&mut self, at: usize, entry: DescriptorEntry) -> Option<Arc<OpenFile>> {
         let piece = &mut self.pieces[at / PIECE];
         let old = piece.entries[at % PIECE].replace(entry);
         piece.used += usize::from(old.is_none());
@@ -208,7 +208,7 @@ impl Vacancy<'_> {
     /// Gives the descriptor to a file. Cannot fail.
     pub(crate) fn fill(self, file: Arc<OpenFile>, close_on_execute: bool) -> usize {
         let Vacancy { descriptors, at, least } = self;
-        descriptors.put(at, Entry { file, close_on_execute });
+        descriptors.put(at, DescriptorEntry { file, close_on_execute });
         if least <= descriptors.lowest_free {
             descriptors.lowest_free = at + 1;
         }

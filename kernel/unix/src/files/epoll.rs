@@ -12,9 +12,10 @@
 //! registered before it is reported, so that it comes back with the next event and not before.
 //!
 //! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
-//! they are woken in portions ([`rests`](crate::scheduling::rests)), an epoll that does not wait may come before its
-//! item's turn. Looking at all items whenever there is a rest would find the event, and would let one process with
-//! thousands of waiters make the waits of all others long. `ppoll` looks at the files, and has no such gap.
+//! they are woken in portions ([`remainders`](crate::scheduling::remainders)), an epoll that does not wait may come
+//! before its item's turn. Looking at all items whenever there is a rest would find the event, and would let one
+//! process with thousands of waiters make the waits of all others long. `ppoll` looks at the files, and has no such
+//! gap.
 //!
 //! # Ownership
 //!
@@ -557,7 +558,7 @@ pub(crate) fn control(
 }
 
 /// An `epoll_pwait`, decoded.
-pub(crate) struct Wait {
+pub(crate) struct EpollWait {
     file: Arc<OpenFile>,
     address: usize,
     most: usize,
@@ -566,15 +567,15 @@ pub(crate) struct Wait {
     suspects: usize,
 }
 
-impl Wait {
+impl EpollWait {
     /// Creates a wait for the epoll behind this file.
-    pub(crate) fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<Wait, Errno> {
+    pub(crate) fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<EpollWait, Errno> {
         if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, most * Event::SIZE)?;
         file.epoll()?;
-        Ok(Wait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
+        Ok(EpollWait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
     }
 
     /// Does one step.
@@ -658,7 +659,7 @@ impl Wake for Bell {
 }
 
 /// Result of one step of a look at a list.
-enum Look {
+enum ListLook {
     /// There are more entries, or there is a result.
     GoesOn,
     /// All entries were looked at; the call can only wait.
@@ -760,11 +761,11 @@ impl PollFiles {
                 }
             } else {
                 match self.look(process, waker) {
-                    Ok(Look::FoundNothing) => {
+                    Ok(ListLook::FoundNothing) => {
                         self.begin_anew();
                         return Poll::Pending;
                     }
-                    Ok(Look::GoesOn) => {}
+                    Ok(ListLook::GoesOn) => {}
                     // There is no memory to register with the rest: the look begins anew.
                     Err(Errno::ENOMEM) => {
                         self.begin_anew();
@@ -788,7 +789,7 @@ impl PollFiles {
     }
 
     /// Looks at as many files as a step allows. After the last one there is a result if some are ready.
-    fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<Look, Errno> {
+    fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<ListLook, Errno> {
         if self.ready == 0 && !self.are_registered && waker.is_some() {
             self.begin_anew();
         }
@@ -822,20 +823,20 @@ impl PollFiles {
         }
         self.at += 1;
         if self.at < self.pieces() {
-            return Ok(Look::GoesOn);
+            return Ok(ListLook::GoesOn);
         }
         if self.ready > 0 || self.limit.has_passed() {
             self.result = Some(Ok(self.ready));
-            return Ok(Look::GoesOn);
+            return Ok(ListLook::GoesOn);
         }
-        let Some(waker) = waker else { return Ok(Look::FoundNothing) };
+        let Some(waker) = waker else { return Ok(ListLook::FoundNothing) };
         // Acquire: pairs with the release of the bell.
         if self.bell.as_ref().is_some_and(|bell| bell.rung.swap(false, Ordering::Acquire)) {
             self.begin_anew();
-            return Ok(Look::GoesOn);
+            return Ok(ListLook::GoesOn);
         }
         self.limit.arm(waker)?;
-        Ok(Look::FoundNothing)
+        Ok(ListLook::FoundNothing)
     }
 
     /// Takes back the registrations of [`poll`](Self::poll). For a long list, dropping this does so.

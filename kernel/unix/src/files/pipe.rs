@@ -22,7 +22,7 @@ pub(crate) const CAPACITY: usize = 65536;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub(crate) const ATOMIC: usize = 4096;
 
-struct State {
+struct PipeState {
     queue: ByteQueue,
     /// Charge for the queue's buffer. The process that made the pipe pays for it, whichever process writes.
     charge: Charge,
@@ -32,7 +32,7 @@ struct State {
 
 /// The shared middle of a pipe.
 pub(crate) struct Pipe {
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     readers: AtomicUsize,
     writers: AtomicUsize,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Writer(Arc<Pipe>);
 
 /// Creates a pipe, for a process with this account. The ends are charged as open files.
 pub(crate) fn pipe(account: &Arc<Account>) -> (Reader, Writer) {
-    let state = State {
+    let state = PipeState {
         queue: ByteQueue::new(),
         charge: account.nothing(Resource::Memory),
         readers_waiting: Waiters::new(),
@@ -54,7 +54,7 @@ pub(crate) fn pipe(account: &Arc<Account>) -> (Reader, Writer) {
     (Reader(pipe.clone()), Writer(pipe))
 }
 
-impl State {
+impl PipeState {
     /// Makes room for `more` bytes in the queue. `ENOMEM` if the pipe's owner may not have them, or if memory is
     /// exhausted.
     #[cold]

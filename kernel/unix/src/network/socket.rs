@@ -22,7 +22,7 @@ use spin::Mutex;
 use crate::asynchronous::operation::AddressOut;
 use crate::files::file::{self, OpenFile};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
-use crate::network::wire::Wire;
+use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -61,7 +61,7 @@ fn address(endpoint: SocketAddrV4) -> SocketAddress {
     SocketAddress { address: endpoint.ip().octets(), port: endpoint.port() }
 }
 
-enum State {
+enum SocketState {
     /// A stream socket without a role yet.
     Fresh(Option<BindingId>),
     Listening(ListenerId),
@@ -69,24 +69,24 @@ enum State {
     Datagram(DatagramId),
 }
 
-impl State {
+impl SocketState {
     /// Returns whether a reader waits for arrivals at this socket.
-    fn is_awaited(&self, stack: &mut Stack<Wire>) -> bool {
+    fn is_awaited(&self, stack: &mut Stack<NetworkLink>) -> bool {
         match *self {
-            State::Fresh(_) => false,
-            State::Listening(id) => stack.is_accepted(id),
-            State::Connected(id) => stack.is_read(id),
-            State::Datagram(id) => stack.are_datagrams_read(id),
+            SocketState::Fresh(_) => false,
+            SocketState::Listening(id) => stack.is_accepted(id),
+            SocketState::Connected(id) => stack.is_read(id),
+            SocketState::Datagram(id) => stack.are_datagrams_read(id),
         }
     }
 
     /// Sets the reader that waits for arrivals at this socket.
-    fn set_reader(&self, stack: &mut Stack<Wire>, reader: Reader) {
+    fn set_reader(&self, stack: &mut Stack<NetworkLink>, reader: Reader) {
         match *self {
-            State::Fresh(_) => {}
-            State::Listening(id) => stack.set_acceptor(id, reader),
-            State::Connected(id) => stack.set_reader(id, reader),
-            State::Datagram(id) => stack.set_datagram_reader(id, reader),
+            SocketState::Fresh(_) => {}
+            SocketState::Listening(id) => stack.set_acceptor(id, reader),
+            SocketState::Connected(id) => stack.set_reader(id, reader),
+            SocketState::Datagram(id) => stack.set_datagram_reader(id, reader),
         }
     }
 }
@@ -157,39 +157,39 @@ enum Limited {
 }
 
 /// A datagram socket of a process's share, and its memory; given back on drop.
-struct Share {
+struct DatagramShare {
     owner: Owner,
     /// EVERY-BYTE: for buffers of their greatest size.
     _charge: Charge,
 }
 
-impl Share {
+impl DatagramShare {
     /// Takes one more if `free` are left in the system. Fails with `ENOBUFS` if the process may not have it, or with
     /// `ENOMEM`.
-    fn take(owner: &Owner, bytes: usize, free: usize) -> Result<Share, Errno> {
+    fn take(owner: &Owner, bytes: usize, free: usize) -> Result<DatagramShare, Errno> {
         let charge = owner.account.charge(Resource::Memory, bytes)?;
         match owner.take(Limited::Datagrams, free) {
-            true => Ok(Share { owner: owner.clone(), _charge: charge }),
+            true => Ok(DatagramShare { owner: owner.clone(), _charge: charge }),
             false => Err(Errno::ENOBUFS),
         }
     }
 
-    fn of_datagrams(owner: &Owner) -> Result<Share, Errno> {
+    fn of_datagrams(owner: &Owner) -> Result<DatagramShare, Errno> {
         let free = with_stack(|stack, _| Ok(stack.free_counts().1))?;
-        Share::take(owner, DatagramOptions::default().memory(), free)
+        DatagramShare::take(owner, DatagramOptions::default().memory(), free)
     }
 }
 
-impl Drop for Share {
+impl Drop for DatagramShare {
     fn drop(&mut self) {
         self.owner.give_back(Limited::Datagrams);
     }
 }
 
 struct Inner {
-    state: State,
+    state: SocketState,
     /// The share of a datagram socket. Connections are charged by the stack, which keeps them longer than the socket.
-    _share: Option<Share>,
+    _share: Option<DatagramShare>,
     tcp: TcpOptions,
     sharing: Sharing,
     linger_abort: bool,
@@ -206,7 +206,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    fn new(kind: u32, state: State, tcp: TcpOptions, owner: Owner, share: Option<Share>) -> Socket {
+    fn new(kind: u32, state: SocketState, tcp: TcpOptions, owner: Owner, share: Option<DatagramShare>) -> Socket {
         let sharing = Sharing::Exclusive;
         let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
@@ -223,11 +223,11 @@ impl Socket {
         let owner = process.shares.clone();
         let mut share = None;
         let state = match (kind, protocol) {
-            (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => State::Fresh(None),
+            (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => SocketState::Fresh(None),
             (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
                 let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-                share = Some(Share::of_datagrams(&owner)?);
-                State::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
+                share = Some(DatagramShare::of_datagrams(&owner)?);
+                SocketState::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
             }
             (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
@@ -241,12 +241,12 @@ impl Socket {
     pub(crate) fn bind(&self, to: SocketAddress) -> Result<usize, Errno> {
         let mut inner = self.inner.lock();
         match inner.state {
-            State::Fresh(None) => {
+            SocketState::Fresh(None) => {
                 let sharing = inner.sharing;
                 let binding = with_stack(|stack, _| stack.tcp_bind(endpoint(to), sharing))?;
-                inner.state = State::Fresh(Some(binding));
+                inner.state = SocketState::Fresh(Some(binding));
             }
-            State::Datagram(old) => {
+            SocketState::Datagram(old) => {
                 let new = with_stack(|stack, _| {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
@@ -255,7 +255,7 @@ impl Socket {
                     stack.udp_close(old)?;
                     Ok(new)
                 })?;
-                inner.state = State::Datagram(new);
+                inner.state = SocketState::Datagram(new);
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -268,7 +268,7 @@ impl Socket {
         let backlog = usize::try_from(backlog).unwrap_or(LONGEST_BACKLOG).clamp(1, LONGEST_BACKLOG);
         let mut inner = self.inner.lock();
         match inner.state {
-            State::Fresh(binding) => {
+            SocketState::Fresh(binding) => {
                 let options = inner.tcp;
                 let listener = with_stack(|stack, _| {
                     let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
@@ -284,11 +284,11 @@ impl Socket {
                     }
                     listener
                 })?;
-                inner.state = State::Listening(listener);
+                inner.state = SocketState::Listening(listener);
             }
-            State::Listening(listener) => with_stack(|stack, _| stack.set_backlog(listener, backlog))?,
-            State::Connected(_) => return Err(Errno::EINVAL),
-            State::Datagram(_) => return Err(Errno::EOPNOTSUPP),
+            SocketState::Listening(listener) => with_stack(|stack, _| stack.set_backlog(listener, backlog))?,
+            SocketState::Connected(_) => return Err(Errno::EINVAL),
+            SocketState::Datagram(_) => return Err(Errno::EOPNOTSUPP),
         }
         Ok(0)
     }
@@ -300,7 +300,7 @@ impl Socket {
         waker: Option<&Waker>,
     ) -> Poll<Result<(Socket, SocketAddress), Errno>> {
         let inner = self.inner.lock();
-        let State::Listening(listener) = inner.state else {
+        let SocketState::Listening(listener) = inner.state else {
             return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
         };
         let accepted = with_stack(|stack, _| {
@@ -313,7 +313,7 @@ impl Socket {
         })?;
         match accepted {
             Some((id, from)) => {
-                let (state, owner) = (State::Connected(id), self.owner.clone());
+                let (state, owner) = (SocketState::Connected(id), self.owner.clone());
                 Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None), address(from))))
             }
             None => Poll::Pending,
@@ -330,7 +330,7 @@ impl Socket {
     ) -> Poll<Result<usize, Errno>> {
         let mut inner = self.inner.lock();
         match inner.state {
-            State::Fresh(binding) => {
+            SocketState::Fresh(binding) => {
                 let options = inner.tcp;
                 let owner: Arc<dyn network::Owner> = self.owner.clone();
                 let id = with_stack_and_send(|stack, now| {
@@ -338,24 +338,24 @@ impl Socket {
                     stack.set_reader(id, reader(process.id));
                     Ok(id)
                 })?;
-                inner.state = State::Connected(id);
+                inner.state = SocketState::Connected(id);
                 *started = true;
             }
-            State::Connected(id) if !*started => {
+            SocketState::Connected(id) if !*started => {
                 return Poll::Ready(Err(match with_stack(|stack, _| stack.connected(id)) {
                     Ok(true) => Errno::EISCONN,
                     Ok(false) => Errno::EALREADY,
                     Err(error) => error,
                 }));
             }
-            State::Connected(_) => {}
-            State::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
-            State::Datagram(id) => {
+            SocketState::Connected(_) => {}
+            SocketState::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
+            SocketState::Datagram(id) => {
                 with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
                 return Poll::Ready(Ok(0));
             }
         }
-        let State::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let SocketState::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
         let connected = with_stack(|stack, _| {
             let connected = stack.connected(id)?;
             if let (false, Some(waker)) = (connected, waker) {
@@ -370,7 +370,7 @@ impl Socket {
             Err(error) => {
                 // The socket can be used again, as on Linux.
                 let _ = with_stack(|stack, now| stack.close(id, now));
-                inner.state = State::Fresh(None);
+                inner.state = SocketState::Fresh(None);
                 Poll::Ready(Err(error))
             }
         }
@@ -379,7 +379,7 @@ impl Socket {
     /// Performs `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
     pub(crate) fn dissolve(&self) -> Result<usize, Errno> {
         match self.inner.lock().state {
-            State::Datagram(id) => with_stack(|stack, _| stack.udp_connect(id, None)).map(|()| 0),
+            SocketState::Datagram(id) => with_stack(|stack, _| stack.udp_connect(id, None)).map(|()| 0),
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -396,7 +396,7 @@ impl Socket {
         let inner = self.inner.lock();
         let mut bad = None;
         match inner.state {
-            State::Connected(id) => {
+            SocketState::Connected(id) => {
                 let result = with_stack_and_send(|stack, now| {
                     while *sent < buffer.len() && bad.is_none() {
                         let fill = |room: &mut [u8]| {
@@ -435,7 +435,7 @@ impl Socket {
                     _ => Poll::Ready(Ok(*sent)),
                 }
             }
-            State::Datagram(_) => {
+            SocketState::Datagram(_) => {
                 drop(inner);
                 self.send_datagram(process, &[buffer], to, sent, waker)
             }
@@ -456,7 +456,7 @@ impl Socket {
         let peek = flags & message::PEEK != 0;
         let mut bad = None;
         match inner.state {
-            State::Connected(id) => {
+            SocketState::Connected(id) => {
                 if buffer.is_empty() {
                     return Poll::Ready(Ok(0));
                 }
@@ -503,7 +503,7 @@ impl Socket {
                     (Err(error), _) => Poll::Ready(Err(error)),
                 }
             }
-            State::Datagram(_) => {
+            SocketState::Datagram(_) => {
                 drop(inner);
                 self.receive_datagram(process, &[buffer], flags, from, waker)
             }
@@ -526,7 +526,7 @@ impl Socket {
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
         let inner = self.inner.lock();
-        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let length = length_of(buffers);
         if length > LONGEST_DATAGRAM {
             return Poll::Ready(Err(Errno::EMSGSIZE));
@@ -571,7 +571,7 @@ impl Socket {
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
         let inner = self.inner.lock();
-        let State::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
+        let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
         let mut sender = None;
         let mut take = |source: SocketAddrV4, bytes: &[u8]| {
@@ -618,16 +618,16 @@ impl Socket {
     pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
         let inner = self.inner.lock();
         let reader = Reader { owner: process.id, level: priority.number() };
-        let register = |stack: &mut Stack<Wire>| match inner.state {
-            State::Fresh(_) => Ok(false),
-            State::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
-            State::Listening(id) => {
+        let register = |stack: &mut Stack<NetworkLink>| match inner.state {
+            SocketState::Fresh(_) => Ok(false),
+            SocketState::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
+            SocketState::Listening(id) => {
                 stack.set_acceptor(id, reader);
                 stack.register_accept(id, waker).map(|()| true)
             }
-            State::Connected(id) => stack.register_for_input(id, waker, reader),
-            State::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
-            State::Datagram(id) => {
+            SocketState::Connected(id) => stack.register_for_input(id, waker, reader),
+            SocketState::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
+            SocketState::Datagram(id) => {
                 stack.set_datagram_reader(id, reader);
                 stack.udp_register(id, Interest::Receive, waker).map(|()| true)
             }
@@ -659,9 +659,9 @@ impl Socket {
         let inner = self.inner.lock();
         if let Some(stack) = STACK.lock().as_mut() {
             match inner.state {
-                State::Connected(id) => stack.set_writer(id, reader(process.id)),
-                State::Datagram(id) => stack.set_datagram_writer(id, reader(process.id)),
-                State::Fresh(_) | State::Listening(_) => {}
+                SocketState::Connected(id) => stack.set_writer(id, reader(process.id)),
+                SocketState::Datagram(id) => stack.set_datagram_writer(id, reader(process.id)),
+                SocketState::Fresh(_) | SocketState::Listening(_) => {}
             }
         }
     }
@@ -677,14 +677,14 @@ impl Socket {
             }
             match inner.state {
                 // No registration: when the socket changes its state, all its watchers look again.
-                State::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
-                State::Listening(id) => {
+                SocketState::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
+                SocketState::Listening(id) => {
                     if let Some(waker) = waker {
                         stack.register_accept(id, waker)?;
                     }
                     stack.listener_readiness(id)
                 }
-                State::Connected(id) => {
+                SocketState::Connected(id) => {
                     if let Some(waker) = waker {
                         stack.register(id, Interest::Receive, waker)?;
                         if sends {
@@ -693,7 +693,7 @@ impl Socket {
                     }
                     stack.readiness(id)
                 }
-                State::Datagram(id) => {
+                SocketState::Datagram(id) => {
                     if let Some(waker) = waker {
                         stack.udp_register(id, Interest::Receive, waker)?;
                         if sends {
@@ -727,10 +727,10 @@ impl Socket {
         if let Some(stack) = STACK.lock().as_mut() {
             match (&inner.state, interest) {
                 // A socket that came from another state woke all waiters of that state.
-                (State::Fresh(_), _) | (State::Listening(_), Interest::Send) => {}
-                (State::Listening(id), Interest::Receive) => stack.forget_accept(*id, waker),
-                (State::Connected(id), _) => stack.forget(*id, interest, waker),
-                (State::Datagram(id), _) => stack.udp_forget(*id, interest, waker),
+                (SocketState::Fresh(_), _) | (SocketState::Listening(_), Interest::Send) => {}
+                (SocketState::Listening(id), Interest::Receive) => stack.forget_accept(*id, waker),
+                (SocketState::Connected(id), _) => stack.forget(*id, interest, waker),
+                (SocketState::Datagram(id), _) => stack.udp_forget(*id, interest, waker),
             }
         }
     }
@@ -744,10 +744,10 @@ impl Socket {
     pub(crate) fn memory(&self) -> usize {
         let inner = self.inner.lock();
         with_stack(|stack, _| match inner.state {
-            State::Fresh(_) => Ok(0),
-            State::Listening(id) => stack.listener_memory(id),
-            State::Connected(id) => stack.connection_memory(id),
-            State::Datagram(id) => stack.datagram_memory(id),
+            SocketState::Fresh(_) => Ok(0),
+            SocketState::Listening(id) => stack.listener_memory(id),
+            SocketState::Connected(id) => stack.connection_memory(id),
+            SocketState::Datagram(id) => stack.datagram_memory(id),
         })
         .unwrap_or(0)
     }
@@ -762,12 +762,12 @@ impl Socket {
         };
         let mut inner = self.inner.lock();
         match inner.state {
-            State::Connected(id) => with_stack_and_send(|stack, now| stack.shutdown(id, how, now)).map(|()| 0),
-            State::Listening(listener) if !matches!(how, Shutdown::Send) => {
+            SocketState::Connected(id) => with_stack_and_send(|stack, now| stack.shutdown(id, how, now)).map(|()| 0),
+            SocketState::Listening(listener) if !matches!(how, Shutdown::Send) => {
                 // As on Linux, a listener that is shut down stops listening; callers that wait in `accept` get an
                 // error.
                 with_stack_and_send(|stack, now| stack.close_listener(listener, now))?;
-                inner.state = State::Fresh(None);
+                inner.state = SocketState::Fresh(None);
                 Ok(0)
             }
             _ => Err(Errno::ENOTCONN),
@@ -778,11 +778,11 @@ impl Socket {
     pub(crate) fn local_address(&self) -> Result<SocketAddress, Errno> {
         let inner = self.inner.lock();
         let local = with_stack(|stack, _| match inner.state {
-            State::Fresh(None) => Ok(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
-            State::Fresh(Some(binding)) => stack.binding_endpoint(binding),
-            State::Listening(id) => stack.listener_endpoint(id),
-            State::Connected(id) => stack.local_endpoint(id),
-            State::Datagram(id) => stack.udp_local_endpoint(id),
+            SocketState::Fresh(None) => Ok(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+            SocketState::Fresh(Some(binding)) => stack.binding_endpoint(binding),
+            SocketState::Listening(id) => stack.listener_endpoint(id),
+            SocketState::Connected(id) => stack.local_endpoint(id),
+            SocketState::Datagram(id) => stack.udp_local_endpoint(id),
         })?;
         Ok(address(local))
     }
@@ -791,14 +791,14 @@ impl Socket {
     pub(crate) fn remote_address(&self) -> Result<SocketAddress, Errno> {
         let inner = self.inner.lock();
         let remote = with_stack(|stack, _| match inner.state {
-            State::Connected(id) => {
+            SocketState::Connected(id) => {
                 if stack.connected(id)? {
                     stack.remote_endpoint(id)
                 } else {
                     Err(Error::NotConnected)
                 }
             }
-            State::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
+            SocketState::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
             _ => Err(Error::NotConnected),
         })?;
         Ok(address(remote))
@@ -845,11 +845,11 @@ impl Socket {
         // connection.
         let options = inner.tcp;
         match inner.state {
-            State::Connected(id) => with_stack_and_send(|stack, now| {
+            SocketState::Connected(id) => with_stack_and_send(|stack, now| {
                 stack.set_coalescing(id, options.coalescing, now)?;
                 stack.set_keepalive(id, options.keepalive, now)
             })?,
-            State::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
+            SocketState::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
             _ => {}
         }
         Ok(0)
@@ -869,7 +869,7 @@ impl Socket {
         let number = match (level, name) {
             (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
             (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
-            (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, State::Listening(_)) as u32,
+            (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
             (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
                 (inner.sharing == Sharing::Reuse) as u32
             }
@@ -881,7 +881,7 @@ impl Socket {
                 inner.linger.0
             }
             (option::SOL_SOCKET, option::SO_ERROR) => match inner.state {
-                State::Connected(id) => with_stack(|stack, _| stack.take_failure(id))?
+                SocketState::Connected(id) => with_stack(|stack, _| stack.take_failure(id))?
                     .map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32),
                 _ => 0,
             },
@@ -914,12 +914,12 @@ impl Drop for Socket {
         let abort = inner.linger_abort;
         // An error means that the stack has forgotten the socket already.
         let _ = with_stack_and_send(|stack, now| match inner.state {
-            State::Fresh(None) => Ok(()),
-            State::Fresh(Some(binding)) => stack.release(binding),
-            State::Listening(id) => stack.close_listener(id, now),
-            State::Connected(id) if abort => stack.abort(id, now),
-            State::Connected(id) => stack.close(id, now),
-            State::Datagram(id) => stack.udp_close(id),
+            SocketState::Fresh(None) => Ok(()),
+            SocketState::Fresh(Some(binding)) => stack.release(binding),
+            SocketState::Listening(id) => stack.close_listener(id, now),
+            SocketState::Connected(id) if abort => stack.abort(id, now),
+            SocketState::Connected(id) => stack.close(id, now),
+            SocketState::Datagram(id) => stack.udp_close(id),
         });
     }
 }
@@ -940,22 +940,22 @@ mod tests {
         for _ in 0..6 {
             let hoarder = owner();
             let mut hoard = Vec::new();
-            while let Ok(share) = Share::take(&hoarder, 100, left) {
+            while let Ok(share) = DatagramShare::take(&hoarder, 100, left) {
                 hoard.push(share);
                 left -= 1;
             }
             assert!(!hoard.is_empty() && hoard.len() <= left + 1);
             hoarders.push((hoarder, hoard));
         }
-        assert!(left > 0 && Share::take(&owner(), 100, left).is_ok());
+        assert!(left > 0 && DatagramShare::take(&owner(), 100, left).is_ok());
         assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
         // Other kinds are counted apart, and a share that was given back can be taken again.
         let (hoarder, hoard) = &mut hoarders[0];
         assert_eq!(hoarder.charge(Held::Connection, 10, left), Ok(()));
-        assert!(Share::take(hoarder, 100, left).is_err());
+        assert!(DatagramShare::take(hoarder, 100, left).is_err());
         let count = hoard.len();
         hoard.clear();
-        assert!(Share::take(hoarder, 100, left + count).is_ok());
+        assert!(DatagramShare::take(hoarder, 100, left + count).is_ok());
         assert_eq!(hoarder.taken[0].load(Ordering::Relaxed), 0);
         hoarder.refund(Held::Connection, 10);
         drop(hoarders);
@@ -965,7 +965,7 @@ mod tests {
     #[test]
     fn memory_held_by_the_stack_is_charged_and_counted() {
         let account = Account::of_the_first();
-        account.set_limit(Resource::Memory, crate::process::accounts::Limit::both(100));
+        account.set_limit(Resource::Memory, crate::process::accounts::ResourceLimit::both(100));
         let owner = Shares::new(account.clone());
         assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
         // The process already has as many as are left in the system.

@@ -7,18 +7,18 @@
 //! # Order of frames
 //!
 //! A frame is as important as the coroutine that waits for it, and its handling is charged to that coroutine's process.
-//! So the handler looks at all frames that have come, finds their readers, and takes the most important frame first.
-//! Its own priority is the effective priority of the next frame: while something more important is ready, on this hart
-//! or another, frames wait, except for later arrivals that are more important. To find these, an interrupt raises the
-//! handler to the best effective priority of any claim, until it has looked.
+//! So the network coroutine looks at all frames that have come, finds their readers, and takes the most important frame
+//! first. Its own priority is the effective priority of the next frame: while something more important is ready, on
+//! this hart or another, frames wait, except for later arrivals that are more important. To find these, an interrupt
+//! raises the coroutine to the best effective priority of any claim, until it has looked.
 //!
 //! No frame waits for ever: frames that have waited for as long as the starvation bound go before everything else, a
-//! few at a time, and between these few all coroutines as important as the handler have their turn. If waiting frames
-//! fill all room, the least important are dropped; their senders may send them again.
+//! few at a time, and between these few all coroutines as important as the network coroutine have their turn. If
+//! waiting frames fill all room, the least important are dropped; their senders may send them again.
 //!
-//! The handler's other work for a connection (sending data for which acknowledgements have made room, acting on expired
-//! timers) is charged to its reader's process too. No process is charged for the looks, nor for frames without a
-//! reader: address resolution, echoes, requests that were not acknowledged, ports without a listener.
+//! The network coroutine's other work for a connection (sending data for which acknowledgements have made room, acting
+//! on expired timers) is charged to its reader's process too. No process is charged for the looks, nor for frames
+//! without a reader: address resolution, echoes, requests that were not acknowledged, ports without a listener.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -35,7 +35,7 @@ use network::{Error, LocalConnections, Order, Polled, Reader, Stack, Turn, Waiti
 use platform::{Machine, Platform, println};
 use spin::Mutex;
 
-use crate::network::wire::Wire;
+use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::{self, Process};
 use crate::scheduling::executor::EXHAUSTED;
@@ -45,7 +45,7 @@ use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
-/// Greatest number of frames that may wait for the handler.
+/// Greatest number of frames that may wait for the network coroutine.
 const ARRIVALS: usize = 256;
 /// Greatest number of processes whose frames are handled in one poll.
 const READERS: usize = 8;
@@ -53,15 +53,16 @@ const READERS: usize = 8;
 const OWNERS: usize = 16;
 
 /// The stack; `None` before the machine has started, or if there was no memory for it.
-pub(crate) static STACK: Mutex<Option<Stack<Wire>>> = Mutex::new(None);
-/// Time at which the handler's alarm rings, in nanoseconds; all ones if it is not set. Used under the stack's lock.
+pub(crate) static STACK: Mutex<Option<Stack<NetworkLink>>> = Mutex::new(None);
+/// Time at which the network coroutine's alarm rings, in nanoseconds; all ones if it is not set. Used under the stack's
+/// lock.
 static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
 static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
-static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
+static COROUTINE: Mutex<Option<NetworkCoroutine>> = Mutex::new(None);
 
 /// The coroutine that handles arrivals.
-struct Handler {
+struct NetworkCoroutine {
     cid: Cid,
     /// Set while its priority is that of a waiting frame.
     is_lowered: bool,
@@ -88,7 +89,7 @@ pub(crate) fn errno_of(error: Error) -> Errno {
 
 /// Starts the stack over the first network device, or with the loopback interface alone.
 pub(crate) fn start(platform: &'static Platform) {
-    let wire = Wire::find(platform, wake_handler);
+    let wire = NetworkLink::find(platform, wake_coroutine);
     let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
     let configuration = network::Configuration {
         address: wire.is_connected().then_some(network::Address {
@@ -130,37 +131,38 @@ fn local_connections(wanted: Option<&str>) -> LocalConnections {
     }
 }
 
-/// Makes the handler look at the device and at its deadlines, however unimportant its remaining frames are.
-fn wake_handler() {
+/// Makes the network coroutine look at the device and at its deadlines, however unimportant its remaining frames are.
+fn wake_coroutine() {
     HAS_ARRIVED.store(true, Ordering::Release);
     let mut is_raised = false;
-    if let Some(handler) = HANDLER.lock().as_mut() {
-        is_raised = core::mem::take(&mut handler.is_lowered);
+    if let Some(coroutine) = COROUTINE.lock().as_mut() {
+        is_raised = core::mem::take(&mut coroutine.is_lowered);
         if is_raised {
-            executor::set_priority(handler.cid, MOST_CLAIM);
+            executor::set_priority(coroutine.cid, MOST_CLAIM);
         }
-        executor::waker(handler.cid).wake();
+        executor::waker(coroutine.cid).wake();
     }
-    // The handler may have been ready already, in the run queue of a hart that visits something less important.
+    // The network coroutine may have been ready already, in the run queue of a hart that visits something less
+    // important.
     if is_raised && crate::machine::harts() > 1 {
         executor::find_hart(MOST_CLAIM);
     }
 }
 
-/// Wakes the handler at a deadline.
-struct Alarm;
+/// Wakes the network coroutine at a deadline.
+struct StackAlarm;
 
-impl Wake for Alarm {
-    fn wake(self: Arc<Alarm>) {
-        wake_handler();
+impl Wake for StackAlarm {
+    fn wake(self: Arc<StackAlarm>) {
+        wake_coroutine();
     }
 }
 
 /// Handles arrivals and deadlines of the stack, for ever.
 async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    let alarm_waker = Waker::from(Arc::new(Alarm));
-    *HANDLER.lock() = Some(Handler { cid: executor::current(), is_lowered: false });
+    let alarm_waker = Waker::from(Arc::new(StackAlarm));
+    *COROUTINE.lock() = Some(NetworkCoroutine { cid: executor::current(), is_lowered: false });
     let mut pace = Pace::default();
     // The alarm for the next deadline, and the time at which it rings. An alarm that rings too early costs a look;
     // setting it costs a little less.
@@ -179,7 +181,8 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
             continue;
         }
         let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
-        // However unimportant the remaining frames are: at these times the handler goes before everything else.
+        // However unimportant the remaining frames are: at these times the network coroutine goes before everything
+        // else.
         if let Some(at) = [next, overdue].into_iter().flatten().min()
             && alarm.as_ref().is_none_or(|(_, rings_at)| at < *rings_at || *rings_at <= now)
         {
@@ -208,8 +211,9 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     }
 }
 
-/// Ends a step after which there is more to do. Coroutines as important as the handler, which perhaps wait for frames
-/// handled up to now, have their turn first; a program among them runs for a moment, until the alarm interrupts it.
+/// Ends a step after which there is more to do. Coroutines as important as the network coroutine, which perhaps wait
+/// for frames handled up to now, have their turn first; a program among them runs for a moment, until the alarm
+/// interrupts it.
 async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
     if !executor::is_ready_at_least(executor::current_priority()) {
         return pace.step().await;
@@ -219,18 +223,18 @@ async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
     time::clear(turn);
 }
 
-/// Sets the handler's priority, mostly to that of its remaining frames. Returns `false`, and changes nothing, if
-/// something has arrived since the handler looked.
+/// Sets the network coroutine's priority, mostly to that of its remaining frames. Returns `false`, and changes nothing,
+/// if something has arrived since the network coroutine looked.
 fn lower(priority: Priority) -> bool {
-    let mut handler = HANDLER.lock();
-    // Under the lock: an arrival sets the flag first, and then raises the handler.
+    let mut coroutine = COROUTINE.lock();
+    // Under the lock: an arrival sets the flag first, and then raises the network coroutine.
     if HAS_ARRIVED.load(Ordering::Acquire) {
         return false;
     }
-    if let Some(handler) = handler.as_mut() {
-        handler.is_lowered = priority != MOST_CLAIM;
+    if let Some(coroutine) = coroutine.as_mut() {
+        coroutine.is_lowered = priority != MOST_CLAIM;
         if executor::current_priority() != priority {
-            executor::set_priority(handler.cid, priority);
+            executor::set_priority(coroutine.cid, priority);
         }
     }
     true
@@ -409,7 +413,7 @@ pub(crate) fn restore_arrivals(process: &Process) {
     if let Some(stack) = STACK.lock().as_mut() {
         stack.restore_arrivals(process.id);
     }
-    wake_handler();
+    wake_coroutine();
 }
 
 /// Returns the number of TCP connections that exist.
@@ -418,15 +422,17 @@ pub(crate) fn connections() -> u64 {
 }
 
 /// Uses the stack for a call.
-pub(crate) fn with_stack<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+pub(crate) fn with_stack<R>(act: impl FnOnce(&mut Stack<NetworkLink>, u64) -> Result<R, Error>) -> Result<R, Errno> {
     let mut guard = STACK.lock();
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     act(stack, time::now_ns()).map_err(errno_of)
 }
 
 /// Uses the stack as [`with_stack`] does, and then sends the data that the call has queued; an earlier deadline reaches
-/// the handler.
-pub(crate) fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> Result<R, Error>) -> Result<R, Errno> {
+/// the network coroutine.
+pub(crate) fn with_stack_and_send<R>(
+    act: impl FnOnce(&mut Stack<NetworkLink>, u64) -> Result<R, Error>,
+) -> Result<R, Errno> {
     let mut guard = STACK.lock();
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     let now = time::now_ns();
@@ -438,7 +444,7 @@ pub(crate) fn with_stack_and_send<R>(act: impl FnOnce(&mut Stack<Wire>, u64) -> 
     }
     drop(guard);
     if is_earlier {
-        wake_handler();
+        wake_coroutine();
     }
     result
 }

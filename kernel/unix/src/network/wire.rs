@@ -53,7 +53,7 @@ type Card = Network<Mapped, Piece>;
 
 /// Link through which the stack sends.
 #[allow(clippy::large_enum_variant)] // There is one value, and it never moves.
-pub(crate) enum Wire {
+pub(crate) enum NetworkLink {
     /// A device.
     Card(Card),
     /// No device was found.
@@ -74,9 +74,9 @@ fn serve(_: usize) {
     }
 }
 
-impl Wire {
+impl NetworkLink {
     /// Looks for a device and starts it; `on_interrupt` is called when its interrupt comes.
-    pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> Wire {
+    pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> NetworkLink {
         ON_INTERRUPT.call_once(|| on_interrupt);
         for device in &platform.virtio {
             let Some(registers) = Mapped::new((device.address, device.length)) else { continue };
@@ -95,66 +95,66 @@ impl Wire {
                         // Its queues would never be looked at.
                         continue;
                     }
-                    return Wire::Card(card);
+                    return NetworkLink::Card(card);
                 }
                 Err(error) => println!("network: the device at {:#x} cannot be used: {error}", device.address),
             }
         }
-        Wire::Nothing(NoLink)
+        NetworkLink::Nothing(NoLink)
     }
 
     /// Returns whether there is a device.
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(self, Wire::Card(_))
+        matches!(self, NetworkLink::Card(_))
     }
 }
 
-impl Link for Wire {
+impl Link for NetworkLink {
     type Departing<'a> = <Card as Link>::Departing<'a>;
 
     fn hardware_address(&self) -> [u8; 6] {
         match self {
-            Wire::Card(card) => card.hardware_address(),
-            Wire::Nothing(none) => none.hardware_address(),
+            NetworkLink::Card(card) => card.hardware_address(),
+            NetworkLink::Nothing(none) => none.hardware_address(),
         }
     }
 
     fn checksum_offload(&self) -> ChecksumOffload {
         match self {
-            Wire::Card(card) => card.checksum_offload(),
-            Wire::Nothing(none) => none.checksum_offload(),
+            NetworkLink::Card(card) => card.checksum_offload(),
+            NetworkLink::Nothing(none) => none.checksum_offload(),
         }
     }
 
     fn depart(&mut self) -> Option<Self::Departing<'_>> {
         match self {
-            Wire::Card(card) => card.depart(),
-            Wire::Nothing(_) => None,
+            NetworkLink::Card(card) => card.depart(),
+            NetworkLink::Nothing(_) => None,
         }
     }
 
     fn flush(&mut self) {
         match self {
-            Wire::Card(card) => card.flush(),
-            Wire::Nothing(none) => none.flush(),
+            NetworkLink::Card(card) => card.flush(),
+            NetworkLink::Nothing(none) => none.flush(),
         }
     }
 
     fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         match self {
-            Wire::Card(card) => card.receive_into(room),
-            Wire::Nothing(_) => None,
+            NetworkLink::Card(card) => card.receive_into(room),
+            NetworkLink::Nothing(_) => None,
         }
     }
 
     fn take_kept(&mut self, kept: u16, room: &mut [u8]) {
-        if let Wire::Card(card) = self {
+        if let NetworkLink::Card(card) = self {
             card.take_kept(kept, room);
         }
     }
 
     fn drop_kept(&mut self, kept: u16) {
-        if let Wire::Card(card) = self {
+        if let NetworkLink::Card(card) = self {
             card.drop_kept(kept);
         }
     }
@@ -193,7 +193,7 @@ mod tests {
     fn without_a_device_nothing_comes_and_nothing_goes() {
         let _guard = crate::testing::alone();
         let _hart = crate::testing::simulation().attach(0);
-        let mut wire = Wire::Nothing(NoLink);
+        let mut wire = NetworkLink::Nothing(NoLink);
         assert!(!wire.is_connected());
         assert!(wire.depart().is_none());
         let mut room = [7; 64];

@@ -31,7 +31,7 @@ const MOST_RECORDS: usize = 1 << 18;
 /// * `tail`, and `lost` upwards: the hart; `tail` with release, so that its reader finds the records.
 /// * `head`, and `lost` to 0: the fetching call, holding [`FETCHING`]; `head` with release, so that the hart overwrites
 ///   only records that were read.
-struct Ring {
+struct TraceRing {
     head: AtomicU64,
     tail: AtomicU64,
     lost: AtomicU64,
@@ -41,7 +41,7 @@ struct Ring {
 static ON: AtomicBool = AtomicBool::new(false);
 /// Set if each trap is watched: by the trace, or by the measurement of stretches.
 static TRAPS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-static RINGS: Once<Vec<Ring>> = Once::new();
+static RINGS: Once<Vec<TraceRing>> = Once::new();
 static FETCHING: Mutex<()> = Mutex::new(());
 
 /// Returns whether records are written.
@@ -79,7 +79,12 @@ pub(crate) fn start(option: Option<&str>, harts: usize) {
             return;
         }
         ring.resize_with(records, || [const { AtomicU64::new(0) }; RECORD_WORDS]);
-        rings.push(Ring { head: AtomicU64::new(0), tail: AtomicU64::new(0), lost: AtomicU64::new(0), records: ring });
+        rings.push(TraceRing {
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            records: ring,
+        });
     }
     RINGS.call_once(|| rings);
     coroutine::trace_with(&TRACER);

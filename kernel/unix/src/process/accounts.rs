@@ -191,32 +191,32 @@ pub(crate) fn share_of(resource: Resource) -> usize {
 
 /// A limit that is in force, and the largest that the process may choose itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub(crate) struct ResourceLimit {
     /// The limit in force.
     pub soft: usize,
     /// The largest limit that a process may set without privilege.
     pub hard: usize,
 }
 
-impl Limit {
+impl ResourceLimit {
     /// Creates a limit with one value for both.
-    pub(crate) const fn both(limit: usize) -> Limit {
-        Limit { soft: limit, hard: limit }
+    pub(crate) const fn both(limit: usize) -> ResourceLimit {
+        ResourceLimit { soft: limit, hard: limit }
     }
 }
 
 const SETTINGS: usize = limit::COUNT as usize;
 
 /// Returns the settings of the first process.
-fn first_settings() -> [Limit; SETTINGS] {
-    let mut settings = [Limit::both(UNLIMITED); SETTINGS];
+fn first_settings() -> [ResourceLimit; SETTINGS] {
+    let mut settings = [ResourceLimit::both(UNLIMITED); SETTINGS];
     settings[limit::STACK as usize].soft = program::layout::STACK_SIZE as usize;
-    settings[limit::DESCRIPTORS as usize] = Limit::both(MAXIMUM_DESCRIPTORS);
+    settings[limit::DESCRIPTORS as usize] = ResourceLimit::both(MAXIMUM_DESCRIPTORS);
     settings
 }
 
 #[derive(Debug)]
-struct Line {
+struct ResourceLine {
     /// Amount of the process and of those that it bounds.
     used: AtomicUsize,
     /// Amount of the process alone.
@@ -225,9 +225,9 @@ struct Line {
     hard: AtomicUsize,
 }
 
-impl Line {
-    fn new(limit: Limit) -> Line {
-        Line {
+impl ResourceLine {
+    fn new(limit: ResourceLimit) -> ResourceLine {
+        ResourceLine {
             used: AtomicUsize::new(0),
             own: AtomicUsize::new(0),
             soft: AtomicUsize::new(limit.soft),
@@ -235,8 +235,8 @@ impl Line {
         }
     }
 
-    fn limit(&self) -> Limit {
-        Limit { soft: self.soft.load(Ordering::Relaxed), hard: self.hard.load(Ordering::Relaxed) }
+    fn limit(&self) -> ResourceLimit {
+        ResourceLimit { soft: self.soft.load(Ordering::Relaxed), hard: self.hard.load(Ordering::Relaxed) }
     }
 }
 
@@ -250,13 +250,13 @@ fn add_within(count: &AtomicUsize, amount: usize, limit: usize) -> Option<usize>
 /// A process's amounts and limits of all resources.
 #[derive(Debug)]
 pub(crate) struct Account {
-    lines: [Line; RESOURCES],
+    lines: [ResourceLine; RESOURCES],
     /// The next ancestor that bounds its descendants, with the charge for this account itself: files and their names
     /// keep accounts of processes that have gone.
     above: Option<Charge>,
     depth: usize,
     /// Limits that are no amounts, by Linux's numbers.
-    settings: Mutex<[Limit; SETTINGS]>,
+    settings: Mutex<[ResourceLimit; SETTINGS]>,
     /// Set if its limits hold for everything that it starts, together.
     bounds: AtomicBool,
     is_first: bool,
@@ -266,7 +266,7 @@ impl Account {
     /// Creates the account of the first process.
     pub(crate) fn of_the_first() -> Arc<Account> {
         Arc::new(Account {
-            lines: Resource::ALL.map(|_| Line::new(Limit::both(UNLIMITED))),
+            lines: Resource::ALL.map(|_| ResourceLine::new(ResourceLimit::both(UNLIMITED))),
             settings: Mutex::new(first_settings()),
             above: None,
             depth: 0,
@@ -292,16 +292,16 @@ impl Account {
             if self.is_first {
                 // Limits that the first process has set for itself are handed down, up to a share.
                 let share = share_of(resource);
-                limit = Limit { soft: limit.soft.min(share), hard: limit.hard.min(share) };
+                limit = ResourceLimit { soft: limit.soft.min(share), hard: limit.hard.min(share) };
             }
-            Line::new(limit)
+            ResourceLine::new(limit)
         });
         let settings = Mutex::new(*self.settings.lock());
         let bounds = AtomicBool::new(self.is_first);
         Ok(Arc::new(Account { lines, settings, above, depth, bounds, is_first: false }))
     }
 
-    fn line(&self, resource: Resource) -> &Line {
+    fn line(&self, resource: Resource) -> &ResourceLine {
         &self.lines[resource as usize]
     }
 
@@ -316,13 +316,13 @@ impl Account {
     }
 
     /// Returns its limit.
-    pub(crate) fn limit(&self, resource: Resource) -> Limit {
+    pub(crate) fn limit(&self, resource: Resource) -> ResourceLimit {
         self.line(resource).limit()
     }
 
     /// Sets a limit, for the process and everything that it starts from now on. It keeps the amount that it has
     /// already.
-    pub(crate) fn set_limit(&self, resource: Resource, limit: Limit) {
+    pub(crate) fn set_limit(&self, resource: Resource, limit: ResourceLimit) {
         let line = self.line(resource);
         line.soft.store(limit.soft, Ordering::Relaxed);
         line.hard.store(limit.hard, Ordering::Relaxed);
@@ -330,12 +330,12 @@ impl Account {
     }
 
     /// Returns a limit that is no amount.
-    pub(crate) fn setting(&self, number: usize) -> Limit {
-        self.settings.lock().get(number).copied().unwrap_or(Limit::both(UNLIMITED))
+    pub(crate) fn setting(&self, number: usize) -> ResourceLimit {
+        self.settings.lock().get(number).copied().unwrap_or(ResourceLimit::both(UNLIMITED))
     }
 
     /// Sets a limit that is no amount, for the process, and for each that it starts from now on.
-    pub(crate) fn set_setting(&self, number: usize, limit: Limit) {
+    pub(crate) fn set_setting(&self, number: usize, limit: ResourceLimit) {
         if let Some(setting) = self.settings.lock().get_mut(number) {
             *setting = limit;
         }
@@ -657,7 +657,7 @@ mod tests {
             let hoarders: Vec<_> = (0..4).map(|_| first.of_a_child().unwrap()).collect();
             let mut held = Vec::new();
             for hoarder in &hoarders {
-                assert_eq!(hoarder.limit(Resource::Memory), Limit::both(1280));
+                assert_eq!(hoarder.limit(Resource::Memory), ResourceLimit::both(1280));
                 while let Ok(charge) = hoarder.charge(Resource::Memory, 10) {
                     held.push(charge);
                 }
@@ -714,19 +714,19 @@ mod tests {
     fn a_limit_that_is_set_holds_for_those_started_later() {
         with_machine(7_680_000, || {
             let mut account = Account::of_the_first().of_a_child().unwrap();
-            account.set_limit(Resource::Memory, Limit { soft: 100_000, hard: 200_000 });
+            account.set_limit(Resource::Memory, ResourceLimit { soft: 100_000, hard: 200_000 });
             let one = account.of_a_child().unwrap();
             let two = account.of_a_child().unwrap();
             let first = one.charge(Resource::Memory, 60_000).unwrap();
             assert_eq!(two.charge(Resource::Memory, 60_000).err(), Some(Errno::ENOMEM));
             drop(first);
             drop(two.charge(Resource::Memory, 60_000).unwrap());
-            assert_eq!(two.limit(Resource::Memory), Limit { soft: 100_000, hard: 200_000 });
+            assert_eq!(two.limit(Resource::Memory), ResourceLimit { soft: 100_000, hard: 200_000 });
             for _ in 0..DEEPEST {
-                account.set_limit(Resource::Calls, Limit::both(7));
+                account.set_limit(Resource::Calls, ResourceLimit::both(7));
                 account = account.of_a_child().unwrap();
             }
-            account.set_limit(Resource::Calls, Limit::both(7));
+            account.set_limit(Resource::Calls, ResourceLimit::both(7));
             assert!(account.of_a_child().is_err_and(|error| error == Errno::EAGAIN));
         });
     }
@@ -735,7 +735,7 @@ mod tests {
     fn a_batch_keeps_to_the_limit_and_gives_back() {
         with_machine(1 << 30, || {
             let account = Account::of_the_first().of_a_child().unwrap();
-            account.set_limit(Resource::Calls, Limit::both(70));
+            account.set_limit(Resource::Calls, ResourceLimit::both(70));
             let mut batch = Batch::new(&account, Resource::Calls, 100);
             for count in 1..=70 {
                 batch.require(count).unwrap();
@@ -745,12 +745,12 @@ mod tests {
             assert_eq!((account.used(Resource::Calls), account.used(Resource::Memory)), (70, 7000));
             batch.settle(69);
             assert_eq!(account.used(Resource::Calls), 70);
-            account.set_limit(Resource::Calls, Limit::both(UNLIMITED));
+            account.set_limit(Resource::Calls, ResourceLimit::both(UNLIMITED));
             batch.require(10 * SLACK).unwrap();
             batch.settle(3);
             assert_eq!((account.used(Resource::Calls), account.used(Resource::Memory)), (BATCH, 100 * BATCH));
             // Without memory for a call there is no call either.
-            account.set_limit(Resource::Memory, Limit::both(100 * BATCH + 50));
+            account.set_limit(Resource::Memory, ResourceLimit::both(100 * BATCH + 50));
             assert_eq!(batch.require(BATCH + 1), Err(Errno::ENOMEM));
             assert_eq!(account.used(Resource::Calls), BATCH);
         });
@@ -804,7 +804,7 @@ mod tests {
                         }
                         Step::Drop(which) if !charges.is_empty() => drop(charges.swap_remove(which % charges.len())),
                         Step::Limit(who, limit) => {
-                            accounts[who % accounts.len()].set_limit(Resource::Memory, Limit::both(limit));
+                            accounts[who % accounts.len()].set_limit(Resource::Memory, ResourceLimit::both(limit));
                         }
                         Step::Resize(..) | Step::Drop(_) => {}
                     }

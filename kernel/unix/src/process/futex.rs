@@ -55,7 +55,7 @@ impl Round {
 }
 
 #[derive(Default)]
-struct Table {
+struct FutexTable {
     /// Waiters by word and then by ticket, which is the order of arrival.
     queue: BTreeMap<(usize, u64), Waiter>,
     /// Present words of waiters that wait for another word than the one for which they came.
@@ -63,7 +63,7 @@ struct Table {
     last_ticket: u64,
 }
 
-impl Table {
+impl FutexTable {
     /// Creates a round over the present waiters of a word. A call that goes on in steps does not touch later ones.
     fn round(&self, word: usize) -> Round {
         Round { word, tickets: 0..=self.last_ticket, left: true }
@@ -134,7 +134,7 @@ impl Table {
 
 /// Waiters of a process, by word.
 #[derive(Default)]
-pub(crate) struct Futexes(Mutex<Table>);
+pub(crate) struct Futexes(Mutex<FutexTable>);
 
 impl Futexes {
     /// Wakes the first waiter of a word; returns whether there was one.
@@ -158,7 +158,7 @@ struct Work {
 
 impl Work {
     /// Does a step; returns whether all is done.
-    fn step(&mut self, table: &mut Table) -> bool {
+    fn step(&mut self, table: &mut FutexTable) -> bool {
         if self.wake > 0 {
             let woken = table.wake(&mut self.round, self.wake, self.bits);
             self.wake -= woken;
@@ -173,17 +173,17 @@ impl Work {
 
     /// Does the first step, and all of the work if that is enough. The rest of the work, which Linux does at once, goes
     /// on in steps; without memory for that, all of it is done here.
-    fn begin(mut self, process: &Arc<Process>, table: &mut Table) -> Result<Decoded, Errno> {
+    fn begin(mut self, process: &Arc<Process>, table: &mut FutexTable) -> Result<FutexCall, Errno> {
         loop {
             if self.step(table) {
-                return Ok(Decoded::Done(self.done));
+                return Ok(FutexCall::Done(self.done));
             }
             if has_machine_memory() {
                 break;
             }
         }
         let process = process.clone();
-        Ok(Decoded::More(Box::pin(async move {
+        Ok(FutexCall::More(Box::pin(async move {
             loop {
                 steps::pause(&process).await;
                 if self.step(&mut process.futexes.0.lock()) {
@@ -195,7 +195,7 @@ impl Work {
 }
 
 /// A `FUTEX_WAIT`, decoded.
-pub(crate) struct Wait {
+pub(crate) struct FutexWait {
     futexes: Arc<Futexes>,
     word: usize,
     expected: u32,
@@ -205,7 +205,7 @@ pub(crate) struct Wait {
     ticket: u64,
 }
 
-impl Wait {
+impl FutexWait {
     /// Does one step: compares and enters the table if there is a waker; after that, looks whether it was taken out.
     pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let mut table = self.futexes.0.lock();
@@ -254,9 +254,9 @@ impl Wait {
 }
 
 /// A decoded `futex` call.
-pub(crate) enum Decoded {
+pub(crate) enum FutexCall {
     /// It may have to wait.
-    Wait(Wait),
+    Wait(FutexWait),
     /// It is done; so many were woken or moved.
     Done(usize),
     /// More must be woken or moved than in one step.
@@ -284,7 +284,7 @@ fn at_least_one(number: usize) -> usize {
 pub(crate) fn call(
     process: &Arc<Process>,
     [address, flags, value, timeout, second, value3]: [usize; 6],
-) -> Result<Decoded, Errno> {
+) -> Result<FutexCall, Errno> {
     let (flags, value3) = (flags as u32, value3 as u32);
     let command = flags & !(operation::PRIVATE | operation::CLOCK_REALTIME);
     let is_real_time = flags & operation::CLOCK_REALTIME != 0;
@@ -310,7 +310,14 @@ pub(crate) fn call(
                 }
             };
             let futexes = process.futexes.clone();
-            Decoded::Wait(Wait { futexes, word: word_at(address)?, expected: value as u32, bits, limit, ticket: 0 })
+            FutexCall::Wait(FutexWait {
+                futexes,
+                word: word_at(address)?,
+                expected: value as u32,
+                bits,
+                limit,
+                ticket: 0,
+            })
         }
         operation::WAKE | operation::WAKE_BITSET => {
             let word = word_at(address)?;
@@ -346,26 +353,26 @@ mod tests {
     use super::*;
     use crate::testing::Bell;
 
-    fn enter(table: &mut Table, word: usize, bits: u32) -> (u64, Arc<Bell>) {
+    fn enter(table: &mut FutexTable, word: usize, bits: u32) -> (u64, Arc<Bell>) {
         let bell = Arc::new(Bell::default());
         table.last_ticket += 1;
         table.queue.insert((word, table.last_ticket), Waiter { waker: bell.clone().into(), bits });
         (table.last_ticket, bell)
     }
 
-    fn wake(table: &mut Table, word: usize, count: usize, bits: u32) -> usize {
+    fn wake(table: &mut FutexTable, word: usize, count: usize, bits: u32) -> usize {
         let mut round = table.round(word);
         table.wake(&mut round, count, bits)
     }
 
-    fn move_waiters(table: &mut Table, word: usize, to: usize, count: usize) -> usize {
+    fn move_waiters(table: &mut FutexTable, word: usize, to: usize, count: usize) -> usize {
         let mut round = table.round(word);
         table.move_waiters(&mut round, to, count)
     }
 
     #[test]
     fn the_first_come_are_woken_first_and_only_those_meant() {
-        let mut table = Table::default();
+        let mut table = FutexTable::default();
         let bells: alloc::vec::Vec<_> = (0..5).map(|index| enter(&mut table, 8, 1 << (index % 2)).1).collect();
         let (_, other) = enter(&mut table, 12, u32::MAX);
         assert_eq!(wake(&mut table, 8, 1, u32::MAX), 1);
@@ -379,7 +386,7 @@ mod tests {
 
     #[test]
     fn requeued_waiters_are_found_at_the_other_word() {
-        let mut table = Table::default();
+        let mut table = FutexTable::default();
         let (first, bell) = enter(&mut table, 8, u32::MAX);
         let (second, _) = enter(&mut table, 8, u32::MAX);
         assert_eq!(move_waiters(&mut table, 8, 16, 1), 1);
@@ -395,7 +402,7 @@ mod tests {
     /// and none that came after the beginning.
     #[test]
     fn thousands_are_woken_in_steps() {
-        let mut table = Table::default();
+        let mut table = FutexTable::default();
         let bells: alloc::vec::Vec<_> = (0..1000).map(|index| enter(&mut table, 8, 1 << (index % 8)).1).collect();
         let round = table.round(8);
         let mut work = Work { round, bits: 1, wake: usize::MAX, moves: 0, to: 0, done: 0 };
@@ -421,7 +428,7 @@ mod tests {
     /// Moving to the same word, or in a circle, ends.
     #[test]
     fn a_round_meets_each_waiter_once() {
-        let mut table = Table::default();
+        let mut table = FutexTable::default();
         for _ in 0..100 {
             enter(&mut table, 8, u32::MAX);
         }

@@ -10,7 +10,7 @@ use abi_unix::authority::Act;
 use abi_unix::types::limit as number;
 
 use crate::process::accounts::MAXIMUM_DESCRIPTORS;
-use crate::process::accounts::{Limit, Resource};
+use crate::process::accounts::{Resource, ResourceLimit};
 use crate::process::authority::{permit, permit_towards};
 use crate::process::{self, Process};
 
@@ -48,7 +48,7 @@ pub(crate) fn call(caller: &Arc<Process>, id: i32, which: u32, new: usize, old: 
         let mut bytes = [0; number::SIZE];
         caller.copy_in(new, &mut bytes)?;
         let (soft, hard) = number::from_bytes(bytes);
-        let limit = Limit { soft: soft as usize, hard: hard as usize };
+        let limit = ResourceLimit { soft: soft as usize, hard: hard as usize };
         if limit.soft > limit.hard {
             return Err(Errno::EINVAL);
         }

@@ -36,7 +36,7 @@ use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::authority::Authority;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
-use crate::process::{self, Origin, Place, Process, switching};
+use crate::process::{self, Origin, Process, ProcessPlace, switching};
 use crate::scheduling::{Standing, steps};
 
 /// Name of the guard region below the first stack.
@@ -464,7 +464,7 @@ pub(crate) async fn spawn(
     // Others may have used memory up meanwhile.
     process.account.admit()?;
     let account = process.account.of_a_child()?;
-    let place = Place::new(&process.account)?;
+    let place = ProcessPlace::new(&process.account)?;
     let mut inherited = Descriptors::new(&account);
     let mut numbers = [0i32, 1, 2];
     if descriptors != 0 {
@@ -508,7 +508,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let arguments = Texts::of(&arguments).map_err(stack_error)?;
     let plan = Plan::new(&tree::root().root(), path.as_bytes().to_vec(), arguments, environment)?;
     let account = Account::of_the_first();
-    let place = Place::new(&account)?;
+    let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
     let console = Arc::new(OpenFile::console(file::charge(&account)?));
     for number in 0..3 {

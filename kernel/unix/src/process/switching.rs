@@ -112,7 +112,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     worker.runs_in(executor::current());
     loop {
         let pause = visit(&worker, &mut context);
-        ring::leave_to_handler(&worker);
+        ring::leave_to_server(&worker);
         // From now on, and until the process publishes something else, its priority is that of the process's claim.
         if !matches!(pause, Pause::GiveWay) {
             worker.forget_credit();

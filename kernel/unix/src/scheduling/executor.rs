@@ -96,8 +96,8 @@ impl Visits {
 #[inline]
 pub(crate) fn begin_visit(hart: usize, process: u32, priority: Priority) {
     VISITS.begin(hart, process, priority);
-    // Pairs with the fences of `find_hart` and of `Worker::call_back`: either those see this visit, or this hart sees
-    // the change that they announce.
+    // Pairs with the fences of `find_hart` and of `HartWorker::call_back`: either those see this visit, or this hart
+    // sees the change that they announce.
     fence(Ordering::SeqCst);
 }
 
@@ -153,16 +153,16 @@ pub(crate) fn start(table: Table) -> Result<(), &'static str> {
 }
 
 /// The calling hart's worker.
-pub(crate) struct Worker(coroutine::Worker);
+pub(crate) struct HartWorker(coroutine::Worker);
 
-impl Worker {
+impl HartWorker {
     /// Makes the calling hart a worker.
     ///
     /// # Panics
     /// If it is one already.
-    pub(crate) fn of_this_hart() -> Worker {
+    pub(crate) fn of_this_hart() -> HartWorker {
         let worker = EXECUTOR.worker(Machine::hart(), Signals::default());
-        Worker(worker.expect("each hart makes its worker once"))
+        HartWorker(worker.expect("each hart makes its worker once"))
     }
 
     /// Polls the most important ready coroutine; returns `false` if none is ready.

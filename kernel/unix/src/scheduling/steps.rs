@@ -14,7 +14,7 @@
 //! [`tables`], which grow and shrink a little at a time, or in a tree: calls in flight, completions that find their
 //! ring full, waiters for one thing, deadlines, descriptors, the names of a directory. Objects that are dropped by the
 //! thousand are taken apart in steps first. Waiters for one thing are woken in portions, if there are thousands
-//! ([`rests`](crate::scheduling::rests)).
+//! ([`remainders`](crate::scheduling::remainders)).
 //!
 //! # Work that may miss the goal
 //!
@@ -164,25 +164,25 @@ pub(crate) fn must_pause(payer: &impl Ends, waker: Option<&Waker>) -> bool {
 ///
 /// # Cancellation
 /// Dropping it has no effect.
-pub(crate) fn pause<P: Ends>(payer: &P) -> Pause<'_, P> {
-    Pause { payer, state: PauseState::Before }
+pub(crate) fn pause<P: Ends>(payer: &P) -> StepEnd<'_, P> {
+    StepEnd { payer, state: StepEndState::Before }
 }
 
 /// Does as [`pause`], for work that is done although its process has ended, or because of that.
 ///
 /// # Cancellation
 /// Dropping it has no effect.
-pub(crate) fn pause_at_the_end() -> Pause<'static, Endless> {
-    Pause { payer: &Endless, state: PauseState::Before }
+pub(crate) fn pause_at_the_end() -> StepEnd<'static, Endless> {
+    StepEnd { payer: &Endless, state: StepEndState::Before }
 }
 
 /// The future of [`pause`].
-pub(crate) struct Pause<'a, P> {
+pub(crate) struct StepEnd<'a, P> {
     payer: &'a P,
-    state: PauseState,
+    state: StepEndState,
 }
 
-enum PauseState {
+enum StepEndState {
     Before,
     /// The attempt in place was over.
     InPlace,
@@ -190,16 +190,18 @@ enum PauseState {
     Paused,
 }
 
-impl<P: Ends> Future for Pause<'_, P> {
+impl<P: Ends> Future for StepEnd<'_, P> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The first attempt in place has no waker.
         let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(Waker::noop()));
         self.state = match (&self.state, waker) {
-            (PauseState::Before, None) => PauseState::InPlace,
+            (StepEndState::Before, None) => StepEndState::InPlace,
             // No look has come since the attempt in place: its step and the next one would be one stretch.
-            (PauseState::Before | PauseState::InPlace, Some(_)) if must_pause(self.payer, waker) => PauseState::Paused,
+            (StepEndState::Before | StepEndState::InPlace, Some(_)) if must_pause(self.payer, waker) => {
+                StepEndState::Paused
+            }
             _ => return Poll::Ready(()),
         };
         Poll::Pending

@@ -27,7 +27,7 @@ pub(crate) struct Key {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct HeapEntry {
     ticks: u64,
     /// Counts up: equal deadlines come in the order in which they were set.
     number: u64,
@@ -35,7 +35,7 @@ struct Entry {
 }
 
 /// Fixed place of an entry's waker; the entry itself moves in the heap.
-struct Slot {
+struct WakerSlot {
     /// Position of the entry in the heap. In a slot without a waker: the next free slot, and `number` is the previous
     /// one.
     position: u32,
@@ -45,8 +45,8 @@ struct Slot {
 
 /// Deadlines in ticks, each with a waker.
 pub(crate) struct Deadlines {
-    heap: Segments<Entry>,
-    slots: Segments<Slot>,
+    heap: Segments<HeapEntry>,
+    slots: Segments<WakerSlot>,
     free: u32,
     last_number: u64,
     reserved: usize,
@@ -111,7 +111,7 @@ impl Deadlines {
         self.last_number += 1;
         let number = self.last_number;
         let position = self.heap.len() as u32;
-        let fresh = Slot { position, number, waker: Some(waker.clone()) };
+        let fresh = WakerSlot { position, number, waker: Some(waker.clone()) };
         let slot = match self.take_free() {
             Some(slot) => {
                 self.slots[slot as usize] = fresh;
@@ -122,7 +122,7 @@ impl Deadlines {
                 self.slots.len() as u32 - 1
             }
         };
-        self.heap.push(Entry { ticks, number, slot });
+        self.heap.push(HeapEntry { ticks, number, slot });
         self.sift_up(position as usize);
         Key { slot, number }
     }
@@ -200,7 +200,7 @@ impl Deadlines {
     }
 
     /// Puts an entry in a position, and records the position in its slot.
-    fn put(&mut self, position: usize, entry: Entry) {
+    fn put(&mut self, position: usize, entry: HeapEntry) {
         self.heap[position] = entry;
         self.slots[entry.slot as usize].position = position as u32;
     }
@@ -246,8 +246,8 @@ impl Deadlines {
     }
 }
 
-impl Entry {
-    fn is_before(&self, other: &Entry) -> bool {
+impl HeapEntry {
+    fn is_before(&self, other: &HeapEntry) -> bool {
         (self.ticks, self.number) < (other.ticks, other.number)
     }
 }

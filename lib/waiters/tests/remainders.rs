@@ -1,12 +1,12 @@
-//! With a registered function for rests, a change wakes one portion and hands the others on.
+//! With a registered function for remainders, a change wakes one portion and hands the others on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-use waiters::{PORTION, Rest, Waiters, wake_rests_with};
+use waiters::{PORTION, Remainder, Waiters, wake_remainders_with};
 
-static RESTS: Mutex<Vec<Rest>> = Mutex::new(Vec::new());
+static REMAINDERS: Mutex<Vec<Remainder>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
 struct Bell(AtomicUsize);
@@ -19,8 +19,8 @@ impl Wake for Bell {
 
 #[test]
 fn a_rest_is_handed_on_and_the_first_that_is_named_gets_it() {
-    wake_rests_with(|rest| RESTS.lock().unwrap().push(rest));
-    wake_rests_with(|_| panic!("only the first registration counts"));
+    wake_remainders_with(|remainder| REMAINDERS.lock().unwrap().push(remainder));
+    wake_remainders_with(|_| panic!("only the first registration counts"));
     let bells: Vec<_> = (0..3 * PORTION).map(|_| Arc::new(Bell::default())).collect();
     let rings = || bells.iter().map(|bell| bell.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let mut waiters = Waiters::new();
@@ -33,11 +33,11 @@ fn a_rest_is_handed_on_and_the_first_that_is_named_gets_it() {
     let expected = |rung: usize| (0..bells.len()).map(|index| usize::from(index < rung)).collect::<Vec<_>>();
     assert_eq!(rings(), expected(at_once));
     assert!(waiters.is_empty(), "the others do not wait here any more");
-    let mut rest = RESTS.lock().unwrap().pop().unwrap();
-    assert!(RESTS.lock().unwrap().is_empty(), "there is one rest");
-    assert!(rest.wake_portion());
+    let mut remainder = REMAINDERS.lock().unwrap().pop().unwrap();
+    assert!(REMAINDERS.lock().unwrap().is_empty(), "there is one remainder");
+    assert!(remainder.wake_portion());
     assert_eq!(rings(), expected(at_once + PORTION));
-    assert!(!rest.wake_portion());
+    assert!(!remainder.wake_portion());
     assert_eq!(rings(), expected(bells.len()));
     // As many as one portion leave nothing to hand on.
     for bell in &bells[..at_once] {
@@ -45,5 +45,5 @@ fn a_rest_is_handed_on_and_the_first_that_is_named_gets_it() {
     }
     waiters.wake_all();
     assert_eq!(rings().iter().sum::<usize>(), bells.len() + at_once);
-    assert!(RESTS.lock().unwrap().is_empty());
+    assert!(REMAINDERS.lock().unwrap().is_empty());
 }

@@ -1,11 +1,11 @@
 //! Waking thousands of waiters for one thing in portions, by a coroutine of the kernel's own.
 //!
 //! A caller that changes a condition holds the condition's lock, and wakes a [portion](waiters::PORTION) of its
-//! waiters. The rest comes here, and is woken with a look after each portion, at the priority of that caller: so no
-//! caller makes the kernel work for long at a higher priority than its own. The waiters may be more important than
-//! that; so the watchdog of the starvation bound lets some portions go before everything else at each of its looks
-//! ([`boost`]). No process is charged for this work. It is a small part of the time that the woken processes have been
-//! charged for coming to wait, and will be for looking again.
+//! waiters. The others, the remainder, come here, and are woken with a look after each portion, at the priority of that
+//! caller: so no caller makes the kernel work for long at a higher priority than its own. The waiters may be more
+//! important than that; so the watchdog of the starvation bound lets some portions go before everything else at each of
+//! its looks ([`boost`]). No process is charged for this work. It is a small part of the time that the woken processes
+//! have been charged for coming to wait, and will be for looking again.
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;
@@ -13,56 +13,56 @@ use core::task::{Poll, Waker};
 
 use abi_queue::{PRIORITIES, Priority};
 use spin::Mutex;
-use waiters::Rest;
+use waiters::Remainder;
 
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::{LEAST_CLAIM, MOST_CLAIM, steps};
 
-/// Rests by priority, equals in their order. Each operation takes as long for one rest as for thousands.
-struct Pending<T> {
+/// Remainders by priority, equals in their order. Each operation takes as long for one remainder as for thousands.
+struct Backlog<T> {
     levels: [VecDeque<T>; PRIORITIES],
     /// Bitmap of the levels that are not empty.
     present: u64,
 }
 
-impl<T> Pending<T> {
-    const fn new() -> Pending<T> {
-        Pending { levels: [const { VecDeque::new() }; PRIORITIES], present: 0 }
+impl<T> Backlog<T> {
+    const fn new() -> Backlog<T> {
+        Backlog { levels: [const { VecDeque::new() }; PRIORITIES], present: 0 }
     }
 
-    /// Makes room for one more rest, if there is memory.
+    /// Makes room for one more remainder, if there is memory.
     fn level(&mut self, priority: Priority) -> Option<&mut VecDeque<T>> {
         let level = &mut self.levels[usize::from(priority.number())];
         level.try_reserve(1).is_ok().then_some(level)
     }
 
-    /// Enters a rest, or returns it if there is no memory.
-    fn push(&mut self, priority: Priority, rest: T) -> Result<(), T> {
+    /// Enters a remainder, or returns it if there is no memory.
+    fn push(&mut self, priority: Priority, remainder: T) -> Result<(), T> {
         match self.level(priority) {
-            Some(level) => level.push_back(rest),
-            None => return Err(rest),
+            Some(level) => level.push_back(remainder),
+            None => return Err(remainder),
         }
         self.present |= priority.bit();
         Ok(())
     }
 
-    /// Takes the most important rest out.
+    /// Takes the most important remainder out.
     fn pop(&mut self) -> Option<(Priority, T)> {
         let priority = Priority::most_important_in(self.present)?;
         let level = &mut self.levels[usize::from(priority.number())];
-        let rest = level.pop_front()?;
+        let remainder = level.pop_front()?;
         if level.is_empty() {
             *level = VecDeque::new();
             self.present &= !priority.bit();
         }
-        Some((priority, rest))
+        Some((priority, remainder))
     }
 
-    /// Exchanges a rest of which some were woken for a more important one, if there is one. The old rest goes on before
-    /// its equals.
-    fn exchange(&mut self, rest: &mut (Priority, T)) {
-        let priority = rest.0;
+    /// Exchanges a remainder of which some were woken for a more important one, if there is one. The old remainder goes
+    /// on before its equals.
+    fn exchange(&mut self, remainder: &mut (Priority, T)) {
+        let priority = remainder.0;
         let is_outranked =
             Priority::most_important_in(self.present).is_some_and(|first| first.is_more_important_than(priority));
         // Without memory to put it back, all of it is woken now.
@@ -70,16 +70,16 @@ impl<T> Pending<T> {
             && self.level(priority).is_some()
             && let Some(next) = self.pop()
         {
-            let (_, before) = core::mem::replace(rest, next);
-            // There is room, and the rest just taken is of another level.
+            let (_, before) = core::mem::replace(remainder, next);
+            // There is room, and the remainder just taken is of another level.
             self.levels[usize::from(priority.number())].push_front(before);
             self.present |= priority.bit();
         }
     }
 }
 
-struct Rests {
-    pending: Pending<Rest>,
+struct Remainders {
+    pending: Backlog<Remainder>,
     /// Number of portions for which the coroutine still goes before everything else, since it has been ready for long.
     boosted: usize,
     /// The coroutine that wakes them, and its waker while it has nothing to do.
@@ -90,41 +90,42 @@ struct Rests {
 /// Number of portions that are woken before everything else, when they have waited for long.
 const BOOSTED: usize = 64;
 
-static RESTS: Mutex<Rests> = Mutex::new(Rests { pending: Pending::new(), boosted: 0, coroutine: None, idle: None });
+static REMAINDERS: Mutex<Remainders> =
+    Mutex::new(Remainders { pending: Backlog::new(), boosted: 0, coroutine: None, idle: None });
 
-/// Starts the coroutine that wakes rests.
+/// Starts the coroutine that wakes remainders.
 pub(crate) fn start() {
-    RESTS.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_rests()));
-    waiters::wake_rests_with(keep);
+    REMAINDERS.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_remainders()));
+    waiters::wake_remainders_with(keep);
 }
 
-/// Keeps a rest that is to be woken. Called under other locks, which are taken before this module's own.
-fn keep(rest: Rest) {
-    // Not the priority of a preferred or exhausted caller: that holds for a turn or a period, and a rest may take
+/// Keeps a remainder that is to be woken. Called under other locks, which are taken before this module's own.
+fn keep(remainder: Remainder) {
+    // Not the priority of a preferred or exhausted caller: that holds for a turn or a period, and a remainder may take
     // longer.
     let priority = executor::current_priority().limited_to(MOST_CLAIM);
     let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
-    let mut rests = RESTS.lock();
-    let kept = rests.pending.push(priority, rest);
+    let mut remainders = REMAINDERS.lock();
+    let kept = remainders.pending.push(priority, remainder);
     if kept.is_ok()
-        && let Some(coroutine) = rests.coroutine
+        && let Some(coroutine) = remainders.coroutine
         && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
     {
         executor::set_priority(coroutine, priority);
     }
-    let idle = rests.idle.take();
-    drop(rests);
-    if let Err(mut rest) = kept {
-        // There is no memory even for this: the rest is woken immediately.
-        while rest.wake_portion() {}
+    let idle = remainders.idle.take();
+    drop(remainders);
+    if let Err(mut remainder) = kept {
+        // There is no memory even for this: the remainder is woken immediately.
+        while remainder.wake_portion() {}
     }
     if let Some(idle) = idle {
         idle.wake();
     }
 }
 
-impl Rests {
-    /// Gives the calling coroutine the priority of its next rest.
+impl Remainders {
+    /// Gives the calling coroutine the priority of its next remainder.
     fn follow(&mut self, priority: Priority) {
         self.boosted = self.boosted.saturating_sub(1);
         let priority = if self.boosted == 0 { priority } else { Priority::HIGHEST };
@@ -132,49 +133,49 @@ impl Rests {
     }
 }
 
-/// Takes the most important rest out, and gives the calling coroutine its priority. (Under the lock: a later rest may
-/// raise it.) If there is none, [`keep`] wakes the caller for the next one.
-fn take(waker: &Waker) -> Poll<(Priority, Rest)> {
-    let mut rests = RESTS.lock();
-    let Some(next) = rests.pending.pop() else {
-        rests.idle = Some(waker.clone());
+/// Takes the most important remainder out, and gives the calling coroutine its priority. (Under the lock: a later
+/// remainder may raise it.) If there is none, [`keep`] wakes the caller for the next one.
+fn take(waker: &Waker) -> Poll<(Priority, Remainder)> {
+    let mut remainders = REMAINDERS.lock();
+    let Some(next) = remainders.pending.pop() else {
+        remainders.idle = Some(waker.clone());
         return Poll::Pending;
     };
-    rests.follow(next.0);
+    remainders.follow(next.0);
     Poll::Ready(next)
 }
 
-/// Exchanges a rest for a more important one, if there is one.
-fn exchange(rest: &mut (Priority, Rest)) {
-    let mut rests = RESTS.lock();
-    rests.pending.exchange(rest);
-    rests.follow(rest.0);
+/// Exchanges a remainder for a more important one, if there is one.
+fn exchange(remainder: &mut (Priority, Remainder)) {
+    let mut remainders = REMAINDERS.lock();
+    remainders.pending.exchange(remainder);
+    remainders.follow(remainder.0);
 }
 
 /// Makes the coroutine go before everything else for a while, if it has work; the watchdog of the starvation bound
 /// calls this. The caller that has changed a condition may be unimportant, and the waiters important.
 pub(crate) fn boost() {
-    let mut rests = RESTS.lock();
-    if rests.idle.is_none()
-        && let Some(coroutine) = rests.coroutine
+    let mut remainders = REMAINDERS.lock();
+    if remainders.idle.is_none()
+        && let Some(coroutine) = remainders.coroutine
     {
-        rests.boosted = BOOSTED;
+        remainders.boosted = BOOSTED;
         executor::set_priority(coroutine, Priority::HIGHEST);
     }
 }
 
-/// Wakes all rests, the most important first.
-async fn wake_rests() {
+/// Wakes all remainders, the most important first.
+async fn wake_remainders() {
     loop {
-        let mut rest = poll_fn(|cx| take(cx.waker())).await;
+        let mut remainder = poll_fn(|cx| take(cx.waker())).await;
         loop {
-            let has_more = rest.1.wake_portion();
-            // A pause between two small rests, too.
+            let has_more = remainder.1.wake_portion();
+            // A pause between two small remainders, too.
             steps::pause_at_the_end().await;
             if !has_more {
                 break;
             }
-            exchange(&mut rest);
+            exchange(&mut remainder);
         }
     }
 }
@@ -204,7 +205,7 @@ mod tests {
                 0..200,
             ),
         ) {
-            let mut pending = Pending::new();
+            let mut pending = Backlog::new();
             let mut model: Vec<(Priority, usize)> = Vec::new();
             let mut current: Option<(Priority, usize)> = None;
             let best = |model: &[(Priority, usize)]| {
@@ -223,8 +224,8 @@ mod tests {
                         prop_assert_eq!(current, best(&model).map(|place| model.remove(place)));
                     }
                     Step::Exchange => {
-                        let Some(mut rest) = current else { continue };
-                        pending.exchange(&mut rest);
+                        let Some(mut remainder) = current else { continue };
+                        pending.exchange(&mut remainder);
                         let mut expected = current.unwrap();
                         if let Some(place) = best(&model)
                             && model[place].0.is_more_important_than(expected.0)
@@ -232,13 +233,13 @@ mod tests {
                             let before = core::mem::replace(&mut expected, model.remove(place));
                             model.insert(0, before);
                         }
-                        prop_assert_eq!(rest, expected);
-                        current = Some(rest);
+                        prop_assert_eq!(remainder, expected);
+                        current = Some(remainder);
                     }
                 }
             }
-            while let Some(rest) = pending.pop() {
-                prop_assert_eq!(Some(rest), best(&model).map(|place| model.remove(place)));
+            while let Some(remainder) = pending.pop() {
+                prop_assert_eq!(Some(remainder), best(&model).map(|place| model.remove(place)));
             }
             prop_assert!(model.is_empty() && pending.present == 0);
         }
