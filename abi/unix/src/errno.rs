@@ -75,6 +75,7 @@ error_numbers! {
     ELOOP = 40, "too many levels of symbolic links";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large for its type";
+    ELIBBAD = 80, "the dynamic linker is not an executable of this machine";
     ENOTSOCK = 88, "not a socket";
     EDESTADDRREQ = 89, "destination address required";
     EMSGSIZE = 90, "message too long";

@@ -319,6 +319,12 @@ pub mod mapping {
     pub const PRIVATE: u32 = 2;
     pub const FIXED: u32 = 0x10;
     pub const ANONYMOUS: u32 = 0x20;
+    /// Ignored, as on Linux.
+    pub const DENY_WRITE: u32 = 0x800;
+    /// Ignored, as on Linux.
+    pub const EXECUTABLE: u32 = 0x1000;
+    /// Ignored: pages are never written to a disk.
+    pub const LOCKED: u32 = 0x2000;
     pub const NORESERVE: u32 = 0x4000;
     pub const POPULATE: u32 = 0x8000;
     pub const STACK: u32 = 0x20000;
@@ -701,12 +707,15 @@ pub mod auxiliary {
     pub const PHNUM: u64 = 5;
     pub const PAGESZ: u64 = 6;
     pub const BASE: u64 = 7;
+    pub const FLAGS: u64 = 8;
     pub const ENTRY: u64 = 9;
     pub const UID: u64 = 11;
     pub const EUID: u64 = 12;
     pub const GID: u64 = 13;
     pub const EGID: u64 = 14;
     pub const HWCAP: u64 = 16;
+    /// Value of [`HWCAP`]: a bit for each single-letter extension (RV64IMAFDC).
+    pub const HARDWARE: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 8 | 1 << 12;
     pub const CLKTCK: u64 = 17;
     pub const SECURE: u64 = 23;
     pub const RANDOM: u64 = 25;

@@ -180,7 +180,7 @@ impl RunningMachine {
         for folder in ["bin", "tmp", "dev"] {
             archive.directory(folder.as_bytes(), 0o755).expect("there is memory");
         }
-        archive.file(b"bin/test", 0o755, &common::program(PATH, LENGTH)).expect("there is memory");
+        archive.file(b"bin/test", 0o755, &executable()).expect("there is memory");
         let initial_files: &'static [u8] = archive.finish().leak();
         let platform = platform::prepare(&common::BOOT).expect("a machine");
         trace::start(Some(TRACED), 1);
@@ -330,7 +330,7 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
         body = Some((found, SystemCall::Exit, begin..begin + OF_A_WORKER));
     }
     if let Some((body, exit, room)) = body {
-        let running = begin(shared, body, id, exit, room, context.stack() as usize);
+        let running = begin(shared, body, id, exit, room, context);
         world.running.insert(identity, running);
     }
     // Not under the lock: the closure uses the world.
@@ -362,14 +362,22 @@ fn handle_interrupt(shared: &SharedWorld, id: u32, context: &mut UserContext) ->
 }
 
 /// Starts the thread of a closure, which waits for its first turn.
-fn begin(world: &SharedWorld, body: Body, id: u32, exit: SystemCall, room: Range<usize>, stack: usize) -> Running {
+fn begin(
+    world: &SharedWorld,
+    body: Body,
+    id: u32,
+    exit: SystemCall,
+    room: Range<usize>,
+    context: &UserContext,
+) -> Running {
     say_where_programs_panic();
     let (go_on, turns_to_come) = channel();
     let (sender, turns) = channel();
     let world = world.clone();
+    let (stack, pc) = (context.stack() as usize, context.pc as usize);
     let thread = std::thread::spawn(move || {
         let _hart = simulation().attach(0);
-        let mut program = Program { id, world, turns: sender, go_on: turns_to_come, room, given: 0, stack };
+        let mut program = Program { id, world, turns: sender, go_on: turns_to_come, room, given: 0, stack, pc };
         let Ok(given) = program.go_on.recv() else { return };
         program.given = given as usize;
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut program)));
@@ -417,6 +425,13 @@ pub(crate) struct Program {
     pub given: usize,
     /// Its stack pointer when it begins.
     pub stack: usize,
+    /// Address of its first instruction.
+    pub pc: usize,
+}
+
+/// Returns the file of the one program.
+pub(crate) fn executable() -> Vec<u8> {
+    common::program(PATH, LENGTH)
 }
 
 impl Program {

@@ -30,6 +30,9 @@ pub const HEAD_LENGTH: usize = 4096;
 /// Maximum number of load segments. Linkers make two to six.
 pub const MAX_SEGMENTS: usize = 32;
 
+/// Maximum length of the path of an interpreter, with its NUL (`PATH_MAX`).
+pub const LONGEST_INTERPRETER: u64 = 4096;
+
 const HEADER_LENGTH: usize = 64;
 const IDENT_LENGTH: usize = 16;
 const PROGRAM_HEADER_LENGTH: u16 = 56;
@@ -172,6 +175,7 @@ pub struct Image {
     thread_storage: Option<ThreadStorage>,
     program_headers: Option<ProgramHeaders>,
     stack: StackRequest,
+    interpreter: Option<Range<u64>>,
 }
 
 impl Image {
@@ -199,9 +203,26 @@ impl Image {
     /// # Errors
     /// The file's defect, or [`ImageError::OutOfMemory`].
     pub fn parse_head(head: &[u8], file_length: u64, base: u64) -> Result<Image, ImageError> {
+        Image::parse_placed(head, file_length, |extent| extent.from(base))
+    }
+
+    /// As [`Image::parse_head`], but a position-independent file goes to the last suitably aligned address from which
+    /// it ends at or below `top`.
+    ///
+    /// # Errors
+    /// As [`Image::parse_head`].
+    pub fn parse_head_below(head: &[u8], file_length: u64, top: u64) -> Result<Image, ImageError> {
+        Image::parse_placed(head, file_length, |extent| extent.below(top))
+    }
+
+    fn parse_placed(
+        head: &[u8],
+        file_length: u64,
+        start: impl FnOnce(Extent) -> Option<u64>,
+    ) -> Result<Image, ImageError> {
         let header = file_header(head)?;
         let headers = program_headers(&header, head)?;
-        let placement = place(&header, &headers, base)?;
+        let placement = place(&header, &headers, start)?;
         let bias = match placement {
             Placement::Fixed => 0,
             Placement::Moved { bias } => bias,
@@ -210,15 +231,15 @@ impl Image {
         let mut segments = Vec::new();
         let mut thread_storage = None;
         let mut stack = StackRequest { size: None, wants_execution: false };
+        let mut interpreter = None;
         for entry in headers.iter() {
             match entry.p_type {
                 abi::PT_LOAD if entry.p_memsz == 0 && entry.p_filesz == 0 => {}
                 abi::PT_LOAD => push_segment(&mut segments, load_segment(&entry, file_length, bias)?)?,
-                abi::PT_INTERP => {
-                    return Err(ImageError::Unsupported(
-                        "dynamic linking is not supported; link the program statically",
-                    ));
+                abi::PT_INTERP if interpreter.is_some() => {
+                    return Err(ImageError::Damaged("more than one interpreter"));
                 }
+                abi::PT_INTERP => interpreter = Some(interpreter_path(&entry, file_length)?),
                 abi::PT_TLS if thread_storage.is_some() => {
                     return Err(ImageError::Damaged("more than one thread-local storage segment"));
                 }
@@ -248,6 +269,7 @@ impl Image {
             segments,
             thread_storage,
             stack,
+            interpreter,
         })
     }
 
@@ -287,6 +309,14 @@ impl Image {
     /// This is derived from the loaded segments, as on Linux, and not from `PT_PHDR`, which may be wrong.
     pub fn program_headers(&self) -> Option<ProgramHeaders> {
         self.program_headers
+    }
+
+    /// Returns the bytes of the file with the path of the program's dynamic linker, which ends with its only NUL if the
+    /// file is good; `None` for a program that is linked statically, or is a dynamic linker itself.
+    #[doc(alias = "PT_INTERP")]
+    #[doc(alias = "ld.so")]
+    pub fn interpreter(&self) -> Option<Range<u64>> {
+        self.interpreter.clone()
     }
 
     /// Returns the program's request for its stack.
@@ -348,24 +378,52 @@ fn program_headers<'file>(header: &Header, head: &'file [u8]) -> Result<Headers<
     Ok(ParsingTable::new(LittleEndian, Class::ELF64, bytes))
 }
 
-/// Decides the placement of the program.
-fn place(header: &Header, headers: &Headers<'_>, base: u64) -> Result<Placement, ImageError> {
+/// Addresses that a position-independent file asks for, before it is moved.
+struct Extent {
+    /// Start of the first segment, rounded down to the alignment.
+    start: u64,
+    /// End of the last segment.
+    end: u64,
+    /// The greatest alignment of a segment: moving by a multiple of it keeps every alignment that the linker made.
+    alignment: u64,
+}
+
+impl Extent {
+    /// Returns the first place at or above an address.
+    fn from(&self, base: u64) -> Option<u64> {
+        base.max(USER_ADDRESSES.start).checked_next_multiple_of(self.alignment)
+    }
+
+    /// Returns the last place that ends at or below an address, and below the end of the addresses for programs.
+    fn below(&self, top: u64) -> Option<u64> {
+        let length = self.end.checked_sub(self.start)?;
+        Some(top.min(USER_ADDRESSES.end).checked_sub(length)? & !(self.alignment - 1))
+    }
+}
+
+/// Decides the placement of the program; `start` chooses the place of one that can be moved.
+fn place(
+    header: &Header,
+    headers: &Headers<'_>,
+    start: impl FnOnce(Extent) -> Option<u64>,
+) -> Result<Placement, ImageError> {
     if header.e_type == abi::ET_EXEC {
         return Ok(Placement::Fixed);
     }
     let mut alignment = PAGE_SIZE;
     let mut lowest = None;
+    let mut end = 0;
     for entry in headers.iter() {
         if entry.p_type == abi::PT_LOAD && (entry.p_memsz != 0 || entry.p_filesz != 0) {
             alignment = alignment.max(checked_alignment(&entry)?);
-            // Segments ascend (checked later), so that the first is the lowest.
+            // Segments ascend (checked later), so that the first is the lowest and the last the highest.
             lowest.get_or_insert(entry.p_vaddr);
+            end = entry.p_vaddr.saturating_add(entry.p_memsz);
         }
     }
-    let lowest = lowest.ok_or(ImageError::Damaged("nothing to load"))?;
-    // Moving by a multiple of the greatest alignment keeps every alignment the linker made.
-    let base = base.max(USER_ADDRESSES.start).checked_next_multiple_of(alignment).ok_or(OUTSIDE)?;
-    Ok(Placement::Moved { bias: base.wrapping_sub(lowest & !(alignment - 1)) })
+    let lowest = lowest.ok_or(ImageError::Damaged("nothing to load"))? & !(alignment - 1);
+    let base = start(Extent { start: lowest, end, alignment }).ok_or(OUTSIDE)?;
+    Ok(Placement::Moved { bias: base.wrapping_sub(lowest) })
 }
 
 const OUTSIDE: ImageError = ImageError::Damaged("a segment lies outside the addresses a program may use");
@@ -385,6 +443,16 @@ fn load_segment(entry: &ProgramHeader, file_length: u64, bias: u64) -> Result<Se
         return Err(OUTSIDE);
     }
     Ok(Segment { file, memory: start..end, protection: protection(entry.p_flags)? })
+}
+
+/// Checks the place of the path of a dynamic linker: at least one byte and its NUL.
+fn interpreter_path(entry: &ProgramHeader, file_length: u64) -> Result<Range<u64>, ImageError> {
+    let path = file_range(entry, file_length)?;
+    if (2..=LONGEST_INTERPRETER).contains(&(path.end - path.start)) {
+        Ok(path)
+    } else {
+        Err(ImageError::Damaged("the path of the dynamic linker is empty or too long"))
+    }
 }
 
 fn thread_segment(entry: &ProgramHeader, file_length: u64, bias: u64) -> Result<ThreadStorage, ImageError> {

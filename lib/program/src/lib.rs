@@ -14,9 +14,9 @@
 //! [`layout`] chooses the addresses, at random. [`stack`] lays out the arguments, the environment and the auxiliary
 //! vector as Linux does on riscv64, for C libraries to read before `main`.
 //!
-//! Dynamic linking is out of scope: a program is one file, linked at a fixed address or as a *static*
-//! position-independent executable. The latter relocates itself when it starts, so that the loader applies no
-//! relocations.
+//! A program is one file, linked at a fixed address or position-independent, or two: a dynamically linked program
+//! names its dynamic linker, an image of its own that is loaded beside it and gets control first. Both relocate
+//! themselves, so that the kernel applies no relocations. A [`script`] names the program that runs it.
 //!
 //! The crate never panics on any input and allocates only in ways that can fail.
 
@@ -27,9 +27,10 @@ extern crate alloc;
 
 mod image;
 pub mod layout;
+pub mod script;
 pub mod stack;
 
 pub use image::{
-    DEFAULT_BASE, HEAD_LENGTH, Image, ImageError, MAX_SEGMENTS, PAGE_SIZE, Placement, ProgramHeaders, Protection,
-    Segment, StackRequest, ThreadStorage, USER_ADDRESSES,
+    DEFAULT_BASE, HEAD_LENGTH, Image, ImageError, LONGEST_INTERPRETER, MAX_SEGMENTS, PAGE_SIZE, Placement,
+    ProgramHeaders, Protection, Segment, StackRequest, ThreadStorage, USER_ADDRESSES,
 };

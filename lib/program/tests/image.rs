@@ -1,7 +1,8 @@
 //! Executables made byte by byte, then damaged in every way.
 
 use program::{
-    DEFAULT_BASE, HEAD_LENGTH, Image, ImageError, MAX_SEGMENTS, PAGE_SIZE, Placement, Protection, USER_ADDRESSES,
+    DEFAULT_BASE, HEAD_LENGTH, Image, ImageError, LONGEST_INTERPRETER, MAX_SEGMENTS, PAGE_SIZE, Placement, Protection,
+    USER_ADDRESSES,
 };
 use proptest::prelude::*;
 
@@ -218,7 +219,7 @@ fn contradictions_are_refused() {
         ),
         (|file| file.entry = 0x1_2c00, "the entry point is not executable"),
         (|file| file.entry += 1, "the entry point is not executable"),
-        (|file| file.entries[4].kind = INTERPRETER, "dynamic linking is not supported; link the program statically"),
+        (|file| file.entries[4].kind = INTERPRETER, "the path of the dynamic linker is empty or too long"),
         (|file| file.entries[3].address = 0x1_7c00, "thread-local storage is not loaded"),
         (|file| file.entries[3].alignment = 24, "thread-local storage has an impossible alignment"),
         (|file| file.entries[4].kind = THREAD, "more than one thread-local storage segment"),
@@ -228,6 +229,55 @@ fn contradictions_are_refused() {
         change(&mut file);
         assert_eq!(file.parse().unwrap_err().message(), message);
     }
+}
+
+#[test]
+fn dynamic_program_names_its_linker() {
+    let mut file = sample(SHARED);
+    assert_eq!(file.parse().unwrap().interpreter(), None);
+    let interpreter = |offset, length| Entry { kind: INTERPRETER, ..load(R, offset, 0, length, length) };
+    file.entries.push(interpreter(0x3f0, 0x10));
+    assert_eq!(file.parse().unwrap().interpreter(), Some(0x3f0..0x400));
+    for (offset, length, message) in [
+        (0x3f0, 1, "the path of the dynamic linker is empty or too long"),
+        (0x3f0, LONGEST_INTERPRETER + 1, "the path of the dynamic linker is empty or too long"),
+        (0xdf0, 0x11, "the file is cut short"),
+        (u64::MAX, 2, "the file is cut short"),
+    ] {
+        let mut damaged = file.clone();
+        damaged.length = 0x2000.max(damaged.length);
+        if message.contains("cut") {
+            damaged.length = 0xe00;
+        }
+        *damaged.entries.last_mut().unwrap() = interpreter(offset, length);
+        assert_eq!(damaged.parse().unwrap_err().message(), message);
+    }
+    file.entries.push(interpreter(0x3f0, 0x10));
+    assert_eq!(file.parse().unwrap_err().message(), "more than one interpreter");
+}
+
+#[test]
+fn position_independent_file_ends_where_it_is_told() {
+    let file = sample(SHARED);
+    let bytes = file.bytes();
+    let below = |bytes: &[u8], top| Image::parse_head_below(bytes, bytes.len() as u64, top);
+    // The file needs 0x7c00 bytes.
+    assert_eq!(below(&bytes, 0x9_0000).unwrap().pages(), 0x8_8000..0x9_0000);
+    assert_eq!(below(&bytes, 0x8_fbff).unwrap().pages(), 0x8_7000..0x8_f000);
+    let mut coarse = file.clone();
+    coarse.entries[1].alignment = 0x1_0000;
+    assert_eq!(below(&coarse.bytes(), 0x9_0000).unwrap().pages().start, 0x8_0000);
+    for top in [USER_ADDRESSES.end, USER_ADDRESSES.end + PAGE_SIZE, u64::MAX] {
+        assert_eq!(below(&bytes, top).unwrap().pages().end, USER_ADDRESSES.end);
+    }
+    let fixed = sample(EXECUTABLE);
+    assert_eq!(below(&fixed.bytes(), 0x9_0000).unwrap(), fixed.parse().unwrap());
+    for top in [0, 0x7000, 0x8000] {
+        assert!(matches!(below(&bytes, top), Err(ImageError::Damaged(_))), "{top:#x}");
+    }
+    let mut reversed = file;
+    reversed.entries.swap(0, 2);
+    assert!(matches!(below(&reversed.bytes(), 0x9_0000), Err(ImageError::Damaged(_))));
 }
 
 #[test]
@@ -353,8 +403,11 @@ fn fuzz_elf() {
     let seeds = [EXECUTABLE, SHARED].map(|kind| sample(kind).bytes());
     property::fuzz("elf", &[&seeds[0], &seeds[1]], |file| {
         for base in [DEFAULT_BASE, 0, USER_ADDRESSES.end - PAGE_SIZE] {
-            if let Ok(image) = Image::parse_at(file, base) {
-                check_invariants(&image, file.len() as u64);
+            let length = file.len() as u64;
+            for image in
+                [Image::parse_at(file, base), Image::parse_head_below(file, length, base)].into_iter().flatten()
+            {
+                check_invariants(&image, length);
             }
         }
     });

@@ -272,6 +272,9 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
         | mapping::FIXED
         | mapping::FIXED_NOREPLACE
         | mapping::ANONYMOUS
+        | mapping::DENY_WRITE
+        | mapping::EXECUTABLE
+        | mapping::LOCKED
         | mapping::NORESERVE
         | mapping::POPULATE
         | mapping::STACK;

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use ::program::layout::{Layout, STACK_GUARD};
+use ::program::script::{self, LONGEST_CHAIN, Script};
 use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
@@ -48,11 +49,18 @@ const MOST_STRINGS: usize = 4096;
 /// Number of strings that are read in a step.
 const STRINGS_AT_A_TIME: usize = 16;
 
+/// An executable file with its parts, in their places.
+struct Executable {
+    content: Content,
+    image: Image,
+}
+
 /// A program that is ready to be loaded.
 pub(crate) struct Plan {
     path: Vec<u8>,
-    content: Content,
-    image: Image,
+    program: Executable,
+    /// The dynamic linker that the program names, which gets control first.
+    linker: Option<Executable>,
     layout: Layout,
     arguments: Texts,
     environment: Texts,
@@ -85,6 +93,13 @@ fn image_error(error: ImageError) -> Errno {
     }
 }
 
+fn linker_error(error: ImageError) -> Errno {
+    match error {
+        ImageError::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::ELIBBAD,
+    }
+}
+
 fn stack_error(error: StackError) -> Errno {
     match error {
         StackError::TooBig => Errno::E2BIG,
@@ -93,9 +108,15 @@ fn stack_error(error: StackError) -> Errno {
     }
 }
 
-/// Reads a NULL-terminated list of string addresses, and the strings, in steps.
-async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -> Result<Texts, Errno> {
-    let mut strings = Texts::new();
+/// Reads a NULL-terminated list of string addresses, and adds the strings without the first `skipped` to a list, in
+/// steps.
+async fn read_strings(
+    process: &Process,
+    mut address: usize,
+    mut skipped: usize,
+    mut strings: Texts,
+    left: &mut usize,
+) -> Result<Texts, Errno> {
     if address == 0 {
         return Ok(strings);
     }
@@ -107,6 +128,11 @@ async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -
             steps::pause(process).await;
             return Ok(strings);
         }
+        address = address.checked_add(8).filter(|&next| next < USER_END).ok_or(Errno::EFAULT)?;
+        if skipped > 0 {
+            skipped -= 1;
+            continue;
+        }
         let length = read_string(process, pointer, *left, &mut strings).await?;
         *left = left.saturating_sub(length + 1);
         if strings.len() > MOST_STRINGS {
@@ -115,7 +141,6 @@ async fn read_strings(process: &Process, mut address: usize, left: &mut usize) -
         if strings.len().is_multiple_of(STRINGS_AT_A_TIME) {
             steps::pause(process).await;
         }
-        address = address.checked_add(8).filter(|&next| next < USER_END).ok_or(Errno::EFAULT)?;
     }
 }
 
@@ -130,6 +155,93 @@ pub(crate) fn start(aslr: Option<&str>) {
         Some("off") => IS_RANDOM.store(false, Ordering::Relaxed),
         Some(other) => println!("aslr: `{other}` is neither on nor off; it is on"),
     }
+}
+
+/// Copies bytes into memory of their own.
+fn copied(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
+/// Reads the first bytes of a range of a file, as many as there are.
+fn read_range(content: &Content, range: Range<u64>) -> Result<Vec<u8>, Errno> {
+    let length = (range.end - range.start) as usize;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(length, 0);
+    let count = content.read_at(range.start, &mut bytes);
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+/// The program that a path leads to, behind any scripts.
+struct Found {
+    content: Content,
+    /// The start of the file.
+    head: Vec<u8>,
+    /// Arguments that take the place of the first one, the last first: the path of the script, and the path of each
+    /// interpreter behind its argument. Empty if the path leads to no script.
+    before: Vec<Vec<u8>>,
+}
+
+impl Found {
+    /// Looks a program up, and the interpreters that scripts name in its place.
+    fn look_up(directory: &Node, path: &[u8]) -> Result<Found, Errno> {
+        let mut path = copied(path)?;
+        let mut before = Vec::new();
+        // A path and an argument for each, and the first script's path.
+        before.try_reserve_exact(2 * LONGEST_CHAIN + 1).map_err(|_| Errno::ENOMEM)?;
+        for _ in 0..=LONGEST_CHAIN {
+            let content = tree::executable(directory, &path)?;
+            let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
+            if !script::is_script(&head) {
+                if !before.is_empty() {
+                    before.push(path);
+                }
+                return Ok(Found { content, head, before });
+            }
+            let script = Script::parse(&head).ok_or(Errno::ENOEXEC)?;
+            before.push(core::mem::replace(&mut path, copied(script.interpreter)?));
+            if let Some(argument) = script.argument {
+                before.push(copied(argument)?);
+            }
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Returns the list that the program's other arguments are added to.
+    fn first_arguments(&self) -> Result<Texts, Errno> {
+        let mut texts = Texts::new();
+        for text in self.before.iter().rev() {
+            texts.push(text).map_err(stack_error)?;
+        }
+        Ok(texts)
+    }
+
+    /// Returns the number of the caller's arguments that these take the place of.
+    fn replaced(&self) -> usize {
+        usize::from(!self.before.is_empty())
+    }
+}
+
+/// Finds the dynamic linker that a program names.
+fn linker_of(program: &Executable, directory: &Node, layout: &Layout) -> Result<Option<Executable>, Errno> {
+    let Some(range) = program.image.interpreter() else { return Ok(None) };
+    let path = read_range(&program.content, range)?;
+    // One NUL, at the end.
+    let path = path.strip_suffix(b"\0").filter(|path| !path.contains(&0)).ok_or(Errno::ENOEXEC)?;
+    let content = tree::executable(directory, path)?;
+    let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
+    // A linker's own request for a linker is ignored, as on Linux: there is no chain of them.
+    let image = Image::parse_head_below(&head, content.size(), layout.mapping_top).map_err(linker_error)?;
+    let (own, others) = (image.pages(), program.image.pages());
+    let overlaps = own.start < others.end && others.start < own.end;
+    if overlaps || !layout.leaves_room_for(&own, SIZES) {
+        return Err(Errno::ENOEXEC);
+    }
+    Ok(Some(Executable { content, image }))
 }
 
 /// Decides the place of a program, and of everything around it.
@@ -220,32 +332,13 @@ fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>
     Ok(address + length as u64)
 }
 
-impl Plan {
-    /// Reads a process's arguments of the call: path, arguments and environment from its memory.
-    ///
-    /// # Cancellation
-    /// Dropping it has no effect.
-    pub(crate) async fn read(
-        process: &Process,
-        path: usize,
-        arguments: usize,
-        environment: usize,
-    ) -> Result<Plan, Errno> {
-        let path = process.copy_in_path(path)?;
-        let mut left = LARGEST_STRINGS;
-        let arguments = read_strings(process, arguments, &mut left).await?;
-        let environment = read_strings(process, environment, &mut left).await?;
-        let directory = process.directory.lock().clone();
-        Plan::new(&directory, path, arguments, environment)
-    }
-
-    /// Finds and checks a program.
-    pub(crate) fn new(directory: &Node, path: Vec<u8>, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
-        let content = tree::executable(directory, &path)?;
-        let mut head = [0; HEAD_LENGTH];
-        let length = content.read_at(0, &mut head);
-        let (image, layout) = place(|base| Image::parse_head(&head[..length], content.size(), base))?;
-        Ok(Plan { path, content, image, layout, arguments, environment })
+impl Executable {
+    /// Returns the address at which the file begins, as far as it was moved (`AT_BASE`).
+    fn base(&self) -> u64 {
+        match self.image.placement() {
+            ::program::Placement::Fixed => 0,
+            ::program::Placement::Moved { bias } => bias,
+        }
     }
 
     /// Copies the first bytes of a range of the file to an address, and returns their number. (A function, because
@@ -261,6 +354,69 @@ impl Plan {
         Ok(count)
     }
 
+    /// Maps the segments and fills them from the file, in steps.
+    ///
+    /// # Cancellation
+    /// A part of the segments is there.
+    async fn load(&self, space: &Space, whom: For<'_>) -> Result<(), Errno> {
+        for segment in self.image.segments() {
+            let pages = segment.pages();
+            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
+            let mut offset = segment.file.start;
+            let mut address = segment.memory.start as usize;
+            while offset < segment.file.end {
+                let count = self.copy_piece(space, address, offset..segment.file.end)?;
+                offset += count as u64;
+                address += count;
+                // Each piece is copied twice, and each page is new.
+                if address / PAGE_SIZE != (address - count) / PAGE_SIZE {
+                    pause_for(whom).await?;
+                }
+            }
+            pause_for(whom).await?;
+            let protection = match segment.protection {
+                SegmentProtection::Read => Protection::Read,
+                SegmentProtection::ReadWrite => continue,
+                SegmentProtection::ReadExecute => Protection::ReadExecute,
+            };
+            let changed = space.lock().protect(pages, protection);
+            usermode::flush(changed.map_err(map_error)?);
+            pause_for(whom).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Reads a process's arguments of the call: path, arguments and environment from its memory.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn read(
+        process: &Process,
+        path: usize,
+        arguments: usize,
+        environment: usize,
+    ) -> Result<Plan, Errno> {
+        let path = process.copy_in_path(path)?;
+        let directory = process.directory.lock().clone();
+        let found = Found::look_up(&directory, &path)?;
+        let first = found.first_arguments()?;
+        let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
+        let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
+        let environment = read_strings(process, environment, 0, Texts::new(), &mut left).await?;
+        Plan::new(&directory, path, found, arguments, environment)
+    }
+
+    /// Checks a program that was found.
+    fn new(directory: &Node, path: Vec<u8>, found: Found, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
+        let Found { content, head, .. } = found;
+        let (image, layout) = place(|base| Image::parse_head(&head, content.size(), base))?;
+        let program = Executable { content, image };
+        let linker = linker_of(&program, directory, &layout)?;
+        Ok(Plan { path, program, linker, layout, arguments, environment })
+    }
+
     /// Writes the contents of the first stack: arguments, environment, and the auxiliary vector. Returns its lowest
     /// address.
     ///
@@ -270,7 +426,7 @@ impl Plan {
         let mut random = [0; 16];
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
-        let headers = self.image.program_headers();
+        let headers = self.program.image.program_headers();
         let header = |value: fn(::program::ProgramHeaders) -> u64| AuxiliaryValue::Number(headers.map_or(0, value));
         let vector = [
             (auxiliary::SYSINFO_EHDR, number(shared.image_address())),
@@ -278,11 +434,14 @@ impl Plan {
             (auxiliary::PHENT, header(|headers| headers.entry_size)),
             (auxiliary::PHNUM, header(|headers| headers.count)),
             (auxiliary::PAGESZ, number(PAGE_SIZE)),
-            (auxiliary::ENTRY, AuxiliaryValue::Number(self.image.entry())),
+            (auxiliary::BASE, AuxiliaryValue::Number(self.linker.as_ref().map_or(0, Executable::base))),
+            (auxiliary::FLAGS, number(0)),
+            (auxiliary::ENTRY, AuxiliaryValue::Number(self.program.image.entry())),
             (auxiliary::UID, number(0)),
             (auxiliary::EUID, number(0)),
             (auxiliary::GID, number(0)),
             (auxiliary::EGID, number(0)),
+            (auxiliary::HWCAP, AuxiliaryValue::Number(auxiliary::HARDWARE)),
             (auxiliary::SECURE, number(0)),
             (auxiliary::CLKTCK, number(100)),
             (auxiliary::RANDOM, AuxiliaryValue::Bytes(&random)),
@@ -317,35 +476,13 @@ impl Plan {
     /// The address space is left with a part of the program.
     async fn load(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<UserContext, Errno> {
         let layout = &self.layout;
-        shared.place(layout, self.image.placement());
+        shared.place(layout, self.program.image.placement());
         space.lock().set_mapping_top(layout.mapping_top);
-        let mut highest = 0;
-        for segment in self.image.segments() {
-            let pages = segment.pages();
-            highest = highest.max(pages.end);
-            map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
-            let mut offset = segment.file.start;
-            let mut address = segment.memory.start as usize;
-            while offset < segment.file.end {
-                let count = self.copy_piece(space, address, offset..segment.file.end)?;
-                offset += count as u64;
-                address += count;
-                // Each piece is copied twice, and each page is new.
-                if address / PAGE_SIZE != (address - count) / PAGE_SIZE {
-                    pause_for(whom).await?;
-                }
-            }
-            pause_for(whom).await?;
-            let protection = match segment.protection {
-                SegmentProtection::Read => Protection::Read,
-                SegmentProtection::ReadWrite => continue,
-                SegmentProtection::ReadExecute => Protection::ReadExecute,
-            };
-            let changed = space.lock().protect(pages, protection);
-            usermode::flush(changed.map_err(map_error)?);
-            pause_for(whom).await?;
+        self.program.load(space, whom).await?;
+        space.lock().set_break_start(self.program.image.pages().end + layout.break_gap);
+        if let Some(linker) = &self.linker {
+            linker.load(space, whom).await?;
         }
-        space.lock().set_break_start(highest + layout.break_gap);
         map_anonymous(space, layout.stack_guard(), Protection::None, GUARD_NAME)?;
         map_anonymous(space, layout.stack(), Protection::ReadWrite, "")?;
         for (address, frames) in shared.mappings() {
@@ -361,7 +498,8 @@ impl Plan {
         // In memory of its own, for which the pause has admitted the process: it would make the future of every call
         // that loads a program too large.
         let stack = Box::pin(self.write_stack(space, shared, whom)).await?;
-        Ok(UserContext::new(self.image.entry(), stack))
+        let first = self.linker.as_ref().unwrap_or(&self.program);
+        Ok(UserContext::new(first.image.entry(), stack))
     }
 
     /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
@@ -505,8 +643,12 @@ pub(crate) async fn spawn(
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
-    let arguments = Texts::of(&arguments).map_err(stack_error)?;
-    let plan = Plan::new(&tree::root().root(), path.as_bytes().to_vec(), arguments, environment)?;
+    let found = Found::look_up(&tree::root().root(), path.as_bytes())?;
+    let mut given = found.first_arguments()?;
+    for argument in arguments.iter().skip(found.replaced()) {
+        given.push(argument).map_err(stack_error)?;
+    }
+    let plan = Plan::new(&tree::root().root(), path.as_bytes().to_vec(), found, given, environment)?;
     let account = Account::of_the_first();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
@@ -547,6 +689,168 @@ mod tests {
         program.process().copy_in_string(address, 1000, Errno::E2BIG).unwrap()
     }
 
+    type FirstStack = (Vec<Vec<u8>>, Vec<Vec<u8>>, alloc::collections::BTreeMap<u64, usize>);
+
+    /// Reads arguments, environment and auxiliary vector.
+    fn first_stack(program: &Program) -> FirstStack {
+        let word = |index: usize| program.read_u64(program.stack + 8 * index) as usize;
+        let strings = |at: &mut usize| {
+            let mut found = Vec::new();
+            while word(*at) != 0 {
+                found.push(string(program, word(*at)));
+                *at += 1;
+            }
+            *at += 1;
+            found
+        };
+        let mut at = 1;
+        let arguments = strings(&mut at);
+        assert_eq!(word(0), arguments.len());
+        let environment = strings(&mut at);
+        let mut vector = alloc::collections::BTreeMap::new();
+        while word(at) != 0 {
+            vector.insert(word(at) as u64, word(at + 1));
+            at += 2;
+        }
+        (arguments, environment, vector)
+    }
+
+    /// Makes an executable file with these bytes, and returns the address of its path.
+    fn file(program: &mut Program, path: &[u8], bytes: &[u8]) -> usize {
+        let path = program.store(path);
+        let file = program.call(SystemCall::Open, [0, path, 0o102, 0o755]).unwrap();
+        let place = program.store(bytes);
+        assert_eq!(program.call(SystemCall::Write, [file, place, bytes.len()]), Ok(bytes.len()));
+        assert_eq!(program.call(SystemCall::Close, [file]), Ok(0));
+        path
+    }
+
+    fn remove(program: &mut Program, paths: &[usize]) {
+        for &path in paths {
+            assert_eq!(program.call(SystemCall::Unlink, [0, path, 0]), Ok(0));
+        }
+    }
+
+    /// A script's interpreter gets its path, the one argument, the script's path, and the other arguments.
+    #[test]
+    fn scripts_name_the_program_that_runs() {
+        run(|program| {
+            let arguments = list(program, &[b"zero\0", b"one\0", b"two\0"]);
+            let first = file(program, b"/tmp/first\0", b"#! /bin/test  a b \nrest");
+            let second = file(program, b"/tmp/second\0", b"#!/tmp/first\n");
+            const OF_THE_FIRST: &[&[u8]] = &[b"/bin/test", b"a b", b"/tmp/first", b"one", b"two"];
+            const OF_THE_SECOND: &[&[u8]] = &[b"/bin/test", b"a b", b"/tmp/first", b"/tmp/second", b"one", b"two"];
+            for (path, expected) in [(first, OF_THE_FIRST), (second, OF_THE_SECOND)] {
+                let child = program.spawn_with(path, arguments, 0, move |program| {
+                    let (arguments, _, vector) = first_stack(program);
+                    assert_eq!(arguments, expected);
+                    assert_eq!(string(program, vector[&auxiliary::EXECFN]), *expected[expected.len() - 3]);
+                });
+                let child = child.unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            }
+            // Without arguments there is none to be replaced.
+            let none = list(program, &[]);
+            let child = program.spawn_with(first, none, 0, |program| {
+                assert_eq!(first_stack(program).0, [&b"/bin/test"[..], b"a b", b"/tmp/first"]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            remove(program, &[first, second]);
+        });
+    }
+
+    #[test]
+    fn scripts_without_an_interpreter_are_refused() {
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            let path = program.store(b"/tmp/script\0");
+            for (text, error) in [
+                (&b"#!\n"[..], Errno::ENOEXEC),
+                (b"#!/bin/missing\n", Errno::ENOENT),
+                (b"#!/dev/null\n", Errno::EACCES),
+                // Itself, again and again.
+                (b"#!/tmp/script\n", Errno::ELOOP),
+            ] {
+                file(program, b"/tmp/script\0", text);
+                assert_eq!(spawn(program, path, arguments, 0), Err(error));
+                remove(program, &[path]);
+            }
+            // Five scripts are a chain, six are too many.
+            let mut paths = Vec::new();
+            let mut interpreter = b"/bin/test".to_vec();
+            for number in b'0'..b'6' {
+                let text = [b"#!", &interpreter[..], b"\n"].concat();
+                interpreter = [b"/tmp/", &[number][..]].concat();
+                paths.push(file(program, &[&interpreter[..], b"\0"].concat(), &text));
+            }
+            let child = program.spawn_with(paths[4], arguments, 0, |_| {}).unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(spawn(program, paths[5], arguments, 0), Err(Errno::ELOOP));
+            remove(program, &paths);
+            assert_eq!(program.wait_for(usize::MAX), Err(Errno::ECHILD));
+        });
+    }
+
+    /// Makes a program that names a dynamic linker in its first page.
+    fn dynamic(linker: &[u8]) -> Vec<u8> {
+        let mut bytes = crate::testing::executable();
+        let (header, path) = (64 + 2 * 56, 0x200);
+        bytes[56] = 3;
+        bytes[header..header + 4].copy_from_slice(&3u32.to_le_bytes());
+        for (at, word) in [(8, path as u64), (32, linker.len() as u64), (40, linker.len() as u64)] {
+            bytes[header + at..header + at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[path..path + linker.len()].copy_from_slice(linker);
+        bytes
+    }
+
+    #[test]
+    fn dynamic_programs_begin_in_their_linker() {
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            // A position-independent file with a linker of its own, which does not count.
+            let mut linker = dynamic(b"/bin/missing\0");
+            linker[16] = 3;
+            let linker = file(program, b"/tmp/linker\0", &linker);
+            let path = file(program, b"/tmp/dynamic\0", &dynamic(b"/tmp/linker\0"));
+            let child = program.spawn_with(path, arguments, 0, |program| {
+                let (_, _, vector) = first_stack(program);
+                let base = vector[&auxiliary::BASE];
+                assert!(base > 0 && base.is_multiple_of(PAGE_SIZE));
+                assert_eq!(program.read(base + crate::testing::CODE as usize, 4), b"\x7fELF");
+                assert_eq!(vector[&auxiliary::ENTRY], crate::testing::CODE as usize);
+                assert_eq!(program.pc, base + crate::testing::CODE as usize);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            remove(program, &[linker, path]);
+        });
+    }
+
+    #[test]
+    fn unusable_linkers_are_refused() {
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            let text = file(program, b"/tmp/text\0", b"not a program");
+            for (linker, error) in [
+                (&b"/bin/missing\0"[..], Errno::ENOENT),
+                (b"/dev/null\0", Errno::EACCES),
+                (b"/tmp/text\0", Errno::ELIBBAD),
+                // At the program's own addresses.
+                (b"/bin/test\0", Errno::ENOEXEC),
+                (b"no NUL", Errno::ENOEXEC),
+                (b"a\0b\0", Errno::ENOEXEC),
+            ] {
+                let path = file(program, b"/tmp/dynamic\0", &dynamic(linker));
+                assert_eq!(spawn(program, path, arguments, 0), Err(error), "{linker:?}");
+                remove(program, &[path]);
+            }
+            remove(program, &[text]);
+            assert_eq!(program.wait_for(usize::MAX), Err(Errno::ECHILD));
+        });
+    }
+
     /// Contents of a program's first stack: the number of arguments, their addresses, those of the environment, and the
     /// auxiliary vector.
     #[test]
@@ -556,21 +860,12 @@ mod tests {
             let arguments = list(program, &[b"name\0", b"\0", b"two words\0"]);
             let environment = list(program, &[b"A=1\0"]);
             let child = program.spawn_with(path, arguments, environment, |program| {
-                let stack = program.stack;
-                assert_eq!(stack % 16, 0);
-                let word = |index: usize| program.read_u64(stack + 8 * index) as usize;
-                assert_eq!(word(0), 3);
-                let found: Vec<_> = (1..4).map(|index| string(program, word(index))).collect();
-                assert_eq!(found, [b"name".to_vec(), b"".to_vec(), b"two words".to_vec()]);
-                assert_eq!(word(4), 0);
-                assert_eq!(string(program, word(5)), b"A=1");
-                assert_eq!(word(6), 0);
-                let mut vector = alloc::collections::BTreeMap::new();
-                let mut at = 7;
-                while word(at) != 0 {
-                    vector.insert(word(at) as u64, word(at + 1));
-                    at += 2;
-                }
+                assert_eq!(program.stack % 16, 0);
+                let (arguments, environment, vector) = first_stack(program);
+                assert_eq!(arguments, [b"name".to_vec(), b"".to_vec(), b"two words".to_vec()]);
+                assert_eq!(environment, [b"A=1"]);
+                assert_eq!(vector[&auxiliary::BASE], 0);
+                assert_eq!(vector[&auxiliary::HWCAP], 0x112d);
                 assert_eq!(vector[&auxiliary::PAGESZ], PAGE_SIZE);
                 assert_eq!(vector[&auxiliary::ENTRY], crate::testing::CODE as usize);
                 assert_eq!(string(program, vector[&auxiliary::EXECFN]), &crate::testing::PATH[..9]);
@@ -600,7 +895,7 @@ mod tests {
             }
             let path = program.store(b"/tmp/text\0");
             let file = program.call(SystemCall::Open, [0, path, 0o102, 0o755]).unwrap();
-            for text in [&b"#!/bin/sh"[..], b"\x7fELF"] {
+            for text in [&b"#! "[..], b"\x7fELF"] {
                 assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Ok(0));
                 program.write_to(file, text).unwrap();
                 assert_eq!(spawn(program, path, arguments, 0), Err(Errno::ENOEXEC));
