@@ -4,6 +4,9 @@
 //! process's arguments, by the accessors of [`Call`], before it changes anything; then it acts at once, or returns an
 //! [`Operation`] if the call may have to wait.
 //!
+//! The table of calls (`abi_unix::call`) has Linux's name and number of each: Linux's `sys_openat` is `Open` there, and
+//! so [`files::open`] here.
+//!
 //! # Speed
 //!
 //! The calls that programs make most often are inlined into the dispatcher, and that into the visit to user mode, which
@@ -39,6 +42,8 @@ use crate::process::worker::Worker;
 
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
+#[doc(alias = "do_syscall")]
+#[doc(alias = "do_trap_ecall_u")]
 #[inline(always)]
 pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     counters::count(Counter::SystemCalls);
@@ -64,6 +69,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
 
 /// Makes a call that came through a request ring, for the ring's worker; returns `None` if its result will be posted.
 // Inlined although it is long: its one caller takes many requests, and each would save and load all registers.
+#[doc(alias = "io_issue_sqe")]
 #[inline(always)]
 pub(crate) fn perform(
     worker: &Arc<Worker>,
@@ -122,6 +128,8 @@ fn submit(worker: &Arc<Worker>, operation: Operation, submission: Submission) ->
 
 /// Hands a call to its family.
 // Inlined although it is long, and into two functions: as one of its own it makes every trap save all registers.
+#[doc(alias = "sys_call_table")]
+#[doc(alias = "SYSCALL_DEFINE")]
 #[inline(always)]
 fn decode(call: Call<'_>) -> Decoding {
     use SystemCall::*;

@@ -30,6 +30,8 @@ pub(crate) fn handle_with(handler: fn(Pending)) {
 }
 
 /// Handles everything that is pending on this hart, and returns it.
+#[doc(alias = "handle_irq")]
+#[doc(alias = "softirq")]
 pub(crate) fn on_interrupt() -> Pending {
     let pending = platform::poll_interrupts();
     if pending.timer {
@@ -47,6 +49,8 @@ pub(crate) fn split_line(line: &str) -> (&str, &str) {
 }
 
 /// Returns the value of a word `NAME=VALUE` on the boot command line, the first if there are several.
+#[doc(alias = "__setup")]
+#[doc(alias = "early_param")]
 pub(crate) fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
@@ -71,6 +75,8 @@ pub fn power_off(ending: Ending) -> ! {
 }
 
 /// Ends the machine after all output has left it.
+#[doc(alias = "kernel_restart")]
+#[doc(alias = "machine_halt")]
 pub fn shut_down(status: Status) -> ! {
     platform::console_flush();
     Machine::shutdown(status)

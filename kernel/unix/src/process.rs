@@ -345,6 +345,8 @@ pub(crate) enum Look {
 }
 
 /// A process.
+#[doc(alias = "task_struct")]
+#[doc(alias = "signal_struct")]
 pub(crate) struct Process {
     /// Its number.
     pub id: u32,
@@ -515,16 +517,19 @@ impl Process {
 
     /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a promised page
     /// cannot be made.
+    #[doc(alias = "copy_from_user")]
     pub(crate) fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies to the process's memory. `EFAULT` if any byte is not writable for it; `ENOMEM` as above.
+    #[doc(alias = "copy_to_user")]
     pub(crate) fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         self.space.lock().copy_out(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies a string that ends with NUL, without it. `too_long` if there is no NUL within `limit` bytes.
+    #[doc(alias = "strncpy_from_user")]
     pub(crate) fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         self.space.lock().copy_in_string(address as u64, limit).map_err(|error| match error {
             StringError::TooLong => too_long,
@@ -533,6 +538,7 @@ impl Process {
     }
 
     /// Copies a path that ends with NUL, without it.
+    #[doc(alias = "getname")]
     pub(crate) fn copy_in_path(&self, address: usize) -> Result<Vec<u8>, Errno> {
         self.copy_in_string(address, LONGEST_PATH - 1, Errno::ENAMETOOLONG)
     }
@@ -578,6 +584,8 @@ impl Process {
 
     /// Looks for a zombie among its children and removes it, with the processor time that it and its children have
     /// used; pending if there are children but no zombie.
+    #[doc(alias = "do_wait")]
+    #[doc(alias = "wait4")]
     pub(crate) fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
         let found = poll_child(self.id, which, waker);
         if let Poll::Ready(Ok((_, _, ticks))) = found {
@@ -695,6 +703,7 @@ impl Process {
     }
 
     /// Ends the process. The first ending counts; later ones change nothing.
+    #[doc(alias = "do_group_exit")]
     pub(crate) fn end(&self, ending: Ending) {
         {
             let mut slot = self.ending.lock();
@@ -917,6 +926,9 @@ impl Process {
     ///
     /// # Cancellation
     /// Not to be dropped: the rest would never be done.
+    #[doc(alias = "do_exit")]
+    #[doc(alias = "exit_mm")]
+    #[doc(alias = "exit_files")]
     pub(crate) async fn take_apart(self: &Arc<Process>) {
         self.last_worker.store(crate::scheduling::executor::current().raw(), Ordering::Relaxed);
         crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
@@ -1355,6 +1367,8 @@ enum ProcessEntry {
 /// A child in the index of its parent's children: parent, group, and its own number.
 type Child = (u32, u32, u32);
 
+#[doc(alias = "pid_hash")]
+#[doc(alias = "tasklist_lock")]
 struct ProcessTable {
     entries: BTreeMap<u32, ProcessEntry>,
     last: u32,
@@ -1512,6 +1526,7 @@ pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
 }
 
 /// Returns the living process with this number.
+#[doc(alias = "find_task_by_vpid")]
 pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(ProcessEntry::Alive(process)) => Some(process.clone()),
@@ -1555,6 +1570,7 @@ fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno>
 }
 
 /// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
+#[doc(alias = "kill_pid")]
 pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
     match find(id) {
         Some(process) => signal(caller, &process, number),
@@ -1656,6 +1672,7 @@ pub(crate) fn group_exists(group: u32) -> bool {
 
 /// Performs `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into
 /// one of its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
+#[doc(alias = "setpgid")]
 pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;

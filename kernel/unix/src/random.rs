@@ -120,6 +120,7 @@ impl Generator {
     }
 
     /// Makes all later bytes depend on `bytes` too, and on everything that they depended on.
+    #[doc(alias = "crng_reseed")]
     fn stir(&mut self, bytes: &[u8]) {
         self.refill();
         for (position, &byte) in bytes.iter().enumerate() {
@@ -251,6 +252,7 @@ fn ask_device() -> Answer {
 }
 
 /// Fills a slice.
+#[doc(alias = "get_random_bytes")]
 pub(crate) fn bytes(destination: &mut [u8]) {
     let mut generator = GENERATOR.lock();
     if generator.is_due(time::now_ns()) {

@@ -204,6 +204,8 @@ impl TimeQuotas {
 }
 
 /// A process's budget.
+#[doc(alias = "cfs_bandwidth")]
+#[doc(alias = "sched_dl_entity")]
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: Mutex<TimeQuotas>,
@@ -306,6 +308,7 @@ enum By {
 }
 
 /// Scheduling state and settings of one process.
+#[doc(alias = "sched_entity")]
 #[derive(Debug)]
 pub(crate) struct Standing {
     ceiling: AtomicU8,
@@ -526,6 +529,7 @@ pub(crate) fn forget(process: &Arc<Process>) {
 ///
 /// # Cancellation
 /// Dropping it leaves processes on the bench. The watchdog never does.
+#[doc(alias = "unthrottle_cfs_rq")]
 async fn forgive() -> (u64, usize) {
     let mut pace = Pace::default();
     let mut next = u64::MAX;
@@ -746,6 +750,7 @@ async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
     }
 }
 
+#[doc(alias = "sched_balance")]
 async fn look_at_all_processes() {
     let mut pace = Pace::default();
     let mut id = 0;
@@ -848,6 +853,8 @@ pub(crate) fn describe(process: &Process) -> Scheduling {
 }
 
 /// Performs the `set_scheduling` call.
+#[doc(alias = "sched_setattr")]
+#[doc(alias = "setpriority")]
 pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, period_ns: u64) -> Result<(), Errno> {
     let process = meant(caller, id)?;
     if attribute != scheduling::PRIVILEGE {

@@ -32,6 +32,8 @@ static EPOCH_NS: AtomicU64 = AtomicU64::new(0);
 static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] = [const { Mutex::new(Deadlines::new()) }; MAXIMUM_HARTS];
 
 /// Name of a deadline that was set, for [`clear`].
+#[doc(alias = "hrtimer")]
+#[doc(alias = "timer_list")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alarm {
     hart: usize,
@@ -95,6 +97,7 @@ pub(crate) fn epoch_ns() -> u64 {
 }
 
 /// Returns the monotonic clock's time in nanoseconds.
+#[doc(alias = "ktime_get")]
 pub(crate) fn now_ns() -> u64 {
     ns_at_ticks(Machine::now())
 }
@@ -118,6 +121,8 @@ pub(crate) fn ticks_at_ns(ns: u64) -> u64 {
 }
 
 /// Wakes `waker` at `deadline_ticks`, unless [`clear`]ed before. `ENOMEM` if there is no memory for the deadline.
+#[doc(alias = "hrtimer_start")]
+#[doc(alias = "add_timer")]
 pub(crate) fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
     let hart = Machine::hart();
     let mut deadlines = DEADLINES[hart].lock();
@@ -144,6 +149,7 @@ static SLICE_END: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX)
 static PROGRAMMED: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
 
 /// Programs this hart's timer for `ticks` if that is earlier than its present time. Only this hart accesses its words.
+#[doc(alias = "clockevents_program_event")]
 fn program(ticks: u64) {
     let programmed = &PROGRAMMED[Machine::hart()];
     if ticks < programmed.load(Ordering::Relaxed) {
@@ -189,6 +195,7 @@ const DUE_AT_A_TIME: usize = 8;
 
 /// Handles this hart's timer interrupt: wakes due deadlines and programs the timer for the next one. If more than
 /// [`DUE_AT_A_TIME`] are due, the timer interrupts again for the rest.
+#[doc(alias = "hrtimer_interrupt")]
 pub(crate) fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();

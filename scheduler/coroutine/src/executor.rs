@@ -359,7 +359,8 @@ impl Executor {
     /// A spawn makes one allocation. When the scheduler's table of slots is full, a page is allocated for it.
     ///
     /// # Panics
-    /// As [`alloc::boxed::Box::new`], if there is no memory. See [`try_spawn`](Self::try_spawn).
+    /// As [`alloc::boxed::Box::new`], if there is no memory, or the executor has all the coroutines it can have
+    /// ([`scheduler::CHUNKS`] times [`scheduler::SLOTS_IN_CHUNK`]). See [`try_spawn`](Self::try_spawn).
     #[inline]
     pub fn spawn<F>(&'static self, future: F, priority: Priority) -> JoinHandle<F::Output>
     where

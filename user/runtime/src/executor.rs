@@ -274,7 +274,7 @@ pub fn executor() -> &'static Executor {
 ///
 /// # Panics
 ///
-/// If memory is exhausted.
+/// If memory is exhausted, or the process has 262,144 coroutines.
 #[inline]
 #[doc(alias = "JoinSet")]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
@@ -288,7 +288,7 @@ where
 ///
 /// # Panics
 ///
-/// If memory is exhausted.
+/// If memory is exhausted, or the process has 262,144 coroutines.
 #[inline]
 pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
@@ -429,7 +429,7 @@ static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() a
 ///
 /// # Panics
 ///
-/// If memory is exhausted.
+/// If memory is exhausted, or the process has 262,144 coroutines.
 #[inline]
 pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> JoinHandle<F::Output>
 where

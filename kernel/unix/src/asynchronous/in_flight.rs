@@ -33,6 +33,8 @@ const MOST_PLACES: usize = 1024;
 const FURTHEST: usize = 512;
 
 /// Values by keys that are not 0.
+#[doc(alias = "idr")]
+#[doc(alias = "xarray")]
 pub(crate) struct InFlight<T> {
     /// Empty, or a power of two of places, of which at most three quarters are in use.
     places: Vec<Option<(NonZeroU64, T)>>,

@@ -66,6 +66,7 @@ pub(crate) fn some_may_starve_unseen() -> bool {
 }
 
 /// A call that waits for input.
+#[doc(alias = "io_async_wake")]
 pub(crate) struct InputCall {
     process: Arc<Process>,
     /// `None` once the call is done.
@@ -205,6 +206,8 @@ fn worth(standing: &Standing, rank: Rank) -> Priority {
 }
 
 /// Calls of a process that wait for input.
+#[doc(alias = "io_wq")]
+#[doc(alias = "task_work")]
 #[derive(Default)]
 pub(crate) struct InputCalls {
     list: Mutex<ReadyCalls<InputCall>>,

@@ -36,6 +36,8 @@ use crate::time::{self, Alarm};
 pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
 
 /// A call that may have to wait, decoded and checked.
+#[doc(alias = "io_kiocb")]
+#[doc(alias = "io_op_def")]
 #[allow(missing_docs)]
 pub(crate) enum Operation {
     /// Read from a file into buffers, in order; done as soon as something was read. A stored file is read to the end of
@@ -364,6 +366,8 @@ impl Drop for Waiting {
 /// A wait needs no memory that others could have taken. Sleeping uses the worker's reserved deadline. A place in a list
 /// of waiters is free for the first waiter; if there is no memory for a further one, the worker looks again after
 /// [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
+#[doc(alias = "wait_event")]
+#[doc(alias = "prepare_to_wait")]
 pub(crate) struct Wait<'a, F: Fn() -> bool + Unpin> {
     waiting: Waiting,
     process: &'a Arc<Process>,

@@ -93,6 +93,8 @@ const CLOSED: u32 = 1 << 31;
 const WAITING: u32 = 1;
 
 /// A worker's request ring.
+#[doc(alias = "io_uring")]
+#[doc(alias = "io_sq_ring")]
 pub(crate) struct Ring {
     frames: Vec<SharedFrame>,
     /// Charge for the frames, the ring itself and its server.
@@ -482,6 +484,8 @@ fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priori
 }
 
 /// The server: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
+#[doc(alias = "io_sq_thread")]
+#[doc(alias = "IORING_SETUP_SQPOLL")]
 struct RingServer {
     ring: Arc<Ring>,
     worker: Arc<Worker>,
@@ -553,6 +557,7 @@ impl Rings {
 }
 
 /// Performs the `ring_setup` call.
+#[doc(alias = "io_uring_setup")]
 pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
     let process = &worker.process;
     let index = worker.index();
@@ -596,6 +601,7 @@ pub(crate) fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> 
 }
 
 /// Performs the `ring_enter` call.
+#[doc(alias = "io_uring_enter")]
 pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<usize, Errno> {
     let process = &worker.process;
     if flags & !RING_WAKE != 0 {

@@ -91,6 +91,7 @@ pub(crate) enum Source<'a> {
 }
 
 /// A call on behalf of its caller.
+#[doc(alias = "pt_regs")]
 pub(crate) struct Call<'a> {
     /// The calling worker or thread, or the worker through whose request ring the call came.
     pub worker: &'a Arc<Worker>,

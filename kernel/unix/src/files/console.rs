@@ -67,6 +67,7 @@ async fn take_keys() {
     }
 }
 
+#[doc(alias = "tty_insert_flip_char")]
 fn press(keys: &[u8]) {
     for &key in keys {
         let signalled = {

@@ -29,6 +29,8 @@ struct Piece {
 }
 
 /// The open files of a process.
+#[doc(alias = "files_struct")]
+#[doc(alias = "fdtable")]
 pub(crate) struct Descriptors {
     pieces: Vec<Piece>,
     /// No descriptor below this one is free.

@@ -73,6 +73,7 @@ fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> Key {
 }
 
 /// A descriptor that an epoll watches.
+#[doc(alias = "epitem")]
 pub(crate) struct Item {
     key: Key,
     file: Weak<OpenFile>,
@@ -135,6 +136,7 @@ impl Ready {
 }
 
 /// An epoll, the object of `epoll_create1`.
+#[doc(alias = "eventpoll")]
 pub(crate) struct Epoll {
     items: Mutex<Items>,
     ready: Arc<Ready>,
@@ -463,6 +465,7 @@ pub(crate) fn has_remains() -> bool {
 
 /// The items that watch an open file. Each knows its index, so that leaving takes as long for one of thousands as for
 /// the only one.
+#[doc(alias = "wait_queue")]
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Segments<Weak<Item>>>);
 
@@ -558,6 +561,7 @@ pub(crate) fn control(
 }
 
 /// An `epoll_pwait`, decoded.
+#[doc(alias = "ep_poll")]
 pub(crate) struct EpollWait {
     file: Arc<OpenFile>,
     address: usize,
@@ -667,6 +671,8 @@ enum ListLook {
 }
 
 /// A `ppoll`, decoded.
+#[doc(alias = "do_sys_poll")]
+#[doc(alias = "poll_table")]
 pub(crate) struct PollFiles {
     address: usize,
     /// Number of entries of the list.
@@ -868,6 +874,7 @@ fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
 }
 
 /// An event counter, the object of `eventfd2`: a number that writers add to and readers take.
+#[doc(alias = "eventfd_ctx")]
 pub(crate) struct EventCounter {
     takes_one: bool,
     value: AtomicU64,

@@ -30,6 +30,7 @@ use crate::scheduling::steps;
 /// Device number that `stat` shows for the root file system.
 const ROOT_DEVICE: u64 = 1;
 
+#[doc(alias = "file_operations")]
 enum Kind {
     /// A regular file or a directory.
     Stored(filesystem::OpenFile),
@@ -47,6 +48,8 @@ enum Kind {
 }
 
 /// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.
+#[doc(alias = "struct file")]
+#[doc(alias = "fdget")]
 pub(crate) struct OpenFile {
     kind: Kind,
     access: Access,
@@ -233,6 +236,7 @@ impl OpenFile {
 
     /// Returns the wanted events for which the file is ready. Registers `waker`, if there is one, for the others, on
     /// behalf of this process.
+    #[doc(alias = "vfs_poll")]
     pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let found = match &self.kind {
             Kind::Reader(reader) => reader.readiness(waker)?,
@@ -673,6 +677,8 @@ impl OpenFile {
     }
 
     /// Performs `ioctl`, for terminals only.
+    #[doc(alias = "ioctl")]
+    #[doc(alias = "unlocked_ioctl")]
     pub(crate) fn device_control(&self, process: &Process, command: u32, argument: usize) -> Result<usize, Errno> {
         match self.kind {
             Kind::Console => console::control(process, command, argument),

@@ -63,6 +63,8 @@ pub(crate) const DEFAULT: Termios = {
 };
 
 /// State of a line discipline.
+#[doc(alias = "n_tty")]
+#[doc(alias = "tty_struct")]
 pub(crate) struct LineDiscipline {
     settings: Termios,
     /// Typed keys, each at its number modulo the capacity.

@@ -31,6 +31,7 @@ struct PipeState {
 }
 
 /// The shared middle of a pipe.
+#[doc(alias = "pipe_inode_info")]
 pub(crate) struct Pipe {
     state: Mutex<PipeState>,
     readers: AtomicUsize,

@@ -5,6 +5,7 @@ use spin::Once;
 use crate::files::tree;
 
 /// Remains of other objects than files.
+#[doc(alias = "delayed_fput")]
 pub(crate) struct Remains {
     /// Frees some; returns `false` if there are none.
     pub free_some: fn() -> bool,

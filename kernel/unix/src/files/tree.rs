@@ -55,6 +55,8 @@ pub(crate) fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
 }
 
 /// Returns the root file system.
+#[doc(alias = "tmpfs")]
+#[doc(alias = "vfsmount")]
 pub(crate) fn root() -> &'static Filesystem {
     ROOT.get().expect("the root file system is there before any process")
 }
@@ -89,6 +91,7 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
 }
 
 /// The file of a program.
+#[doc(alias = "inode")]
 pub(crate) struct Content(Node);
 
 impl Content {

@@ -197,6 +197,8 @@ struct Inner {
 }
 
 /// A socket of any kind.
+#[doc(alias = "sock")]
+#[doc(alias = "struct socket")]
 pub(crate) struct Socket {
     kind: u32,
     owner: Owner,

@@ -159,6 +159,9 @@ impl Wake for StackAlarm {
 }
 
 /// Handles arrivals and deadlines of the stack, for ever.
+#[doc(alias = "net_rx_action")]
+#[doc(alias = "softirq")]
+#[doc(alias = "napi")]
 async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let alarm_waker = Waker::from(Arc::new(StackAlarm));
@@ -430,6 +433,7 @@ pub(crate) fn with_stack<R>(act: impl FnOnce(&mut Stack<NetworkLink>, u64) -> Re
 
 /// Uses the stack as [`with_stack`] does, and then sends the data that the call has queued; an earlier deadline reaches
 /// the network coroutine.
+#[doc(alias = "tcp_push")]
 pub(crate) fn with_stack_and_send<R>(
     act: impl FnOnce(&mut Stack<NetworkLink>, u64) -> Result<R, Error>,
 ) -> Result<R, Errno> {

@@ -52,6 +52,7 @@ impl virtio::Memory for Piece {
 type Card = Network<Mapped, Piece>;
 
 /// Link through which the stack sends.
+#[doc(alias = "net_device")]
 #[allow(clippy::large_enum_variant)] // There is one value, and it never moves.
 pub(crate) enum NetworkLink {
     /// A device.

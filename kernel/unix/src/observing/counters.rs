@@ -30,6 +30,8 @@ pub(crate) fn start_gauges(connections: fn() -> u64) {
 ///
 /// Only the hart itself writes its block, so a load and a store suffice; relaxed, since nothing is derived from the
 /// order.
+#[doc(alias = "count_vm_event")]
+#[doc(alias = "vmstat")]
 pub(crate) fn count(counter: Counter) {
     add(counter, 1);
 }

@@ -29,6 +29,8 @@ impl Lines {
     }
 
     /// Prints a line because of the process, or counts that it was dropped.
+    #[doc(alias = "printk")]
+    #[doc(alias = "pr_warn")]
     pub(crate) fn print(&self, text: fmt::Arguments<'_>) {
         print(self.process, &self.dropped, text, platform::console_try_write);
     }

@@ -48,6 +48,8 @@ fn process(process: &Process) -> ProcessSnapshot {
 }
 
 /// Performs the `snapshot` call: writes as many records as fit, and returns their number.
+#[doc(alias = "procfs")]
+#[doc(alias = "sysrq")]
 pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBuffer) -> Result<usize, Errno> {
     authority::permit(caller, Act::TakeSnapshot)?;
     let mut done = 0;

@@ -126,6 +126,8 @@ pub(crate) fn short_name(path: &[u8]) -> [u64; 2] {
     name_words(path.rsplit(|&byte| byte == b'/').next().unwrap_or(path))
 }
 
+#[doc(alias = "tracepoint")]
+#[doc(alias = "ftrace")]
 #[cold]
 #[inline(never)]
 fn record(kind: Kind, process: u32, worker: usize, a: u64, b: u64) {

@@ -190,6 +190,7 @@ pub(crate) fn share_of(resource: Resource) -> usize {
 }
 
 /// A limit that is in force, and the largest that the process may choose itself.
+#[doc(alias = "rlimit")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResourceLimit {
     /// The limit in force.
@@ -248,6 +249,9 @@ fn add_within(count: &AtomicUsize, amount: usize, limit: usize) -> Option<usize>
 }
 
 /// A process's amounts and limits of all resources.
+#[doc(alias = "cgroup")]
+#[doc(alias = "page_counter")]
+#[doc(alias = "ucounts")]
 #[derive(Debug)]
 pub(crate) struct Account {
     lines: [ResourceLine; RESOURCES],
@@ -481,6 +485,7 @@ pub(crate) fn has_machine_memory() -> bool {
 }
 
 /// An amount of a resource that is charged to an account; given back on drop.
+#[doc(alias = "try_charge_memcg")]
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Charge {

@@ -31,6 +31,7 @@ use crate::process::{self, Process};
 /// Capabilities of one process.
 ///
 /// The lock is held for a few instructions, under which nothing is taken.
+#[doc(alias = "cred")]
 #[derive(Debug)]
 pub(crate) struct Authority {
     held: Mutex<Held>,
@@ -74,6 +75,8 @@ fn changed(held: Held, wanted: Held, giver: CapabilitySet) -> Result<Held, Errno
 }
 
 /// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
+#[doc(alias = "capable")]
+#[doc(alias = "ns_capable")]
 pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_eq!(act.scope(), Scope::Always, "{act:?} depends on whom it concerns");
     if process.authority.permits(act) { Ok(()) } else { Err(Errno::EPERM) }

@@ -54,6 +54,7 @@ impl Round {
     }
 }
 
+#[doc(alias = "futex_hash_bucket")]
 #[derive(Default)]
 struct FutexTable {
     /// Waiters by word and then by ticket, which is the order of arrival.
@@ -195,6 +196,8 @@ impl Work {
 }
 
 /// A `FUTEX_WAIT`, decoded.
+#[doc(alias = "futex_q")]
+#[doc(alias = "futex_wait")]
 pub(crate) struct FutexWait {
     futexes: Arc<Futexes>,
     word: usize,
@@ -281,6 +284,7 @@ fn at_least_one(number: usize) -> usize {
 }
 
 /// Performs the `futex` call; work that need not wait is done immediately.
+#[doc(alias = "do_futex")]
 pub(crate) fn call(
     process: &Arc<Process>,
     [address, flags, value, timeout, second, value3]: [usize; 6],

@@ -20,6 +20,7 @@ pub(crate) fn start() {
 }
 
 /// Ends the largest process whenever the machine has nothing left, for ever.
+#[doc(alias = "oom_reaper")]
 async fn kill_when_short() {
     loop {
         KILLER.summoned().await;
@@ -39,6 +40,9 @@ async fn kill_when_short() {
 ///
 /// `is_short` is asked once more when no process is ending: the last one may have gone, with its memory free, since the
 /// caller found none.
+#[doc(alias = "oom_kill")]
+#[doc(alias = "oom_badness")]
+#[doc(alias = "out_of_memory")]
 pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
     if remains::free_some() {
         // The caller that lacks memory tries again.

@@ -245,6 +245,8 @@ fn linker_of(program: &Executable, directory: &Node, layout: &Layout) -> Result<
 }
 
 /// Decides the place of a program, and of everything around it.
+#[doc(alias = "load_elf_binary")]
+#[doc(alias = "binfmt_elf")]
 fn place(parse: impl Fn(u64) -> Result<Image, ImageError>) -> Result<(Image, Layout), Errno> {
     let is_random = IS_RANDOM.load(Ordering::Relaxed);
     // Only a program with a fixed place in its file can be in the way.
@@ -589,6 +591,8 @@ struct Loaded {
 ///
 /// # Cancellation
 /// There is no new process.
+#[doc(alias = "posix_spawn")]
+#[doc(alias = "fork")]
 pub(crate) async fn spawn(
     process: Arc<Process>,
     path: usize,
@@ -641,6 +645,7 @@ pub(crate) async fn spawn(
 }
 
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
+#[doc(alias = "run_init_process")]
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
     let found = Found::look_up(&tree::root().root(), path.as_bytes())?;

@@ -44,6 +44,7 @@ use crate::scheduling::stretch;
 
 /// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another; `ENOMEM`.
 /// After an error nothing has happened.
+#[doc(alias = "kernel_clone")]
 pub(crate) fn start_worker(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
     let means = Means::new(process, 0)?;
     let mut refused = None;
@@ -67,6 +68,8 @@ pub(crate) fn start_worker(process: &Arc<Process>, context: Box<UserContext>) ->
 
 /// Creates a thread, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not
 /// have another; `ENOMEM`.
+#[doc(alias = "copy_process")]
+#[doc(alias = "CLONE_THREAD")]
 pub(crate) fn start_thread(
     process: &Arc<Process>,
     context: Box<UserContext>,
@@ -107,6 +110,8 @@ pub(crate) fn start_thread(
 }
 
 /// Runs the switching coroutine of a worker.
+#[doc(alias = "schedule")]
+#[doc(alias = "ret_to_user_from_fork")]
 async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
     // Before the coroutine can wait for anything, so that its wakers know it.
     worker.runs_in(executor::current());
@@ -159,6 +164,8 @@ async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Paus
 }
 
 /// Replaces the program, when all other workers and calls have gone.
+#[doc(alias = "execve")]
+#[doc(alias = "bprm")]
 async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
     stretch::goes_on_with(SystemCall::Execute);
     let plan = match Plan::read(&worker.process, path, arguments, environment).await {
@@ -192,6 +199,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
 }
 
 /// Performs a worker's last steps.
+#[doc(alias = "do_exit")]
 async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
     // The last worker reports the process's time to the parent; only the time from here on is missing from that.

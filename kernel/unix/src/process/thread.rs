@@ -30,6 +30,7 @@ const _: () = assert!(SLOTS * 0x1_0000 - 1 <= futex::THREAD_MASK as usize);
 const _: () = assert!(MAXIMUM_THREADS < SLOTS - MAXIMUM_WORKERS);
 
 /// The threads of a process, by slot.
+#[doc(alias = "thread_group")]
 #[derive(Default)]
 pub(crate) struct Threads {
     entries: BTreeMap<usize, Arc<Worker>>,
@@ -97,6 +98,8 @@ pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, E
 }
 
 /// Performs the last actions of a worker or thread, while others of its process go on.
+#[doc(alias = "mm_release")]
+#[doc(alias = "CLONE_CHILD_CLEARTID")]
 pub(crate) fn depart(thread: &Worker) {
     let process = &thread.process;
     let head = thread.robust_list();
@@ -118,6 +121,7 @@ fn word(process: &Process, address: usize) -> Result<usize, Errno> {
 
 /// Walks the list of robust locks (the kernel's documentation of "robust futexes"): first entry, offset from an entry
 /// to its lock word, and the entry that is on its way in or out.
+#[doc(alias = "exit_robust_list")]
 fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<(), Errno> {
     let offset = word(process, head.wrapping_add(8))?;
     let pending = word(process, head.wrapping_add(16))? & !1;

@@ -17,6 +17,7 @@ pub(crate) const LARGEST_TRANSFER: usize = 0x7fff_f000;
 pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// Memory of a program, as objects use it that know nothing else of processes.
+#[doc(alias = "uaccess")]
 pub(crate) trait UserMemory {
     /// Copies from the memory. `EFAULT` if any byte is not readable for the program; `ENOMEM` if a page that it was
     /// promised cannot be made.
@@ -32,6 +33,8 @@ pub(crate) fn length_of(buffers: &[UserBuffer]) -> usize {
 }
 
 /// A range of bytes that a process claims to own.
+#[doc(alias = "__user")]
+#[doc(alias = "iovec")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UserBuffer {
     address: usize,

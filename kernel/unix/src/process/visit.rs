@@ -30,6 +30,8 @@ use crate::time;
 const MAXIMUM_GRACES: u32 = 4;
 
 /// Runs user mode, and everything that can be done without waiting, until the coroutine has to pause.
+#[doc(alias = "exit_to_user_mode")]
+#[doc(alias = "entry")]
 pub(super) fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let (visit, importance) = Visit::begin(worker, context);
     let goes = executor::may_visit(importance) || worker.is_to_stop();
@@ -132,6 +134,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Serves an interrupt, and yields the hart if something else must run.
+    #[doc(alias = "do_IRQ")]
     #[inline(never)]
     fn on_interrupt(self, context: &UserContext, graces: &mut u32) -> ControlFlow<()> {
         let (worker, process, ready) = (self.worker, &self.worker.process, executor::ready_here());
@@ -184,6 +187,8 @@ impl<'a> Visit<'a> {
     }
 
     /// Gives the program a page that it may touch, or ends it.
+    #[doc(alias = "do_page_fault")]
+    #[doc(alias = "handle_mm_fault")]
     #[inline(never)]
     fn on_page_fault(self, context: &mut UserContext, address: u64, access: Access) -> ControlFlow<()> {
         let process = &self.worker.process;
@@ -210,6 +215,8 @@ impl<'a> Visit<'a> {
     }
 
     /// Ends a process for a trap that the kernel cannot mend. The next look before user mode finds the end.
+    #[doc(alias = "do_trap")]
+    #[doc(alias = "force_sig_fault")]
     #[cold]
     #[inline(never)]
     fn on_error(self, context: &mut UserContext, trap: Trap) -> ControlFlow<()> {
@@ -258,6 +265,8 @@ impl<'a> Visit<'a> {
 }
 
 /// Handles a timer interrupt for the worker that was interrupted, and for others of its process.
+#[doc(alias = "scheduler_tick")]
+#[doc(alias = "resched_curr")]
 fn on_tick(worker: &Arc<Worker>, pending: Pending) {
     let process = &worker.process;
     if !pending.ipi && !pending.guest {
@@ -308,6 +317,8 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
 }
 
 /// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
+#[doc(alias = "bad_area")]
+#[doc(alias = "SIGSEGV")]
 #[cold]
 #[inline(never)]
 fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {

@@ -51,6 +51,9 @@ impl Means {
 }
 
 /// A worker of a process.
+#[doc(alias = "task_struct")]
+#[doc(alias = "thread_struct")]
+#[doc(alias = "thread_info")]
 pub(crate) struct Worker {
     /// Its process.
     pub process: Arc<Process>,
@@ -242,6 +245,7 @@ impl Worker {
     }
 
     /// Makes the worker look around: wakes its coroutine, and calls it back from user mode on another hart.
+    #[doc(alias = "set_tsk_need_resched")]
     pub(crate) fn interrupt(&self) {
         executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
         self.call_back();
@@ -315,6 +319,8 @@ impl Worker {
     }
 
     /// Charges the time that it has used up to now.
+    #[doc(alias = "account_user_time")]
+    #[doc(alias = "update_curr")]
     pub(super) fn charge(&self, now: u64, since: u64) {
         let used = match self.time.since.swap(since, Ordering::Relaxed) {
             // It goes on in another coroutine already, on a kernel thread, which has begun a count of its own.
@@ -345,6 +351,7 @@ impl Worker {
     }
 
     /// Wakes the worker now, or ends its next sleep immediately.
+    #[doc(alias = "wake_up_process")]
     pub(crate) fn wake(&self) {
         let sleeper = {
             let mut parking = self.parking.lock();
@@ -417,6 +424,8 @@ impl Worker {
     }
 
     /// Calls the worker back from user mode on another hart.
+    #[doc(alias = "smp_send_reschedule")]
+    #[doc(alias = "kick")]
     fn call_back(&self) {
         // The change that the worker must see was stored before; it stores its hart before it looks. With a fence on
         // both sides at least one of the two sees the other's store.

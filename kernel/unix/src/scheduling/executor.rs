@@ -153,6 +153,8 @@ pub(crate) fn start(table: Table) -> Result<(), &'static str> {
 }
 
 /// The calling hart's worker.
+#[doc(alias = "rq")]
+#[doc(alias = "runqueue")]
 pub(crate) struct HartWorker(coroutine::Worker);
 
 impl HartWorker {
@@ -274,6 +276,7 @@ pub(crate) fn waker(cid: Cid) -> Waker {
 ///
 /// # Panics
 /// If there is no memory for it.
+#[doc(alias = "kthread_run")]
 pub(crate) fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
     let handle = EXECUTOR.spawn(future, priority);
     let cid = handle.cid();
@@ -313,6 +316,7 @@ impl Attendant {
 }
 
 /// Makes a coroutine ready. One that has ended waits no longer, so that is no error.
+#[doc(alias = "try_to_wake_up")]
 pub(crate) fn wake(cid: Cid) {
     if EXECUTOR.wake(cid).is_ok() && crate::machine::harts() > 1 {
         coroutine::Platform::woken_at_home(&HARTS, cid);
@@ -433,6 +437,7 @@ pub(crate) fn pass_on() {
 }
 
 /// Interrupts an idle hart; returns whether there was one.
+#[doc(alias = "smp_send_reschedule")]
 fn interrupt_idle_hart() -> bool {
     let idle = (0..crate::machine::harts()).find(|&hart| does(hart) == Doing::Nothing);
     if let Some(hart) = idle {
@@ -452,6 +457,7 @@ fn share(waiting: Priority) {
 /// Interrupts the hart whose visit to a program is the least important of all, for a coroutine of this priority that
 /// was made ready, if the visit is less important than that. Does nothing if a hart is idle: it was notified when the
 /// coroutine was made ready.
+#[doc(alias = "select_task_rq")]
 #[cold]
 #[inline(never)]
 pub(crate) fn find_hart(priority: Priority) {

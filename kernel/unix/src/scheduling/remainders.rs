@@ -100,6 +100,7 @@ pub(crate) fn start() {
 }
 
 /// Keeps a remainder that is to be woken. Called under other locks, which are taken before this module's own.
+#[doc(alias = "wake_up_all")]
 fn keep(remainder: Remainder) {
     // Not the priority of a preferred or exhausted caller: that holds for a turn or a period, and a remainder may take
     // longer.

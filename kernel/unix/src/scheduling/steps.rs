@@ -110,6 +110,7 @@ static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
 /// important, or for an equal after a slice.
 ///
 /// Called between two steps, outside of every lock that an interrupt's handler, or a coroutine that it wakes, may need.
+#[doc(alias = "need_resched")]
 pub(crate) fn hart_is_wanted() -> bool {
     let _ = crate::machine::on_interrupt();
     counters::count(Counter::Looks);
@@ -164,6 +165,7 @@ pub(crate) fn must_pause(payer: &impl Ends, waker: Option<&Waker>) -> bool {
 ///
 /// # Cancellation
 /// Dropping it has no effect.
+#[doc(alias = "cond_resched")]
 pub(crate) fn pause<P: Ends>(payer: &P) -> StepEnd<'_, P> {
     StepEnd { payer, state: StepEndState::Before }
 }

@@ -35,6 +35,8 @@ static STRETCHES: [Stretch; MAXIMUM_HARTS] =
 static LONGEST: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
 
 /// Begins to measure, or forgets the measurements and begins anew.
+#[doc(alias = "irqsoff")]
+#[doc(alias = "preemptoff")]
 pub(crate) fn begin_anew() {
     for stretch in &STRETCHES {
         stretch.since.store(Machine::now(), Ordering::Relaxed);

@@ -44,6 +44,8 @@ struct WakerSlot {
 }
 
 /// Deadlines in ticks, each with a waker.
+#[doc(alias = "timerqueue")]
+#[doc(alias = "timer_wheel")]
 pub(crate) struct Deadlines {
     heap: Segments<HeapEntry>,
     slots: Segments<WakerSlot>,
