@@ -3,6 +3,7 @@
 //! Each scenario is a file of its own, with its counterpart of the same name in `xtask/src/fairness`, which has the
 //! goals. Its other processes are this program again ([`accomplice`]): `bench fairness SCENARIO act ARGUMENT...`.
 
+mod attack;
 mod budget_worst;
 mod hoards;
 mod largest_gap;

@@ -1,0 +1,681 @@
+//! A process that makes one call for ever, in one way: `bench fairness budget_worst act WAY CALL`.
+//!
+//! Each call has its objects and its arguments, so that it does its work ([`Attack::prepare`]), and objects that it
+//! leaves are removed ([`Attack::undo`]). All of that is charged to the same process. An attack whose first call fails
+//! would measure the way to an error: it ends with that error, unless the call is one of [`REFUSED`].
+
+use alloc::boxed::Box;
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
+use abi_unix::authority::{Capability, CapabilitySet, version};
+use abi_unix::call::{Argument, Caller, Waiting};
+use abi_unix::types::{
+    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, control, epoll, futex, limit,
+    mapping, open, protection, scheduling, socket_option, terminal,
+};
+use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
+use cops::Priority;
+use cops::system::kernel_side::{KernelSide, choose};
+use cops::system::{self, Descriptor, Result, SystemCall, file, network};
+use ring::{Completions, Producer, Requests};
+
+use crate::{Outcome, attempt};
+
+/// Capabilities of an attacker: all but those with which it could free itself from its budget, or end the machine.
+pub const CAPABILITIES: CapabilitySet = CapabilitySet::only(Capability::Kill)
+    .or(CapabilitySet::only(Capability::Administration))
+    .or(CapabilitySet::only(Capability::Resource))
+    .or(CapabilitySet::only(Capability::Log))
+    .or(CapabilitySet::only(Capability::Observe));
+
+/// Calls that fail each time, with the reason.
+const REFUSED: &[(SystemCall, &str)] = &[
+    (SystemCall::Reboot, "ends the machine"),
+    (SystemCall::SetSystemScheduling, "needs a capability that frees from budgets, too"),
+    (SystemCall::InterruptReturn, "no handler runs"),
+];
+
+/// The way in which a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Direct,
+    Asynchronous,
+    Ring,
+    WaitingThreads,
+    RetryingThreads,
+    PollingThread,
+}
+
+pub const WAYS: [(&str, Way); 6] = [
+    ("direct", Way::Direct),
+    ("asynchronous", Way::Asynchronous),
+    ("ring", Way::Ring),
+    ("waiting", Way::WaitingThreads),
+    ("retrying", Way::RetryingThreads),
+    ("polling", Way::PollingThread),
+];
+
+impl Way {
+    /// Returns whether this way differs from [`Way::Direct`] for a call.
+    pub fn is_for(self, call: SystemCall) -> bool {
+        match self {
+            Way::Direct => true,
+            Way::Ring => call.caller() == Caller::Anyone,
+            _ => call.waiting() == Waiting::Possible && call != SystemCall::WorkerWait,
+        }
+    }
+
+    /// Returns whether calls of this way wait beside their caller.
+    fn is_asynchronous(self) -> bool {
+        matches!(self, Way::Asynchronous | Way::PollingThread | Way::Ring)
+    }
+}
+
+/// Entries of a request ring.
+const ENTRIES: usize = 256;
+/// Most calls in flight.
+const MOST: usize = 512;
+/// Bytes of a buffer, of a mapping, and of a pipe.
+const BUFFER: usize = 4096;
+const MAPPING: usize = 64 << 10;
+const PIPE: usize = 64 << 10;
+/// Stacks of threads and workers that leave at once.
+const STACKS: usize = 64;
+const STACK: usize = 4096;
+
+const HERE: usize = AT_FDCWD as usize;
+const ANY: SocketAddress = SocketAddress { address: [127, 0, 0, 1], port: 0 };
+const OWN_PATH: &CStr = c"/bin/bench";
+/// A program that ends at once.
+const PROGRAM: &CStr = c"/bin/hello";
+/// Token of a call that is made to be cancelled.
+const CANCELLED: u64 = 1 << 40;
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+static WORD: AtomicU32 = AtomicU32::new(0);
+
+fn raw(call: SystemCall, arguments: [usize; 6]) -> Result<usize> {
+    // SAFETY: the arguments name memory of the attack, which lives for ever, and on which no code relies.
+    errno::decode(unsafe { system::raw::syscall(call as usize, arguments) })
+}
+
+fn at<T: ?Sized>(thing: &T) -> usize {
+    core::ptr::from_ref(thing).cast::<u8>() as usize
+}
+
+extern "C" fn leave(_: usize, _: usize) -> ! {
+    system::worker::exit()
+}
+
+extern "C" fn leave_thread(_: usize) -> ! {
+    system::worker::exit()
+}
+
+/// A call that is ready to be made: its arguments, and the objects that are closed afterwards.
+#[derive(Default)]
+struct Prepared {
+    arguments: [usize; 6],
+    files: Vec<Descriptor>,
+}
+
+/// Returns the arguments of a call, the others being 0.
+fn with<const N: usize>(given: [usize; N]) -> Prepared {
+    Prepared { arguments: core::array::from_fn(|index| given.get(index).copied().unwrap_or(0)), files: Vec::new() }
+}
+
+/// Returns the arguments of a call that needs a descriptor of its own first.
+fn with_file<const N: usize>(file: Descriptor, rest: [usize; N]) -> Prepared {
+    let arguments = core::array::from_fn(|index| match index {
+        0 => file.raw() as usize,
+        index => rest.get(index - 1).copied().unwrap_or(0),
+    });
+    Prepared { arguments, files: vec![file] }
+}
+
+/// The objects of all calls.
+struct Attack {
+    call: SystemCall,
+    way: Way,
+    /// Paths of this process: of a file, of files that calls make and remove, and of a symbolic link.
+    path: CString,
+    other: CString,
+    link: CString,
+    zero: Descriptor,
+    console: Descriptor,
+    file: Descriptor,
+    directory: Descriptor,
+    pipe: (Descriptor, Descriptor),
+    full_pipe: (Descriptor, Descriptor),
+    datagrams: Descriptor,
+    own_address: [u8; SocketAddress::SIZE],
+    listener: Descriptor,
+    listener_address: SocketAddress,
+    connection: (Descriptor, Descriptor),
+    epoll: Descriptor,
+    watching: Descriptor,
+    counter: Descriptor,
+    receiver: Descriptor,
+    right: Descriptor,
+    area: usize,
+    stacks: usize,
+    end: usize,
+    /// The listener's address, and one with any port.
+    address: [u8; SocketAddress::SIZE],
+    any: [u8; SocketAddress::SIZE],
+    soon: TimeSpec,
+    now: TimeSpec,
+    vector: [usize; 2],
+    list: [usize; 2],
+    descriptors: [i32; 3],
+    poll: [u32; 2],
+    event: [u8; epoll::Event::SIZE],
+    header: [u32; 2],
+    capabilities: [u64; 3],
+    limits: [u64; 2],
+    size: u32,
+    option: u32,
+    buffer: Box<[u8; BUFFER]>,
+}
+
+fn pipe() -> Result<(Descriptor, Descriptor)> {
+    file::pipe(0)
+}
+
+fn connect(address: SocketAddress) -> Result<Descriptor> {
+    let client = network::socket(SOCK_STREAM)?;
+    network::connect(client.raw(), address)?;
+    Ok(client)
+}
+
+impl Attack {
+    fn new(call: SystemCall, way: Way) -> Result<Box<Attack>> {
+        let own = system::process::number();
+        let name = |suffix: &str| CString::new(format!("/tmp/attack-{own}{suffix}")).map_err(|_| Errno::EINVAL);
+        let (path, other, link) = (name("")?, name("-other")?, name("-link")?);
+        let file = file::open(&path, open::CREAT | open::RDWR, 0o600)?;
+        file::write_at(file.raw(), &[7; BUFFER], 0)?;
+        raw(SystemCall::SymbolicLink, [at(path.as_c_str()), HERE, at(link.as_c_str()), 0, 0, 0])?;
+        let datagrams = network::socket(SOCK_DGRAM)?;
+        network::bind(datagrams.raw(), ANY)?;
+        let own_address = network::local_address(datagrams.raw())?.to_bytes();
+        let listener = network::socket(SOCK_STREAM)?;
+        network::bind(listener.raw(), ANY)?;
+        network::listen(listener.raw(), 64)?;
+        let listener_address = network::local_address(listener.raw())?;
+        let client = connect(listener_address)?;
+        let connection = (client, network::accept(listener.raw())?.0);
+        let full_pipe = pipe()?;
+        file::write(full_pipe.1.raw(), &vec![1; PIPE])?;
+        let receiver = system::interrupt::receiver(5)?;
+        let right = system::interrupt::grant(&receiver)?;
+        let epoll = || raw(SystemCall::EpollCreate, [0; 6]).map(Descriptor::from_result);
+        let mut attack = Box::new(Attack {
+            call,
+            way,
+            path,
+            other,
+            link,
+            zero: file::open(c"/dev/zero", open::RDWR, 0)?,
+            console: file::open(c"/dev/console", open::RDWR, 0)?,
+            file,
+            directory: file::open(c"/bin", open::RDONLY | open::DIRECTORY, 0)?,
+            pipe: pipe()?,
+            full_pipe,
+            datagrams,
+            own_address,
+            listener,
+            listener_address,
+            connection,
+            epoll: epoll()?,
+            watching: epoll()?,
+            counter: system::readiness::event_counter(1, 0)?,
+            receiver,
+            right,
+            area: system::memory::map(MAPPING)? as usize,
+            stacks: system::memory::map(STACKS * STACK)? as usize,
+            end: raw(SystemCall::Break, [0; 6])?,
+            address: listener_address.to_bytes(),
+            any: ANY.to_bytes(),
+            soon: TimeSpec::from_ns(1000),
+            now: TimeSpec::from_ns(0),
+            vector: [0; 2],
+            list: [0; 2],
+            descriptors: [-1; 3],
+            poll: [0; 2],
+            event: epoll::Event { events: epoll::IN, data: 0 }.to_bytes(),
+            header: [version::THREE, 0],
+            capabilities: [0; 3],
+            limits: [0; 2],
+            size: SocketAddress::SIZE as u32,
+            option: 1,
+            buffer: Box::new([0; BUFFER]),
+        });
+        attack.vector = [at(&*attack.buffer), BUFFER];
+        attack.list = [at(PROGRAM), 0];
+        attack.poll = [attack.pipe.0.raw() as u32, epoll::IN];
+        raw(SystemCall::GetCapabilities, [at(&attack.header), at(&attack.capabilities), 0, 0, 0, 0])?;
+        raw(SystemCall::ProcessLimit, [0, limit::CALLS_IN_FLIGHT as usize, 0, at(&attack.limits), 0, 0])?;
+        let reader = attack.pipe.0.raw() as usize;
+        let add = [attack.watching.raw() as usize, epoll::CTL_ADD as usize, reader, at(&attack.event), 0, 0];
+        raw(SystemCall::EpollControl, add)?;
+        Ok(attack)
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.way.is_asynchronous()
+    }
+
+    /// Makes the objects that the call needs; returns its arguments.
+    fn prepare(&self, turn: usize) -> Result<Prepared> {
+        use SystemCall::*;
+        let of = |descriptor: &Descriptor| descriptor.raw() as usize;
+        let text = |text: &CString| at(text.as_c_str());
+        let buffer = at(&*self.buffer);
+        Ok(match self.call {
+            EpollControl => with([of(&self.epoll), turn % 2 + 1, of(&self.counter), at(&self.event)]),
+            // Nothing is ready before its cause comes.
+            EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
+            DuplicateTo => with([of(&self.file), 40, 0]),
+            FileControl => with([of(&self.file), control::GETFL as usize, 0]),
+            DeviceControl => with([of(&self.console), terminal::GET as usize, buffer]),
+            MakeDirectory => with([HERE, text(&self.other), 0o700]),
+            Unlink => {
+                drop(file::open(&self.other, open::CREAT, 0o600)?);
+                with([HERE, text(&self.other), 0])
+            }
+            SymbolicLink => with([text(&self.path), HERE, text(&self.other)]),
+            Link => with([HERE, text(&self.path), HERE, text(&self.other), 0]),
+            Truncate => with([of(&self.file), BUFFER + turn % 2 * MAPPING]),
+            ChangeDirectory => with([at(c"/tmp")]),
+            Open => with([HERE, text(&self.path), open::RDONLY as usize, 0]),
+            Close => {
+                let copy = raw(Duplicate, [of(&self.file), 0, 0, 0, 0, 0])?;
+                with([copy])
+            }
+            ReadDirectory => {
+                raw(Seek, [of(&self.directory), 0, 0, 0, 0, 0])?;
+                with([of(&self.directory), buffer, BUFFER])
+            }
+            Read if self.is_asynchronous() => with([of(&self.pipe.0), buffer, 1]),
+            ReadVector if self.is_asynchronous() => with([of(&self.pipe.0), at(&self.vector), 1]),
+            Write if self.is_asynchronous() => with([of(&self.full_pipe.1), buffer, BUFFER]),
+            WriteVector if self.is_asynchronous() => with([of(&self.full_pipe.1), at(&self.vector), 1]),
+            Read | Write => with([of(&self.zero), buffer, BUFFER]),
+            ReadVector | WriteVector => with([of(&self.zero), at(&self.vector), 1]),
+            Poll => with([at(&self.poll), 1, if self.is_asynchronous() { 0 } else { at(&self.now) }]),
+            ReadLink => with([HERE, text(&self.link), buffer, BUFFER]),
+            GetCapabilities => with([at(&self.header), buffer]),
+            SetCapabilities => with([at(&self.header), at(&self.capabilities)]),
+            Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
+            Futex => with([at(&WORD), futex::WAKE as usize, 1]),
+            SetRobustList => with([0, futex::ROBUST_HEAD]),
+            Sleep => with([at(&self.soon), 0]),
+            SleepOn => with([1, 0, at(&self.soon)]),
+            Kill => with([system::process::number() as usize, 0]),
+            Socket => with([2, SOCK_DGRAM as usize, 0]),
+            Bind => with_file(network::socket(SOCK_DGRAM)?, [at(&self.any), SocketAddress::SIZE]),
+            Listen => {
+                let socket = network::socket(SOCK_STREAM)?;
+                network::bind(socket.raw(), ANY)?;
+                with_file(socket, [8])
+            }
+            Accept | AcceptWith => {
+                let mut prepared = with([of(&self.listener), 0, 0, 0]);
+                if !self.is_asynchronous() {
+                    prepared.files.push(connect(self.listener_address)?);
+                }
+                prepared
+            }
+            Connect => with_file(network::socket(SOCK_STREAM)?, [at(&self.address), SocketAddress::SIZE]),
+            SendTo => with([of(&self.datagrams), buffer, 64, 0, at(&self.own_address), SocketAddress::SIZE]),
+            ReceiveFrom => {
+                if !self.is_asynchronous() {
+                    self.send()?;
+                }
+                with([of(&self.datagrams), buffer, BUFFER, 0, 0, 0])
+            }
+            GetSocketName => with([of(&self.datagrams), buffer, at(&self.size)]),
+            GetPeerName => with([of(&self.connection.0), buffer, at(&self.size)]),
+            GetSocketOption | SetSocketOption => {
+                let (level, option) = (socket_option::SOL_SOCKET as usize, socket_option::SO_REUSEADDR as usize);
+                let last = if self.call == SetSocketOption { 4 } else { at(&self.size) };
+                with([of(&self.listener), level, option, at(&self.option), last])
+            }
+            Shutdown => {
+                let client = connect(self.listener_address)?;
+                let (server, _) = network::accept(self.listener.raw())?;
+                let mut prepared = with_file(client, [SHUT_RDWR as usize]);
+                prepared.files.push(server);
+                prepared
+            }
+            Break => with([self.end + turn % 2 * MAPPING]),
+            Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
+            Protect => {
+                let writable = if turn % 2 == 0 { 0 } else { protection::WRITE };
+                with([self.area, MAPPING, (protection::READ | writable) as usize])
+            }
+            Map => {
+                let flags = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
+                with([0, MAPPING, (protection::READ | protection::WRITE) as usize, flags, usize::MAX, 0])
+            }
+            Wait => with([self.start_program()?, 0, 0, 0]),
+            ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
+            Rename => {
+                drop(file::open(&self.other, open::CREAT, 0o600)?);
+                with([HERE, text(&self.other), HERE, text(&self.path), 0])
+            }
+            Spawn => with(self.program()),
+            WorkerCreate => with([leave as *const () as usize, self.stacks + (turn % STACKS + 1) * STACK, 0, 0]),
+            WorkerWait => with([0, 1]),
+            Cancel => {
+                let wait = [at(&WORD), futex::WAIT as usize, 0, 0, 0, 0];
+                // SAFETY: the word lives for ever.
+                unsafe { system::raw::syscall_asynchronous(Futex as usize, wait, 0, 0, CANCELLED) };
+                with([CANCELLED as usize])
+            }
+            InterruptReceiver => with([6]),
+            InterruptGrant => with([of(&self.receiver), 0]),
+            InterruptOpen => with([system::process::number() as usize, 5]),
+            InterruptSend | InterruptPage => with([of(&self.right)]),
+            InterruptRevoke => with_file(system::interrupt::grant(&self.receiver)?, []),
+            RingSetup => with([ENTRIES, 0]),
+            SetScheduling => with([0, scheduling::MODE as usize, 0, 0]),
+            Snapshot => with([trace::subject::PROCESSES as usize, 0, buffer, BUFFER]),
+            // The log is shared, and left unchanged.
+            Log => with([buffer, 0]),
+            // The way determines the kernel side.
+            KernelSide => with([usize::MAX]),
+            call => {
+                let mut prepared = with([]);
+                for (place, (_, kind)) in prepared.arguments.iter_mut().zip(call.arguments()) {
+                    *place = match kind {
+                        Argument::Number => 0,
+                        Argument::Descriptor => of(&self.file),
+                        Argument::Input | Argument::Output => buffer,
+                        Argument::Path => text(&self.path),
+                        Argument::Length => BUFFER,
+                    };
+                }
+                prepared
+            }
+        })
+    }
+
+    fn program(&self) -> [usize; 5] {
+        [at(PROGRAM), at(&self.list), at(&self.list[1]), at(&self.descriptors), usize::MAX]
+    }
+
+    fn start_program(&self) -> Result<usize> {
+        let [path, arguments, environment, descriptors, priority] = self.program();
+        raw(SystemCall::Spawn, [path, arguments, environment, descriptors, priority, 0])
+    }
+
+    /// Sends a datagram to its own socket.
+    fn send(&self) -> Result<()> {
+        let address = [at(&self.own_address), SocketAddress::SIZE];
+        let socket = self.datagrams.raw() as usize;
+        raw(SystemCall::SendTo, [socket, at(&*self.buffer), 64, 0, address[0], address[1]]).map(drop)
+    }
+
+    /// Makes a call that waits go on.
+    fn cause(&self, prepared: &mut Prepared) {
+        use SystemCall::*;
+        let buffer = at(&*self.buffer);
+        let _ = match self.call {
+            Read | ReadVector | EpollWait | Poll => raw(Write, [self.pipe.1.raw() as usize, buffer, 1, 0, 0, 0]),
+            Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
+            Futex => raw(Futex, [at(&WORD), futex::WAKE as usize, 1, 0, 0, 0]),
+            ReceiveFrom => self.send().map(|()| 0),
+            Accept | AcceptWith => connect(self.listener_address).map(|client| {
+                prepared.files.push(client);
+                0
+            }),
+            _ => Ok(0),
+        };
+    }
+
+    /// Undoes the effect of a call.
+    fn undo(&self, result: Result<usize>) {
+        use SystemCall::*;
+        let Ok(result) = result else { return };
+        match self.call {
+            Open | Duplicate | EventCounter | EpollCreate | Socket | Accept | AcceptWith | InterruptReceiver
+            | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
+            Pipe => {
+                for place in [0, 4] {
+                    let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));
+                    drop(Descriptor::from_raw(i32::from_le_bytes(bytes)));
+                }
+            }
+            Connect => drop(network::accept(self.listener.raw())),
+            EpollWait | Poll if self.is_asynchronous() => {
+                let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
+            }
+            SendTo => {
+                let flags = abi_unix::types::message::DONTWAIT as usize;
+                let socket = self.datagrams.raw() as usize;
+                let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
+            }
+            MakeDirectory => drop(file::unlink(&self.other, AT_REMOVEDIR)),
+            SymbolicLink | Link => drop(file::unlink(&self.other, 0)),
+            Map => {
+                let _ = raw(Unmap, [result, MAPPING, 0, 0, 0, 0]);
+            }
+            Spawn => {
+                let _ = raw(Wait, [result, 0, 0, 0, 0, 0]);
+            }
+            _ => {}
+        }
+    }
+
+    fn read(&self, place: usize) -> u8 {
+        // SAFETY: a byte of the buffer, which the kernel has written.
+        unsafe { core::ptr::read_volatile(&raw const self.buffer[place]) }
+    }
+
+    /// Makes the call in place.
+    fn make(&self, arguments: [usize; 6], turn: usize) -> Result<usize> {
+        match self.call {
+            SystemCall::Clone => self.run_thread(turn),
+            call => raw(call, arguments),
+        }
+    }
+
+    /// Starts a thread, and waits for its end.
+    fn run_thread(&self, turn: usize) -> Result<usize> {
+        let stack = self.stacks + (turn % STACKS + 1) * STACK;
+        // SAFETY: the stack is no other thread's, since the last one has ended.
+        let thread = unsafe { system::thread::start(leave_thread, 0, stack as *mut u8, 0, &NUMBER)? };
+        loop {
+            match NUMBER.load(Ordering::Acquire) {
+                0 => return Ok(thread as usize),
+                number => drop(system::thread::futex_wait(&NUMBER, number, None)),
+            }
+        }
+    }
+
+    /// Judges the first result.
+    fn judge(&self, result: Result<usize>) -> Outcome {
+        let is_refused = REFUSED.iter().any(|(call, _)| *call == self.call);
+        match result {
+            Err(error) if !is_refused => Err(format!("{:?} {} fails: {error:?}", self.way, self.call.name())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs the attack with this way and this call.
+pub fn run(way: &str, name: &str) -> Outcome {
+    let call = SystemCall::ALL.iter().copied().find(|call| call.name() == name);
+    let found = WAYS.iter().find(|(other, _)| *other == way);
+    let (Some(call), Some(&(_, way))) = (call, found) else { return Err("no such attack".into()) };
+    if call == SystemCall::Execute {
+        return execute();
+    }
+    let attack = attempt!(Attack::new(call, way));
+    if call == SystemCall::RingEnter {
+        attempt!(system::worker::ring_setup(ENTRIES, 0));
+    }
+    match way {
+        Way::WaitingThreads => attempt!(choose(KernelSide::WaitingThreads)),
+        Way::RetryingThreads => attempt!(choose(KernelSide::RetryingThreads)),
+        Way::PollingThread => attempt!(choose(KernelSide::PollingThread)),
+        _ => {}
+    }
+    if way.is_asynchronous() { InFlight::new(&attack)?.run() } else { directly(&attack) }
+}
+
+fn directly(attack: &Attack) -> Outcome {
+    for turn in 0.. {
+        // Without room for its objects, the call is made when others are gone: connections end a little later.
+        let Ok(prepared) = attack.prepare(turn) else { continue };
+        let result = attack.make(prepared.arguments, turn);
+        if turn == 0 {
+            attack.judge(result)?;
+        }
+        attack.undo(result);
+        drop(prepared);
+    }
+    Ok(())
+}
+
+/// Executes this program again, with the same arguments.
+fn execute() -> Outcome {
+    let words = [c"bench", c"fairness", c"budget_worst", c"act", c"direct", c"execve"].map(CStr::as_ptr);
+    let list: Vec<_> = words.into_iter().chain([core::ptr::null()]).collect();
+    attempt!(raw(SystemCall::Execute, [at(OWN_PATH), list.as_ptr() as usize, at(&list[6]), 0, 0, 0]));
+    Ok(())
+}
+
+/// Calls in flight, whose tokens are their places and 1.
+struct InFlight<'a> {
+    attack: &'a Attack,
+    completions: Completions<'static>,
+    /// The ring for requests, if the calls go through it.
+    requests: Option<(Requests<'static>, Producer)>,
+    calls: Vec<Option<Prepared>>,
+    free: Vec<usize>,
+    is_judged: bool,
+}
+
+impl<'a> InFlight<'a> {
+    fn new(attack: &'a Attack) -> core::result::Result<InFlight<'a>, String> {
+        let ring = abi_unix::types::auxiliary::COPS_COMPLETION_RING;
+        let address = system::start::auxiliary_value(ring).unwrap_or(0) as usize;
+        // SAFETY: the kernel maps the ring there for the process's life; every word of it is atomic. The runtime takes
+        // no completions meanwhile: its executor does not run.
+        let completions = unsafe {
+            let entries = (address + completion::ENTRIES_OFFSET) as *const completion::Entry;
+            let entries = core::slice::from_raw_parts(entries, completion::INITIAL_CAPACITY);
+            Completions::new(&*(address as *const CompletionHeader), entries)
+        };
+        let requests = if attack.way == Way::Ring { Some(requests()?) } else { None };
+        Ok(InFlight {
+            attack,
+            completions,
+            requests,
+            calls: (0..MOST).map(|_| None).collect(),
+            free: (0..MOST).collect(),
+            is_judged: false,
+        })
+    }
+
+    fn run(&mut self) -> Outcome {
+        let mut turn = 0;
+        loop {
+            let mut causes = Vec::new();
+            // One call at a time, or a batch through the ring.
+            let batch = if self.requests.is_some() { ENTRIES / 16 } else { 1 };
+            for _ in 0..batch {
+                turn += 1;
+                if let Some(place) = self.begin(turn)? {
+                    causes.push(place);
+                }
+            }
+            if self.requests.is_some() {
+                let _ = system::worker::ring_enter(0, 0);
+            }
+            for place in causes {
+                if let Some(prepared) = &mut self.calls[place] {
+                    self.attack.cause(prepared);
+                }
+            }
+            self.end_some()?;
+        }
+    }
+
+    /// Makes a call; returns its place if it is in flight.
+    fn begin(&mut self, turn: usize) -> core::result::Result<Option<usize>, String> {
+        let Some(place) = self.free.pop() else {
+            system::worker::yield_now();
+            return Ok(None);
+        };
+        let Ok(prepared) = self.attack.prepare(turn) else {
+            self.free.push(place);
+            return Ok(None);
+        };
+        let (call, token) = (self.attack.call as usize, place as u64 + 1);
+        let result = match &mut self.requests {
+            Some((requests, producer)) => {
+                let arguments = prepared.arguments.map(|argument| argument as u64);
+                let entry = Request { call: system::raw::asynchronous_number(call, 0) as u64, token, arguments };
+                match requests.submit(producer, entry, request::urgency(Priority::HIGHEST)) {
+                    Ok(()) => WILL_BE_POSTED,
+                    // The call was not made.
+                    Err(_) => {
+                        self.free.push(place);
+                        return Ok(None);
+                    }
+                }
+            }
+            // SAFETY: as in `raw`; the objects stay until the completion has come.
+            None => unsafe { system::raw::syscall_asynchronous(call, prepared.arguments, 0, 0, token) },
+        };
+        self.calls[place] = Some(prepared);
+        if result != WILL_BE_POSTED {
+            self.end(place, errno::decode(result))?;
+            return Ok(None);
+        }
+        Ok(Some(place))
+    }
+
+    /// Takes the completions that have come.
+    fn end_some(&mut self) -> Outcome {
+        while let Some(completion) = self.completions.take() {
+            if (1..=MOST as u64).contains(&completion.token) {
+                self.end(completion.token as usize - 1, errno::decode(completion.result as usize))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, place: usize, result: Result<usize>) -> Outcome {
+        if let Some(prepared) = self.calls[place].take() {
+            self.free.push(place);
+            if !self.is_judged {
+                self.is_judged = true;
+                self.attack.judge(result)?;
+            }
+            self.attack.undo(result);
+            drop(prepared);
+        }
+        Ok(())
+    }
+}
+
+fn requests() -> core::result::Result<(Requests<'static>, Producer), String> {
+    let address = attempt!(system::worker::ring_setup(ENTRIES, 0));
+    // SAFETY: the kernel has mapped the ring there, and all of it is atomic words.
+    let requests = unsafe {
+        let entries = core::slice::from_raw_parts((address + request::ENTRIES_OFFSET) as *const _, ENTRIES);
+        Requests::new(&*(address as *const RequestHeader), entries)
+    };
+    Ok((requests, Producer::new(ENTRIES)))
+}
