@@ -3,11 +3,14 @@
 //! Files with contents are in the `filesystem` library, sockets in [`network`](crate::network).
 
 pub(crate) mod byte_queue;
+pub(crate) mod cleaning;
 pub(crate) mod console;
 pub(crate) mod descriptor;
+pub(crate) mod devices;
 pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod line_discipline;
 pub(crate) mod pipe;
 pub(crate) mod remains;
+pub(crate) mod stored;
 pub(crate) mod tree;

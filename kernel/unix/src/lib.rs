@@ -36,7 +36,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::interrupts;
-use crate::files::{console, epoll, remains, tree};
+use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
@@ -99,7 +99,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
     tree::start(parts.initial_files)?;
-    epoll::start();
+    cleaning::start();
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);

@@ -73,7 +73,7 @@ use crate::process::ending::Ending;
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed};
 use crate::process::thread::Threads;
-use crate::process::user::{LONGEST_PATH, UserMemory, errno_of_fault};
+use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_of_fault};
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::Cid;
@@ -375,7 +375,7 @@ pub(crate) struct Process {
     /// First bytes of its program's name.
     name: [AtomicU64; 2],
     /// Its share of the things of which the network has a limited number.
-    pub shares: Arc<crate::network::socket::Shares>,
+    pub shares: Arc<crate::network::shares::Shares>,
     /// Waiters at words of its memory.
     pub futexes: Arc<Futexes>,
     /// The model of the kernel's side of its calls.
@@ -436,6 +436,20 @@ impl UserMemory for Process {
     }
 }
 
+impl Caller for Process {
+    fn number(&self) -> u32 {
+        self.id
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
+        self.space.lock().zero(buffer.address() as u64, buffer.len()).map_err(errno_of_fault)
+    }
+}
+
 impl Ends for Process {
     fn has_ended(&self) -> bool {
         Process::has_ended(self)
@@ -472,7 +486,7 @@ impl Process {
             authority,
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
-            shares: crate::network::socket::Shares::new(account.clone()),
+            shares: crate::network::shares::Shares::new(account.clone()),
             kernel_side: Choice::default(),
             lines: report::Lines::of(id),
             parent: AtomicU32::new(parent),

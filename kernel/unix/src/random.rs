@@ -306,7 +306,7 @@ pub(crate) fn forget(waker: &Waker) {
 
 /// Performs `getrandom` in steps: goes on from `*done`.
 pub(crate) fn fill(
-    process: &(impl UserMemory + Ends),
+    process: &(impl UserMemory + Ends + ?Sized),
     buffer: UserBuffer,
     flags: u32,
     done: &mut usize,
@@ -345,7 +345,7 @@ pub(crate) fn fill(
 
 /// Does one step of reading `/dev/random` or `/dev/urandom`: gives as many bytes as one step may.
 pub(crate) fn read(
-    process: &(impl UserMemory + Ends),
+    process: &(impl UserMemory + Ends + ?Sized),
     buffer: UserBuffer,
     waker: Option<&Waker>,
 ) -> Poll<Result<usize, Errno>> {

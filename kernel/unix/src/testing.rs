@@ -22,7 +22,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
-use abi_unix::types::TimeSpec;
+use abi_unix::types::{TimeSpec, open};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -524,6 +524,18 @@ impl Program {
     /// Reads a word of its memory.
     pub(crate) fn read_u64(&self, address: usize) -> u64 {
         u64::from_le_bytes(self.read(address, 8).try_into().expect("8 bytes"))
+    }
+
+    /// Opens a file that is made if there is none; returns its descriptor.
+    pub(crate) fn create(&mut self, path: &[u8], flags: u32) -> usize {
+        let path = self.store(path);
+        self.call(SystemCall::Open, [0, path, (flags | open::CREAT) as usize, 0o644]).unwrap()
+    }
+
+    /// Removes a name.
+    pub(crate) fn remove(&mut self, path: &[u8]) {
+        let path = self.store(path);
+        self.call(SystemCall::Unlink, [0, path, 0]).unwrap();
     }
 
     /// Makes a pipe; returns the descriptors of its reading and its writing end.

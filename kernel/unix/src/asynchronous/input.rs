@@ -120,7 +120,7 @@ impl InputCall {
         let waker = Waker::from(self.clone());
         if !operation
             .waits_for_input_of()
-            .is_some_and(|file| file.register_for_input(&self.process, self.call.priority(), &waker))
+            .is_some_and(|file| file.object().register_for_input(&*self.process, self.call.priority(), &waker))
         {
             waker.wake();
         }
@@ -172,9 +172,8 @@ impl InputCall {
                 // It has registered at the completer's priority, which may be more or less important than the call's.
                 if tried.is_pending()
                     && let Some(file) = operation.waits_for_input_of()
-                    && let Ok(socket) = file.socket()
                 {
-                    socket.set_reader(process, self.call.priority());
+                    file.object().set_reader(&**process, self.call.priority());
                 }
             }
             match tried {
@@ -186,9 +185,9 @@ impl InputCall {
         };
         if latency::is_on()
             && let Some(file) = operation.waits_for_input_of()
-            && let Ok(socket) = file.socket()
+            && let Some(request) = file.object().request()
         {
-            socket.request.begin(self.arrived.load(Ordering::Relaxed), self.call.priority());
+            request.begin(self.arrived.load(Ordering::Relaxed), self.call.priority());
         }
         *slot = None;
         // Before the completer looks at the list again: calls that are entered up to then are taken out.

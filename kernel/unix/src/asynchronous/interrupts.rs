@@ -53,7 +53,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
+use abi_unix::types::Status;
 use abi_unix::{Counter, Errno, errno};
+use filesystem::Access;
 use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext, Virtualisation as _};
 use memory::space::Placement;
 use memory::sv39::Protection;
@@ -61,7 +63,7 @@ use platform::{Machine, Pending, guest_page, println};
 use spin::Mutex;
 use usermode::Kind;
 
-use crate::files::file::{self, OpenFile};
+use crate::files::file::{self, FileOperations, OpenFile, status_of_anonymous};
 use crate::machine;
 use crate::observing::counters;
 use crate::process::ending::Ending;
@@ -524,7 +526,7 @@ pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, a
     let Some(right) = right else { return false };
     let result = match right.upgrade() {
         Some(right) if map_page(process, page, &right) => return true,
-        Some(right) => right.send(),
+        Some(right) => Right::send(&right),
         // Closed by its last owner.
         None => Err(Errno::EBADF),
     };
@@ -686,6 +688,23 @@ impl Right {
     }
 }
 
+impl FileOperations for Arc<Receiver> {
+    fn status(&self) -> Status {
+        status_of_anonymous()
+    }
+}
+
+impl FileOperations for Arc<Right> {
+    fn status(&self) -> Status {
+        status_of_anonymous()
+    }
+}
+
+/// Returns the object behind a file; `EINVAL` for any other kind.
+pub(crate) fn of<K: FileOperations>(file: &OpenFile) -> Result<&K, Errno> {
+    file.as_kind().ok_or(Errno::EINVAL)
+}
+
 /// Performs the `interrupt_receiver` call.
 pub(crate) fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Errno> {
     if !(1..=LARGEST_IDENTITY).contains(&identity) {
@@ -716,7 +735,7 @@ pub(crate) fn create(worker: &Arc<Worker>, identity: usize) -> Result<usize, Err
         receiver
     };
     settle_now(worker);
-    let file = Arc::new(OpenFile::interrupt_receiver(receiver, charge));
+    let file = Arc::new(OpenFile::new(receiver, Access::Read, false, charge));
     process.descriptors.lock().add(file, true, 0)
 }
 
@@ -725,7 +744,7 @@ pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) 
     receiver.require_owner(caller)?;
     let right = receiver.new_right();
     if process == 0 || process == caller.id as usize {
-        let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
+        let file = Arc::new(OpenFile::new(right, Access::Write, false, file::charge(&caller.account)?));
         return caller.descriptors.lock().add(file, true, 0);
     }
     let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
@@ -754,7 +773,7 @@ pub(crate) fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Re
         found.map(|(_, right)| right.clone()).ok_or(Errno::EPERM)?
     };
     right.receiver()?;
-    let file = Arc::new(OpenFile::interrupt_right(right, file::charge(&caller.account)?));
+    let file = Arc::new(OpenFile::new(right, Access::Write, false, file::charge(&caller.account)?));
     caller.descriptors.lock().add(file, true, 0)
 }
 

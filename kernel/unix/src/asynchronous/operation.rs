@@ -20,11 +20,12 @@ use smallvec::SmallVec;
 use crate::asynchronous::input;
 use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::submission::{Submission, Submitted};
+use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::OpenFile;
 use crate::observing::counters;
 use crate::process::futex::FutexWait;
-use crate::process::user::UserBuffer;
+use crate::process::user::{AddressOut, UserBuffer};
 use crate::process::{self, CallOwner, Children, Process};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
@@ -76,30 +77,6 @@ pub(crate) enum Operation {
 // Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
 const _: () = assert!(size_of::<Operation>() <= 64);
 
-/// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AddressOut {
-    /// Address of the structure.
-    pub address: usize,
-    /// Address of its size, a `u32`.
-    pub size: usize,
-}
-
-impl AddressOut {
-    /// Writes an address as Linux does: cut to the room there is, with the full size reported.
-    pub(crate) fn write(self, process: &Process, value: SocketAddress) -> Result<(), Errno> {
-        let mut word = [0; 4];
-        process.copy_in(self.size, &mut word)?;
-        let room = u32::from_le_bytes(word) as usize;
-        if room > i32::MAX as usize {
-            return Err(Errno::EINVAL);
-        }
-        let bytes = value.to_bytes();
-        process.copy_out(self.address, &bytes[..room.min(bytes.len())])?;
-        process.copy_out(self.size, &(bytes.len() as u32).to_le_bytes())
-    }
-}
-
 impl Operation {
     /// Stands for an operation that was taken out; holds nothing.
     pub(crate) const NOTHING: Operation = Operation::Sleep { deadline: 0, alarm: None };
@@ -113,15 +90,11 @@ impl Operation {
     fn note_caller(&self, process: &Process) {
         match self {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
-                if let Ok(socket) = file.socket() {
-                    socket.is_filled_by(process);
-                }
+                file.object().is_filled_by(process);
             }
             _ => {
-                if let Some(file) = self.waits_for_input_of()
-                    && let Ok(socket) = file.socket()
-                {
-                    socket.is_asked_by(process);
+                if let Some(file) = self.waits_for_input_of() {
+                    file.object().is_asked_by(process);
                 }
             }
         }
@@ -140,18 +113,21 @@ impl Operation {
 
     /// Does one step: does the call, or registers `waker` with the object that it waits for.
     pub(crate) fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let caller: &Process = process;
         match self {
-            Operation::Read { file, buffers, done } => file.read(process, buffers, done, waker),
-            Operation::Write { file, buffers, written } => file.write(process, buffers, written, waker),
-            Operation::ReadAt { file, buffer, offset, done } => file.read_at(process, *buffer, *offset, done, waker),
-            Operation::WriteAt { file, buffer, offset, done } => file.write_at(process, *buffer, *offset, done, waker),
-            Operation::Accept { file, address, flags } => file.accept(process, *address, *flags, waker),
-            Operation::Connect { file, address, started } => file.connect(process, *address, started, waker),
+            Operation::Read { file, buffers, done } => file.read(caller, buffers, done, waker),
+            Operation::Write { file, buffers, written } => file.write(caller, buffers, written, waker),
+            Operation::ReadAt { file, buffer, offset, done } => file.read_at(caller, *buffer, *offset, done, waker),
+            Operation::WriteAt { file, buffer, offset, done } => file.write_at(caller, *buffer, *offset, done, waker),
+            Operation::Accept { file, address, flags } => {
+                descriptor::accept(&process.descriptors, caller, file, *address, *flags, waker)
+            }
+            Operation::Connect { file, address, started } => file.connect(caller, *address, started, waker),
             Operation::Send { file, buffer, flags, address, sent } => {
-                file.send(process, *buffer, *flags, *address, sent, waker)
+                file.send(caller, *buffer, *flags, *address, sent, waker)
             }
             Operation::Receive { file, buffer, flags, address } => {
-                file.receive(process, *buffer, *flags, *address, waker)
+                file.receive(caller, *buffer, *flags, *address, waker)
             }
             Operation::Sleep { deadline, alarm } => {
                 if Machine::now() >= *deadline {
@@ -176,10 +152,10 @@ impl Operation {
                 Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
                 Poll::Pending => Poll::Pending,
             },
-            Operation::Random { buffer, flags, done } => random::fill(&**process, *buffer, *flags, done, waker),
+            Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
-            Operation::Epoll(wait) => wait.poll(process, waker),
-            Operation::PollFiles(wait) => wait.poll(process, waker),
+            Operation::Epoll(wait) => wait.poll(caller, waker),
+            Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(Waker::noop()))),
         }
     }
@@ -281,7 +257,7 @@ impl Operation {
     pub(crate) fn waits_for_input_of(&self) -> Option<&Arc<OpenFile>> {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
-                if file.is_pipe_or_socket() { Some(file) } else { None }
+                if file.waits_for_input() { Some(file) } else { None }
             }
             _ => None,
         }
@@ -291,10 +267,10 @@ impl Operation {
     pub(crate) fn forget(&mut self, waker: &Waker) {
         match self {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
-                file.forget_reader(waker)
+                file.object().forget_reader(waker)
             }
             Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
-                file.forget_writer(waker)
+                file.object().forget_writer(waker)
             }
             Operation::Sleep { alarm, .. } => {
                 if let Some(alarm) = alarm.take() {

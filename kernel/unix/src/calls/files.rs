@@ -10,9 +10,10 @@ use filesystem::{
 };
 
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
-use crate::files::file::{self, OpenFile, status_of};
+use crate::files::file::{self, OpenFile};
+use crate::files::stored::status_of;
 use crate::files::tree::{errno_of, made_by, now, root};
-use crate::files::{pipe, remains};
+use crate::files::{devices, pipe, remains};
 use crate::process::Process;
 use crate::scheduling::steps;
 
@@ -45,7 +46,7 @@ impl PathFrom {
         } else {
             let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
             let file = process.descriptors.lock().get(number)?.clone();
-            file.directory().cloned()?
+            file.object().directory().cloned()?
         };
         Ok(PathFrom { base, path })
     }
@@ -101,7 +102,8 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     }
     let charge = file::charge(&process.account)?;
     let opened = root().open(&place.base, &place.path, &options, made_by(&owner(process))).map_err(errno_of)?;
-    let file = Arc::new(OpenFile::stored(opened, flags & flag::NONBLOCK != 0, charge)?);
+    let access = opened.access();
+    let file = Arc::new(OpenFile::of(devices::kind_of(opened)?, access, flags & flag::NONBLOCK != 0, charge));
     let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
     Ok(settled(process, call.number, descriptor))
 }
@@ -158,8 +160,8 @@ fn make_pipe(process: &Process, non_blocking: bool, close: bool) -> Result<[usiz
     let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
     let (reader, writer) = pipe::pipe(&process.account);
     let mut descriptors = process.descriptors.lock();
-    let reader = Arc::new(OpenFile::reader(reader, non_blocking, reader_charge));
-    let writer = Arc::new(OpenFile::writer(writer, non_blocking, writer_charge));
+    let reader = Arc::new(OpenFile::new(reader, Access::Read, non_blocking, reader_charge));
+    let writer = Arc::new(OpenFile::new(writer, Access::Write, non_blocking, writer_charge));
     let first = descriptors.add(reader, close, 0)?;
     match descriptors.add(writer, close, 0) {
         Ok(second) => Ok([first, second]),
@@ -226,7 +228,7 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
 /// Performs `ioctl`.
 #[inline(never)]
 pub(super) fn device_control(call: Call<'_>) -> Decoding {
-    call.file(0)?.device_control(call.process(), call.unsigned(1), call.address(2)).map(Into::into)
+    call.file(0)?.object().control(&**call.process(), call.unsigned(1), call.address(2)).map(Into::into)
 }
 
 /// Performs `getcwd`: returns the length with the NUL, as the system call does.
@@ -369,7 +371,7 @@ pub(super) fn status_at(call: Call<'_>) -> Decoding {
     } else if directory == types::AT_FDCWD {
         status_of(&process.directory.lock().metadata())
     } else {
-        call.file(0)?.status()
+        call.file(0)?.object().status()
     };
     process.copy_out(call.address(2), &status.to_bytes()).map(Into::into)
 }
@@ -378,7 +380,7 @@ pub(super) fn status_at(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn status(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    call.process().copy_out(call.address(1), &file.status().to_bytes()).map(Into::into)
+    call.process().copy_out(call.address(1), &file.object().status().to_bytes()).map(Into::into)
 }
 
 /// Performs `ftruncate`.
@@ -387,23 +389,23 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     let length = call.offset(1)?;
     let file = call.file(0)?;
     // A file that becomes shorter gives memory back, and needs none.
-    if file.length().is_some_and(|now| length > now) {
+    if file.object().length().is_some_and(|now| length > now) {
         call.admitted()?;
     }
-    let value = file.truncate(length)?;
+    let value = file.object().truncate(length)?;
     Ok(settled(call.process(), call.number, value))
 }
 
 /// Performs `lseek`.
 #[inline(never)]
 pub(super) fn seek(call: Call<'_>) -> Decoding {
-    call.file(0)?.seek(call.word(1) as i64, call.unsigned(2)).map(Into::into)
+    call.file(0)?.object().seek(call.word(1) as i64, call.unsigned(2)).map(Into::into)
 }
 
 /// Performs `getdents64`.
 #[inline(never)]
 pub(super) fn read_directory(call: Call<'_>) -> Decoding {
-    call.file(0)?.read_directory(call.process(), call.buffer(1)?).map(Into::into)
+    call.file(0)?.object().read_directory(&**call.process(), call.buffer(1)?).map(Into::into)
 }
 
 #[cfg(test)]

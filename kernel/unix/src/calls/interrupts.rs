@@ -1,8 +1,10 @@
 //! The calls of user interrupts: handlers, receivers, and the rights to send.
 
+use alloc::sync::Arc;
+
 use abi_unix::Errno;
 
-use crate::asynchronous::interrupts;
+use crate::asynchronous::interrupts::{self, Receiver, Right};
 use crate::calls::call::{Call, Decoded, Decoding, Outcome};
 use crate::process::user::USER_END;
 
@@ -41,7 +43,7 @@ pub(super) fn create_receiver(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn grant(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    interrupts::grant(process, call.file(0)?.as_interrupt_receiver()?, call.word(1)).map(Into::into)
+    interrupts::grant(process, interrupts::of(&*call.file(0)?)?, call.word(1)).map(Into::into)
 }
 
 #[inline(never)]
@@ -51,21 +53,21 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
 
 #[inline(always)]
 pub(super) fn send(call: Call<'_>) -> Decoding {
-    call.file(0)?.as_interrupt_right()?.send().map(Into::into)
+    Right::send(interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn page(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    interrupts::page(process, call.file(0)?.as_interrupt_right()?).map(Into::into)
+    interrupts::page(process, interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn revoke(call: Call<'_>) -> Decoding {
     let (process, file) = (call.process(), call.file(0)?);
-    match file.as_interrupt_receiver() {
+    match interrupts::of::<Arc<Receiver>>(&file) {
         Ok(receiver) => interrupts::revoke_all(process, receiver)?,
-        Err(_) => interrupts::revoke(process, file.as_interrupt_right()?)?,
+        Err(_) => interrupts::revoke(process, interrupts::of::<Arc<Right>>(&file)?)?,
     }
     Ok(0.into())
 }

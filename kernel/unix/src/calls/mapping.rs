@@ -324,7 +324,7 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
     let mut done = 0;
     while done < length {
         let position = offset.checked_add(done).ok_or(Errno::EOVERFLOW)? as u64;
-        match file.read_step(process, UserBuffer::new(start + done, length - done)?, position) {
+        match file.object().read_at(process, UserBuffer::new(start + done, length - done)?, position) {
             Ok(count) if count < steps::BYTES => break,
             Ok(count) => done += count,
             // The mapping is there and writable, so memory is missing. (Another worker may have unmapped it, too.)

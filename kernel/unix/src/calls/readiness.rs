@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
+use abi_unix::types::epoll::{self as event, Event};
 use abi_unix::{Errno, types};
+use filesystem::Access;
 
 use crate::asynchronous::operation::{self, Operation};
 use crate::calls::call::{Call, Decoding, kept};
@@ -19,7 +21,7 @@ pub(super) fn create_event_counter(call: Call<'_>) -> Decoding {
     }
     let charge = file::charge(&process.account)?;
     let counter = epoll::EventCounter::new(value.into(), flags & types::EFD_SEMAPHORE != 0);
-    let file = Arc::new(OpenFile::of_event_counter(counter, flags & types::open::NONBLOCK != 0, charge));
+    let file = Arc::new(OpenFile::new(counter, Access::ReadWrite, flags & types::open::NONBLOCK != 0, charge));
     process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
 }
 
@@ -31,18 +33,30 @@ pub(super) fn create_epoll(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let charge = file::charge(&process.account)?;
-    let file = Arc::new(OpenFile::of_epoll(epoll::Epoll::new(process), charge));
+    let file = Arc::new(OpenFile::new(epoll::Epoll::new(&**process), Access::ReadWrite, false, charge));
     process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn control_epoll(call: Call<'_>) -> Decoding {
     let (process, command) = (call.process(), call.unsigned(1));
-    if command != types::epoll::CTL_DEL {
+    if command != event::CTL_DEL {
         call.admitted()?;
     }
     let (epoll, watched) = (call.descriptor(0)?, call.descriptor(2)?);
-    epoll::control(process, epoll, command, watched, call.address(3)).map(Into::into)
+    let mut wanted = Event { events: 0, data: 0 };
+    if command != event::CTL_DEL {
+        let mut bytes = [0; Event::SIZE];
+        process.copy_in(call.address(3), &mut bytes)?;
+        wanted = Event::from_bytes(bytes);
+        // These two are always reported.
+        wanted.events |= event::ERR | event::HUP;
+    }
+    let (holder, file) = {
+        let descriptors = process.descriptors.lock();
+        (descriptors.get(epoll)?.clone(), descriptors.get(watched)?.clone())
+    };
+    epoll::control(&**process, &holder, command, (watched, &file), wanted).map(Into::into)
 }
 
 #[inline(always)]
@@ -50,7 +64,7 @@ pub(super) fn wait_for_epoll(call: Call<'_>) -> Decoding {
     call.check_signal_mask(4)?;
     // A negative count is too large a one.
     let count = call.signed(2) as usize;
-    let wait = EpollWait::new(call.file(0)?, call.address(1), count, call.signed(3))?;
+    let wait = EpollWait::new(&*call.file(0)?, call.address(1), count, call.signed(3))?;
     Ok(Operation::Epoll(kept(wait)).into())
 }
 
@@ -66,7 +80,14 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
         0 => TimeLimit::Never,
         address => TimeLimit::after_ns(operation::read_time(process, address)?),
     };
-    Ok(Operation::PollFiles(kept(epoll::PollFiles::read(process, call.address(0), count, limit)?)).into())
+    Ok(Operation::PollFiles(kept(epoll::PollFiles::read(
+        &**process,
+        &process.descriptors,
+        call.address(0),
+        count,
+        limit,
+    )?))
+    .into())
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress};
 
-use crate::asynchronous::operation::{AddressOut, Operation};
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::files::epoll::Watchers;
-use crate::files::file::Socket;
+use crate::network::socket::Socket;
 use crate::process::Process;
+use crate::process::user::AddressOut;
 
 #[inline(never)]
 pub(super) fn create(call: Call<'_>) -> Decoding {
@@ -17,7 +18,7 @@ pub(super) fn create(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn bind(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    let socket = file.socket()?;
+    let socket = Socket::of(&file)?;
     socket
         .bind(address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?)
         .map(Into::into)
@@ -27,9 +28,9 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
 pub(super) fn listen(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let file = call.file(0)?;
-    let done = file.socket()?.listen(call.signed(1))?;
+    let done = Socket::of(&file)?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
-    Watchers::wake(&file, call.process());
+    Watchers::wake(&file, call.process().id);
     Ok(done.into())
 }
 
@@ -51,7 +52,7 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let file = call.file(0)?;
-    file.socket()?;
+    Socket::of(&file)?;
     Ok(Operation::Accept { file, address: address_out(&call, 1), flags }.into())
 }
 
@@ -59,7 +60,7 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
 pub(super) fn connect(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let file = call.file(0)?;
-    let socket = file.socket()?;
+    let socket = Socket::of(&file)?;
     match address_in(process, call.address(1), call.unsigned(2))? {
         Some(address) => Ok(Operation::Connect { file, address, started: false }.into()),
         None => socket.dissolve().map(Into::into),
@@ -68,20 +69,20 @@ pub(super) fn connect(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn local_address(call: Call<'_>) -> Decoding {
-    let address = call.file(0)?.socket()?.local_address()?;
-    AddressOut { address: call.address(1), size: call.address(2) }.write(call.process(), address).map(Into::into)
+    let address = Socket::of(&*call.file(0)?)?.local_address()?;
+    AddressOut { address: call.address(1), size: call.address(2) }.write(&**call.process(), address).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn remote_address(call: Call<'_>) -> Decoding {
-    let address = call.file(0)?.socket()?.remote_address()?;
-    AddressOut { address: call.address(1), size: call.address(2) }.write(call.process(), address).map(Into::into)
+    let address = Socket::of(&*call.file(0)?)?.remote_address()?;
+    AddressOut { address: call.address(1), size: call.address(2) }.write(&**call.process(), address).map(Into::into)
 }
 
 #[inline(always)]
 pub(super) fn send(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    file.socket()?;
+    Socket::of(&file)?;
     let address = match call.address(4) {
         0 => None,
         address => Some(address_in(call.process(), address, call.unsigned(5))?.ok_or(Errno::EAFNOSUPPORT)?),
@@ -92,7 +93,7 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
 #[inline(always)]
 pub(super) fn receive(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    file.socket()?;
+    Socket::of(&file)?;
     let address = address_out(&call, 4);
     Ok(Operation::Receive { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address }.into())
 }
@@ -101,19 +102,19 @@ pub(super) fn receive(call: Call<'_>) -> Decoding {
 pub(super) fn set_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
-    file.socket()?.set_option(call.process(), level, option, call.buffer(3)?).map(Into::into)
+    Socket::of(&file)?.set_option(&**call.process(), level, option, call.buffer(3)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn get_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
-    file.socket()?.get_option(call.process(), level, option, call.address(3), call.address(4)).map(Into::into)
+    Socket::of(&file)?.get_option(&**call.process(), level, option, call.address(3), call.address(4)).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn shut_down(call: Call<'_>) -> Decoding {
-    call.file(0)?.socket()?.shutdown(call.unsigned(1)).map(Into::into)
+    Socket::of(&*call.file(0)?)?.shutdown(call.unsigned(1)).map(Into::into)
 }
 
 /// Returns the place for a socket's address: address and size in this argument and the next; `None` for address 0.

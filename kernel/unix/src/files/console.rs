@@ -10,21 +10,27 @@
 //! were not put elsewhere. Processes in the background may read and write like those in the foreground; they only do
 //! not get the keys' signals.
 
+use alloc::sync::Arc;
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_unix::types::{Termios, terminal};
+use abi_unix::types::{Status, Termios, epoll as event, terminal};
 use abi_unix::{Act, Errno};
 use spin::Mutex;
 use waiters::Waiters;
 
+use crate::files::file::{FileOperations, Properties, Step, status_of_device};
 use crate::files::line_discipline::LineDiscipline;
-use crate::process::user::UserBuffer;
+use crate::files::tree::CONSOLE;
+use crate::process::user::{Caller, UserBuffer};
 use crate::process::{self, Process, authority};
 use crate::scheduling::executor::{self, Attendant};
 
 /// Bytes that are moved at once between a program and the serial line.
 const PIECE: usize = 256;
+
+/// Bytes that one step of a call moves.
+const LARGEST_STEP: usize = 1024;
 
 struct Terminal {
     discipline: LineDiscipline,
@@ -86,9 +92,48 @@ fn press(keys: &[u8]) {
     }
 }
 
+/// The console, as a kind of open file.
+pub(crate) struct Console;
+
+impl FileOperations for Console {
+    fn properties(&self) -> Properties {
+        Properties { largest_step: LARGEST_STEP, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_of_device(CONSOLE, 0o600)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+        read(caller, buffer, waker)
+    }
+
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+        Poll::Ready(write(caller, buffer, done))
+    }
+
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let input = if is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
+        Ok(input | event::OUT | event::WRNORM)
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        forget(waker);
+    }
+
+    fn control(&self, caller: &dyn Caller, command: u32, argument: usize) -> Result<usize, Errno> {
+        control(caller, command, argument)
+    }
+}
+
+/// Returns the process that makes a call, for questions of authority.
+fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
+    process::find(caller.number()).ok_or(Errno::ESRCH)
+}
+
 /// Does one step of reading: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means
 /// that there is nothing to read; `waker` is then registered if there is one.
-pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+fn read(caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
     if buffer.is_empty() {
         return Poll::Ready(Ok(0));
     }
@@ -106,7 +151,7 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>)
         let wanted = bytes.len().min(buffer.len() - done);
         let position = terminal.discipline.position();
         let (count, is_complete) = terminal.discipline.read(&mut bytes[..wanted]);
-        if let Err(error) = process.copy_out(buffer.address() + done, &bytes[..count]) {
+        if let Err(error) = caller.copy_out(buffer.address() + done, &bytes[..count]) {
             terminal.discipline.unread(position);
             return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
         }
@@ -118,7 +163,7 @@ pub(crate) fn read(process: &Process, buffer: UserBuffer, waker: Option<&Waker>)
 }
 
 /// Returns whether a read would not wait; `waker` is registered if there is one.
-pub(crate) fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
+fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
     let mut terminal = TERMINAL.lock();
     if let Some(waker) = waker {
         terminal.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
@@ -127,16 +172,16 @@ pub(crate) fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
 }
 
 /// Takes back a registration of [`read`] or [`is_readable`].
-pub(crate) fn forget(waker: &Waker) {
+fn forget(waker: &Waker) {
     TERMINAL.lock().readers.forget(waker);
 }
 
 /// Writes a buffer from `*done` bytes on, and advances it.
-pub(crate) fn write(process: &Process, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
+fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
     let mut bytes = [0; PIECE];
     while *done < buffer.len() {
         let count = bytes.len().min(buffer.len() - *done);
-        if let Err(error) = process.copy_in(buffer.address() + *done, &mut bytes[..count]) {
+        if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..count]) {
             return if *done == 0 { Err(error) } else { Ok(*done) };
         }
         TERMINAL.lock().discipline.write(&bytes[..count], &mut platform::console_write);
@@ -146,15 +191,15 @@ pub(crate) fn write(process: &Process, buffer: UserBuffer, done: &mut usize) -> 
 }
 
 /// Performs the `ioctl` requests of a terminal.
-pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Result<usize, Errno> {
+fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, Errno> {
     match request {
         terminal::GET => {
             let settings = TERMINAL.lock().discipline.settings();
-            process.copy_out(argument, &settings.to_bytes())?;
+            caller.copy_out(argument, &settings.to_bytes())?;
         }
         terminal::SET | terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH => {
             let mut bytes = [0; Termios::SIZE];
-            process.copy_in(argument, &mut bytes)?;
+            caller.copy_in(argument, &mut bytes)?;
             if request != terminal::SET {
                 platform::console_flush();
             }
@@ -174,11 +219,11 @@ pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Resul
         },
         terminal::GET_FOREGROUND => {
             let group = TERMINAL.lock().foreground;
-            process.copy_out(argument, &group.to_le_bytes())?;
+            caller.copy_out(argument, &group.to_le_bytes())?;
         }
         terminal::SET_FOREGROUND => {
             let mut bytes = [0; 4];
-            process.copy_in(argument, &mut bytes)?;
+            caller.copy_in(argument, &mut bytes)?;
             let group = i32::from_le_bytes(bytes);
             if group < 0 {
                 return Err(Errno::EINVAL);
@@ -186,16 +231,17 @@ pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Resul
             if !process::group_exists(group as u32) {
                 return Err(Errno::ESRCH);
             }
-            let may_signal = |other: &Process| authority::permit_towards(process, other, Act::SetForeground).is_ok();
+            let process = process_of(caller)?;
+            let may_signal = |other: &Process| authority::permit_towards(&process, other, Act::SetForeground).is_ok();
             if !process::group_has(group as u32, may_signal) {
                 return Err(Errno::EPERM);
             }
             TERMINAL.lock().foreground = group as u32;
         }
         terminal::INSERT => {
-            authority::permit(process, Act::PressKey)?;
+            authority::permit(&*process_of(caller)?, Act::PressKey)?;
             let mut key = [0; 1];
-            process.copy_in(argument, &mut key)?;
+            caller.copy_in(argument, &mut key)?;
             press(&key);
         }
         terminal::GET_WINDOW_SIZE => {
@@ -204,16 +250,16 @@ pub(crate) fn control(process: &Process, request: u32, argument: usize) -> Resul
             for (place, number) in bytes.chunks_exact_mut(2).zip(window) {
                 place.copy_from_slice(&number.to_le_bytes());
             }
-            process.copy_out(argument, &bytes)?;
+            caller.copy_out(argument, &bytes)?;
         }
         terminal::SET_WINDOW_SIZE => {
             let mut bytes = [0; 8];
-            process.copy_in(argument, &mut bytes)?;
+            caller.copy_in(argument, &mut bytes)?;
             TERMINAL.lock().window = core::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
         }
         terminal::READABLE => {
             let count = TERMINAL.lock().discipline.readable() as i32;
-            process.copy_out(argument, &count.to_le_bytes())?;
+            caller.copy_out(argument, &count.to_le_bytes())?;
         }
         _ => return Err(Errno::ENOTTY),
     }

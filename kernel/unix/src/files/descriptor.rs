@@ -2,11 +2,15 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::task::{Poll, Waker};
 
-use abi_unix::Errno;
+use abi_unix::{Errno, types};
+use filesystem::Access;
+use spin::Mutex;
 
-use crate::files::file::OpenFile;
+use crate::files::file::{self, OpenFile, Step};
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
+use crate::process::user::{AddressOut, Caller};
 
 struct DescriptorEntry {
     file: Arc<OpenFile>,
@@ -218,6 +222,39 @@ impl Vacancy<'_> {
     }
 }
 
+/// Does one step of `accept`: makes a descriptor of a listening socket's next connection.
+///
+/// The descriptor and the memory are reserved first. A connection taken from the queue could not be put back, so it
+/// must stay there while it has no descriptor. As on Linux, `EMFILE` is the answer even if no connection waits.
+pub(crate) fn accept(
+    descriptors: &Mutex<Descriptors>,
+    caller: &dyn Caller,
+    listener: &OpenFile,
+    address: Option<AddressOut>,
+    flags: u32,
+    waker: Option<&Waker>,
+) -> Step {
+    let mut descriptors = descriptors.lock();
+    let vacancy = descriptors.vacancy(0)?;
+    caller.account().admit()?;
+    let charge = file::charge(caller.account())?;
+    let (connection, from) = match listener.object().accept(caller, waker) {
+        Poll::Ready(accepted) => accepted?,
+        Poll::Pending => return Poll::Pending,
+    };
+    let is_non_blocking = flags & types::SOCK_NONBLOCK != 0;
+    let file = Arc::new(OpenFile::of(connection, Access::ReadWrite, is_non_blocking, charge));
+    if let Some(out) = address
+        && let Err(error) = out.write(caller, from)
+    {
+        // As on Linux, a caller without room for the peer's address loses the connection. It is closed outside the
+        // lock.
+        drop(descriptors);
+        return Poll::Ready(Err(error));
+    }
+    Poll::Ready(Ok(vacancy.fill(file, flags & types::SOCK_CLOEXEC != 0)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -231,7 +268,8 @@ mod tests {
     use crate::testing::run;
 
     fn file(account: &Arc<Account>) -> Arc<OpenFile> {
-        Arc::new(OpenFile::of_event_counter(EventCounter::new(0, false), false, account.nothing(Resource::Memory)))
+        let charge = account.nothing(Resource::Memory);
+        Arc::new(OpenFile::new(EventCounter::new(0, false), Access::ReadWrite, false, charge))
     }
 
     #[derive(Clone, Debug)]

@@ -48,21 +48,20 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_queue::Priority;
 use abi_unix::Errno;
+use abi_unix::types::Status;
 use abi_unix::types::epoll::{self as event, Event};
 use smallvec::SmallVec;
 use spin::Mutex;
 use tables::Segments;
 use waiters::Waiters;
 
-use crate::files::file::OpenFile;
-use crate::files::remains::{self, Remains};
+use crate::files::descriptor::Descriptors;
+use crate::files::file::{FileOperations, OpenFile, Step, status_of_anonymous};
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
-use crate::process::user::UserBuffer;
-use crate::process::{self, Process};
-use crate::scheduling::executor::{self, Attendant};
-use crate::scheduling::{self, steps};
+use crate::process::user::{Caller, UserBuffer};
+use crate::scheduling::executor::Attendant;
+use crate::scheduling::steps;
 use crate::time::limit::TimeLimit;
 
 /// Key of an item: a descriptor, and the address of the open file to which it led.
@@ -157,18 +156,18 @@ const MEMORY_OF_AN_ITEM: usize = size_of::<Item>() + 256;
 
 impl Epoll {
     /// Creates an epoll without items, for a process.
-    pub(crate) fn new(process: &Process) -> Arc<Epoll> {
-        let charge = process.account.nothing(Resource::Memory);
+    pub(crate) fn new(caller: &dyn Caller) -> Arc<Epoll> {
+        let charge = caller.account().nothing(Resource::Memory);
         Arc::new_cyclic(|own| Epoll {
             items: Mutex::new(Items { entries: BTreeMap::new(), charge }),
             ready: Arc::new(Ready(Mutex::default())),
             own: own.clone(),
-            owner: process.id,
+            owner: caller.number(),
         })
     }
 
     /// Performs `EPOLL_CTL_ADD`. The caller has been admitted, so there is memory for a place in the tree.
-    fn add(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+    fn add(&self, caller: &dyn Caller, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = {
             let mut items = self.items.lock();
             let Items { entries, charge } = &mut *items;
@@ -194,7 +193,7 @@ impl Epoll {
             }
             place.insert(item).clone()
         };
-        let looked = self.look(process, &item, file, wanted.events);
+        let looked = self.look(caller, &item, file, wanted.events);
         if looked.is_err() {
             self.remove(item.key);
         }
@@ -202,15 +201,15 @@ impl Epoll {
     }
 
     /// Performs `EPOLL_CTL_MOD`.
-    fn change(&self, process: &Process, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
+    fn change(&self, caller: &dyn Caller, descriptor: usize, file: &Arc<OpenFile>, wanted: Event) -> Result<(), Errno> {
         let item = self.items.lock().entries.get(&key_of(descriptor, file)).cloned().ok_or(Errno::ENOENT)?;
         *item.wanted.lock() = wanted;
-        self.look(process, &item, file, wanted.events)
+        self.look(caller, &item, file, wanted.events)
     }
 
     /// Enters an item into the list if its file is ready, and registers it with the file in any case.
-    fn look(&self, process: &Process, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
-        if file.readiness(process, events, Some(&Waker::from(item.clone())))? != 0 {
+    fn look(&self, caller: &dyn Caller, item: &Arc<Item>, file: &OpenFile, events: u32) -> Result<(), Errno> {
+        if file.readiness(caller, events, Some(&Waker::from(item.clone())))? != 0 {
             self.ready.push(item);
         }
         Ok(())
@@ -234,7 +233,7 @@ impl Epoll {
 
     /// Takes up to `*suspects` items out of the list, at most as many as a step looks at, and looks at their files;
     /// writes the events of ready ones. Counts `*suspects` down.
-    fn collect(&self, process: &Process, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
+    fn collect(&self, caller: &dyn Caller, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
         let asked = steps::ENTRIES.min(*suspects);
         *suspects -= asked;
         let mut count = 0;
@@ -253,9 +252,9 @@ impl Epoll {
             let wanted = *item.wanted.lock();
             let is_edge = wanted.events & event::ET != 0;
             // A level-triggered item that is ready comes back without the file's help.
-            let mut found = if is_edge { 0 } else { file.readiness(process, wanted.events, None)? };
+            let mut found = if is_edge { 0 } else { file.readiness(caller, wanted.events, None)? };
             if found == 0 {
-                found = match file.readiness(process, wanted.events, Some(&Waker::from(item.clone()))) {
+                found = match file.readiness(caller, wanted.events, Some(&Waker::from(item.clone()))) {
                     Ok(found) => found,
                     Err(error) => {
                         // Without a registration only this enters the item again.
@@ -268,7 +267,7 @@ impl Epoll {
                 continue;
             }
             let bytes = Event { events: found, data: wanted.data }.to_bytes();
-            if let Err(error) = process.copy_out(address + count * Event::SIZE, &bytes) {
+            if let Err(error) = caller.copy_out(address + count * Event::SIZE, &bytes) {
                 self.ready.push(&item);
                 return if count > 0 { Ok(count) } else { Err(error) };
             }
@@ -291,8 +290,8 @@ impl Item {
     /// Takes the item's registrations out of its file.
     fn let_go_of(self: &Arc<Item>, file: &OpenFile) {
         let waker = Waker::from(self.clone());
-        file.forget_reader(&waker);
-        file.forget_writer(&waker);
+        file.object().forget_reader(&waker);
+        file.object().forget_writer(&waker);
         file.watchers.remove(self);
     }
 }
@@ -313,7 +312,7 @@ impl Drop for Epoll {
 
 /// Registrations of an epoll, of a long list or with a file that has gone, and watchers of a file that are to be woken;
 /// with the number of the process that pays for the work.
-enum Remain {
+pub(super) enum Remain {
     Items {
         suspects: VecDeque<Arc<Item>>,
         entries: BTreeMap<Key, Arc<Item>>,
@@ -340,9 +339,9 @@ static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Remain {
-    /// Returns the process that pays for the next step, if it lives.
-    fn owner(&self) -> Option<Arc<Process>> {
-        process::find(match self {
+    /// Returns the number of the process that pays for the next step.
+    fn owner(&self) -> Option<u32> {
+        Some(match self {
             Remain::Items { owner, .. } | Remain::List { owner, .. } | Remain::Wakes { owner, .. } => *owner,
             Remain::Watchers(items) => items.last()?.upgrade()?.epoll.upgrade()?.owner,
         })
@@ -386,27 +385,11 @@ impl Remain {
     }
 }
 
-/// The coroutine that takes back the rest.
-static CLEANER: Attendant = Attendant::new();
-
-/// Starts the coroutine that [`clean`]s up.
-pub(crate) fn start() {
-    remains::register(Remains { free_some: free_remains, are_left: has_remains });
-    executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), clean());
-}
-
-/// Takes back registrations that dropped calls have left, for ever: they hold files open.
-async fn clean() {
-    loop {
-        CLEANER.summoned().await;
-        while free_remains_for_owners() {
-            steps::pause_at_the_end().await;
-        }
-    }
-}
+/// The coroutine that takes back the rest: [`cleaning`](crate::files::cleaning).
+pub(crate) static CLEANER: Attendant = Attendant::new();
 
 /// Does one step of the work immediately, and leaves the others to [`free_remains`].
-fn leave(mut remain: Remain) {
+pub(super) fn leave(mut remain: Remain) {
     if remain.step() {
         return;
     }
@@ -429,10 +412,11 @@ pub(crate) fn free_remains() -> bool {
     free_next(Remain::step)
 }
 
-/// Does as [`free_remains`]; the owner of the registrations pays.
-fn free_remains_for_owners() -> bool {
+/// Does as [`free_remains`]; the owner of the registrations pays: `charging` does a step for the process with this
+/// number.
+pub(crate) fn free_remains_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> bool) -> bool {
     free_next(|remain| match remain.owner() {
-        Some(process) => scheduling::charging(&process, || remain.step()),
+        Some(owner) => charging(owner, &mut || remain.step()),
         None => remain.step(),
     })
 }
@@ -492,10 +476,10 @@ impl Watchers {
     }
 
     /// Makes all watchers of a file look again: the file has become another object, with which no item is registered.
-    pub(crate) fn wake(file: &Arc<OpenFile>, process: &Process) {
+    pub(crate) fn wake(file: &Arc<OpenFile>, owner: u32) {
         let before = file.watchers.wake_some(usize::MAX);
         if before > 0 {
-            leave(Remain::Wakes { file: Arc::downgrade(file), before, owner: process.id });
+            leave(Remain::Wakes { file: Arc::downgrade(file), before, owner });
         }
     }
 
@@ -520,50 +504,49 @@ impl Watchers {
     }
 }
 
-/// Performs the `epoll_ctl` call.
+/// Performs the `epoll_ctl` call for the epoll behind `holder` and the file behind a descriptor.
 pub(crate) fn control(
-    process: &Process,
-    epoll: usize,
+    caller: &dyn Caller,
+    holder: &Arc<OpenFile>,
     operation: u32,
-    descriptor: usize,
-    address: usize,
+    (descriptor, file): (usize, &Arc<OpenFile>),
+    wanted: Event,
 ) -> Result<usize, Errno> {
-    let mut wanted = Event { events: 0, data: 0 };
-    if operation != event::CTL_DEL {
-        let mut bytes = [0; Event::SIZE];
-        process.copy_in(address, &mut bytes)?;
-        wanted = Event::from_bytes(bytes);
-        // These two are always reported.
-        wanted.events |= event::ERR | event::HUP;
-    }
-    let (holder, file) = {
-        let descriptors = process.descriptors.lock();
-        (descriptors.get(epoll)?.clone(), descriptors.get(descriptor)?.clone())
-    };
     if !file.can_be_polled() {
         return Err(Errno::EPERM);
     }
-    if Arc::ptr_eq(&holder, &file) {
+    if Arc::ptr_eq(holder, file) {
         return Err(Errno::EINVAL);
     }
-    let epoll = holder.epoll()?;
-    if file.epoll().is_ok() {
+    let epoll = of(holder)?;
+    if of(file).is_ok() {
         return Err(Errno::ELOOP);
     }
     match operation {
-        event::CTL_ADD => epoll.add(process, descriptor, &file, wanted)?,
+        event::CTL_ADD => epoll.add(caller, descriptor, file, wanted)?,
         event::CTL_MOD if wanted.events & event::EXCLUSIVE != 0 => return Err(Errno::EINVAL),
-        event::CTL_MOD => epoll.change(process, descriptor, &file, wanted)?,
-        event::CTL_DEL => drop(epoll.remove(key_of(descriptor, &file)).ok_or(Errno::ENOENT)?),
+        event::CTL_MOD => epoll.change(caller, descriptor, file, wanted)?,
+        event::CTL_DEL => drop(epoll.remove(key_of(descriptor, file)).ok_or(Errno::ENOENT)?),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
 }
 
+/// Returns the epoll behind a file; `EINVAL` for any other kind.
+fn of(file: &OpenFile) -> Result<&Arc<Epoll>, Errno> {
+    file.as_kind().ok_or(Errno::EINVAL)
+}
+
+impl FileOperations for Arc<Epoll> {
+    fn status(&self) -> Status {
+        status_of_anonymous()
+    }
+}
+
 /// An `epoll_pwait`, decoded.
 #[doc(alias = "ep_poll")]
 pub(crate) struct EpollWait {
-    file: Arc<OpenFile>,
+    epoll: Arc<Epoll>,
     address: usize,
     most: usize,
     limit: TimeLimit,
@@ -573,20 +556,20 @@ pub(crate) struct EpollWait {
 
 impl EpollWait {
     /// Creates a wait for the epoll behind this file.
-    pub(crate) fn new(file: Arc<OpenFile>, address: usize, most: usize, timeout_ms: i32) -> Result<EpollWait, Errno> {
+    pub(crate) fn new(file: &OpenFile, address: usize, most: usize, timeout_ms: i32) -> Result<EpollWait, Errno> {
         if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, most * Event::SIZE)?;
-        file.epoll()?;
-        Ok(EpollWait { file, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
+        let epoll = of(file)?.clone();
+        Ok(EpollWait { epoll, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
     }
 
     /// Does one step.
-    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
-        let epoll = self.file.epoll()?;
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Step {
+        let epoll = &self.epoll;
         // The first step was the attempt in place.
-        if self.suspects > 0 && waker.is_some() && steps::must_pause(process, waker) {
+        if self.suspects > 0 && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
         if self.suspects == 0 {
@@ -594,14 +577,14 @@ impl EpollWait {
             self.suspects = epoll.ready.0.lock().items.len();
         }
         loop {
-            let count = epoll.collect(process, self.address, self.most, &mut self.suspects)?;
+            let count = epoll.collect(caller, self.address, self.most, &mut self.suspects)?;
             if count > 0 {
                 return Poll::Ready(Ok(count));
             }
             if self.suspects == 0 {
                 break;
             }
-            if steps::must_pause(process, waker) {
+            if steps::must_pause(caller, waker) {
                 return Poll::Pending;
             }
         }
@@ -621,9 +604,7 @@ impl EpollWait {
 
     /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self, waker: &Waker) {
-        if let Ok(epoll) = self.file.epoll() {
-            epoll.ready.0.lock().waiters.forget(waker);
-        }
+        self.epoll.ready.0.lock().waiters.forget(waker);
         self.limit.clear();
     }
 }
@@ -638,10 +619,10 @@ fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
 }
 
 /// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
-type PollEntry = (u32, Option<Arc<OpenFile>>);
+pub(super) type PollEntry = (u32, Option<Arc<OpenFile>>);
 
 /// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved.
-type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
+pub(super) type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
 
 /// Waker that is registered for a list of more than one step: it tells the events that come during a look from the
 /// wake-ups of the steps themselves.
@@ -700,23 +681,29 @@ const POLL_ENTRY: usize = 8;
 
 impl PollFiles {
     /// Begins to read the list of a process. A long list is read in steps.
-    pub(crate) fn read(process: &Process, address: usize, count: usize, limit: TimeLimit) -> Result<PollFiles, Errno> {
+    pub(crate) fn read(
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        address: usize,
+        count: usize,
+        limit: TimeLimit,
+    ) -> Result<PollFiles, Errno> {
         if count > MAXIMUM_DESCRIPTORS {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;
         let entries = PollEntries::new();
-        let (at, ready, are_registered, owner) = (0, 0, true, process.id);
+        let (at, ready, are_registered, owner) = (0, 0, true, caller.number());
         let mut list =
             PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, owner, result: None };
         if !list.is_long() {
-            list.read_some(process)?;
+            list.read_some(caller, descriptors)?;
         }
         Ok(list)
     }
 
     /// Reads on for one step.
-    fn read_some(&mut self, process: &Process) -> Result<(), Errno> {
+    fn read_some(&mut self, caller: &dyn Caller, descriptors: &Mutex<Descriptors>) -> Result<(), Errno> {
         let begin = self.entries.len() * steps::ENTRIES;
         let end = self.count.min(begin + steps::ENTRIES);
         let mut piece = Vec::new();
@@ -724,13 +711,13 @@ impl PollFiles {
         self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         for index in begin..end {
             let mut bytes = [0; POLL_ENTRY];
-            process.copy_in(self.address + index * POLL_ENTRY, &mut bytes)?;
+            caller.copy_in(self.address + index * POLL_ENTRY, &mut bytes)?;
             let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
             piece.push(match usize::try_from(descriptor) {
                 Err(_) => (0, None),
                 Ok(descriptor) => {
-                    let file = process.descriptors.lock().get(descriptor).ok().cloned();
+                    let file = descriptors.lock().get(descriptor).ok().cloned();
                     (events | event::ERR | event::HUP, file)
                 }
             });
@@ -748,9 +735,14 @@ impl PollFiles {
     }
 
     /// Goes on as far as possible.
-    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    pub(crate) fn poll(
+        &mut self,
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        waker: Option<&Waker>,
+    ) -> Step {
         // The first step was the attempt in place.
-        if self.is_long() && waker.is_some() && steps::must_pause(process, waker) {
+        if self.is_long() && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
         loop {
@@ -762,11 +754,11 @@ impl PollFiles {
                     return Poll::Ready(result);
                 }
             } else if self.entries.len() < self.pieces() {
-                if let Err(error) = self.read_some(process) {
+                if let Err(error) = self.read_some(caller, descriptors) {
                     self.result = Some(Err(error));
                 }
             } else {
-                match self.look(process, waker) {
+                match self.look(caller, waker) {
                     Ok(ListLook::FoundNothing) => {
                         self.begin_anew();
                         return Poll::Pending;
@@ -784,7 +776,7 @@ impl PollFiles {
                     continue;
                 }
             }
-            if steps::must_pause(process, waker) {
+            if steps::must_pause(caller, waker) {
                 return Poll::Pending;
             }
         }
@@ -795,7 +787,7 @@ impl PollFiles {
     }
 
     /// Looks at as many files as a step allows. After the last one there is a result if some are ready.
-    fn look(&mut self, process: &Process, waker: Option<&Waker>) -> Result<ListLook, Errno> {
+    fn look(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Result<ListLook, Errno> {
         if self.ready == 0 && !self.are_registered && waker.is_some() {
             self.begin_anew();
         }
@@ -818,14 +810,14 @@ impl PollFiles {
             let waker = if self.ready == 0 { registered } else { None };
             self.are_registered &= waker.is_some();
             let found = match file {
-                Some(file) if file.can_be_polled() => file.readiness(process, *events, waker)?,
+                Some(file) if file.can_be_polled() => file.readiness(caller, *events, waker)?,
                 // As on Linux, files without readiness are always ready.
                 Some(_) => events & (event::IN | event::OUT | event::RDNORM | event::WRNORM),
                 None if *events == 0 => 0,
                 None => event::NVAL,
             };
             self.ready += usize::from(found != 0);
-            process.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
+            caller.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
         }
         self.at += 1;
         if self.at < self.pieces() {
@@ -867,8 +859,8 @@ impl Drop for PollFiles {
 fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
     for (_, file) in entries.pop().into_iter().flatten() {
         if let (Some(file), Some(waker)) = (file, waker) {
-            file.forget_reader(waker);
-            file.forget_writer(waker);
+            file.object().forget_reader(waker);
+            file.object().forget_writer(waker);
         }
     }
 }
@@ -889,14 +881,15 @@ impl EventCounter {
     pub(crate) fn new(value: u64, takes_one: bool) -> EventCounter {
         EventCounter { takes_one, value: AtomicU64::new(value), waiting: Mutex::default() }
     }
+}
+
+impl FileOperations for EventCounter {
+    fn status(&self) -> Status {
+        status_of_anonymous()
+    }
 
     /// Does one step of reading eight bytes: the value, or one of it.
-    pub(crate) fn read(
-        &self,
-        process: &Process,
-        buffer: UserBuffer,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
         if buffer.len() < 8 {
             return Poll::Ready(Err(Errno::EINVAL));
         }
@@ -910,25 +903,19 @@ impl EventCounter {
             return Poll::Pending;
         }
         let taken = if self.takes_one { 1 } else { value };
-        process.copy_out(buffer.address(), &taken.to_le_bytes())?;
+        caller.copy_out(buffer.address(), &taken.to_le_bytes())?;
         self.value.store(value - taken, Ordering::Relaxed);
         waiting.1.wake_all();
         Poll::Ready(Ok(8))
     }
 
     /// Does one step of writing eight bytes: a number to add.
-    pub(crate) fn write(
-        &self,
-        process: &Process,
-        buffer: UserBuffer,
-        done: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
         if buffer.len() < 8 {
             return Poll::Ready(Err(Errno::EINVAL));
         }
         let mut bytes = [0; 8];
-        process.copy_in(buffer.address(), &mut bytes)?;
+        caller.copy_in(buffer.address(), &mut bytes)?;
         let number = u64::from_le_bytes(bytes);
         if number > Self::LARGEST {
             return Poll::Ready(Err(Errno::EINVAL));
@@ -948,7 +935,7 @@ impl EventCounter {
     }
 
     /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
-    pub(crate) fn readiness(&self, waker: Option<&Waker>) -> Result<u32, Errno> {
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut waiting = self.waiting.lock();
         if let Some(waker) = waker {
             waiting.0.register(waker).map_err(|_| Errno::ENOMEM)?;
@@ -962,12 +949,12 @@ impl EventCounter {
     }
 
     /// Takes back a reader's registration.
-    pub(crate) fn forget_reader(&self, waker: &Waker) {
+    fn forget_reader(&self, waker: &Waker) {
         self.waiting.lock().0.forget(waker);
     }
 
     /// Takes back a writer's registration.
-    pub(crate) fn forget_writer(&self, waker: &Waker) {
+    fn forget_writer(&self, waker: &Waker) {
         self.waiting.lock().1.forget(waker);
     }
 }
@@ -981,7 +968,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::{Program, run, simulation};
+    use crate::testing::{Program, run};
 
     const PAIRS: usize = 3;
 
@@ -1287,40 +1274,6 @@ mod tests {
             program.close(watching).unwrap();
             while free_remains() {}
             assert!(!has_remains());
-        });
-    }
-
-    /// A clock that goes on by so many ticks when it is woken: work that takes long.
-    struct LongWork;
-
-    const LONG: u64 = 1_000_000;
-
-    impl Wake for LongWork {
-        fn wake(self: Arc<LongWork>) {
-            simulation().advance(LONG);
-        }
-    }
-
-    /// The coroutine that takes back registrations works for the process that has left them.
-    #[test]
-    fn the_process_that_leaves_registrations_pays_for_taking_them_back() {
-        run(|program| {
-            let process = program.process();
-            let (reader, writer) = program.pipe(0);
-            let [file, other_end] = [reader, writer].map(|end| process.descriptors.lock().get(end).unwrap().clone());
-            program.close(reader).unwrap();
-            // The end of the reader, which only the list holds now, wakes it.
-            let waker = Waker::from(Arc::new(LongWork));
-            other_end.readiness(&process, event::OUT, Some(&waker)).unwrap();
-            // The last piece goes first, at once.
-            let entries = PollEntries::from_iter([vec![(event::IN, Some(file))], vec![]]);
-            let before = process.cpu_ticks();
-            leave(Remain::List { entries, waker: None, owner: process.id });
-            assert!(has_remains());
-            program.sleep_ns(1_000_000);
-            assert!(!has_remains());
-            let charged = process.cpu_ticks() - before;
-            assert!(charged >= LONG, "{charged}");
         });
     }
 

@@ -8,14 +8,16 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
+use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::epoll as event;
+use abi_unix::types::{Status, epoll as event, mode};
 use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
+use crate::files::file::{self, FileOperations, Properties, Step, Unit, Waits};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{UserBuffer, UserMemory, length_of};
+use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 
 /// Bytes that a pipe holds (Linux's default).
 pub(crate) const CAPACITY: usize = 65536;
@@ -74,12 +76,7 @@ impl Reader {
     /// Reads the bytes that are there, up to the buffer's length, into a program's memory.
     ///
     /// Pending means that the pipe is empty; `waker` is then registered if there is one.
-    pub(crate) fn read(
-        &self,
-        memory: &impl UserMemory,
-        buffer: UserBuffer,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    pub(crate) fn read(&self, memory: &(impl UserMemory + ?Sized), buffer: UserBuffer, waker: Option<&Waker>) -> Step {
         if buffer.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -149,11 +146,11 @@ impl Writer {
     /// registered if there is one. Without a waker and with something written the caller decides about the result.
     pub(crate) fn write(
         &self,
-        memory: &impl UserMemory,
+        memory: &(impl UserMemory + ?Sized),
         buffers: &[UserBuffer],
         done: &mut usize,
         waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    ) -> Step {
         let total = length_of(buffers);
         let mut state = self.0.state.lock();
         let mut begin = 0;
@@ -208,6 +205,60 @@ impl Writer {
     /// Takes back the registration of [`write`](Self::write) or [`readiness`](Self::readiness).
     pub(crate) fn forget(&self, waker: &Waker) {
         self.0.state.lock().writers_waiting.forget(waker);
+    }
+}
+
+/// Returns the `struct stat` of an end of a pipe.
+fn status() -> Status {
+    file::status_without_contents(mode::PIPE | 0o600, None)
+}
+
+impl FileOperations for Reader {
+    fn properties(&self) -> Properties {
+        Properties { waits: Waits::ForInput, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status()
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+        Reader::read(self, caller, buffer, waker)
+    }
+
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        Reader::readiness(self, waker)
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        self.forget(waker);
+    }
+
+    fn register_for_input(&self, _: &dyn Caller, _: Priority, waker: &Waker) -> bool {
+        Reader::register_for_input(self, waker)
+    }
+}
+
+impl FileOperations for Writer {
+    fn properties(&self) -> Properties {
+        // The bytes of one call come out together if they are few.
+        Properties { unit: Unit::Call, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status()
+    }
+
+    fn write_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], done: &mut usize, waker: Option<&Waker>) -> Step {
+        Writer::write(self, caller, buffers, done, waker)
+    }
+
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        Writer::readiness(self, waker)
+    }
+
+    fn forget_writer(&self, waker: &Waker) {
+        self.forget(waker);
     }
 }
 

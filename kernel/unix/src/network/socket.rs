@@ -4,29 +4,30 @@
 //! begins to wait at a socket tells the stack its importance ([`Reader`]); frames that come for the socket are as
 //! important ([`network::stack`](crate::network::stack)).
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddrV4};
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_unix::types::{self, SocketAddress, epoll as event, message, socket_option as option};
+use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
 use abi_unix::{Errno, errno};
+use filesystem::Access;
 use network::{
-    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Held, Interest, Keepalive,
+    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
     ListenerId, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use spin::Mutex;
 
-use crate::asynchronous::operation::AddressOut;
-use crate::files::file::{self, OpenFile};
+use crate::files::file::{self, FileOperations, OpenFile, Properties, Step, Unit, Waits, status_without_contents};
+use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{UserBuffer, length_of};
+use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::{self, executor};
 
@@ -91,70 +92,8 @@ impl SocketState {
     }
 }
 
-/// A process's share of things of which the whole system has a limited number. Sockets belong to the process that made
-/// them, and connections to the maker of the listening socket, whichever process uses them. Connections and the records
-/// of ended ones may outlive their sockets and the process.
-pub(crate) struct Shares {
-    /// Numbers of datagram sockets, of connections, and of records of connections that have ended.
-    taken: [AtomicUsize; 3],
-    account: Arc<Account>,
-}
-
-impl Shares {
-    /// Creates the empty share of a process with this account.
-    pub(crate) fn new(account: Arc<Account>) -> Arc<Shares> {
-        Arc::new(Shares { taken: Default::default(), account })
-    }
-
-    /// Counts one more if `free` are left in the system; returns `false` for a process that has that many already. So
-    /// no process gets more than half, and as long as any is left, a process that has none gets one.
-    fn take(&self, of: Limited, free: usize) -> bool {
-        let limit = |taken| (taken < free).then_some(taken + 1);
-        self.taken[of as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).is_ok()
-    }
-
-    fn give_back(&self, of: Limited) {
-        self.taken[of as usize].fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn limited(held: Held) -> Option<Limited> {
-        match held {
-            // Bounded by the listener's backlog, and by the share of the connecting process.
-            Held::Request | Held::AcceptedEnd => None,
-            Held::Connection => Some(Limited::Connections),
-            Held::Record => Some(Limited::Records),
-        }
-    }
-}
-
-/// EVERY-BYTE: memory that the stack keeps for a process.
-impl network::Owner for Shares {
-    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
-        self.account.take_memory(bytes).map_err(|_| Error::OutOfMemory)?;
-        if Shares::limited(held).is_some_and(|of| !self.take(of, free)) {
-            self.account.give_memory(bytes);
-            return Err(Error::Limit);
-        }
-        Ok(())
-    }
-
-    fn refund(&self, held: Held, bytes: usize) {
-        if let Some(of) = Shares::limited(held) {
-            self.give_back(of);
-        }
-        self.account.give_memory(bytes);
-    }
-}
-
 /// The share of the process that has made a socket.
 type Owner = Arc<Shares>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limited {
-    Datagrams,
-    Connections,
-    Records,
-}
 
 /// A datagram socket of a process's share, and its memory; given back on drop.
 struct DatagramShare {
@@ -204,7 +143,7 @@ pub(crate) struct Socket {
     owner: Owner,
     inner: Mutex<Inner>,
     /// The request that its next answer is for, if latency is measured.
-    pub request: latency::Request,
+    request: latency::Request,
 }
 
 impl Socket {
@@ -212,6 +151,11 @@ impl Socket {
         let sharing = Sharing::Exclusive;
         let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
+    }
+
+    /// Returns the socket behind a file; `ENOTSOCK` for any other kind.
+    pub(crate) fn of(file: &OpenFile) -> Result<&Socket, Errno> {
+        file.as_kind().ok_or(Errno::ENOTSOCK)
     }
 
     /// Performs the `socket` call.
@@ -235,7 +179,7 @@ impl Socket {
             _ => return Err(Errno::EPROTOTYPE),
         };
         let socket = Socket::new(kind, state, TcpOptions::default(), owner, share);
-        let file = OpenFile::socket_file(socket, flags & types::SOCK_NONBLOCK != 0, charge);
+        let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
 
@@ -295,89 +239,6 @@ impl Socket {
         Ok(0)
     }
 
-    /// Does one step of `accept`: makes the next connection a new file, and returns its peer's address.
-    pub(crate) fn accept(
-        &self,
-        process: &Process,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<(Socket, SocketAddress), Errno>> {
-        let inner = self.inner.lock();
-        let SocketState::Listening(listener) = inner.state else {
-            return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
-        };
-        let accepted = with_stack(|stack, _| {
-            let accepted = stack.accept(listener)?;
-            if let (None, Some(waker)) = (&accepted, waker) {
-                stack.register_accept(listener, waker)?;
-                stack.set_acceptor(listener, reader(process.id));
-            }
-            Ok(accepted)
-        })?;
-        match accepted {
-            Some((id, from)) => {
-                let (state, owner) = (SocketState::Connected(id), self.owner.clone());
-                Poll::Ready(Ok((Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None), address(from))))
-            }
-            None => Poll::Pending,
-        }
-    }
-
-    /// Does one step of `connect`. `started` tells whether an earlier step began it.
-    pub(crate) fn connect(
-        &self,
-        process: &Process,
-        to: SocketAddress,
-        started: &mut bool,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
-        let mut inner = self.inner.lock();
-        match inner.state {
-            SocketState::Fresh(binding) => {
-                let options = inner.tcp;
-                let owner: Arc<dyn network::Owner> = self.owner.clone();
-                let id = with_stack_and_send(|stack, now| {
-                    let id = stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)?;
-                    stack.set_reader(id, reader(process.id));
-                    Ok(id)
-                })?;
-                inner.state = SocketState::Connected(id);
-                *started = true;
-            }
-            SocketState::Connected(id) if !*started => {
-                return Poll::Ready(Err(match with_stack(|stack, _| stack.connected(id)) {
-                    Ok(true) => Errno::EISCONN,
-                    Ok(false) => Errno::EALREADY,
-                    Err(error) => error,
-                }));
-            }
-            SocketState::Connected(_) => {}
-            SocketState::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
-            SocketState::Datagram(id) => {
-                with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
-                return Poll::Ready(Ok(0));
-            }
-        }
-        let SocketState::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
-        let connected = with_stack(|stack, _| {
-            let connected = stack.connected(id)?;
-            if let (false, Some(waker)) = (connected, waker) {
-                stack.register(id, Interest::Send, waker)?;
-                stack.set_writer(id, reader(process.id));
-            }
-            Ok(connected)
-        });
-        match connected {
-            Ok(true) => Poll::Ready(Ok(0)),
-            Ok(false) => Poll::Pending,
-            Err(error) => {
-                // The socket can be used again, as on Linux.
-                let _ = with_stack(|stack, now| stack.close(id, now));
-                inner.state = SocketState::Fresh(None);
-                Poll::Ready(Err(error))
-            }
-        }
-    }
-
     /// Performs `connect` with `AF_UNSPEC`: a datagram socket forgets its peer.
     pub(crate) fn dissolve(&self) -> Result<usize, Errno> {
         match self.inner.lock().state {
@@ -386,147 +247,15 @@ impl Socket {
         }
     }
 
-    /// Does one step of sending: everything from `*sent` bytes on, advancing it.
-    pub(crate) fn send(
-        &self,
-        process: &Process,
-        buffer: UserBuffer,
-        to: Option<SocketAddress>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
-        let inner = self.inner.lock();
-        let mut bad = None;
-        match inner.state {
-            SocketState::Connected(id) => {
-                let result = with_stack_and_send(|stack, now| {
-                    while *sent < buffer.len() && bad.is_none() {
-                        let fill = |room: &mut [u8]| {
-                            let count = room.len().min(buffer.len() - *sent);
-                            match process.copy_in(buffer.address() + *sent, &mut room[..count]) {
-                                Ok(()) => {
-                                    *sent += count;
-                                    count
-                                }
-                                Err(error) => {
-                                    bad = Some(error);
-                                    0
-                                }
-                            }
-                        };
-                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
-                            if let Some(waker) = waker {
-                                stack.register(id, Interest::Send, waker)?;
-                                stack.set_writer(id, reader(process.id));
-                            }
-                            return Ok(false);
-                        }
-                    }
-                    if let Some(waker) = waker {
-                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
-                        stack.forget(id, Interest::Send, waker);
-                    }
-                    Ok(true)
-                });
-                if latency::is_on() && *sent > 0 {
-                    self.request.is_answered();
-                }
-                match (result, bad) {
-                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
-                    (Ok(false), None) => Poll::Pending,
-                    _ => Poll::Ready(Ok(*sent)),
-                }
-            }
-            SocketState::Datagram(_) => {
-                drop(inner);
-                self.send_datagram(process, &[buffer], to, sent, waker)
-            }
-            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
-        }
-    }
-
-    /// Does one step of receiving: the bytes that are there, up to the buffer's length.
-    pub(crate) fn receive(
-        &self,
-        process: &Process,
-        buffer: UserBuffer,
-        flags: u32,
-        from: Option<AddressOut>,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
-        let inner = self.inner.lock();
-        let peek = flags & message::PEEK != 0;
-        let mut bad = None;
-        match inner.state {
-            SocketState::Connected(id) => {
-                if buffer.is_empty() {
-                    return Poll::Ready(Ok(0));
-                }
-                let mut done = 0;
-                let result = with_stack_and_send(|stack, now| {
-                    if peek {
-                        let look = |bytes: &[u8]| {
-                            done = bytes.len().min(buffer.len());
-                            bad = process.copy_out(buffer.address(), &bytes[..done]).err();
-                        };
-                        if stack.tcp_peek_with(id, buffer.len(), look)?.is_some() && done > 0 {
-                            return Ok(Received::Bytes(done));
-                        }
-                    }
-                    // The stack shows both parts of its ring in turn; peeking reads them once.
-                    let take = |bytes: &[u8]| {
-                        if peek {
-                            return 0;
-                        }
-                        let count = bytes.len().min(buffer.len() - done);
-                        match process.copy_out(buffer.address() + done, &bytes[..count]) {
-                            Ok(()) => {
-                                done += count;
-                                count
-                            }
-                            Err(error) => {
-                                bad = Some(error);
-                                0
-                            }
-                        }
-                    };
-                    let received = stack.tcp_receive_with(id, take, now)?;
-                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
-                        stack.register(id, Interest::Receive, waker)?;
-                        stack.set_reader(id, reader(process.id));
-                    }
-                    Ok(received)
-                });
-                match (result, bad) {
-                    (_, Some(error)) if done == 0 || peek => Poll::Ready(Err(error)),
-                    (Ok(Received::Nothing), _) => Poll::Pending,
-                    (Ok(Received::End), _) => Poll::Ready(Ok(0)),
-                    (Ok(Received::Bytes(count)), _) => Poll::Ready(Ok(count)),
-                    (Err(error), _) => Poll::Ready(Err(error)),
-                }
-            }
-            SocketState::Datagram(_) => {
-                drop(inner);
-                self.receive_datagram(process, &[buffer], flags, from, waker)
-            }
-            _ => Poll::Ready(Err(Errno::ENOTCONN)),
-        }
-    }
-
-    /// Returns whether one call moves one datagram, and not as much of a stream as there is.
-    pub(crate) fn is_for_datagrams(&self) -> bool {
-        self.kind == types::SOCK_DGRAM
-    }
-
     /// Does one step of sending the buffers together as one datagram.
-    pub(crate) fn send_datagram(
+    fn send_datagram(
         &self,
-        process: &Process,
+        caller: &dyn Caller,
         buffers: &[UserBuffer],
         to: Option<SocketAddress>,
         sent: &mut usize,
         waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    ) -> Step {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let length = length_of(buffers);
@@ -535,13 +264,13 @@ impl Socket {
         }
         // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
         let mut datagram = Vec::new();
-        process.account.admit()?;
+        caller.account().admit()?;
         datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
         datagram.resize(length, 0);
         let mut rest = &mut datagram[..];
         for buffer in buffers {
             let (part, behind) = rest.split_at_mut(buffer.len());
-            process.copy_in(buffer.address(), part)?;
+            caller.copy_in(buffer.address(), part)?;
             rest = behind;
         }
         let result = with_stack_and_send(|stack, _| {
@@ -564,14 +293,14 @@ impl Socket {
     }
 
     /// Does one step of receiving one datagram into the buffers, in order; bytes that do not fit are lost.
-    pub(crate) fn receive_datagram(
+    fn receive_datagram(
         &self,
-        process: &Process,
+        caller: &dyn Caller,
         buffers: &[UserBuffer],
         flags: u32,
         from: Option<AddressOut>,
         waker: Option<&Waker>,
-    ) -> Poll<Result<usize, Errno>> {
+    ) -> Step {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
@@ -580,7 +309,7 @@ impl Socket {
             let mut done = 0;
             for buffer in buffers {
                 let count = (bytes.len() - done).min(buffer.len());
-                if let Err(error) = process.copy_out(buffer.address(), &bytes[done..done + count]) {
+                if let Err(error) = caller.copy_out(buffer.address(), &bytes[done..done + count]) {
                     bad = Some(error);
                     break;
                 }
@@ -597,7 +326,7 @@ impl Socket {
             };
             if let (None, Some(waker)) = (&received, waker) {
                 stack.udp_register(id, Interest::Receive, waker)?;
-                stack.set_datagram_reader(id, reader(process.id));
+                stack.set_datagram_reader(id, reader(caller.number()));
             }
             Ok(received)
         });
@@ -608,120 +337,11 @@ impl Socket {
             None => Poll::Pending,
             Some(count) => {
                 if let (Some(out), Some(sender)) = (from, sender) {
-                    out.write(process, sender)?;
+                    out.write(caller, sender)?;
                 }
                 Poll::Ready(Ok(count))
             }
         }
-    }
-
-    /// Registers a waker for input, for a call of this priority. Returns `false` if input or its end is there already,
-    /// or if registering fails.
-    pub(crate) fn register_for_input(&self, process: &Process, priority: Priority, waker: &Waker) -> bool {
-        let inner = self.inner.lock();
-        let reader = Reader { owner: process.id, level: priority.number() };
-        let register = |stack: &mut Stack<NetworkLink>| match inner.state {
-            SocketState::Fresh(_) => Ok(false),
-            SocketState::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
-            SocketState::Listening(id) => {
-                stack.set_acceptor(id, reader);
-                stack.register_accept(id, waker).map(|()| true)
-            }
-            SocketState::Connected(id) => stack.register_for_input(id, waker, reader),
-            SocketState::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
-            SocketState::Datagram(id) => {
-                stack.set_datagram_reader(id, reader);
-                stack.udp_register(id, Interest::Receive, waker).map(|()| true)
-            }
-        };
-        STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
-    }
-
-    /// Sets the reader: a registered call of this priority waits for input.
-    pub(crate) fn set_reader(&self, process: &Process, priority: Priority) {
-        let inner = self.inner.lock();
-        if let Some(stack) = STACK.lock().as_mut() {
-            inner.state.set_reader(stack, Reader { owner: process.id, level: priority.number() });
-        }
-    }
-
-    /// Records that a process has looked for input without waiting: if no other reader waits, arrivals are for this
-    /// process.
-    pub(crate) fn is_asked_by(&self, process: &Process) {
-        let inner = self.inner.lock();
-        if let Some(stack) = STACK.lock().as_mut()
-            && !inner.state.is_awaited(stack)
-        {
-            inner.state.set_reader(stack, reader(process.id));
-        }
-    }
-
-    /// Records that a process has found no room to send, and does not wait for it.
-    pub(crate) fn is_filled_by(&self, process: &Process) {
-        let inner = self.inner.lock();
-        if let Some(stack) = STACK.lock().as_mut() {
-            match inner.state {
-                SocketState::Connected(id) => stack.set_writer(id, reader(process.id)),
-                SocketState::Datagram(id) => stack.set_datagram_writer(id, reader(process.id)),
-                SocketState::Fresh(_) | SocketState::Listening(_) => {}
-            }
-        }
-    }
-
-    /// Returns the epoll events for which this process would not wait. Registers `waker`, if there is one, for the
-    /// wanted events and for the end.
-    pub(crate) fn readiness(&self, process: &Process, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
-        let inner = self.inner.lock();
-        let sends = wanted & (event::OUT | event::WRNORM) != 0;
-        let readiness = with_stack(|stack, _| {
-            if waker.is_some() {
-                inner.state.set_reader(stack, reader(process.id));
-            }
-            match inner.state {
-                // No registration: when the socket changes its state, all its watchers look again.
-                SocketState::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
-                SocketState::Listening(id) => {
-                    if let Some(waker) = waker {
-                        stack.register_accept(id, waker)?;
-                    }
-                    stack.listener_readiness(id)
-                }
-                SocketState::Connected(id) => {
-                    if let Some(waker) = waker {
-                        stack.register(id, Interest::Receive, waker)?;
-                        if sends {
-                            stack.register(id, Interest::Send, waker)?;
-                        }
-                    }
-                    stack.readiness(id)
-                }
-                SocketState::Datagram(id) => {
-                    if let Some(waker) = waker {
-                        stack.udp_register(id, Interest::Receive, waker)?;
-                        if sends {
-                            stack.udp_register(id, Interest::Send, waker)?;
-                        }
-                    }
-                    stack.udp_readiness(id)
-                }
-            }
-        })?;
-        let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
-        Ok(bit(readiness.receive, event::IN | event::RDNORM)
-            | bit(readiness.send, event::OUT | event::WRNORM)
-            | bit(readiness.receive_end, event::RDHUP)
-            | bit(readiness.hang_up, event::HUP)
-            | bit(readiness.failed, event::ERR))
-    }
-
-    /// Takes back the registration of a pending [`receive`](Self::receive) or [`accept`](Self::accept).
-    pub(crate) fn forget_receiver(&self, waker: &Waker) {
-        self.forget(Interest::Receive, waker);
-    }
-
-    /// Takes back the registration of a pending [`send`](Self::send) or [`connect`](Self::connect).
-    pub(crate) fn forget_sender(&self, waker: &Waker) {
-        self.forget(Interest::Send, waker);
     }
 
     fn forget(&self, interest: Interest, waker: &Waker) {
@@ -738,12 +358,12 @@ impl Socket {
     }
 
     /// Returns whether the memory of the socket is charged to this account, that of the process which made the socket.
-    pub(crate) fn is_charged_to(&self, account: &Account) -> bool {
+    fn is_charged_to(&self, account: &Account) -> bool {
         core::ptr::eq(&*self.owner.account, account)
     }
 
     /// Returns the bytes of kernel memory that belong to the socket.
-    pub(crate) fn memory(&self) -> usize {
+    fn memory(&self) -> usize {
         let inner = self.inner.lock();
         with_stack(|stack, _| match inner.state {
             SocketState::Fresh(_) => Ok(0),
@@ -809,7 +429,7 @@ impl Socket {
     /// Performs the `setsockopt` call.
     pub(crate) fn set_option(
         &self,
-        process: &Process,
+        caller: &dyn Caller,
         level: u32,
         name: u32,
         value: UserBuffer,
@@ -818,7 +438,7 @@ impl Socket {
             return Err(Errno::EINVAL);
         }
         let mut bytes = [0; 4];
-        process.copy_in(value.address(), &mut bytes)?;
+        caller.copy_in(value.address(), &mut bytes)?;
         let number = u32::from_le_bytes(bytes);
         let mut inner = self.inner.lock();
         match (level, name) {
@@ -834,7 +454,7 @@ impl Socket {
                 if value.len() < 8 {
                     return Err(Errno::EINVAL);
                 }
-                process.copy_in(value.address() + 4, &mut bytes)?;
+                caller.copy_in(value.address() + 4, &mut bytes)?;
                 inner.linger = (number, u32::from_le_bytes(bytes));
                 inner.linger_abort = number != 0 && inner.linger.1 == 0;
             }
@@ -860,7 +480,7 @@ impl Socket {
     /// Performs the `getsockopt` call.
     pub(crate) fn get_option(
         &self,
-        process: &Process,
+        caller: &dyn Caller,
         level: u32,
         name: u32,
         value: usize,
@@ -898,15 +518,371 @@ impl Socket {
         bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
         let full = if second.is_some() { 8 } else { 4 };
         let mut word = [0; 4];
-        process.copy_in(size, &mut word)?;
+        caller.copy_in(size, &mut word)?;
         let room = u32::from_le_bytes(word) as usize;
         if room > i32::MAX as usize {
             return Err(Errno::EINVAL);
         }
         let count = room.min(full);
-        process.copy_out(value, &bytes[..count])?;
-        process.copy_out(size, &(count as u32).to_le_bytes())?;
+        caller.copy_out(value, &bytes[..count])?;
+        caller.copy_out(size, &(count as u32).to_le_bytes())?;
         Ok(0)
+    }
+}
+
+impl FileOperations for Socket {
+    fn properties(&self) -> Properties {
+        // The bytes of one call are one datagram.
+        let unit = if self.kind == types::SOCK_DGRAM { Unit::Call } else { Unit::Byte };
+        Properties { waits: Waits::ForInput, unit, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_without_contents(mode::SOCKET | 0o777, None)
+    }
+
+    fn memory_if_closed(&self, account: &Account) -> usize {
+        if self.is_charged_to(account) { 0 } else { self.memory() }
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+        self.receive(caller, buffer, 0, None, waker)
+    }
+
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+        self.send(caller, buffer, None, done, waker)
+    }
+
+    fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Step {
+        self.receive_datagram(caller, buffers, 0, None, waker)
+    }
+
+    fn write_all(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        written: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Step {
+        self.send_datagram(caller, buffers, None, written, waker)
+    }
+
+    fn request(&self) -> Option<&latency::Request> {
+        Some(&self.request)
+    }
+
+    /// Does one step of `accept`: makes the next connection a new file, and returns its peer's address.
+    fn accept(
+        &self,
+        caller: &dyn Caller,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<(Box<dyn FileOperations>, SocketAddress), Errno>> {
+        let inner = self.inner.lock();
+        let SocketState::Listening(listener) = inner.state else {
+            return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
+        };
+        let accepted = with_stack(|stack, _| {
+            let accepted = stack.accept(listener)?;
+            if let (None, Some(waker)) = (&accepted, waker) {
+                stack.register_accept(listener, waker)?;
+                stack.set_acceptor(listener, reader(caller.number()));
+            }
+            Ok(accepted)
+        })?;
+        match accepted {
+            Some((id, from)) => {
+                let (state, owner) = (SocketState::Connected(id), self.owner.clone());
+                let socket = Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None);
+                Poll::Ready(Ok((Box::new(socket), address(from))))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Does one step of `connect`. `started` tells whether an earlier step began it.
+    fn connect(&self, caller: &dyn Caller, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Step {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            SocketState::Fresh(binding) => {
+                let options = inner.tcp;
+                let owner: Arc<dyn network::Owner> = self.owner.clone();
+                let id = with_stack_and_send(|stack, now| {
+                    let id = stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)?;
+                    stack.set_reader(id, reader(caller.number()));
+                    Ok(id)
+                })?;
+                inner.state = SocketState::Connected(id);
+                *started = true;
+            }
+            SocketState::Connected(id) if !*started => {
+                return Poll::Ready(Err(match with_stack(|stack, _| stack.connected(id)) {
+                    Ok(true) => Errno::EISCONN,
+                    Ok(false) => Errno::EALREADY,
+                    Err(error) => error,
+                }));
+            }
+            SocketState::Connected(_) => {}
+            SocketState::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
+            SocketState::Datagram(id) => {
+                with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
+                return Poll::Ready(Ok(0));
+            }
+        }
+        let SocketState::Connected(id) = inner.state else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let connected = with_stack(|stack, _| {
+            let connected = stack.connected(id)?;
+            if let (false, Some(waker)) = (connected, waker) {
+                stack.register(id, Interest::Send, waker)?;
+                stack.set_writer(id, reader(caller.number()));
+            }
+            Ok(connected)
+        });
+        match connected {
+            Ok(true) => Poll::Ready(Ok(0)),
+            Ok(false) => Poll::Pending,
+            Err(error) => {
+                // The socket can be used again, as on Linux.
+                let _ = with_stack(|stack, now| stack.close(id, now));
+                inner.state = SocketState::Fresh(None);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    /// Does one step of sending: everything from `*sent` bytes on, advancing it.
+    fn send(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        to: Option<SocketAddress>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Step {
+        let inner = self.inner.lock();
+        let mut bad = None;
+        match inner.state {
+            SocketState::Connected(id) => {
+                let result = with_stack_and_send(|stack, now| {
+                    while *sent < buffer.len() && bad.is_none() {
+                        let fill = |room: &mut [u8]| {
+                            let count = room.len().min(buffer.len() - *sent);
+                            match caller.copy_in(buffer.address() + *sent, &mut room[..count]) {
+                                Ok(()) => {
+                                    *sent += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
+                            if let Some(waker) = waker {
+                                stack.register(id, Interest::Send, waker)?;
+                                stack.set_writer(id, reader(caller.number()));
+                            }
+                            return Ok(false);
+                        }
+                    }
+                    if let Some(waker) = waker {
+                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
+                        stack.forget(id, Interest::Send, waker);
+                    }
+                    Ok(true)
+                });
+                if latency::is_on() && *sent > 0 {
+                    self.request.is_answered();
+                }
+                match (result, bad) {
+                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
+                    (Ok(false), None) => Poll::Pending,
+                    _ => Poll::Ready(Ok(*sent)),
+                }
+            }
+            SocketState::Datagram(_) => {
+                drop(inner);
+                self.send_datagram(caller, &[buffer], to, sent, waker)
+            }
+            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
+        }
+    }
+
+    /// Does one step of receiving: the bytes that are there, up to the buffer's length.
+    fn receive(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        flags: u32,
+        from: Option<AddressOut>,
+        waker: Option<&Waker>,
+    ) -> Step {
+        let inner = self.inner.lock();
+        let peek = flags & message::PEEK != 0;
+        let mut bad = None;
+        match inner.state {
+            SocketState::Connected(id) => {
+                if buffer.is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
+                let mut done = 0;
+                let result = with_stack_and_send(|stack, now| {
+                    if peek {
+                        let look = |bytes: &[u8]| {
+                            done = bytes.len().min(buffer.len());
+                            bad = caller.copy_out(buffer.address(), &bytes[..done]).err();
+                        };
+                        if stack.tcp_peek_with(id, buffer.len(), look)?.is_some() && done > 0 {
+                            return Ok(Received::Bytes(done));
+                        }
+                    }
+                    // The stack shows both parts of its ring in turn; peeking reads them once.
+                    let take = |bytes: &[u8]| {
+                        if peek {
+                            return 0;
+                        }
+                        let count = bytes.len().min(buffer.len() - done);
+                        match caller.copy_out(buffer.address() + done, &bytes[..count]) {
+                            Ok(()) => {
+                                done += count;
+                                count
+                            }
+                            Err(error) => {
+                                bad = Some(error);
+                                0
+                            }
+                        }
+                    };
+                    let received = stack.tcp_receive_with(id, take, now)?;
+                    if let (Received::Nothing, Some(waker)) = (&received, waker) {
+                        stack.register(id, Interest::Receive, waker)?;
+                        stack.set_reader(id, reader(caller.number()));
+                    }
+                    Ok(received)
+                });
+                match (result, bad) {
+                    (_, Some(error)) if done == 0 || peek => Poll::Ready(Err(error)),
+                    (Ok(Received::Nothing), _) => Poll::Pending,
+                    (Ok(Received::End), _) => Poll::Ready(Ok(0)),
+                    (Ok(Received::Bytes(count)), _) => Poll::Ready(Ok(count)),
+                    (Err(error), _) => Poll::Ready(Err(error)),
+                }
+            }
+            SocketState::Datagram(_) => {
+                drop(inner);
+                self.receive_datagram(caller, &[buffer], flags, from, waker)
+            }
+            _ => Poll::Ready(Err(Errno::ENOTCONN)),
+        }
+    }
+
+    /// Registers a waker for input, for a call of this priority. Returns `false` if input or its end is there already,
+    /// or if registering fails.
+    fn register_for_input(&self, caller: &dyn Caller, priority: Priority, waker: &Waker) -> bool {
+        let inner = self.inner.lock();
+        let reader = Reader { owner: caller.number(), level: priority.number() };
+        let register = |stack: &mut Stack<NetworkLink>| match inner.state {
+            SocketState::Fresh(_) => Ok(false),
+            SocketState::Listening(id) if stack.listener_readiness(id)?.receive => Ok(false),
+            SocketState::Listening(id) => {
+                stack.set_acceptor(id, reader);
+                stack.register_accept(id, waker).map(|()| true)
+            }
+            SocketState::Connected(id) => stack.register_for_input(id, waker, reader),
+            SocketState::Datagram(id) if stack.udp_readiness(id)?.receive => Ok(false),
+            SocketState::Datagram(id) => {
+                stack.set_datagram_reader(id, reader);
+                stack.udp_register(id, Interest::Receive, waker).map(|()| true)
+            }
+        };
+        STACK.lock().as_mut().is_some_and(|stack| register(stack).unwrap_or(false))
+    }
+
+    /// Sets the reader: a registered call of this priority waits for input.
+    fn set_reader(&self, caller: &dyn Caller, priority: Priority) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            inner.state.set_reader(stack, Reader { owner: caller.number(), level: priority.number() });
+        }
+    }
+
+    /// Records that a process has looked for input without waiting: if no other reader waits, arrivals are for this
+    /// process.
+    fn is_asked_by(&self, caller: &dyn Caller) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut()
+            && !inner.state.is_awaited(stack)
+        {
+            inner.state.set_reader(stack, reader(caller.number()));
+        }
+    }
+
+    /// Records that a process has found no room to send, and does not wait for it.
+    fn is_filled_by(&self, caller: &dyn Caller) {
+        let inner = self.inner.lock();
+        if let Some(stack) = STACK.lock().as_mut() {
+            match inner.state {
+                SocketState::Connected(id) => stack.set_writer(id, reader(caller.number())),
+                SocketState::Datagram(id) => stack.set_datagram_writer(id, reader(caller.number())),
+                SocketState::Fresh(_) | SocketState::Listening(_) => {}
+            }
+        }
+    }
+
+    /// Returns the epoll events for which this process would not wait. Registers `waker`, if there is one, for the
+    /// wanted events and for the end.
+    fn readiness(&self, caller: &dyn Caller, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let inner = self.inner.lock();
+        let sends = wanted & (event::OUT | event::WRNORM) != 0;
+        let readiness = with_stack(|stack, _| {
+            if waker.is_some() {
+                inner.state.set_reader(stack, reader(caller.number()));
+            }
+            match inner.state {
+                // No registration: when the socket changes its state, all its watchers look again.
+                SocketState::Fresh(_) => Ok(network::Readiness { send: true, hang_up: true, ..Default::default() }),
+                SocketState::Listening(id) => {
+                    if let Some(waker) = waker {
+                        stack.register_accept(id, waker)?;
+                    }
+                    stack.listener_readiness(id)
+                }
+                SocketState::Connected(id) => {
+                    if let Some(waker) = waker {
+                        stack.register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.register(id, Interest::Send, waker)?;
+                        }
+                    }
+                    stack.readiness(id)
+                }
+                SocketState::Datagram(id) => {
+                    if let Some(waker) = waker {
+                        stack.udp_register(id, Interest::Receive, waker)?;
+                        if sends {
+                            stack.udp_register(id, Interest::Send, waker)?;
+                        }
+                    }
+                    stack.udp_readiness(id)
+                }
+            }
+        })?;
+        let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
+        Ok(bit(readiness.receive, event::IN | event::RDNORM)
+            | bit(readiness.send, event::OUT | event::WRNORM)
+            | bit(readiness.receive_end, event::RDHUP)
+            | bit(readiness.hang_up, event::HUP)
+            | bit(readiness.failed, event::ERR))
+    }
+
+    /// Takes back the registration of a pending [`receive`](Self::receive) or [`accept`](Self::accept).
+    fn forget_reader(&self, waker: &Waker) {
+        self.forget(Interest::Receive, waker);
+    }
+
+    /// Takes back the registration of a pending [`send`](Self::send) or [`connect`](Self::connect).
+    fn forget_writer(&self, waker: &Waker) {
+        self.forget(Interest::Send, waker);
     }
 }
 
@@ -928,7 +904,9 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
-    use network::Owner as _;
+    use core::sync::atomic::Ordering;
+
+    use network::{Held, Owner as _};
 
     use super::*;
 
@@ -962,24 +940,5 @@ mod tests {
         hoarder.refund(Held::Connection, 10);
         drop(hoarders);
         assert_eq!(account.used(Resource::Memory), 0);
-    }
-
-    #[test]
-    fn memory_held_by_the_stack_is_charged_and_counted() {
-        let account = Account::of_the_first();
-        account.set_limit(Resource::Memory, crate::process::accounts::ResourceLimit::both(100));
-        let owner = Shares::new(account.clone());
-        assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
-        // The process already has as many as are left in the system.
-        assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
-        assert_eq!(owner.charge(Held::Record, 40, 1), Ok(()));
-        assert_eq!(owner.charge(Held::Request, 40, 1), Err(Error::OutOfMemory));
-        assert_eq!(owner.charge(Held::Request, 20, 0), Ok(()));
-        assert_eq!(account.used(Resource::Memory), 100);
-        owner.refund(Held::Connection, 40);
-        owner.refund(Held::Record, 40);
-        owner.refund(Held::Request, 20);
-        assert_eq!(account.used(Resource::Memory), 0);
-        assert_eq!(owner.taken.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 3]);
     }
 }

@@ -32,7 +32,7 @@
 //! (A slot that was used once stays, for the next call. All together are bounded by the executor's table: a few MiB.)
 //!
 //! *Connections* are charged by the network stack, which keeps them when no process has them: before they are accepted,
-//! and after they were closed ([`Shares`](crate::network::socket::Shares)). No process has more of them than there are
+//! and after they were closed ([`Shares`](crate::network::shares::Shares)). No process has more of them than there are
 //! left for others, nor more records of ended ones; a process that may not have a record ends its connections without.
 //!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.

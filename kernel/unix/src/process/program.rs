@@ -21,7 +21,7 @@ use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
-use filesystem::Node;
+use filesystem::{Access, Node};
 use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Limits, Placement, Sharing};
@@ -30,6 +30,7 @@ use platform::println;
 use usermode::{Kind, Space};
 
 use crate::asynchronous::interrupts;
+use crate::files::console::Console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::tree::{self, Content};
@@ -657,7 +658,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let account = Account::of_the_first();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
-    let console = Arc::new(OpenFile::console(file::charge(&account)?));
+    let console = Arc::new(OpenFile::new(Console, Access::ReadWrite, false, file::charge(&account)?));
     for number in 0..3 {
         descriptors.replace(number, console.clone(), false)?;
     }

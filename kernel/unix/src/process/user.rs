@@ -4,9 +4,15 @@
 //! carry such numbers, with overflow and range checked once at construction; only [`Process`](crate::process::Process)
 //! turns them into bytes.
 
+use alloc::sync::Arc;
+
 use abi_unix::Errno;
+use abi_unix::types::SocketAddress;
 use memory::space::MapError;
 use usermode::Fault;
+
+use crate::process::accounts::Account;
+use crate::scheduling::steps::Ends;
 
 /// First address behind the user half.
 pub(crate) const USER_END: usize = 0x40_0000_0000;
@@ -25,6 +31,42 @@ pub(crate) trait UserMemory {
 
     /// Copies to the memory. `EFAULT` if any byte is not writable for the program; `ENOMEM` as above.
     fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno>;
+}
+
+/// The process that makes a call, as the objects see it that the call is about: they know nothing else of processes.
+pub(crate) trait Caller: UserMemory + Ends {
+    /// Returns its number.
+    fn number(&self) -> u32;
+
+    /// Returns the account that pays for everything that the kernel keeps for it.
+    fn account(&self) -> &Arc<Account>;
+
+    /// Fills a buffer with zeros. `EFAULT` if it is not writable for the program; `ENOMEM` as above.
+    fn zero(&self, buffer: UserBuffer) -> Result<(), Errno>;
+}
+
+/// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressOut {
+    /// Address of the structure.
+    pub address: usize,
+    /// Address of its size, a `u32`.
+    pub size: usize,
+}
+
+impl AddressOut {
+    /// Writes an address as Linux does: cut to the room there is, with the full size reported.
+    pub(crate) fn write(self, memory: &(impl UserMemory + ?Sized), value: SocketAddress) -> Result<(), Errno> {
+        let mut word = [0; 4];
+        memory.copy_in(self.size, &mut word)?;
+        let room = u32::from_le_bytes(word) as usize;
+        if room > i32::MAX as usize {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = value.to_bytes();
+        memory.copy_out(self.address, &bytes[..room.min(bytes.len())])?;
+        memory.copy_out(self.size, &(bytes.len() as u32).to_le_bytes())
+    }
 }
 
 /// Bytes of all buffers of a call.

@@ -152,7 +152,7 @@ pub(crate) fn has_interrupts() -> bool {
 ///
 /// Without a waker, which is the first attempt in place, one step is all: the rest goes on outside of the visit to the
 /// program. The executor does not look in between, so an operation that has begun calls this before its next step.
-pub(crate) fn must_pause(payer: &impl Ends, waker: Option<&Waker>) -> bool {
+pub(crate) fn must_pause(payer: &(impl Ends + ?Sized), waker: Option<&Waker>) -> bool {
     let Some(waker) = waker else { return true };
     let is_wanted = hart_is_wanted() || payer.has_ended();
     if is_wanted {

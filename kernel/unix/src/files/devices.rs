@@ -1,0 +1,143 @@
+//! Devices: the kinds of open file behind device nodes.
+
+use alloc::boxed::Box;
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use abi_unix::types::{Status, epoll as event};
+
+use crate::files::console::Console;
+use crate::files::file::{FileOperations, Properties, Reads, Step, Waits, status_of_device};
+use crate::files::stored::Stored;
+use crate::files::tree::{CONSOLE, NULL, RANDOM, ZERO};
+use crate::process::user::{Caller, UserBuffer};
+use crate::random;
+use crate::scheduling::steps;
+
+/// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a node without a
+/// device.
+pub(crate) fn kind_of(file: filesystem::OpenFile) -> Result<Box<dyn FileOperations>, Errno> {
+    Ok(match file.node().device() {
+        None => Box::new(Stored(file)),
+        Some(NULL) => Box::new(Null),
+        Some(ZERO) => Box::new(Zero),
+        Some(RANDOM) => Box::new(Random),
+        Some(CONSOLE) => Box::new(Console),
+        Some(_) => return Err(Errno::ENXIO),
+    })
+}
+
+/// `/dev/null`: the end of a file, and room for everything.
+struct Null;
+
+/// `/dev/zero`: zeros.
+struct Zero;
+
+/// `/dev/random` and `/dev/urandom`: random bytes.
+struct Random;
+
+/// Swallows a buffer.
+fn swallow(buffer: UserBuffer, done: &mut usize) -> Step {
+    *done = buffer.len();
+    Poll::Ready(Ok(buffer.len()))
+}
+
+impl FileOperations for Null {
+    fn properties(&self) -> Properties {
+        Properties { waits: Waits::Never, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_of_device(NULL, 0o666)
+    }
+
+    fn read(&self, _: &dyn Caller, _: UserBuffer, _: Option<&Waker>) -> Step {
+        Poll::Ready(Ok(0))
+    }
+
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+        swallow(buffer, done)
+    }
+}
+
+impl FileOperations for Zero {
+    fn properties(&self) -> Properties {
+        Properties { waits: Waits::Never, reads: Reads::Everything, largest_step: steps::BYTES, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_of_device(ZERO, 0o666)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Step {
+        Poll::Ready(caller.zero(buffer).map(|()| buffer.len()))
+    }
+
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+        swallow(buffer, done)
+    }
+}
+
+impl FileOperations for Random {
+    fn properties(&self) -> Properties {
+        Properties { reads: Reads::Everything, largest_step: random::STEP, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_of_device(RANDOM, 0o666)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+        random::read(caller, buffer, waker)
+    }
+
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+        swallow(buffer, done)
+    }
+
+    fn readiness(&self, _: &dyn Caller, _: u32, _: Option<&Waker>) -> Result<u32, Errno> {
+        Ok(event::IN | event::RDNORM | event::OUT | event::WRNORM)
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        random::forget(waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{mode, open};
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    #[test]
+    fn devices_answer_as_their_names_promise() {
+        run(|program| {
+            let device = |program: &mut Program, name: &[u8]| {
+                let path = program.store(name);
+                program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+            };
+            let null = device(program, b"/dev/null\0");
+            assert_eq!(program.read_from(null, 10), Ok(vec![]));
+            assert_eq!(program.call(SystemCall::Write, [null, DATA, 100]), Ok(100));
+            let zero = device(program, b"/dev/zero\0");
+            let place = program.store(&[7; 40_000]);
+            assert_eq!(program.call(SystemCall::Read, [zero, place, 39_999]), Ok(39_999));
+            assert_eq!(program.read(place, 39_999), vec![0; 39_999]);
+            assert_eq!(program.read(place + 39_999, 1), [7]);
+            assert_eq!(program.call(SystemCall::Write, [zero, DATA, 100]), Ok(100));
+            let random = device(program, b"/dev/urandom\0");
+            let (first, second) = (program.read_from(random, 64).unwrap(), program.read_from(random, 64).unwrap());
+            assert!(first.len() == 64 && first != second && first != [0; 64]);
+            for file in [null, zero, random] {
+                assert_eq!(program.call(SystemCall::DeviceControl, [file, 0x5401, DATA]), Err(Errno::ENOTTY));
+                assert_eq!(program.call(SystemCall::ReadDirectory, [file, DATA, 100]), Err(Errno::ENOTDIR));
+                let status = program.place(128);
+                program.call(SystemCall::Status, [file, status]).unwrap();
+                assert_eq!(program.read_u32(status + 16) & mode::TYPE, mode::CHARACTER);
+            }
+        });
+    }
+}
