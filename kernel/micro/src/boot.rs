@@ -337,6 +337,7 @@ fn check_place(root: (u64, u64), memory: &[(u64, u64)], taken: &[(&'static str, 
 ///
 /// # Errors
 /// [`Failure`]; the machine cannot be used then.
+#[doc(alias = "init_kernel")]
 pub fn start(
     description: &Description,
     boot: &BootInformation,
@@ -597,6 +598,7 @@ fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlot
 
 /// Gives the root task untyped capabilities to all remaining memory, and describes them in the boot information.
 /// Returns the slots of the capabilities.
+#[doc(alias = "create_untypeds")]
 fn give_memory(
     space: &mut Space,
     information: u64,

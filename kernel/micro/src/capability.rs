@@ -7,6 +7,7 @@ use abi_sel4::{CNodeData, Rights};
 use objects::{Capability, Dying, VirtualRights};
 
 /// Returns whether the second capability's object is the first's or a part of it (seL4's `sameRegionAs`).
+#[doc(alias = "sameRegionAs")]
 pub fn same_region(above: &Capability, below: &Capability) -> bool {
     use Capability::*;
     match (above, below) {
@@ -34,6 +35,7 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
 }
 
 /// Returns whether both capabilities refer to the same object (seL4's `sameObjectAs`).
+#[doc(alias = "sameObjectAs")]
 pub fn same_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {
@@ -76,6 +78,7 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
 }
 
 /// Masks a capability's rights with a user's rights word.
+#[doc(alias = "maskCapRights")]
 #[inline]
 pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
     let allowed_rights = Rights::from_word(allowed);
@@ -118,6 +121,7 @@ pub enum Badges {
 }
 
 /// Sets a capability's badge or guard; [`Capability::Null`] if the capability cannot have this one.
+#[doc(alias = "updateCapData")]
 #[inline]
 pub fn update_data(badges: Badges, data: u64, capability: Capability) -> Capability {
     match capability {

@@ -22,6 +22,7 @@ pub enum CNodeCall {
 }
 
 /// Decodes an invocation of a CNode.
+#[doc(alias = "decodeCNodeInvocation")]
 pub fn decode(
     invocation: Option<Invocation>,
     node: Capability,

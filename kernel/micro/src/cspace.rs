@@ -10,6 +10,7 @@ use objects::{CNode, Capability, Ref, Slot, Tcb, own};
 ///
 /// # Errors
 /// The failed step of the resolution.
+#[doc(alias = "resolveAddressBits")]
 #[inline(always)]
 pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
     // The remaining bits, from the highest place on. Shifts that may be by 64 are made in two steps.
@@ -43,6 +44,8 @@ pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot
 ///
 /// # Errors
 /// The failed step of the resolution.
+#[doc(alias = "lookupCap")]
+#[doc(alias = "lookupSlot")]
 #[inline(always)]
 pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup> {
     let root = thread.slots[own::CSPACE].capability.cnode().ok_or(FailedLookup::InvalidRoot)?;
@@ -53,6 +56,8 @@ pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup>
 ///
 /// # Errors
 /// As in seL4; the error names the `operand`.
+#[doc(alias = "lookupTargetSlot")]
+#[doc(alias = "lookupSourceSlot")]
 pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let failed = |failure| InvocationError::FailedLookup { operand, failure };
     let Capability::CNode { slots, radix, guard_bits, guard } = root else {
@@ -72,6 +77,7 @@ pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> R
 ///
 /// # Errors
 /// As `target`, and [`InvocationError::DeleteFirst`].
+#[doc(alias = "ensureEmptySlot")]
 pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let slot = target(Operand::Destination, root, address, depth)?;
     if slot.is_empty() { Ok(slot) } else { Err(InvocationError::DeleteFirst) }

@@ -37,6 +37,7 @@ const WAKE: usize = 8;
 
 impl Kernel {
     /// Deletes the capability in a slot, which is empty afterwards unless the deletion was preempted.
+    #[doc(alias = "cteDelete")]
     pub(crate) fn delete(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         loop {
             self.delete_step(slot);
@@ -48,6 +49,7 @@ impl Kernel {
     }
 
     /// Deletes a capability whose deletion is short: it is not the last capability of an object with slots.
+    #[doc(alias = "cteDeleteOne")]
     pub(crate) fn delete_one(&self, slot: Ref<Slot>) {
         if matches!(slot.capability.get_here(), Capability::Reply { .. }) {
             return derivation::remove(slot);
@@ -59,6 +61,7 @@ impl Kernel {
 
     /// Revokes the capability in a slot: deletes all capabilities derived from it. The slot's capability may be deleted
     /// with them.
+    #[doc(alias = "cteRevoke")]
     pub(crate) fn revoke(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         while let Some(next) = slot.next.get() {
             match next.capability.page() {
@@ -94,6 +97,7 @@ impl Kernel {
     }
 
     /// Deletes a capability if the deletion is short; otherwise replaces it by its object's remains.
+    #[doc(alias = "finaliseCap")]
     fn begin_deletion(&self, slot: Ref<Slot>, capability: Capability) {
         if let Some(page) = slot.capability.page() {
             return self.delete_page(slot, page);
@@ -151,6 +155,7 @@ impl Kernel {
     }
 
     /// Performs one step with the last non-empty slot of a dying object.
+    #[doc(alias = "reduceZombie")]
     fn empty_a_slot(&self, place: Ref<Slot>, object: Dying, first: Ref<Slot>) {
         let left = place.left();
         let end = left.saturating_sub(SCAN);

@@ -15,6 +15,7 @@ use crate::capability::{is_within, same_object, same_region};
 use crate::ring;
 
 /// Returns whether the second capability, which must follow the first in the list, is a child of the first.
+#[doc(alias = "isMDBParentOf")]
 pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
     if !parent.is_revocable() {
         return false;
@@ -34,6 +35,7 @@ pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
 }
 
 /// Returns whether anything is derived from a slot's capability.
+#[doc(alias = "ensureNoChildren")]
 #[inline]
 pub fn has_children(slot: Ref<Slot>) -> bool {
     slot.next.get().is_some_and(|next| is_parent(&slot, &next))
@@ -55,6 +57,7 @@ pub fn has_objects(slot: Ref<Slot>, base: u64, bits: u8) -> bool {
 }
 
 /// Returns whether a slot's capability is the last one of its object.
+#[doc(alias = "isFinalCapability")]
 pub fn is_final(slot: Ref<Slot>) -> bool {
     let capability = slot.capability.get();
     let same = |other: Option<Ref<Slot>>| other.is_some_and(|other| same_object(&capability, &other.capability.get()));
@@ -62,6 +65,7 @@ pub fn is_final(slot: Ref<Slot>) -> bool {
 }
 
 /// Inserts a capability into an empty slot, derived from the capability in `source`.
+#[doc(alias = "cteInsert")]
 #[inline]
 pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
     let lineage = lineage(&capability, &source.capability.get());
@@ -135,6 +139,7 @@ fn lineage(derived: &Capability, source: &Capability) -> Lineage {
 }
 
 /// Moves a slot's capability, possibly changed, to an empty slot.
+#[doc(alias = "cteMove")]
 #[inline]
 pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
     to.copy_place(&from);
@@ -158,6 +163,7 @@ fn relink(slot: Ref<Slot>) {
 }
 
 /// Exchanges the capabilities of two slots, possibly changed.
+#[doc(alias = "cteSwap")]
 pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: Capability, second: Ref<Slot>) {
     first.capability.set(second_capability);
     second.capability.set(first_capability);
@@ -199,6 +205,7 @@ pub fn remove(slot: Ref<Slot>) {
 ///
 /// # Errors
 /// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be copied.
+#[doc(alias = "deriveCap")]
 #[inline]
 pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, InvocationError> {
     Ok(match capability {

@@ -26,6 +26,7 @@ fn range(limit: u64) -> InvocationError {
 
 impl Kernel {
     /// Decodes an invocation.
+    #[doc(alias = "decodeDomainInvocation")]
     pub(crate) fn decode_domain(
         &self,
         invocation: Option<Invocation>,

@@ -35,6 +35,7 @@ impl Kernel {
         }
     }
 
+    #[doc(alias = "fastpath_call")]
     #[inline(always)]
     fn short_call(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         let information = MessageInfo(thread.register::<11>().get());
@@ -81,6 +82,7 @@ impl Kernel {
         Some(())
     }
 
+    #[doc(alias = "fastpath_reply_recv")]
     #[inline(always)]
     fn short_reply_receive(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         let information = MessageInfo(thread.register::<11>().get());

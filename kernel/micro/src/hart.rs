@@ -91,6 +91,7 @@ impl Harts {
     }
 
     /// Serves the requests of the hart that holds the lock, while this hart waits for the lock.
+    #[doc(alias = "handleIPI")]
     pub(crate) fn obey(&self, hart: usize) {
         let words = &self.each[hart];
         if words.must_leave.load(Ordering::Acquire) {

@@ -25,6 +25,7 @@ pub enum IrqCall {
 
 impl Kernel {
     /// Decodes an invocation of the IRQ control capability.
+    #[doc(alias = "decodeIRQControlInvocation")]
     pub(crate) fn decode_irq_control(
         &self,
         invocation: Option<Invocation>,
@@ -54,6 +55,7 @@ impl Kernel {
     }
 
     /// Decodes an invocation of an IRQ handler.
+    #[doc(alias = "decodeIRQHandlerInvocation")]
     pub(crate) fn decode_irq_handler(
         &self,
         invocation: Option<Invocation>,
@@ -102,6 +104,7 @@ impl Kernel {
     }
 
     /// Deletes a handler's notification, when the last capability to the handler is deleted.
+    #[doc(alias = "deletingIRQHandler")]
     pub(crate) fn stop_irq(&self, irq: u16) {
         if let Some(slot) = self.interrupts.slot(irq) {
             self.delete_one(slot);

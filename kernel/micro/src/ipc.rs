@@ -41,6 +41,7 @@ fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
 }
 
 /// Gives a thread a reply capability for its caller. The caller's master reply capability has no other child.
+#[doc(alias = "setupCallerCap")]
 #[inline(always)]
 pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     let (master, place) = (&caller.slots[own::REPLY], &receiver.slots[own::CALLER]);
@@ -64,6 +65,7 @@ pub struct Sending {
 
 impl Kernel {
     /// Sends the message in a thread's registers and IPC buffer, or its fault.
+    #[doc(alias = "sendIPC")]
     #[inline]
     pub(crate) fn send_message(&self, sender: Ref<Tcb>, endpoint: Ref<Endpoint>, how: Sending) {
         let waiting = endpoint.queue.head.get();
@@ -104,6 +106,7 @@ impl Kernel {
     }
 
     /// Receives a message, or waits for one.
+    #[doc(alias = "receiveIPC")]
     #[inline]
     pub(crate) fn receive_message(&self, thread: Ref<Tcb>, endpoint: Ref<Endpoint>, rights: Rights, mode: ReceiveMode) {
         if let Some(notification) = thread.bound.get()
@@ -139,6 +142,7 @@ impl Kernel {
     }
 
     /// Replies to a waiting thread; the reply capability is consumed.
+    #[doc(alias = "doReplyTransfer")]
     pub(crate) fn reply(&self, sender: Ref<Tcb>, receiver: Ref<Tcb>, slot: Ref<Slot>, grant: bool) {
         debug_assert_eq!(receiver.state(), ThreadState::BlockedOnReply);
         if receiver.has_no_fault() {
@@ -160,6 +164,7 @@ impl Kernel {
     }
 
     /// Transfers a message, or a fault.
+    #[doc(alias = "doIPCTransfer")]
     #[inline]
     fn transfer(&self, sender: Ref<Tcb>, endpoint: Option<Ref<Endpoint>>, badge: u64, grant: bool, receiver: Ref<Tcb>) {
         let words = receive_buffer(receiver);
@@ -172,6 +177,8 @@ impl Kernel {
         }
     }
 
+    #[doc(alias = "doNormalTransfer")]
+    #[doc(alias = "copyMRs")]
     #[inline]
     fn transfer_message(
         &self,
@@ -212,6 +219,7 @@ impl Kernel {
     }
 
     /// Signals a notification.
+    #[doc(alias = "sendSignal")]
     #[inline]
     pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
         match notification.queue.head.get() {
@@ -254,6 +262,7 @@ impl Kernel {
     }
 
     /// Takes the signals of a notification, or waits for them.
+    #[doc(alias = "receiveSignal")]
     #[inline]
     pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, mode: ReceiveMode) {
         if notification.is_active.get() != 0 {
@@ -273,6 +282,8 @@ impl Kernel {
     }
 
     /// Cancels a thread's wait; the thread is inactive afterwards.
+    #[doc(alias = "cancelIPC")]
+    #[doc(alias = "cancelSignal")]
     pub(crate) fn cancel_waiting(&self, thread: Ref<Tcb>) {
         match thread.state() {
             ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
@@ -300,6 +311,8 @@ impl Kernel {
     }
 
     /// Restarts some of the threads of a queue; returns whether the queue is empty afterwards.
+    #[doc(alias = "cancelAllIPC")]
+    #[doc(alias = "cancelAllSignals")]
     pub(crate) fn release_waiting(&self, queue: &Queue, limit: usize) -> bool {
         for _ in 0..limit {
             let Some(thread) = queue.head.get() else { break };
@@ -310,6 +323,7 @@ impl Kernel {
     }
 
     /// Restarts all threads that wait to send with this badge.
+    #[doc(alias = "cancelBadgedSends")]
     pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) {
         if endpoint.is_sending.get() == 0 {
             return;
@@ -335,6 +349,7 @@ impl Kernel {
     }
 
     /// Binds a notification to a thread.
+    #[doc(alias = "bindNotification")]
     pub(crate) fn bind(&self, thread: Ref<Tcb>, notification: Ref<Notification>) {
         notification.bound.set(Some(thread));
         thread.bound.set(Some(notification));
@@ -369,6 +384,7 @@ impl Kernel {
 
 /// Transfers capabilities; returns the number of transferred capabilities, and a bit for each that was unwrapped to its
 /// badge.
+#[doc(alias = "transferCaps")]
 fn transfer_capabilities(
     sender: Ref<Tcb>,
     from: Ref<Words>,
@@ -409,6 +425,7 @@ fn transfer_capabilities(
 }
 
 /// Returns the empty slot in which a thread receives a capability.
+#[doc(alias = "getReceiveSlots")]
 fn receive_slot(receiver: Ref<Tcb>, buffer: Ref<Words>) -> Option<Ref<Slot>> {
     let root = cspace::lookup(receiver, buffer.get(word::RECEIVE_CNODE)).ok()?.capability.get();
     let (index, depth) = (buffer.get(word::RECEIVE_INDEX), buffer.get(word::RECEIVE_DEPTH));

@@ -204,6 +204,7 @@ impl Kernel {
     }
 
     /// Activates a thread's address space.
+    #[doc(alias = "setVMRoot")]
     #[inline(always)]
     fn enter_space(&self, thread: Ref<Tcb>, space: Space) {
         objects::activate::<Machine>(space);
@@ -215,6 +216,8 @@ impl Kernel {
 }
 
 /// Runs threads, for ever. Every hart calls this at the end of its start.
+#[doc(alias = "activateThread")]
+#[doc(alias = "idle_thread")]
 pub fn run() -> ! {
     let hart = Machine::hart();
     let mut next = KERNEL.enter(hart).leave();

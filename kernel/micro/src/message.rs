@@ -50,6 +50,7 @@ pub enum ReceiveMode {
 }
 
 /// Reads a message register of a thread: a register, or a word of its IPC buffer.
+#[doc(alias = "getMR")]
 #[inline(always)]
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
     match index {
@@ -59,6 +60,7 @@ pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usi
 }
 
 /// Sets a message register; returns whether it exists.
+#[doc(alias = "setMR")]
 #[inline(always)]
 pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize, value: u64) -> bool {
     match (index, buffer) {
@@ -88,6 +90,7 @@ pub fn receive_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
 }
 
 /// Returns a thread's IPC buffer, if its frame capability has at least these rights.
+#[doc(alias = "lookupIPCBuffer")]
 #[inline(always)]
 fn buffer(thread: Ref<Tcb>, needed: VirtualRights) -> Option<Ref<Words>> {
     let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;

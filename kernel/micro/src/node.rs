@@ -253,6 +253,7 @@ impl<Kind: Links> Ready<'_, Kind> {
 }
 
 /// The scheduling state of a hart. The most used fields come first, so that the offsets of instructions reach them.
+#[doc(alias = "NODE_STATE")]
 #[repr(C)]
 pub struct Node {
     /// The current thread; `None` if the hart is idle.

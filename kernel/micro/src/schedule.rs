@@ -26,6 +26,7 @@ impl Kernel {
     }
 
     /// Inserts a thread at the head of its ready queue, if it is in none.
+    #[doc(alias = "tcbSchedEnqueue")]
     #[inline]
     pub(crate) fn enqueue(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() == 0 {
@@ -36,6 +37,7 @@ impl Kernel {
     }
 
     /// Appends a thread to its ready queue, if it is in none.
+    #[doc(alias = "tcbSchedAppend")]
     #[inline]
     pub(crate) fn append(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() == 0 {
@@ -46,6 +48,7 @@ impl Kernel {
     }
 
     /// Removes a thread from its ready queue, if it is in one.
+    #[doc(alias = "tcbSchedDequeue")]
     #[inline]
     pub(crate) fn dequeue(&self, thread: Ref<Tcb>) {
         if thread.is_queued.get() != 0 {
@@ -70,6 +73,7 @@ impl Kernel {
     }
 
     /// Changes a thread's state, and requests rescheduling if the current thread is no longer runnable.
+    #[doc(alias = "setThreadState")]
     #[inline]
     pub(crate) fn set_state(&self, thread: Ref<Tcb>, state: ThreadState) {
         thread.set_state_word(state);
@@ -82,6 +86,7 @@ impl Kernel {
     }
 
     /// Requests rescheduling before the kernel is left.
+    #[doc(alias = "rescheduleRequired")]
     #[inline]
     pub(crate) fn reschedule(&self) {
         if let Action::Switch(thread) = self.node().action.get() {
@@ -91,6 +96,7 @@ impl Kernel {
     }
 
     /// Makes a thread ready, and runs it before the current one if it is more important.
+    #[doc(alias = "possibleSwitchTo")]
     #[inline(never)]
     pub(crate) fn possibly_switch_to(&self, thread: Ref<Tcb>) {
         self.possibly_switch_here(thread);
@@ -159,6 +165,8 @@ impl Kernel {
         }
     }
 
+    #[doc(alias = "chooseThread")]
+    #[doc(alias = "chooseNewThread")]
     #[inline(never)]
     fn choose(&self) {
         if self.domains.is_over() {
@@ -175,6 +183,7 @@ impl Kernel {
     }
 
     /// Ends the current thread's turn, so that the next thread of its priority runs.
+    #[doc(alias = "handleYield")]
     pub(crate) fn yield_turn(&self) {
         let current = self.current();
         self.dequeue(current);
@@ -183,6 +192,7 @@ impl Kernel {
     }
 
     /// Counts a tick of the clock: ends the current thread's time slice or domain when it is used up.
+    #[doc(alias = "timerTick")]
     pub(crate) fn tick(&self) {
         if let Some(current) = self.node().current.get()
             && current.state().is_runnable()
@@ -225,6 +235,7 @@ impl Kernel {
     }
 
     /// Moves a thread to another domain.
+    #[doc(alias = "setDomain")]
     pub(crate) fn set_domain(&self, thread: Ref<Tcb>, domain: u8) {
         self.stop_elsewhere(thread);
         self.dequeue(thread);
@@ -239,6 +250,7 @@ impl Kernel {
     }
 
     /// Changes a thread's priority.
+    #[doc(alias = "setPriority")]
     pub(crate) fn set_priority(&self, thread: Ref<Tcb>, priority: u8) {
         self.stop_elsewhere(thread);
         self.dequeue(thread);

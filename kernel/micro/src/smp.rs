@@ -66,6 +66,7 @@ impl Shared {
     }
 
     /// Takes the lock for a hart.
+    #[doc(alias = "NODE_LOCK")]
     #[inline(always)]
     pub fn enter(&self, hart: usize) -> Entered<'_> {
         if self.harts.others_wait() {
@@ -143,6 +144,7 @@ impl Kernel {
     }
 
     /// Stops a thread that runs on another hart. The thread stays runnable.
+    #[doc(alias = "remoteTCBStall")]
     #[inline]
     pub(crate) fn stop_elsewhere(&self, thread: Ref<Tcb>) {
         if cfg!(feature = "smp") {
@@ -222,6 +224,7 @@ impl Kernel {
     }
 
     /// Moves a thread to another hart.
+    #[doc(alias = "migrateTCB")]
     pub(crate) fn set_affinity(&self, thread: Ref<Tcb>, node: u8) {
         self.stop_elsewhere(thread);
         let signals = self.give_up_file(thread);

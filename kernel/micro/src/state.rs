@@ -112,6 +112,7 @@ impl Domains {
     }
 
     /// Continues with the next entry of the schedule.
+    #[doc(alias = "nextDomain")]
     pub fn go_on(&self) {
         let next = self.index.get() + 1;
         let is_end = self.schedule.get(next).is_none_or(|period| period.get().ticks == 0);

@@ -31,6 +31,7 @@ impl Kernel {
     }
 
     /// Serves a system call of the current thread.
+    #[doc(alias = "handleSyscall")]
     #[inline(always)]
     pub(crate) fn handle_call(&self, thread: Ref<Tcb>) {
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
@@ -38,6 +39,9 @@ impl Kernel {
     }
 
     /// Serves a trap other than a system call.
+    #[doc(alias = "handleUserLevelFault")]
+    #[doc(alias = "handleVMFaultEvent")]
+    #[doc(alias = "handleUnknownSyscall")]
     #[inline(always)]
     pub(crate) fn handle_other(&self, thread: Ref<Tcb>, trap: Trap) {
         thread.fault_pc.set(thread.pc().get());
@@ -102,6 +106,8 @@ impl Kernel {
     }
 
     /// Invokes a capability, or sends a message through it.
+    #[doc(alias = "handleInvocation")]
+    #[doc(alias = "decodeInvocation")]
     #[inline]
     fn invoke(&self, thread: Ref<Tcb>, mode: SendMode) -> Result<(), Preempted> {
         let address = thread.register::<10>().get();
@@ -438,6 +444,8 @@ impl Kernel {
     }
 
     /// Serves all pending interrupts.
+    #[doc(alias = "handleInterrupt")]
+    #[doc(alias = "handleInterruptEntry")]
     pub(crate) fn serve_interrupts(&self) {
         let pending = platform::machine::pending();
         if pending.timer {
@@ -460,6 +468,7 @@ impl Kernel {
     /// Serves as preemption point between two steps of a long operation: the operation stops if an interrupt is pending
     /// or a hart waits for the lock. The check is a few instructions, and each step before it is progress that is not
     /// lost.
+    #[doc(alias = "preemptionPoint")]
     #[inline]
     pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }

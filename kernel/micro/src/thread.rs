@@ -52,6 +52,7 @@ pub enum ThreadCall {
 
 impl Kernel {
     /// Decodes an invocation of a thread.
+    #[doc(alias = "decodeTCBInvocation")]
     pub(crate) fn decode_thread(
         &self,
         invocation: Option<Invocation>,
@@ -305,6 +306,7 @@ impl Kernel {
     }
 
     /// Resumes a thread that is not runnable.
+    #[doc(alias = "restart")]
     pub(crate) fn resume(&self, thread: Ref<Tcb>) {
         if !thread.state().is_runnable() {
             self.cancel_waiting(thread);

@@ -48,6 +48,7 @@ pub struct Retype {
 }
 
 /// Decodes an invocation of untyped memory.
+#[doc(alias = "decodeUntypedInvocation")]
 #[inline(always)]
 pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, InvocationError> {
     let Capability::Untyped { base, bits, device, used } = capability else {
@@ -110,6 +111,7 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
 
 impl Kernel {
     /// Performs a decoded invocation.
+    #[doc(alias = "invokeUntyped_Retype")]
     #[inline(always)]
     pub(crate) fn retype(&self, call: Retype) -> Result<(), Preempted> {
         let Retype { slot, base, bits, device, mut used, .. } = call;
@@ -125,6 +127,8 @@ impl Kernel {
     }
 
     /// Clears the memory before the watermark, which no object uses any more.
+    #[doc(alias = "resetUntypedCap")]
+    #[doc(alias = "clearMemory")]
     fn reset_untyped(&self, slot: Ref<Slot>, base: u64, bits: u8, device: bool, used: u64) -> Result<(), Preempted> {
         let set = |used| slot.capability.set(Capability::Untyped { base, bits, device, used });
         if used == 0 {
@@ -149,6 +153,7 @@ impl Kernel {
 
     /// Creates objects in cleared memory, the first at this address. Each kind has a loop of its own, because there is
     /// no preemption point: 256 objects must be created in the time that a step may take.
+    #[doc(alias = "createNewObjects")]
     #[inline(always)]
     fn create_row(&self, call: &Retype, start: u64) {
         let (device, given) = (call.device, call.given);

@@ -108,6 +108,7 @@ impl EntryPlace {
 }
 
 /// Walks the tables from a root to the last one that exists for an address.
+#[doc(alias = "lookupPTSlot")]
 #[inline(always)]
 fn walk(root: Ref<PageTable>, address: u64) -> EntryPlace {
     let mut bits = TOPMOST_BITS;
@@ -145,6 +146,7 @@ impl Kernel {
     }
 
     /// Returns the root of the address space with this ASID.
+    #[doc(alias = "findVSpaceForASID")]
     #[inline(always)]
     pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
         self.pool_of(asid)?.roots[usize::from(asid) % IDENTIFIERS].get()
@@ -164,6 +166,7 @@ impl Kernel {
     }
 
     /// Decodes an invocation of a page table.
+    #[doc(alias = "decodeRISCVPageTableInvocation")]
     pub(crate) fn decode_table(
         &self,
         invocation: Option<Invocation>,
@@ -211,6 +214,7 @@ impl Kernel {
     }
 
     /// Decodes an invocation of a frame.
+    #[doc(alias = "decodeRISCVFrameInvocation")]
     #[inline(always)]
     pub(crate) fn decode_frame(
         &self,
@@ -335,6 +339,7 @@ impl Kernel {
     }
 
     /// Decodes an invocation of the ASID control capability.
+    #[doc(alias = "makeASIDPool")]
     pub(crate) fn decode_asid_control(
         &self,
         invocation: Option<Invocation>,
@@ -516,6 +521,7 @@ impl Kernel {
     }
 
     /// Unmaps a page, if it is still mapped.
+    #[doc(alias = "unmapPage")]
     pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
         if let Some(place) = self.page_place(base, size, mapping) {
             place.set(0);
@@ -558,6 +564,7 @@ impl Kernel {
     }
 
     /// Deletes an address space if this table is its root; returns whether it is.
+    #[doc(alias = "deleteASID")]
     fn delete_address_space(&self, table: Ref<PageTable>, asid: u16) -> bool {
         let Some(pool) = self.pool_of(asid) else { return false };
         let place = &pool.roots[usize::from(asid) % IDENTIFIERS];
@@ -570,6 +577,7 @@ impl Kernel {
     }
 
     /// Deletes all address spaces of a pool at once: no ASID of the pool has a root any more.
+    #[doc(alias = "deleteASIDPool")]
     pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
         let place = &self.asid_pools[usize::from(base >> ASID_POOL_INDEX_BITS) % POOLS];
         if place.get() == Some(pool) {
@@ -596,6 +604,7 @@ impl Kernel {
 }
 
 /// Copies the kernel's entries to the upper half of a root. The lower half must be empty.
+#[doc(alias = "copyGlobalMappings")]
 pub fn copy_kernel_half(table: Ref<PageTable>) {
     let kernel = claim::<PageTable>(Machine::kernel_root_ppn() << 12);
     debug_assert_ne!(physical_of(&*kernel), table.physical());
