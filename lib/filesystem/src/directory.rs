@@ -47,7 +47,7 @@ impl Entry {
     }
 }
 
-struct Place {
+struct NamePlace {
     cursor: u64,
     entry: Option<Entry>,
 }
@@ -68,7 +68,7 @@ struct Closing {
 }
 
 pub(crate) struct Directory {
-    places: Segments<Place>,
+    places: Segments<NamePlace>,
     /// Place of each name.
     names: Table<u32>,
     closing: Option<Closing>,
@@ -103,7 +103,7 @@ impl Directory {
 
     /// Returns the charge for a name.
     fn cost(name: &[u8]) -> u64 {
-        (name.len() + size_of::<Place>() + 4 * size_of::<u32>()) as u64
+        (name.len() + size_of::<NamePlace>() + 4 * size_of::<u32>()) as u64
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<&Entry> {
@@ -155,7 +155,7 @@ impl Directory {
         // `prepare` has made room.
         self.names.insert(hash, self.places.len() as u32);
         let entry = Entry { name: prepared.name, inode, kind, _share: prepared.share };
-        self.places.push(Place { cursor: self.next_cursor, entry: Some(entry) });
+        self.places.push(NamePlace { cursor: self.next_cursor, entry: Some(entry) });
         self.next_cursor += 1;
         self.close_gaps();
     }
@@ -201,7 +201,7 @@ impl Directory {
 
     /// Moves the entry of a place, if it has one, to another place in front of it.
     fn move_entry(&mut self, from: usize, to: usize) {
-        let Place { cursor, entry } = &mut self.places[from];
+        let NamePlace { cursor, entry } = &mut self.places[from];
         let cursor = *cursor;
         let Some(entry) = entry.take() else {
             self.closing = Some(Closing { to, from: from + 1 });
@@ -211,7 +211,7 @@ impl Directory {
         if let Some(place) = index.and_then(|index| self.names.get_mut(index)) {
             *place = to as u32;
         }
-        self.places[to] = Place { cursor, entry: Some(entry) };
+        self.places[to] = NamePlace { cursor, entry: Some(entry) };
         self.closing = Some(Closing { to: to + 1, from: from + 1 });
     }
 

@@ -74,7 +74,7 @@ pub enum Turn {
     Later,
 }
 
-struct Place {
+struct FramePlace {
     next: u16,
     length: u16,
     /// Number under which the device keeps the frame; then only the beginning is here.
@@ -130,7 +130,7 @@ impl List {
 }
 
 pub(crate) struct Arrivals {
-    places: Vec<Place>,
+    places: Vec<FramePlace>,
     bytes: Vec<u8>,
     /// Length of the largest frame, in bytes.
     size: usize,
@@ -170,7 +170,7 @@ impl Arrivals {
         };
         for place in 0..frames {
             let (arrived, reader, packet) = (0, Reader::NOBODY, Packet::Drop);
-            arrivals.places.push(Place { next: NONE, length: 0, kept: None, arrived, reader, level: 0, packet });
+            arrivals.places.push(FramePlace { next: NONE, length: 0, kept: None, arrived, reader, level: 0, packet });
             arrivals.give_back(place as u16);
         }
         Ok(arrivals)
@@ -249,7 +249,7 @@ impl Arrivals {
     pub(crate) fn next(&self) -> Option<Waiting> {
         let level = self.most_important()?;
         let place = &self.places[usize::from(self.lists[level].first)];
-        let Place { reader, level: stands_at, arrived, .. } = *place;
+        let FramePlace { reader, level: stands_at, arrived, .. } = *place;
         Some(Waiting { reader, level: stands_at, arrived, is_overdue: level == OVERDUE })
     }
 
@@ -271,7 +271,7 @@ impl Arrivals {
         self.give_back(place);
         self.count -= 1;
         let (frames, spare) = self.bytes.split_at_mut(self.places.len() * self.stride);
-        let Place { packet, length, kept, .. } = self.places[usize::from(place)];
+        let FramePlace { packet, length, kept, .. } = self.places[usize::from(place)];
         let begin = usize::from(place) * self.stride + START;
         Some(Taken { packet, kept, frame: &mut frames[begin..begin + usize::from(length)], spare })
     }

@@ -11,7 +11,7 @@ use crate::Error;
 
 const NONE: u32 = u32::MAX;
 
-struct Entry<T> {
+struct SlabEntry<T> {
     // An array of one, because a box can be made fallibly on stable Rust only from a vector.
     value: Option<Box<[T; 1]>>,
     generation: u32,
@@ -20,7 +20,7 @@ struct Entry<T> {
 
 /// A set of `T` with a fixed upper limit.
 pub(crate) struct Slab<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlabEntry<T>>,
     free: u32,
     used: usize,
     limit: usize,
@@ -64,7 +64,7 @@ impl<T> Slab<T> {
         let one: Box<[T; 1]> = one.into_boxed_slice().try_into().map_err(|_| Error::OutOfMemory)?;
         if index as usize == self.entries.len() {
             self.entries.try_reserve(1)?;
-            self.entries.push(Entry { value: Some(one), generation: 0, next_free: NONE });
+            self.entries.push(SlabEntry { value: Some(one), generation: 0, next_free: NONE });
         } else if let Some(entry) = self.entries.get_mut(index as usize) {
             self.free = entry.next_free;
             entry.value = Some(one);

@@ -466,25 +466,25 @@ pub(crate) fn on_interrupt() {
             return;
         }
         let Some(ring) = ring() else { return };
-        let mut rest = Rest::Nothing;
+        let mut rest = LeftBehind::Nothing;
         while let Some(completion) = ring.peek() {
             // Checked after the look at the ring: a call that was refused before this completion was posted is in the
             // queue by now.
             if ROOM.is_short() || !complete_simply(completion.token, completion.cid, completion.result as usize) {
-                rest = Rest::ForTheExecutor;
+                rest = LeftBehind::ForTheExecutor;
                 break;
             }
             ring.advance();
         }
         DRAINING.store(false, Ordering::Release);
-        if matches!(rest, Rest::ForTheExecutor) {
+        if matches!(rest, LeftBehind::ForTheExecutor) {
             return;
         }
     }
 }
 
 /// The completions that the interrupt handler leaves behind.
-enum Rest {
+enum LeftBehind {
     Nothing,
     ForTheExecutor,
 }

@@ -41,16 +41,16 @@ pub enum TryReceive {
 
 /// A queue whose first place is in the queue itself. Most queues have one element or none, and a server has a channel
 /// or two for each of its connections: further elements are in a deque that is allocated only when needed.
-struct Queue<T> {
+struct ShortQueue<T> {
     /// `None` only if the queue is empty.
     first: Option<T>,
     #[expect(clippy::box_collection, reason = "every channel has three, mostly empty ones; each takes a word")]
     others: Option<Box<VecDeque<T>>>,
 }
 
-impl<T> Queue<T> {
-    const fn new() -> Queue<T> {
-        Queue { first: None, others: None }
+impl<T> ShortQueue<T> {
+    const fn new() -> ShortQueue<T> {
+        ShortQueue { first: None, others: None }
     }
 
     fn len(&self) -> usize {
@@ -75,7 +75,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> IntoIterator for Queue<T> {
+impl<T> IntoIterator for ShortQueue<T> {
     type Item = T;
     type IntoIter = core::iter::Chain<core::option::IntoIter<T>, alloc::collections::vec_deque::IntoIter<T>>;
 
@@ -88,11 +88,11 @@ impl<T> IntoIterator for Queue<T> {
 const NONE: u64 = 0;
 
 /// Waiters, in their order. Tickets grow, so the queue is sorted by them.
-struct Waiting(Queue<(u64, Waker)>);
+struct Waiting(ShortQueue<(u64, Waker)>);
 
 impl Waiting {
     const fn new() -> Waiting {
-        Waiting(Queue::new())
+        Waiting(ShortQueue::new())
     }
 
     /// Registers a waker: at its place if the ticket is in the queue still, else at the end with the next ticket.
@@ -142,12 +142,12 @@ impl Waiting {
 
     /// Removes all waiters.
     fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        core::mem::replace(&mut self.0, Queue::new()).into_iter().map(|(_, waker)| waker)
+        core::mem::replace(&mut self.0, ShortQueue::new()).into_iter().map(|(_, waker)| waker)
     }
 }
 
-struct State<T> {
-    values: Queue<T>,
+struct ChannelState<T> {
+    values: ShortQueue<T>,
     capacity: usize,
     senders: u32,
     receivers: u32,
@@ -157,7 +157,7 @@ struct State<T> {
     ticket: u64,
 }
 
-impl<T> State<T> {
+impl<T> ChannelState<T> {
     fn try_send(&mut self, value: T) -> Result<Option<Waker>, TrySend<T>> {
         if self.receivers == 0 {
             return Err(TrySend::Closed(value));
@@ -193,7 +193,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-type Shared<T> = Arc<Lock<State<T>>>;
+type Shared<T> = Arc<Lock<ChannelState<T>>>;
 
 /// The sending end of a channel. Clones are further senders of the same channel.
 pub struct Sender<T>(Shared<T>);
@@ -219,8 +219,8 @@ pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let state = State {
-        values: Queue::new(),
+    let state = ChannelState {
+        values: ShortQueue::new(),
         capacity,
         senders: 1,
         receivers: 1,
@@ -335,7 +335,7 @@ impl<T> Drop for Receiver<T> {
         state.receivers -= 1;
         if state.receivers == 0 {
             let waiting = state.sending.take_all();
-            let values = core::mem::replace(&mut state.values, Queue::new());
+            let values = core::mem::replace(&mut state.values, ShortQueue::new());
             drop(state);
             // No receiver is left for the values. Dropping them may run anything, so not under the lock.
             drop(values);

@@ -44,14 +44,14 @@ const LARGEST_IDENTITY: usize = 62;
 /// * `cid`: the waiter writes it before it looks at `signalled`; the handler after it set `signalled`. Both swap, which
 ///   puts these in one order: at least one of the two sees the other.
 /// * `waker`: likewise; an `AtomicWaker` orders them.
-struct Place {
+struct ReceiverState {
     signalled: AtomicBool,
     cid: AtomicU64,
     waker: AtomicWaker,
 }
 
-static PLACES: [Place; LARGEST_IDENTITY + 1] =
-    [const { Place { signalled: AtomicBool::new(false), cid: AtomicU64::new(0), waker: AtomicWaker::new() } };
+static RECEIVERS: [ReceiverState; LARGEST_IDENTITY + 1] =
+    [const { ReceiverState { signalled: AtomicBool::new(false), cid: AtomicU64::new(0), waker: AtomicWaker::new() } };
         LARGEST_IDENTITY + 1];
 
 /// Bit `n`: a receiver has identity `n`. Bits 0 and 63 are never given.
@@ -82,7 +82,7 @@ pub(crate) fn attend(worker: usize) {
     attention(worker).store(0, Ordering::Relaxed);
     let mut bits = DEFERRED.swap(0, Ordering::Acquire);
     while bits != 0 {
-        PLACES[bits.trailing_zeros() as usize].waker.wake();
+        RECEIVERS[bits.trailing_zeros() as usize].waker.wake();
         bits &= bits - 1;
     }
 }
@@ -129,7 +129,7 @@ fn signal(bits: u64, worker: usize) {
     while bits != 0 {
         let identity = bits.trailing_zeros() as usize;
         bits &= bits - 1;
-        let place = &PLACES[identity];
+        let place = &RECEIVERS[identity];
         place.signalled.swap(true, Ordering::AcqRel);
         match place.cid.swap(0, Ordering::AcqRel) {
             0 => {}
@@ -176,7 +176,7 @@ impl Receiver {
                 break identity;
             }
         };
-        PLACES[identity].signalled.store(false, Ordering::Relaxed);
+        RECEIVERS[identity].signalled.store(false, Ordering::Relaxed);
         match unix::interrupt::receiver(identity) {
             Ok(descriptor) => Ok(Receiver { descriptor: Some(descriptor), identity }),
             Err(error) => {
@@ -226,7 +226,7 @@ impl Receiver {
     /// Takes a signal that has come; `false` if none has.
     pub fn try_wait(&self) -> bool {
         // Acquire: publishes the sender's writes before its signal.
-        PLACES[self.identity].signalled.swap(false, Ordering::AcqRel)
+        RECEIVERS[self.identity].signalled.swap(false, Ordering::AcqRel)
     }
 
     /// Waits for a signal, and takes it. One coroutine at a time: of several only the last to ask is woken.
@@ -240,7 +240,7 @@ impl Receiver {
 
     /// Polls [`Receiver::wait`].
     pub fn poll_wait(&self, context: &mut Context<'_>) -> Poll<()> {
-        let place = &PLACES[self.identity];
+        let place = &RECEIVERS[self.identity];
         if place.signalled.load(Ordering::Relaxed) && self.try_wait() {
             return Poll::Ready(());
         }
@@ -262,8 +262,8 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         // The kernel's receiver is dropped first: an identity that is free here must be free there.
         drop(self.descriptor.take());
-        PLACES[self.identity].cid.store(0, Ordering::Relaxed);
-        PLACES[self.identity].waker.take();
+        RECEIVERS[self.identity].cid.store(0, Ordering::Relaxed);
+        RECEIVERS[self.identity].waker.take();
         TAKEN.fetch_and(!(1 << self.identity), Ordering::Release);
     }
 }

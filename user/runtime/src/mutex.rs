@@ -33,14 +33,14 @@ use crate::lock::Lock;
 /// The holder is at least as important as each waiter. The holder is the coroutine that has locked the mutex, also if
 /// it has given the guard to another.
 pub struct Mutex<T: ?Sized> {
-    state: Lock<State>,
+    state: Lock<MutexState>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is reached through guards only, of which there is one at a time, on whichever worker.
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
-struct State {
+struct MutexState {
     locked: bool,
     /// Cid of the holder, or of the waiter that the lock is promised to; 0 if it is no coroutine.
     holder: u64,
@@ -58,7 +58,7 @@ struct Waiter {
     waker: Waker,
 }
 
-impl State {
+impl MutexState {
     /// Makes the loan to the holder equal to the most important waiter's priority; returns the coroutine to wake
     /// because of it.
     fn renew_loan(&mut self, lock: usize) -> Option<u64> {
@@ -77,7 +77,7 @@ impl<T> Mutex<T> {
     /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
         let state =
-            State { locked: false, holder: 0, granted: 0, lent: false, last_ticket: 0, waiting: BTreeMap::new() };
+            MutexState { locked: false, holder: 0, granted: 0, lent: false, last_ticket: 0, waiting: BTreeMap::new() };
         Mutex { state: Lock::new(state), value: UnsafeCell::new(value) }
     }
 

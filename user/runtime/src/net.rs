@@ -18,18 +18,18 @@ pub const BACKLOG: u32 = 128;
 
 /// Memory for an address and its length, which the kernel reads or writes.
 #[repr(C)]
-struct Place {
+struct AddressBuffer {
     bytes: [u8; SocketAddress::SIZE],
     size: u32,
 }
 
-impl Place {
-    fn empty() -> Box<Place> {
-        Box::new(Place { bytes: [0; SocketAddress::SIZE], size: SocketAddress::SIZE as u32 })
+impl AddressBuffer {
+    fn empty() -> Box<AddressBuffer> {
+        Box::new(AddressBuffer { bytes: [0; SocketAddress::SIZE], size: SocketAddress::SIZE as u32 })
     }
 
-    fn of(address: SocketAddrV4) -> Box<Place> {
-        Box::new(Place { bytes: to_abi(address).to_bytes(), size: SocketAddress::SIZE as u32 })
+    fn of(address: SocketAddrV4) -> Box<AddressBuffer> {
+        Box::new(AddressBuffer { bytes: to_abi(address).to_bytes(), size: SocketAddress::SIZE as u32 })
     }
 
     fn get(&self) -> SocketAddrV4 {
@@ -90,7 +90,7 @@ impl TcpListener {
     ///
     /// Weak. A connection that had been accepted by then is closed; others stay for the next call.
     pub async fn accept(&self) -> Result<(TcpStream, SocketAddrV4)> {
-        let mut place = Place::empty();
+        let mut place = AddressBuffer::empty();
         let arguments = [
             self.descriptor.raw() as usize,
             place.bytes.as_mut_ptr() as usize,
@@ -149,7 +149,7 @@ impl TcpStream {
     /// Weak. The connection is given up.
     pub async fn connect(address: SocketAddrV4) -> Result<TcpStream> {
         let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
-        let place = Place::of(address);
+        let place = AddressBuffer::of(address);
         let arguments = [descriptor.raw() as usize, place.bytes.as_ptr() as usize, SocketAddress::SIZE];
         // SAFETY: the kernel reads the box only.
         let (result, _) = unsafe { Operation::new(SystemCall::Connect, arguments, place) }.await;
@@ -229,7 +229,7 @@ impl UdpSocket {
     ///
     /// Weak. The datagram may have been sent.
     pub async fn send_to<B: Buffer>(&self, buffer: B, address: SocketAddrV4) -> (Result<usize>, B) {
-        let place = Place::of(address);
+        let place = AddressBuffer::of(address);
         let arguments = [
             self.descriptor.raw() as usize,
             buffer.pointer() as usize,
@@ -254,7 +254,7 @@ impl UdpSocket {
     /// Weak. A datagram that had been received by then is lost.
     #[doc(alias = "recv_from")]
     pub async fn receive_from<B: BufferMut>(&self, mut buffer: B) -> (Result<(usize, SocketAddrV4)>, B) {
-        let mut place = Place::empty();
+        let mut place = AddressBuffer::empty();
         let arguments = [
             self.descriptor.raw() as usize,
             buffer.pointer_mut() as usize,

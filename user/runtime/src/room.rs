@@ -18,14 +18,14 @@ use core::task::Waker;
 
 use crate::lock::Lock;
 
-struct Queue {
+struct RoomQueue {
     waiting: BTreeMap<u64, Waker>,
     next: u64,
 }
 
 /// The queue of coroutines that wait for room.
 pub(crate) struct Room {
-    queue: Lock<Queue>,
+    queue: Lock<RoomQueue>,
     /// Whether the queue has an entry: completions are frequent, and waiters are not.
     is_short: AtomicBool,
 }
@@ -35,7 +35,7 @@ pub(crate) static ROOM: Room = Room::new();
 
 impl Room {
     const fn new() -> Room {
-        Room { queue: Lock::new(Queue { waiting: BTreeMap::new(), next: 0 }), is_short: AtomicBool::new(false) }
+        Room { queue: Lock::new(RoomQueue { waiting: BTreeMap::new(), next: 0 }), is_short: AtomicBool::new(false) }
     }
 
     /// Enters a waker, at the end or at the place that its ticket has; the caller tries once more after that.

@@ -19,7 +19,7 @@ use crate::lock::Lock;
 
 /// The state of a key.
 #[derive(Debug)]
-enum Place {
+enum KeyState {
     /// The event has come.
     Arrived,
     /// A coroutine waits: its ticket, and its waker.
@@ -27,15 +27,15 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Places {
-    by_key: BTreeMap<u64, Place>,
+struct Keys {
+    by_key: BTreeMap<u64, KeyState>,
     last_ticket: u64,
 }
 
 /// Waiting coroutines by the integer key of their event, and events that have come before a waiter.
 #[derive(Debug)]
 pub struct WakerMap {
-    places: Lock<Places>,
+    places: Lock<Keys>,
     last_key: AtomicU64,
 }
 
@@ -59,7 +59,7 @@ impl Default for WakerMap {
 impl WakerMap {
     /// Creates an empty map; it may be a static.
     pub const fn new() -> WakerMap {
-        let places = Places { by_key: BTreeMap::new(), last_ticket: 0 };
+        let places = Keys { by_key: BTreeMap::new(), last_ticket: 0 };
         WakerMap { places: Lock::new(places), last_key: AtomicU64::new(0) }
     }
 
@@ -70,13 +70,13 @@ impl WakerMap {
 
     /// Reports the event of this key: wakes its waiter, or keeps the event for the next one.
     pub fn wake(&self, key: u64) -> Met {
-        let met = self.places.lock().by_key.insert(key, Place::Arrived);
+        let met = self.places.lock().by_key.insert(key, KeyState::Arrived);
         match met {
-            Some(Place::Waiting(_, waker)) => {
+            Some(KeyState::Waiting(_, waker)) => {
                 waker.wake();
                 Met::Waiter
             }
-            Some(Place::Arrived) => Met::Event,
+            Some(KeyState::Arrived) => Met::Event,
             None => Met::Nobody,
         }
     }
@@ -93,7 +93,7 @@ impl WakerMap {
     /// Takes an event that has come; `false` if none has.
     pub fn take(&self, key: u64) -> bool {
         match self.places.lock().by_key.entry(key) {
-            Entry::Occupied(place) if matches!(place.get(), Place::Arrived) => {
+            Entry::Occupied(place) if matches!(place.get(), KeyState::Arrived) => {
                 place.remove();
                 true
             }
@@ -132,13 +132,13 @@ impl Future for Wait<'_> {
             self.ticket = places.last_ticket;
         }
         match places.by_key.entry(self.key) {
-            Entry::Occupied(place) if matches!(place.get(), Place::Arrived) => {
+            Entry::Occupied(place) if matches!(place.get(), KeyState::Arrived) => {
                 place.remove();
                 self.ticket = 0;
                 Poll::Ready(())
             }
             entry => {
-                let waiting = Place::Waiting(self.ticket, context.waker().clone());
+                let waiting = KeyState::Waiting(self.ticket, context.waker().clone());
                 let replaced = match entry {
                     Entry::Occupied(mut place) => Some(place.insert(waiting)),
                     Entry::Vacant(place) => {
@@ -162,7 +162,7 @@ impl Drop for Wait<'_> {
         }
         let mut places = self.map.places.lock();
         let removed = match places.by_key.get(&self.key) {
-            Some(Place::Waiting(ticket, _)) if *ticket == self.ticket => places.by_key.remove(&self.key),
+            Some(KeyState::Waiting(ticket, _)) if *ticket == self.ticket => places.by_key.remove(&self.key),
             _ => None,
         };
         drop(places);

@@ -62,7 +62,7 @@ impl From<Box<Failure>> for Failure {
 }
 
 /// The state of a place for a request.
-enum Place {
+enum RequestPlace {
     /// Free; the number of the next free place.
     Free(Option<usize>),
     /// Waits for its response, and then wakes this waker.
@@ -73,9 +73,9 @@ enum Place {
     Answered(MessageInfo),
 }
 
-struct State {
+struct CallsState {
     buffer: SyscallBuffer,
-    places: Box<[Place]>,
+    places: Box<[RequestPlace]>,
     /// Further words of answers that have any.
     results: Box<[[u64; RESULTS]]>,
     free: Option<usize>,
@@ -86,7 +86,7 @@ struct State {
 
 /// The asynchronous invocations of a thread, which runs the executor.
 pub struct Calls {
-    state: Mutex<State>,
+    state: Mutex<CallsState>,
     way: Way,
     several_harts: bool,
     doorbell: Notification,
@@ -127,9 +127,9 @@ impl Calls {
 
     fn over(buffer: SyscallBuffer, doorbell: Notification, harts: u64, way: Way) -> Calls {
         let capacity = buffer.capacity();
-        let places = (1..=capacity).map(|next| Place::Free((next < capacity).then_some(next))).collect();
+        let places = (1..=capacity).map(|next| RequestPlace::Free((next < capacity).then_some(next))).collect();
         let results = (0..capacity).map(|_| [0; RESULTS]).collect();
-        let state = State { buffer, places, results, free: Some(0), turned_away: VecDeque::new(), is_over: false };
+        let state = CallsState { buffer, places, results, free: Some(0), turned_away: VecDeque::new(), is_over: false };
         Calls {
             state: Mutex::new(state),
             way,
@@ -258,7 +258,7 @@ impl Calls {
     }
 }
 
-impl State {
+impl CallsState {
     /// Takes a place for a request and makes the request; `None` if there is no place.
     #[inline(always)]
     fn submit(
@@ -271,8 +271,8 @@ impl State {
         let index = self.free?;
         // There are no more requests than places, so the ring is not full.
         self.buffer.submit_message((index as u64, target, information), words, capabilities).ok()?;
-        self.free = match core::mem::replace(&mut self.places[index], Place::Waiting(waker.clone())) {
-            Place::Free(next) => next,
+        self.free = match core::mem::replace(&mut self.places[index], RequestPlace::Waiting(waker.clone())) {
+            RequestPlace::Free(next) => next,
             _ => None,
         };
         Some(index)
@@ -280,7 +280,7 @@ impl State {
 
     #[inline(always)]
     fn release(&mut self, index: usize) {
-        self.places[index] = Place::Free(self.free);
+        self.places[index] = RequestPlace::Free(self.free);
         self.free = Some(index);
         if let Some(waker) = self.turned_away.pop_front() {
             waker.wake();
@@ -289,21 +289,23 @@ impl State {
 
     /// Takes the responses that have come, and returns their number.
     fn take(&mut self) -> usize {
-        let State { buffer, places, results, .. } = self;
+        let CallsState { buffer, places, results, .. } = self;
         let mut came = 0;
         let mut abandoned = None;
         loop {
             let is_there = buffer.take_with(|cid, information, rest| {
                 let index = cid as usize;
                 let Some(place) = places.get_mut(index) else { return };
-                match core::mem::replace(place, Place::Answered(information)) {
-                    Place::Waiting(waker) => {
+                match core::mem::replace(place, RequestPlace::Answered(information)) {
+                    RequestPlace::Waiting(waker) => {
                         if information.0 != 0 {
                             results[index] = rest();
                         }
                         waker.wake();
                     }
-                    Place::Free(_) | Place::Abandoned | Place::Answered(_) => abandoned = Some(index),
+                    RequestPlace::Free(_) | RequestPlace::Abandoned | RequestPlace::Answered(_) => {
+                        abandoned = Some(index)
+                    }
                 }
             });
             if !is_there {
@@ -326,14 +328,14 @@ impl State {
 
 impl Calls {
     /// Takes the responses that have come; returns whether there was one.
-    fn take(&self, state: &mut State) -> bool {
+    fn take(&self, state: &mut CallsState) -> bool {
         let came = state.take();
         self.in_flight.fetch_sub(came, Ordering::Relaxed);
         came != 0
     }
 
     /// Calls the kernel if it sleeps; returns whether it did.
-    fn call(&self, state: &State) -> bool {
+    fn call(&self, state: &CallsState) -> bool {
         let must_call = self.in_flight() != 0 && state.buffer.must_call();
         if must_call {
             self.entries.fetch_add(1, Ordering::Relaxed);
@@ -460,11 +462,11 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
         let calls = self.calls;
         let mut state = calls.state.lock();
         match &mut state.places[index] {
-            Place::Waiting(waker) => {
+            RequestPlace::Waiting(waker) => {
                 waker.clone_from(context.waker());
                 Poll::Pending
             }
-            Place::Answered(information) => {
+            RequestPlace::Answered(information) => {
                 let information = *information;
                 self.progress = Progress::Done;
                 if information.0 == 0 {
@@ -474,7 +476,7 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
                 drop(state);
                 Poll::Ready(calls.take_results(index, information).map(of_answer))
             }
-            Place::Free(_) | Place::Abandoned => unreachable!("the place is this request's"),
+            RequestPlace::Free(_) | RequestPlace::Abandoned => unreachable!("the place is this request's"),
         }
     }
 }
@@ -516,8 +518,8 @@ impl Calls {
         let mut state = self.state.lock();
         match *progress {
             Progress::Waiting(index) => match state.places[index] {
-                Place::Answered(_) => state.release(index),
-                _ => state.places[index] = Place::Abandoned,
+                RequestPlace::Answered(_) => state.release(index),
+                _ => state.places[index] = RequestPlace::Abandoned,
             },
             // It may have been woken for a place that another invocation waits for too.
             _ if state.free.is_some() => {

@@ -286,7 +286,7 @@ struct ClientEnd<D> {
 struct ClientState {
     requests: Producer,
     responses: Consumer,
-    calls: Vec<Place>,
+    calls: Vec<CallPlace>,
     free: Vec<u16>,
     /// Calls that wait for a place, in the order of arrival, by their numbers.
     waiting: VecDeque<(u64, Waker)>,
@@ -300,7 +300,7 @@ struct ClientState {
 }
 
 /// A place for a call in flight.
-struct Place {
+struct CallPlace {
     /// Number of uses: the other half of the token, so that an answer to an earlier call is recognised.
     uses: u64,
     call: InFlight,
@@ -334,7 +334,7 @@ impl<D: Doorbell> Client<D> {
         let state = ClientState {
             requests: Producer::new(places),
             responses: Consumer::new(places),
-            calls: (0..places).map(|_| Place { uses: 0, call: InFlight::None }).collect(),
+            calls: (0..places).map(|_| CallPlace { uses: 0, call: InFlight::None }).collect(),
             free: (0..places as u16).rev().collect(),
             waiting: VecDeque::new(),
             given: Vec::new(),
