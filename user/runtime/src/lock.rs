@@ -5,7 +5,7 @@
 //! finds it held spins briefly and then gives its turn back to the kernel: with more workers than harts the holder may
 //! have been preempted, and further spinning would only delay it. Within one worker the lock is never found held,
 //! because its holder is not preempted in favour of another coroutine ([`Section`]). Programs want
-//! [`crate::sync::Mutex`].
+//! [`crate::sync::Mutex`] wherever a section is longer or awaits.
 
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
