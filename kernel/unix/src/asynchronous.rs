@@ -8,4 +8,6 @@ pub(crate) mod kernel_side;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
 pub(crate) mod ring;
+pub(crate) mod ring_words;
+pub(crate) mod rings;
 pub(crate) mod submission;

@@ -41,7 +41,7 @@ use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
 use crate::process::{accounts, killer, program, shared};
-use crate::scheduling::{executor, remainders, stretch};
+use crate::scheduling::{executor, remainders, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
@@ -115,7 +115,7 @@ pub fn run_hart() -> ! {
         let _ = machine::on_interrupt();
         stretch::looked_by_the_executor();
         usermode::release_retired();
-        shared::publish(scheduling::claims_worth(executor::waiting()));
+        shared::publish(standing::claims_worth(executor::waiting()));
         // A hart with remains comes by here before it sleeps.
         if worker.run_one() {
             continue;

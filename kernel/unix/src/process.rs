@@ -62,7 +62,8 @@ use crate::asynchronous::in_flight::InFlight;
 use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::interrupts::{self, Receivers, SendPages};
 use crate::asynchronous::kernel_side::Choice;
-use crate::asynchronous::ring::{self, CompletionView, Rings};
+use crate::asynchronous::ring_words::CompletionView;
+use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
 use crate::files::remains;
@@ -77,8 +78,9 @@ use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_o
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::Cid;
+use crate::scheduling::standing::{MOST_CLAIM, Standing};
 use crate::scheduling::steps::Ends;
-use crate::scheduling::{MOST_CLAIM, Standing, steps, stretch};
+use crate::scheduling::{steps, stretch};
 
 /// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
@@ -656,7 +658,7 @@ impl Process {
             }
             self.kernel_side.order_anew(self);
             self.input_calls.order_anew(self);
-            self.rings.order_anew(self);
+            self.rings.order_anew(&self.standing);
             return Some(Member::THREADS);
         }
         if member < Member::CALLS {
@@ -728,7 +730,7 @@ impl Process {
             self.ended.store(true, Ordering::Release);
         }
         self.standing.has_ended();
-        self.rings.order_anew(self);
+        self.rings.order_anew(&self.standing);
         self.rings.close();
         // There may be thousands of threads and calls. The first worker that leaves calls all others, in steps.
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter().take(1)) {
@@ -1166,7 +1168,7 @@ impl Process {
         let view = CompletionView::new(&completions.frames);
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
         let address = self.shared.address(COMPLETION_RING_OFFSET) + completions.frames.len() * PAGE_SIZE;
-        if let Err(error) = ring::map(self, address, &frames) {
+        if let Err(error) = shared::map(&self.space, address, &frames) {
             // No completion has come meanwhile, since the ring is locked.
             let old = completions_capacity(completions.frames.len());
             let _ = completions.producer.resize(&CompletionView::new(&completions.frames), old);

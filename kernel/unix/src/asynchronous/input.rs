@@ -49,7 +49,8 @@ use crate::asynchronous::submission::Submitted;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::scheduling::executor::{self, Cid, SpawnError};
-use crate::scheduling::{Standing, stretch};
+use crate::scheduling::standing::Standing;
+use crate::scheduling::stretch;
 
 /// Number of calls that are tried before others get their turn.
 const BATCH: usize = 32;

@@ -34,7 +34,7 @@ use crate::asynchronous::submission::Submitted;
 use crate::process::Process;
 use crate::process::accounts::{Charge, Resource};
 use crate::scheduling::executor::{self, Cid, SpawnError};
-use crate::scheduling::{self, steps, stretch};
+use crate::scheduling::{standing, steps, stretch};
 
 /// The model of the kernel's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
     let mut transfers: Vec<Transfer> = Vec::new();
     loop {
         // As important as the process claims now: the thread works for its coroutines.
-        let priority = if process.has_ended() { scheduling::MOST_CLAIM } else { process.claimed_priority() };
+        let priority = if process.has_ended() { standing::MOST_CLAIM } else { process.claimed_priority() };
         executor::set_priority(executor::current(), priority);
         let mut arrived = core::mem::take(&mut process.kernel_side.poller.lock().inbox);
         if transfers.is_empty() {

@@ -49,32 +49,27 @@
 //! process that unmaps its ring, or maps something else there, only loses sight of it.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 use core::task::{Context, Poll};
 
-use ::ring::{Broken, Consumer, Words};
+use ::ring::{Broken, Consumer};
 use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_OFFSET};
-use abi_queue::request::{self, ENTRY_WORDS, priority_of};
-use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, completion};
+use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, request};
 use abi_unix::call::RING_WAKE;
 use abi_unix::{Counter, Errno};
 use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
-use memory::SharedFrame;
-use memory::space::{Placement, Sharing};
-use memory::sv39::Protection;
 use platform::Machine;
-use spin::{Mutex, MutexGuard};
+use spin::MutexGuard;
 
+use crate::asynchronous::ring_words::RequestView;
+use crate::asynchronous::rings::{CLOSED, Ring, WAITING};
 use crate::asynchronous::submission::Submission;
 use crate::observing::counters;
 use crate::process::Process;
-use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::shared::zeroed;
+use crate::process::shared::map;
 use crate::process::user::map_error;
 use crate::process::worker::Worker;
 use crate::scheduling::executor::{self, Cid};
@@ -86,155 +81,6 @@ const BATCH: usize = 64;
 /// Time after which a batch ends: more than most batches take, and with one more request, which moves as much as a step
 /// may, less than the longest time between two looks for interrupts.
 const BATCH_NS: u64 = 25_000;
-
-/// Bit of a ring's `attention`: no request may be taken any more.
-const CLOSED: u32 = 1 << 31;
-/// Added to `attention` by each worker that waits for the lock.
-const WAITING: u32 = 1;
-
-/// A worker's request ring.
-#[doc(alias = "io_uring")]
-#[doc(alias = "io_sq_ring")]
-pub(crate) struct Ring {
-    frames: Vec<SharedFrame>,
-    /// Charge for the frames, the ring itself and its server.
-    _charge: Charge,
-    taker: Mutex<Consumer>,
-    /// Not 0: the taker must stop, because another waits for the lock, or for good.
-    attention: AtomicU32,
-    broken: AtomicBool,
-    /// Number of requests performed; written under the lock. Words that the process can write are not used for this.
-    performed: AtomicU64,
-    /// The server, once there is one.
-    server: AtomicU64,
-}
-
-/// The words of a ring's frames. Remembers the page of the last access: entries come one after another, and finding a
-/// page takes as many instructions as reading an entry.
-struct Pages<'a> {
-    frames: &'a [SharedFrame],
-    page: Cell<usize>,
-    words: Cell<&'a PageWords>,
-}
-
-type PageWords = [AtomicU64; PAGE_SIZE / size_of::<u64>()];
-
-impl<'a> Pages<'a> {
-    #[inline(always)]
-    fn new(frames: &'a [SharedFrame]) -> Pages<'a> {
-        Pages { frames, page: Cell::new(0), words: Cell::new(Self::words_of(&frames[0])) }
-    }
-
-    #[inline(always)]
-    fn words_of(frame: &'a SharedFrame) -> &'a PageWords {
-        frame.bytes().atomic_words(0).expect("frames are aligned, and so large")
-    }
-
-    /// Returns a word of the first page.
-    #[inline(always)]
-    fn header(&self, offset: usize) -> &'a AtomicU64 {
-        &Self::words_of(&self.frames[0])[offset / size_of::<u64>()]
-    }
-
-    /// Returns the words of an entry. Entries do not lie across pages.
-    #[inline(always)]
-    fn entry<const N: usize>(&self, offset: usize) -> &'a [AtomicU64; N] {
-        let page = offset / PAGE_SIZE;
-        if page != self.page.get() {
-            self.words.set(Self::words_of(&self.frames[page]));
-            self.page.set(page);
-        }
-        let (entries, _) = self.words.get().as_chunks();
-        &entries[offset % PAGE_SIZE / (N * size_of::<u64>())]
-    }
-
-    /// Reads an entry: each word once.
-    #[inline(always)]
-    fn read<const N: usize>(&self, offset: usize) -> [u64; N] {
-        let words = self.entry::<N>(offset);
-        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
-    }
-
-    #[inline(always)]
-    fn write<const N: usize>(&self, offset: usize, entry: [u64; N]) {
-        for (word, value) in self.entry::<N>(offset).iter().zip(entry) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A ring's frames, viewed as a request ring.
-struct View<'a>(Pages<'a>);
-
-impl<'a> View<'a> {
-    #[inline(always)]
-    fn new(frames: &'a [SharedFrame]) -> View<'a> {
-        View(Pages::new(frames))
-    }
-
-    fn state(&self) -> &AtomicU64 {
-        self.0.header(request::STATE_OFFSET)
-    }
-
-    fn urgency(&self) -> &AtomicU64 {
-        self.0.header(request::URGENCY_OFFSET)
-    }
-}
-
-impl Words<ENTRY_WORDS> for View<'_> {
-    #[inline(always)]
-    fn tail(&self) -> &AtomicU64 {
-        self.0.header(request::TAIL_OFFSET)
-    }
-
-    #[inline(always)]
-    fn head(&self) -> &AtomicU64 {
-        self.0.header(request::HEAD_OFFSET)
-    }
-
-    #[inline(always)]
-    fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
-        self.0.read(request::entry_offset(place))
-    }
-
-    #[inline(always)]
-    fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
-        self.0.write(request::entry_offset(place), entry);
-    }
-}
-
-/// The frames of a process's completion ring, viewed as a completion ring.
-pub(crate) struct CompletionView<'a>(Pages<'a>);
-
-impl<'a> CompletionView<'a> {
-    /// Views the frames of a ring, of which there is one at least.
-    #[inline(always)]
-    pub(crate) fn new(frames: &'a [SharedFrame]) -> CompletionView<'a> {
-        CompletionView(Pages::new(frames))
-    }
-}
-
-impl Words<{ completion::ENTRY_WORDS }> for CompletionView<'_> {
-    #[inline(always)]
-    fn tail(&self) -> &AtomicU64 {
-        self.0.header(completion::TAIL_OFFSET)
-    }
-
-    #[inline(always)]
-    fn head(&self) -> &AtomicU64 {
-        self.0.header(completion::HEAD_OFFSET)
-    }
-
-    #[inline(always)]
-    fn read(&self, place: usize) -> [u64; completion::ENTRY_WORDS] {
-        self.0.read(completion::entry_offset(place))
-    }
-
-    #[inline(always)]
-    fn write(&self, place: usize, entry: [u64; completion::ENTRY_WORDS]) {
-        self.0.write(completion::entry_offset(place), entry);
-    }
-}
 
 /// Outcome of taking requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,62 +111,7 @@ enum By {
     Thoroughly,
 }
 
-/// Bytes of kernel memory for a ring and its server, without its frames.
-const MEMORY: usize = size_of::<Ring>() + 1024;
-
 impl Ring {
-    fn new(capacity: usize, account: &Arc<Account>) -> Result<Ring, Errno> {
-        let count = request::pages(capacity);
-        let charge = account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
-        if !memory::frames::available_to_programs(count) {
-            return Err(Errno::ENOMEM);
-        }
-        let mut frames = Vec::new();
-        frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-        for _ in 0..count {
-            frames.push(zeroed()?);
-        }
-        let view = View::new(&frames);
-        view.0.header(request::CAPACITY_OFFSET).store(capacity as u64, Ordering::Relaxed);
-        view.state().store(request::SLEEPING, Ordering::Relaxed);
-        Ok(Ring {
-            taker: Mutex::new(Consumer::new(capacity)),
-            frames,
-            _charge: charge,
-            attention: AtomicU32::new(0),
-            broken: AtomicBool::new(false),
-            performed: AtomicU64::new(0),
-            server: AtomicU64::new(0),
-        })
-    }
-
-    /// Returns whether there are requests; the answer may be stale immediately.
-    fn has_requests(&self) -> bool {
-        let tail = View::new(&self.frames).tail().load(Ordering::Relaxed);
-        tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        self.broken.load(Ordering::Relaxed) || self.attention.load(Ordering::Acquire) & CLOSED != 0
-    }
-
-    /// Returns the effective priority that the ring as a whole claims.
-    fn claim(&self, process: &Process) -> Priority {
-        process.standing.worth(priority_of(View::new(&self.frames).urgency().load(Ordering::Relaxed)))
-    }
-
-    /// Makes the server run, at this priority.
-    fn wake_server(&self, priority: Priority) {
-        let server = Cid::from_raw(self.server.load(Ordering::Acquire));
-        executor::set_priority(server, priority);
-        executor::wake(server);
-    }
-
-    fn close(&self) {
-        self.attention.fetch_or(CLOSED, Ordering::AcqRel);
-        executor::wake(Cid::from_raw(self.server.load(Ordering::Acquire)));
-    }
-
     fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
         // A taker that comes because of a request has seen it; with this fence, or with the one after the lock was let
         // go, one of the two sees the other.
@@ -335,18 +126,6 @@ impl Ring {
                 Some(taker)
             }
         }
-    }
-
-    /// Returns the number of performed requests at which all that are in the ring now have been performed. Later ones
-    /// may wait, or a process that goes on submitting on another hart could keep this one for ever.
-    fn full_ring_from_now(&self) -> u64 {
-        let capacity = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE;
-        self.performed.load(Ordering::Relaxed).wrapping_add(capacity as u64)
-    }
-
-    /// Returns whether so many requests have been performed.
-    fn has_performed(&self, enough: u64) -> bool {
-        self.performed.load(Ordering::Relaxed).wrapping_sub(enough) as i64 >= 0
     }
 
     /// Takes and performs requests.
@@ -381,7 +160,7 @@ impl Ring {
         if self.is_over() {
             return End::Over;
         }
-        let view = View::new(&self.frames);
+        let view = RequestView::new(&self.frames);
         match self.take_batch(taker, &view, worker, by) {
             Ok(end) => end,
             Err(Broken) => {
@@ -393,7 +172,13 @@ impl Ring {
         }
     }
 
-    fn take_batch(&self, taker: &mut Consumer, view: &View<'_>, worker: &Arc<Worker>, by: By) -> Result<End, Broken> {
+    fn take_batch(
+        &self,
+        taker: &mut Consumer,
+        view: &RequestView<'_>,
+        worker: &Arc<Worker>,
+        by: By,
+    ) -> Result<End, Broken> {
         let process = &worker.process;
         let available = taker.look(view)?;
         if available == 0 {
@@ -464,7 +249,7 @@ impl Ring {
     #[cold]
     fn outranked(&self, priority: Priority, process: &Process, by: By) -> Option<Priority> {
         // A request behind it may be more important.
-        let lent = self.claim(process);
+        let lent = self.claim(&process.standing);
         let priority = if lent.is_more_important_than(priority) { lent } else { priority };
         // A worker has its turn, in which it could make the call directly.
         let own = executor::current_priority();
@@ -509,53 +294,6 @@ impl Future for RingServer {
     }
 }
 
-/// The rings of a process, by worker.
-#[derive(Default)]
-pub(crate) struct Rings {
-    rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
-    /// Set if there are any: most processes have none, and look no further.
-    any: AtomicBool,
-}
-
-impl Rings {
-    fn get(&self, worker: usize) -> Option<Arc<Ring>> {
-        if !self.any.load(Ordering::Acquire) {
-            return None;
-        }
-        self.rings.lock().get(worker)?.clone()
-    }
-
-    /// Gives the servers the present effective priority of the requests in their rings.
-    pub(crate) fn order_anew(&self, process: &Process) {
-        if self.any.load(Ordering::Acquire) {
-            for ring in self.rings.lock().iter().flatten() {
-                executor::set_priority(Cid::from_raw(ring.server.load(Ordering::Acquire)), ring.claim(process));
-            }
-        }
-    }
-
-    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has returned `true`.
-    pub(crate) fn close(&self) {
-        if self.any.load(Ordering::Acquire) {
-            self.rings.lock().iter().flatten().for_each(|ring| ring.close());
-        }
-    }
-
-    /// Returns whether no taker is at work in the rings, which have been closed. If one is,
-    /// [`Process::ring_has_closed`] is called when it has finished.
-    pub(crate) fn are_at_rest(&self) -> bool {
-        !self.any.load(Ordering::Acquire)
-            || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
-    }
-
-    /// Forgets the rings, which have been closed.
-    pub(crate) fn clear(&self) {
-        if self.any.swap(false, Ordering::AcqRel) {
-            *self.rings.lock() = Default::default();
-        }
-    }
-}
-
 /// Performs the `ring_setup` call.
 #[doc(alias = "io_uring_setup")]
 pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
@@ -570,7 +308,7 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
     process.enlarge_completion_ring(completions)?;
     let ring = Arc::new(Ring::new(requests, &process.account)?);
     let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
-    map(process, address, &ring.frames)?;
+    map(&process.space, address, &ring.frames)?;
     let server = RingServer { ring: ring.clone(), worker: worker.clone() };
     let priority = process.standing.worth(process.default_priority);
     let Ok(server) = executor::spawn_for(process.clone(), priority, server) else {
@@ -589,17 +327,6 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
     Ok(address)
 }
 
-/// Maps frames into a process's address space at this address.
-pub(crate) fn map(process: &Process, address: usize, frames: &[SharedFrame]) -> Result<(), Errno> {
-    let place = Placement::FixedIfFree(address as u64);
-    let mut shares = Vec::new();
-    shares.try_reserve_exact(frames.len()).map_err(|_| Errno::ENOMEM)?;
-    shares.extend(frames.iter().cloned());
-    let mapped = process.space.lock().map_shared(place, shares, Sharing::ReadWrite, Protection::ReadWrite, "[kernel]");
-    usermode::flush(mapped.map_err(map_error)?.1);
-    Ok(())
-}
-
 /// Performs the `ring_enter` call.
 #[doc(alias = "io_uring_enter")]
 pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<usize, Errno> {
@@ -612,7 +339,7 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
         return Err(Errno::EPROTO);
     }
     if flags & RING_WAKE != 0 && executor::is_another_hart_idle() {
-        ring.wake_server(ring.claim(process));
+        ring.wake_server(ring.claim(&process.standing));
         return Ok(0);
     }
     serve_for(&ring, worker);
@@ -622,7 +349,7 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
 /// Takes requests in a call of a worker; leaves the rest to the server.
 fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
     match ring.serve(worker, By::Worker) {
-        End::More => ring.wake_server(ring.claim(&worker.process)),
+        End::More => ring.wake_server(ring.claim(&worker.process.standing)),
         End::Outranked(priority) => ring.wake_server(priority),
         // `Elsewhere`: another worker waits for the lock and takes the rest.
         End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
@@ -643,13 +370,8 @@ pub(crate) fn leave_to_server(worker: &Worker) {
     if let Some(ring) = worker.process.rings.get(worker.index())
         && ring.has_requests()
     {
-        ring.wake_server(ring.claim(&worker.process));
+        ring.wake_server(ring.claim(&worker.process.standing));
     }
-}
-
-/// Returns whether a process has rings.
-pub(crate) fn exist(process: &Process) -> bool {
-    process.rings.any.load(Ordering::Acquire)
 }
 
 /// Takes all present requests from all rings of the process, in steps, so that all calls that were made are known.
@@ -666,7 +388,7 @@ pub(crate) async fn take_everything(worker: &Arc<Worker>) {
             end = ring.serve(worker, By::Thoroughly);
         }
         if end == End::More {
-            ring.wake_server(ring.claim(&worker.process));
+            ring.wake_server(ring.claim(&worker.process.standing));
         }
     }
 }
@@ -675,6 +397,7 @@ pub(crate) async fn take_everything(worker: &Arc<Worker>) {
 mod tests {
     use std::collections::{BTreeMap, VecDeque};
 
+    use abi_queue::completion;
     use abi_queue::request::{BROKEN, SLEEPING, SMALLEST_CAPACITY};
     use abi_unix::types::TimeSpec;
     use abi_unix::{SystemCall, errno};

@@ -5,17 +5,17 @@ use abi_unix::Act;
 use crate::calls::call::{Call, Decoding};
 use crate::observing::{snapshot, trace};
 use crate::process::authority;
-use crate::scheduling;
+use crate::scheduling::attributes;
 
 #[inline(never)]
 pub(super) fn get(call: Call<'_>) -> Decoding {
-    scheduling::get(call.process(), call.unsigned(0), call.buffer(1)?).map(Into::into)
+    attributes::get(call.process(), call.unsigned(0), call.buffer(1)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn set(call: Call<'_>) -> Decoding {
     let (id, attribute) = (call.unsigned(0), call.unsigned(1));
-    scheduling::set(call.process(), id, attribute, call.word(2) as u64, call.word(3) as u64).map(Into::into)
+    attributes::set(call.process(), id, attribute, call.word(2) as u64, call.word(3) as u64).map(Into::into)
 }
 
 #[inline(never)]
@@ -25,7 +25,7 @@ pub(super) fn set_system(call: Call<'_>) -> Decoding {
         authority::permit(call.process(), Act::ScheduleSystem)?;
         return Ok(memory::faults::arm(call.process().id, call.word(1)).into());
     }
-    scheduling::set_system(call.process(), call.unsigned(0), call.word(1) as u64).map(Into::into)
+    attributes::set_system(call.process(), call.unsigned(0), call.word(1) as u64).map(Into::into)
 }
 
 #[inline(never)]

@@ -133,7 +133,7 @@ pub(super) fn wake(call: Call<'_>) -> Decoding {
 pub(super) fn cancel(call: Call<'_>) -> Decoding {
     let (process, token) = (call.process(), call.word(0) as u64);
     let cancelled = process.cancel_call(token);
-    if cancelled != Err(Errno::ENOENT) || call.is_from_ring() || !ring::exist(process) {
+    if cancelled != Err(Errno::ENOENT) || call.is_from_ring() || !process.rings.exist() {
         return cancelled.map(Into::into);
     }
     // It may still be in a ring. (A request that comes through one finds those before it taken.)

@@ -5,12 +5,12 @@ use abi_queue::Priority;
 use crate::files::epoll::{self, CLEANER};
 use crate::files::remains::{self, Remains};
 use crate::process;
-use crate::scheduling::{self, executor, steps};
+use crate::scheduling::{self, executor, standing, steps};
 
 /// Starts the coroutine.
 pub(crate) fn start() {
     remains::register(Remains { free_some: epoll::free_remains, are_left: epoll::has_remains });
-    executor::spawn_for_kernel(scheduling::worth_of(Priority::DEFAULT), clean());
+    executor::spawn_for_kernel(standing::worth_of(Priority::DEFAULT), clean());
 }
 
 /// Takes back registrations that dropped calls have left, for ever: they hold files open. Their owners pay.

@@ -29,7 +29,7 @@ use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
 use crate::scheduling::executor::EXHAUSTED;
-use crate::scheduling::{self, executor};
+use crate::scheduling::{executor, standing};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
@@ -44,7 +44,7 @@ fn reader(process: u32) -> Reader {
     let level = match executor::current_priority() {
         // These priorities hold for this turn only: the process may be boosted, or its budget may be refilled.
         Priority::HIGHEST | EXHAUSTED => Priority::DEFAULT,
-        priority => scheduling::claim_worth(priority),
+        priority => standing::claim_worth(priority),
     };
     Reader { owner: process, level: level.number() }
 }

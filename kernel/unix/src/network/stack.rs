@@ -40,7 +40,8 @@ use crate::observing::latency;
 use crate::process::{self, Process};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::{self, MOST_CLAIM, Pace};
+use crate::scheduling::standing::MOST_CLAIM;
+use crate::scheduling::{self, Pace, standing};
 use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
@@ -115,6 +116,7 @@ pub(crate) fn start(platform: &'static Platform) {
         println!("network: there is no memory to start it");
         return;
     };
+    scheduling::register_frames(restore_arrivals);
     // Not more important than programs that claim everything: looks are charged to no process.
     executor::spawn_for_kernel(MOST_CLAIM, handle_arrivals(times, turns));
 }
@@ -250,8 +252,8 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
         Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
         Some(process) => process.standing.worth(level),
         // The reader's process has ended: the frame has no reader any more.
-        None if reader.owner != 0 => scheduling::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
-        None => scheduling::worth_of(level),
+        None if reader.owner != 0 => standing::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
+        None => standing::worth_of(level),
     }
 }
 
@@ -259,7 +261,7 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
 /// looked at immediately: it is overdue, or it stands before others although its reader has become less important.
 fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
     let worth = worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
-    (!waiting.is_overdue && scheduling::claim_worth(worth).number() <= waiting.level).then_some(worth)
+    (!waiting.is_overdue && standing::claim_worth(worth).number() <= waiting.level).then_some(worth)
 }
 
 /// The processes that pay for the frames of one poll, and their amounts.
@@ -358,7 +360,7 @@ impl Order for Bill {
             worth = self::worth(&waiting.reader, Some(process));
         }
         // Its reader may have been more important when the frame began to wait.
-        let claim = scheduling::claim_worth(worth).number();
+        let claim = standing::claim_worth(worth).number();
         if waiting.level < claim && (!waiting.is_overdue || worth == EXHAUSTED) {
             return Turn::Behind(claim);
         }
@@ -412,9 +414,9 @@ fn poll() -> Polled {
 }
 
 /// Moves a process's frames to where their readers' importance puts them, after its budget has been refilled.
-pub(crate) fn restore_arrivals(process: &Process) {
+fn restore_arrivals(process: u32) {
     if let Some(stack) = STACK.lock().as_mut() {
-        stack.restore_arrivals(process.id);
+        stack.restore_arrivals(process);
     }
     wake_coroutine();
 }

@@ -9,7 +9,7 @@ use abi_unix::{Act, Counter, Errno};
 use crate::observing::{counters, latency};
 use crate::process::user::UserBuffer;
 use crate::process::{self, Process, authority};
-use crate::scheduling::{self, executor, stretch};
+use crate::scheduling::{attributes, executor, stretch};
 
 fn hart(number: usize) -> HartSnapshot {
     let (ready, running) = executor::words(number);
@@ -27,7 +27,7 @@ fn hart(number: usize) -> HartSnapshot {
 }
 
 fn process(process: &Process) -> ProcessSnapshot {
-    let scheduled = scheduling::describe(process);
+    let scheduled = attributes::describe(process);
     let (calls_in_flight, waiting) = process.waiting_calls();
     ProcessSnapshot {
         process: process.id.into(),

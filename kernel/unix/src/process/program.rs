@@ -39,7 +39,8 @@ use crate::process::authority::Authority;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
 use crate::process::{self, Origin, Process, ProcessPlace, switching};
-use crate::scheduling::{Standing, steps};
+use crate::scheduling::standing::Standing;
+use crate::scheduling::steps;
 
 /// Name of the guard region below the first stack.
 const GUARD_NAME: &str = "[guard]";

@@ -12,8 +12,13 @@ use abi_queue::pages::{
 };
 use abi_queue::{GlobalPage, InterruptWord, MAXIMUM_WORKERS, Mode, Priority, ProcessPage, ReadyWord, SystemMode};
 use abi_unix::Errno;
+use memory::space::Sharing;
+use memory::sv39::Protection;
 use memory::{Frame, SharedFrame};
 use spin::Once;
+use usermode::Space;
+
+use crate::process::user::map_error;
 
 /// Number of words from one worker's ready word to the next worker's.
 const WORDS: usize = size_of::<ReadyWord>() / size_of::<u64>();
@@ -248,6 +253,17 @@ pub(crate) fn publish(bitmap: u64) {
             word.store(bitmap, Ordering::Relaxed);
         }
     }
+}
+
+/// Maps frames into an address space at this address.
+pub(crate) fn map(space: &Space, address: usize, frames: &[SharedFrame]) -> Result<(), Errno> {
+    let place = memory::space::Placement::FixedIfFree(address as u64);
+    let mut shares = Vec::new();
+    shares.try_reserve_exact(frames.len()).map_err(|_| Errno::ENOMEM)?;
+    shares.extend(frames.iter().cloned());
+    let mapped = space.lock().map_shared(place, shares, Sharing::ReadWrite, Protection::ReadWrite, "[kernel]");
+    usermode::flush(mapped.map_err(map_error)?.1);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::observing::{counters, trace};
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
 use crate::process::{self, Process, accounts, program, shared};
-use crate::scheduling::{self, executor, stretch};
+use crate::scheduling::{executor, standing, stretch};
 use crate::time;
 
 /// Number of times that a worker may finish a critical section in the scheduler's image before it yields.
@@ -97,7 +97,7 @@ impl<'a> Visit<'a> {
             }
             process.post_waiting_completions();
             if stretch::returns_are_watched() {
-                shared::publish(scheduling::claims_worth(executor::waiting()));
+                shared::publish(standing::claims_worth(executor::waiting()));
                 stretch::looked();
             }
             let trap = process.space.enter(context);

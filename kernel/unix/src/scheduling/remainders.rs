@@ -17,7 +17,8 @@ use waiters::Remainder;
 
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::{LEAST_CLAIM, MOST_CLAIM, steps};
+use crate::scheduling::standing::{LEAST_CLAIM, MOST_CLAIM};
+use crate::scheduling::steps;
 
 /// Remainders by priority, equals in their order. Each operation takes as long for one remainder as for thousands.
 struct Backlog<T> {

@@ -1,0 +1,190 @@
+//! The request rings of a process: frames, the lock of their takers, and their end. [`ring`](crate::asynchronous::ring)
+//! takes and performs the requests.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use ::ring::{Consumer, Words as _};
+use abi_queue::pages::PAGE_SIZE;
+use abi_queue::request::{self, priority_of};
+use abi_queue::{MAXIMUM_WORKERS, Priority};
+use abi_unix::Errno;
+use memory::SharedFrame;
+use spin::Mutex;
+
+use crate::asynchronous::ring_words::RequestView;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::shared::zeroed;
+use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::standing::Standing;
+
+/// Bit of a ring's `attention`: no request may be taken any more.
+pub(super) const CLOSED: u32 = 1 << 31;
+/// Added to `attention` by each worker that waits for the lock.
+pub(super) const WAITING: u32 = 1;
+
+/// A worker's request ring.
+#[doc(alias = "io_uring")]
+#[doc(alias = "io_sq_ring")]
+pub(crate) struct Ring {
+    pub(super) frames: Vec<SharedFrame>,
+    /// Charge for the frames, the ring itself and its server.
+    _charge: Charge,
+    pub(super) taker: Mutex<Consumer>,
+    /// Not 0: the taker must stop, because another waits for the lock, or for good.
+    pub(super) attention: AtomicU32,
+    pub(super) broken: AtomicBool,
+    /// Number of requests performed; written under the lock. Words that the process can write are not used for this.
+    pub(super) performed: AtomicU64,
+    /// The server, once there is one.
+    pub(super) server: AtomicU64,
+}
+
+/// Bytes of kernel memory for a ring and its server, without its frames.
+const MEMORY: usize = size_of::<Ring>() + 1024;
+
+impl Ring {
+    pub(super) fn new(capacity: usize, account: &Arc<Account>) -> Result<Ring, Errno> {
+        let count = request::pages(capacity);
+        let charge = account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
+        if !memory::frames::available_to_programs(count) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        for _ in 0..count {
+            frames.push(zeroed()?);
+        }
+        let view = RequestView::new(&frames);
+        view.capacity().store(capacity as u64, Ordering::Relaxed);
+        view.state().store(request::SLEEPING, Ordering::Relaxed);
+        Ok(Ring {
+            taker: Mutex::new(Consumer::new(capacity)),
+            frames,
+            _charge: charge,
+            attention: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
+            performed: AtomicU64::new(0),
+            server: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns whether there are requests; the answer may be stale immediately.
+    pub(super) fn has_requests(&self) -> bool {
+        let tail = RequestView::new(&self.frames).tail().load(Ordering::Relaxed);
+        tail != self.performed.load(Ordering::Relaxed) && !self.is_over()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) || self.attention.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Returns the effective priority that the ring as a whole claims.
+    pub(super) fn claim(&self, standing: &Standing) -> Priority {
+        standing.worth(priority_of(RequestView::new(&self.frames).urgency().load(Ordering::Relaxed)))
+    }
+
+    /// Makes the server run, at this priority.
+    pub(super) fn wake_server(&self, priority: Priority) {
+        let server = Cid::from_raw(self.server.load(Ordering::Acquire));
+        executor::set_priority(server, priority);
+        executor::wake(server);
+    }
+
+    pub(super) fn close(&self) {
+        self.attention.fetch_or(CLOSED, Ordering::AcqRel);
+        executor::wake(Cid::from_raw(self.server.load(Ordering::Acquire)));
+    }
+
+    /// Returns the number of performed requests at which all that are in the ring now have been performed. Later ones
+    /// may wait, or a process that goes on submitting on another hart could keep this one for ever.
+    pub(super) fn full_ring_from_now(&self) -> u64 {
+        let capacity = (self.frames.len() - 1) * PAGE_SIZE / request::ENTRY_SIZE;
+        self.performed.load(Ordering::Relaxed).wrapping_add(capacity as u64)
+    }
+
+    /// Returns whether so many requests have been performed.
+    pub(super) fn has_performed(&self, enough: u64) -> bool {
+        self.performed.load(Ordering::Relaxed).wrapping_sub(enough) as i64 >= 0
+    }
+}
+
+/// The rings of a process, by worker.
+#[derive(Default)]
+pub(crate) struct Rings {
+    pub(super) rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
+    /// Set if there are any: most processes have none, and look no further.
+    pub(super) any: AtomicBool,
+}
+
+impl Rings {
+    pub(super) fn get(&self, worker: usize) -> Option<Arc<Ring>> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.rings.lock().get(worker)?.clone()
+    }
+
+    /// Gives the servers the present effective priority of the requests in their rings.
+    pub(crate) fn order_anew(&self, standing: &Standing) {
+        if self.any.load(Ordering::Acquire) {
+            for ring in self.rings.lock().iter().flatten() {
+                executor::set_priority(Cid::from_raw(ring.server.load(Ordering::Acquire)), ring.claim(standing));
+            }
+        }
+    }
+
+    /// Returns whether there are rings.
+    pub(crate) fn exist(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Closes all rings: no request is performed after [`are_at_rest`](Self::are_at_rest) has returned `true`.
+    pub(crate) fn close(&self) {
+        if self.any.load(Ordering::Acquire) {
+            self.rings.lock().iter().flatten().for_each(|ring| ring.close());
+        }
+    }
+
+    /// Returns whether no taker is at work in the rings, which have been closed. If one is,
+    /// [`Process::ring_has_closed`](crate::process::Process::ring_has_closed) is called when it has finished.
+    pub(crate) fn are_at_rest(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+            || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
+    }
+
+    /// Forgets the rings, which have been closed.
+    pub(crate) fn clear(&self) {
+        if self.any.swap(false, Ordering::AcqRel) {
+            *self.rings.lock() = Default::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn closed_rings_are_at_rest_once_no_taker_is_at_work() {
+        run(|program| {
+            let account = program.process().account.clone();
+            let ring = Arc::new(Ring::new(request::SMALLEST_CAPACITY, &account).unwrap());
+            let rings = Rings::default();
+            assert!(!rings.exist() && rings.get(2).is_none() && rings.are_at_rest());
+            rings.rings.lock()[2] = Some(ring.clone());
+            rings.any.store(true, Ordering::Release);
+            assert!(rings.exist() && rings.get(2).is_some() && rings.get(1).is_none());
+            assert!(!ring.has_requests() && !ring.is_over());
+            let taker = ring.taker.lock();
+            rings.close();
+            assert!(ring.is_over() && !rings.are_at_rest());
+            drop(taker);
+            assert!(rings.are_at_rest());
+            rings.clear();
+            assert!(!rings.exist() && rings.get(2).is_none());
+        });
+    }
+}
