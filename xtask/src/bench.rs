@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::board::Clock;
+use crate::board::{Clock, Variant};
 use crate::build::run_cargo;
 use crate::children::{self, Ending};
 use crate::cli;
@@ -91,6 +91,23 @@ pub enum BenchName {
     /// Processor time, kernel memory and the network under attack: the shares of the other processes.
     Fairness,
 }
+
+impl BenchName {
+    /// Returns whether the benchmark boots one machine, which the user can choose.
+    fn boots_one_machine(self) -> bool {
+        OF_ONE_MACHINE.contains(&self)
+    }
+}
+
+/// The benchmarks whose scenarios are parts of one program, on one machine.
+const OF_ONE_MACHINE: [BenchName; 6] = [
+    BenchName::Switch,
+    BenchName::Syscall,
+    BenchName::Matrix,
+    BenchName::Memory,
+    BenchName::Boot,
+    BenchName::AsyncCalls,
+];
 
 /// The program in the machine that has the scenarios.
 pub const PROGRAM: &str = "bench";
@@ -255,6 +272,13 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
             return Ok(());
         }
     };
+    if arguments.machine.is_some() && !name.boots_one_machine() {
+        bail!(
+            "`bench {}` chooses its machines itself; --machine goes with: {}",
+            name.name(),
+            OF_ONE_MACHINE.map(BenchName::name).join(", ")
+        );
+    }
     if let Some(experiment) = experiments::find(name) {
         return experiments::run(context, experiment, arguments);
     }
@@ -270,7 +294,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
         BenchName::MicroLatency => micro_latency::measure(context)?,
         BenchName::MicroIpc => ipc::measure(context)?,
         BenchName::MicroAsync => micro_async::measure(context)?,
-        _ => in_the_machine(context, name, arguments.user_interrupts)?,
+        _ => in_the_machine(context, name, arguments.machine, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
     keep_and_show(context, &results, arguments)
@@ -308,6 +332,7 @@ fn boots(name: BenchName) -> &'static [Boot] {
 pub fn in_the_machine(
     context: &Context,
     name: BenchName,
+    machine: Option<Variant>,
     user_interrupts: Option<cli::UserInterrupts>,
 ) -> Result<(Vec<String>, String)> {
     let (toolchain, products) = context.build(Need::Boot)?;
@@ -317,7 +342,7 @@ pub fn in_the_machine(
     let mut lines = Vec::new();
     let mut machines = Vec::new();
     for &(parts, harts, clock) in boots(name) {
-        let machine = cli::Machine { harts: Some(harts), memory: None, machine: None, user_interrupts };
+        let machine = cli::Machine { harts: Some(harts), memory: None, machine, user_interrupts };
         let mut words = vec![name.name()];
         words.extend(parts.iter().map(ToString::to_string));
         let mut configuration = context.configuration(&products, &machine, command_line(PROGRAM, &words)?);

@@ -16,6 +16,8 @@ pub enum Variant {
     Aia,
     /// The older PLIC.
     Plic,
+    /// As `aia`, with user-level interrupts (N and UIPI) and their controller UINTC: an emulator of our own.
+    Uintc,
 }
 
 impl fmt::Display for Variant {
@@ -23,6 +25,7 @@ impl fmt::Display for Variant {
         formatter.write_str(match self {
             Variant::Aia => "aia",
             Variant::Plic => "plic",
+            Variant::Uintc => "uintc",
         })
     }
 }
@@ -42,6 +45,9 @@ pub struct Board {
     pub defaults: Defaults,
     machines: BTreeMap<Variant, Machine>,
     devices: Vec<Device>,
+    /// The folder of the file.
+    #[serde(skip)]
+    folder: PathBuf,
 }
 
 /// QEMU's program and arguments.
@@ -72,6 +78,8 @@ pub struct Defaults {
 #[serde(deny_unknown_fields)]
 struct Machine {
     arguments: Vec<String>,
+    /// Folder of the patches for QEMU that this machine needs, beside the board file.
+    patches: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -157,7 +165,9 @@ impl Board {
     /// It cannot be read, or is not a board.
     pub fn load(file: &Path) -> Result<Board> {
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        Board::parse(&text).with_context(|| format!("{} is not a board", file.display()))
+        let mut board = Board::parse(&text).with_context(|| format!("{} is not a board", file.display()))?;
+        board.folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
+        Ok(board)
     }
 
     fn parse(text: &str) -> Result<Board> {
@@ -168,6 +178,11 @@ impl Board {
             }
         }
         Ok(board)
+    }
+
+    /// Returns the folder of the patches for QEMU that a machine needs; `None` where the host's QEMU has the machine.
+    pub fn patches(&self, machine: Variant) -> Option<PathBuf> {
+        self.machines[&machine].patches.as_ref().map(|folder| self.folder.join(folder))
     }
 
     /// Returns QEMU's arguments for one boot.

@@ -206,12 +206,17 @@ pub enum Harts {
 /// # Errors
 ///
 /// As [`build`].
-pub fn suites(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Vec<(String, PathBuf)>> {
+pub fn suites(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    progress: &Progress,
+    machine: Option<&str>,
+) -> Result<Vec<(String, PathBuf)>> {
     let builder = Builder { workspace, toolchain, progress };
     let is_suite = |package: &&Package| {
         package.name != KERNEL
             && package.name != MICROKERNEL
-            && package.cops().is_some_and(|cops| cops.rank == "kernel")
+            && package.cops().is_some_and(|cops| cops.rank == "kernel" && cops.machine.as_deref() == machine)
             && package.programs().count() > 0
     };
     let packages: Vec<_> = workspace.packages.iter().filter(is_suite).collect();

@@ -29,6 +29,7 @@ ENVIRONMENT
   CARGO_TARGET_DIR      where to build, as for cargo
   COPS_TOOLCHAIN        `rustup` or `debian`: build for the target with this toolchain and no other
   COPS_NO_INSTALL       if set, install nothing, only say what is missing
+  COPS_CACHE            where emulators are kept that `machine` has built; the default is cops in the user's cache
 
 EXIT STATUS
   0  it worked      1  it did not: the message says what and what to do      2  wrong usage
@@ -52,6 +53,8 @@ pub struct Arguments {
 pub enum Command {
     /// Build a kernel with all that it needs to boot: vDSO, programs and initramfs, or root task.
     Build(Build),
+    /// Build the emulator of a machine that the host's QEMU does not have, once for all clones on this host.
+    Machine(BuildMachine),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
     /// Run a program and show live the activity of harts and processes.
@@ -87,6 +90,22 @@ pub enum Command {
     Guard(Guard),
 }
 
+impl Command {
+    /// Returns the machine that the user has chosen to boot.
+    pub fn machine(&self) -> Option<Variant> {
+        match self {
+            Command::Run(run) => run.boot.machine.machine,
+            Command::Top(watch) => watch.boot.machine.machine,
+            Command::Trace(trace) => trace.watch.boot.machine.machine,
+            Command::Demo(demo) => demo.machine.machine,
+            Command::Test(test) => test.machine,
+            Command::Soak(soak) => soak.machine.machine,
+            Command::Bench(bench) => bench.machine,
+            _ => None,
+        }
+    }
+}
+
 /// Arguments of `build`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -120,6 +139,18 @@ pub struct Build {
     pub sel4_layout: bool,
 }
 
+/// Arguments of `machine`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The machine `uintc` is QEMU's `virt` with user-level interrupts: the N extension, the UIPI instructions and their
+controller UINTC. Its emulator is Debian's source of QEMU 7.2, fetched with apt, with the patches of boards/uintc; it is
+kept in a cache of the user, and then `--machine uintc` boots it. The kernels have no back end of user interrupts for it
+yet: they use those of `aia`, through the kernel by default.")]
+pub struct BuildMachine {
+    /// The machine.
+    pub name: Variant,
+}
+
 /// Arguments of `size`.
 #[derive(Args, Debug)]
 pub struct Size {
@@ -144,7 +175,8 @@ pub struct Machine {
     /// Size of memory, with QEMU's suffixes: 512M, 2G.
     #[arg(long, value_name = "SIZE", value_parser = crate::board::memory_size)]
     pub memory: Option<String>,
-    /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC.
+    /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC; `uintc` is `aia` with user-level
+    /// interrupts, which the kernels do not use yet, and is built by `cargo xtask machine uintc`.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
     /// Path of user interrupts to programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there
@@ -424,6 +456,9 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
+    /// Of a benchmark that boots one machine, which one; the default is the board's.
+    #[arg(long, value_name = "MACHINE")]
+    pub machine: Option<Variant>,
     /// Path of user interrupts to programs; through the kernel by default.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,

@@ -157,7 +157,7 @@ pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
             BenchName::Scheduler => bench::on_the_host(context),
             BenchName::MicroIpc => ipc::measure(context),
             BenchName::MicroAsync => micro_async::measure(context),
-            _ => bench::in_the_machine(context, name, None),
+            _ => bench::in_the_machine(context, name, None, None),
         };
         let results = measured.and_then(|(lines, machine)| {
             bench::results(name, &lines, machine, report::commit(&context.workspace.root))

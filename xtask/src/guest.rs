@@ -19,6 +19,7 @@ use load::{Continue, Measurement, Plan, Stage};
 
 use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
+use crate::emulator;
 use crate::serial::{Lines, is_panic};
 use crate::symbols::{Symbols, annotate_report};
 
@@ -173,12 +174,12 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts QEMU.
+    /// Starts QEMU: the host's, or the one that was built for the machine.
     ///
     /// # Errors
     ///
-    /// The host cannot start it or the log cannot be written; QEMU's own objections are reported by the first wait for
-    /// a line.
+    /// The machine's emulator has not been built, the host cannot start it, or the log cannot be written. QEMU's own
+    /// objections are reported by the first wait for a line.
     pub fn start(qemu: &Path, board: &Board, configuration: &Configuration, log: &Path, echo: Echo) -> Result<Guest> {
         if let Some(directory) = log.parent() {
             std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -192,7 +193,7 @@ impl Guest {
                 bail!("port {} of this host cannot be used: {error}", forward.host);
             }
         }
-        let mut command = children::command(qemu);
+        let mut command = children::command(emulator::program(board, configuration.machine, qemu)?);
         command.args(board.arguments(configuration)).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(match echo {
             Echo::LogOnly => Stdio::null(),

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
+use crate::apt::{Apt, Packages};
 use crate::board::{Clock, Configuration, Network, Variant};
 use crate::build;
 use crate::children::{self, Ending};
@@ -26,9 +27,7 @@ use crate::workspace::{self, write_if_changed};
 /// The release of the kernel, and the package that names it.
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "linux-image-riscv64";
-
-/// Debian's keys, with which its archive is signed.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const ARCHITECTURE: &str = "riscv64";
 
 /// Modules for the network of QEMU's `virt` machine, in the order of loading.
 const MODULES: [&str; 4] = ["failover", "net_failover", "virtio_net", "virtio_mmio"];
@@ -56,8 +55,7 @@ const RUST_TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// Flags for the C files.
 const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"];
 
-/// Longest time of apt, and of a compiler.
-const FETCH_LIMIT: Duration = Duration::from_secs(900);
+/// Longest time of a compiler.
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
 /// A Linux that can be booted.
@@ -144,18 +142,13 @@ pub fn port(server: &str) -> Option<u16> {
 /// Fetches the kernel's package and unpacks the needed files. Returns the version.
 fn fetch(context: &Context, directory: &Path) -> Result<String> {
     let activity = context.progress.start(format!("Fetching Debian's Linux for riscv64 ({SUITE})"));
-    let configuration_file = configure_apt(directory)?;
-    let apt_command = |program: &str, arguments: &[&str]| {
-        let mut command = children::command(program);
-        command.args(arguments).env("APT_CONFIG", &configuration_file).current_dir(directory);
-        command
-    };
+    let apt = Apt::new(directory, SUITE, Packages::Programs(ARCHITECTURE))?;
     activity.detail("the list of packages");
-    run(apt_command("apt-get", &["update"]), "apt-get update")?;
-    let text = run(apt_command("apt-cache", &["depends", PACKAGE]), "apt-cache")?;
+    apt.run("apt-get", &["update"])?;
+    let text = apt.run("apt-cache", &["depends", PACKAGE])?;
     let image = dependency(&text).with_context(|| format!("Debian's {PACKAGE} depends on no kernel"))?;
     activity.detail(&image);
-    run(apt_command("apt-get", &["download", &image]), "apt-get download")?;
+    apt.run("apt-get", &["download", &image])?;
     let package = std::fs::read_dir(directory)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
@@ -165,33 +158,6 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
     std::fs::remove_file(&package)?;
     activity.finish(&image);
     Ok(image.strip_prefix("linux-image-").unwrap_or(&image).to_string())
-}
-
-/// Writes the configuration of an apt of its own, for packages of another architecture. Returns its path.
-fn configure_apt(directory: &Path) -> Result<PathBuf> {
-    let apt = directory.join("apt");
-    for part in ["state/lists/partial", "cache/archives/partial", "sources"] {
-        std::fs::create_dir_all(apt.join(part))?;
-    }
-    let archive = debian_archive()?;
-    let source = format!(
-        "Types: deb\nURIs: {archive}\nSuites: {SUITE}\nComponents: main\nArchitectures: riscv64\nSigned-By: {KEYRING}\n"
-    );
-    std::fs::write(apt.join("sources/debian.sources"), source)?;
-    std::fs::write(apt.join("status"), "")?;
-    let path = |part: &str| apt.join(part).display().to_string();
-    let configuration = format!(
-        "Dir::State \"{}\";\nDir::Cache \"{}\";\nDir::State::status \"{}\";\nDir::Etc::SourceList \"/dev/null\";\n\
-         Dir::Etc::SourceParts \"{}\";\nAPT::Architecture \"riscv64\";\nAPT::Architectures {{\"riscv64\";}};\n\
-         APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
-        path("state"),
-        path("cache"),
-        path("status"),
-        path("sources"),
-    );
-    let configuration_file = apt.join("apt.conf");
-    std::fs::write(&configuration_file, configuration)?;
-    Ok(configuration_file)
 }
 
 /// Unpacks the kernel and its modules into the directory.
@@ -216,24 +182,6 @@ fn unpack(package: &Path, directory: &Path) -> Result<()> {
     }
     std::fs::remove_dir_all(&unpacked)?;
     Ok(())
-}
-
-/// Returns the archive from which the host's apt takes Debian's packages.
-fn debian_archive() -> Result<String> {
-    let mut command = children::command("apt-get");
-    command.args(["indextargets", "--format", "$(ORIGIN) $(REPO_URI)", "Identifier: Packages"]);
-    let text = run(command, "apt-get indextargets").context("Linux comes from Debian's archive, which needs apt")?;
-    archive_of(&text).context(
-        "this host's apt is not configured for Debian's archive, from which Linux is taken; add it to its sources",
-    )
-}
-
-/// Chooses Debian's main archive from lines of origin and address.
-fn archive_of(text: &str) -> Option<String> {
-    text.lines()
-        .filter_map(|line| line.split_once(' '))
-        .find(|(origin, address)| *origin == "Debian" && !address.contains("security"))
-        .map(|(_, address)| address.trim().to_string())
 }
 
 /// Returns the kernel on which the package without a version depends.
@@ -340,8 +288,8 @@ fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns a command's output.
 fn run(mut command: Command, what: &str) -> Result<String> {
-    let limit = if what.starts_with("apt") { FETCH_LIMIT } else { BUILD_LIMIT };
-    let output = children::output(&mut command, Ending::Kill, limit).with_context(|| format!("{what} did not end"))?;
+    let output =
+        children::output(&mut command, Ending::Kill, BUILD_LIMIT).with_context(|| format!("{what} did not end"))?;
     if !output.status.success() {
         bail!("{what} failed ({}):\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -351,13 +299,6 @@ fn run(mut command: Command, what: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_archive_is_debians_main_one() {
-        let text = "Other a://x/\nDebian a://host/debian-security/\nDebian a://host/debian/\nDebian b://y/\n";
-        assert_eq!(archive_of(text).as_deref(), Some("a://host/debian/"));
-        assert_eq!(archive_of("Other a://x/\n"), None);
-    }
 
     #[test]
     fn the_kernel_package_is_found_among_the_dependencies() {

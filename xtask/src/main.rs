@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apt;
 mod bench;
 mod board;
 mod build;
@@ -19,6 +20,7 @@ mod cli;
 mod context;
 mod demo;
 mod doctor;
+mod emulator;
 mod experiments;
 mod fairness;
 mod figures;
@@ -54,6 +56,7 @@ mod toolchain;
 mod vdso;
 mod workspace;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -92,8 +95,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     allow_many_files();
     let context = Context::load(arguments.verbose)?;
+    if let Some(machine) = arguments.command.machine() {
+        // Before minutes of compiling.
+        emulator::program(&context.board, machine, Path::new(""))?;
+    }
     match &arguments.command {
         Command::Build(arguments) => build(&context, arguments),
+        Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Run(arguments) => run::run(&context, arguments),
         Command::Top(arguments) => monitor::top(&context, arguments),
         Command::Trace(arguments) => monitor::trace(&context, arguments),

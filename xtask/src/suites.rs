@@ -23,6 +23,7 @@ use crate::build::{self, Checks, Counters, Products, Variation};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::emulator;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
 use crate::serial::{TestLine, test_line};
@@ -41,6 +42,10 @@ pub enum Suite {
     Qemu,
     /// The microkernel in QEMU: its root task's suite of seL4's interface, and root tasks that it must refuse.
     Micro,
+    /// The machine with user-level interrupts, by a program without a kernel; left out, unless it is named, where
+    /// `cargo xtask machine uintc` has not been run.
+    #[value(alias = "uintc")]
+    Machine,
     /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
     /// request by name.
     Long,
@@ -172,13 +177,15 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
         let all = Suite::value_variants().iter().copied().filter(|suite| *suite != Suite::Long);
-        all.filter(|suite| arguments.filter.is_none() || *suite != Suite::Micro).collect()
+        let all = all.filter(|suite| arguments.filter.is_none() || ![Suite::Micro, Suite::Machine].contains(suite));
+        let is_chosen = arguments.machine.is_none_or(|machine| machine == Variant::Uintc);
+        all.filter(|suite| is_chosen || *suite != Suite::Machine).collect()
     } else {
         arguments.suites.iter().copied().collect()
     };
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
-    let needs_machine = wanted.contains(&Suite::Qemu) || wanted.contains(&Suite::Micro);
+    let needs_machine = [Suite::Qemu, Suite::Micro, Suite::Machine].iter().any(|suite| wanted.contains(suite));
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
@@ -195,7 +202,14 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
                     findings.add("microkernel".into(), Err(error));
                 }
             }
-            (Suite::Qemu | Suite::Micro, None) => {}
+            (Suite::Machine, Some(toolchain)) => {
+                match emulator::program(&context.board, Variant::Uintc, &toolchain.qemu) {
+                    Err(error) if arguments.suites.is_empty() => println!("note: left out: {error}"),
+                    Err(error) => findings.add("machine".into(), Err(error)),
+                    Ok(_) => user_level_interrupts(context, toolchain, &mut findings)?,
+                }
+            }
+            (Suite::Qemu | Suite::Micro | Suite::Machine, None) => {}
         }
     }
     print!("{}", findings.summary());
@@ -330,7 +344,7 @@ fn closing_line(line: &str) -> Option<Tally> {
 /// Runs the machine's suites on every machine.
 fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let products = build::build(&context.workspace, toolchain, &context.progress)?;
-    let kernels = build::suites(&context.workspace, toolchain, &context.progress)?;
+    let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
         let names = names(arguments, machine, harts);
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
@@ -365,6 +379,24 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     let boots = Boots { context, toolchain, products: &products, machine };
     for (name, kernel) in &kernels {
         boots.part(findings, &format!("{name} faults"), |boots, log| boots.faults(log, kernel));
+    }
+    Ok(())
+}
+
+/// Runs the programs that test the machine with user-level interrupts itself. They need two harts.
+fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mut Findings) -> Result<()> {
+    let machine = Variant::Uintc;
+    let name = machine.to_string();
+    let programs = build::suites(&context.workspace, toolchain, &context.progress, Some(&name))?;
+    // Such a program reads no archive.
+    let empty = context.workspace.products().join("empty");
+    std::fs::write(&empty, "").with_context(|| format!("cannot write {}", empty.display()))?;
+    for (name, program) in programs {
+        let products = Products { kernel: program.clone(), initramfs: empty.clone(), programs: Vec::new() };
+        let machine =
+            cli::Machine { machine: Some(machine), harts: Some(2), memory: Some(MEMORY.into()), user_interrupts: None };
+        let boots = Boots { context, toolchain, products: &products, machine };
+        boots.part(findings, &name, |boots, log| boots.suite(log, &program, String::new()));
     }
     Ok(())
 }
@@ -612,10 +644,11 @@ fn chosen_machine(arguments: &cli::Test, harts: Option<u8>) -> cli::Machine {
     }
 }
 
-/// Returns the machines to test on: all, or those that the user chose.
+/// Returns the machines to test on: all that the host's QEMU has, or those that the user chose.
 fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
     let harts = harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
-    let machines = Variant::value_variants().iter().filter(|variant| machine.is_none_or(|chosen| chosen == **variant));
+    let is_meant = |variant: Variant| machine.map_or(variant != Variant::Uintc, |chosen| chosen == variant);
+    let machines = Variant::value_variants().iter().filter(|variant| is_meant(**variant));
     machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
 }
 
@@ -895,6 +928,7 @@ mod tests {
         assert_eq!(machines(None, None), [(Aia, 1), (Aia, 4), (Plic, 1), (Plic, 4)]);
         assert_eq!(machines(Some(Plic), None), [(Plic, 1), (Plic, 4)]);
         assert_eq!(machines(Some(Aia), Some(8)), [(Aia, 8)]);
+        assert_eq!(machines(Some(Variant::Uintc), None), [(Variant::Uintc, 1), (Variant::Uintc, 4)]);
     }
 
     #[test]

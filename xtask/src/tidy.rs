@@ -344,6 +344,7 @@ mod tests {
                 target_only: false,
                 kernel: Kernel::Unix,
                 contained: false,
+                machine: None,
             }),
             build_dependencies: Vec::new(),
             dependencies: dependencies.iter().map(|name| name.to_string()).collect(),

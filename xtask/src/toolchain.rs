@@ -38,6 +38,26 @@ const MINIMUM_QEMU: [u32; 2] = [7, 2];
 pub const RISCV_GCC: &str = "riscv64-linux-gnu-gcc";
 const RISCV_LIBC: &str = "/usr/riscv64-linux-gnu/lib/libc.a";
 
+/// Programs that a build of QEMU needs.
+const OF_QEMU_PROGRAMS: [(Item, &str); 7] = [
+    (Item::Cc, "cc"),
+    (Item::Make, "make"),
+    (Item::Ninja, "ninja"),
+    (Item::PkgConfig, "pkg-config"),
+    (Item::Patch, "patch"),
+    (Item::DpkgSource, "dpkg-source"),
+    (Item::Strip, "strip"),
+];
+
+/// Files that a build of QEMU needs: a program that must be Debian's, and headers.
+const OF_QEMU_FILES: [(Item, &str); 5] = [
+    (Item::Meson, "/usr/bin/meson"),
+    (Item::Glib, "/usr/include/glib-2.0/glib.h"),
+    (Item::Pixman, "/usr/include/pixman-1/pixman.h"),
+    (Item::Slirp, "/usr/include/slirp/libslirp.h"),
+    (Item::Fdt, "/usr/include/libfdt.h"),
+];
+
 /// Directory of programs from Debian's packages.
 const DEBIAN_PROGRAMS: &str = "/usr/bin";
 
@@ -64,6 +84,30 @@ pub enum Item {
     RiscvGcc,
     /// The C library of these programs.
     RiscvLibc,
+    /// The host's C compiler; this and all below are for a build of QEMU.
+    Cc,
+    /// The program that QEMU's configuration looks for, and that does not build it.
+    Make,
+    /// The program that builds it.
+    Ninja,
+    /// The program that plans the build.
+    Meson,
+    /// The program that knows the flags of libraries.
+    PkgConfig,
+    /// The program that applies patches.
+    Patch,
+    /// The program that unpacks Debian's sources.
+    DpkgSource,
+    /// QEMU's library of everything.
+    Glib,
+    /// QEMU's library of pixels, which it needs without a display as well.
+    Pixman,
+    /// The library of QEMU's user network.
+    Slirp,
+    /// The library of device trees.
+    Fdt,
+    /// The program that takes symbols off.
+    Strip,
 }
 
 impl Item {
@@ -80,6 +124,18 @@ impl Item {
             Item::Valgrind => "valgrind",
             Item::RiscvGcc => "gcc-riscv64-linux-gnu",
             Item::RiscvLibc => "libc6-dev-riscv64-cross",
+            Item::Cc => "gcc",
+            Item::Make => "make",
+            Item::Ninja => "ninja-build",
+            Item::Meson => "meson",
+            Item::PkgConfig => "pkg-config",
+            Item::Patch => "patch",
+            Item::DpkgSource => "dpkg-dev",
+            Item::Glib => "libglib2.0-dev",
+            Item::Pixman => "libpixman-1-dev",
+            Item::Slirp => "libslirp-dev",
+            Item::Fdt => "libfdt-dev",
+            Item::Strip => "binutils",
         }
     }
 
@@ -96,6 +152,18 @@ impl Item {
             Item::Valgrind => "valgrind, for `bench scheduler`",
             Item::RiscvGcc => "a C compiler for Linux on riscv64, for `bench peers`",
             Item::RiscvLibc => "its C library, for `bench peers`",
+            Item::Cc => "a C compiler, for `machine`",
+            Item::Make => "make, for `machine`",
+            Item::Ninja => "ninja, for `machine`",
+            Item::Meson => "meson in /usr/bin, for `machine`",
+            Item::PkgConfig => "pkg-config, for `machine`",
+            Item::Patch => "patch, for `machine`",
+            Item::DpkgSource => "dpkg-source, for `machine`",
+            Item::Glib => "the library GLib, for `machine`",
+            Item::Pixman => "the library pixman, for `machine`",
+            Item::Slirp => "the library slirp, for `machine`",
+            Item::Fdt => "the library libfdt, for `machine`",
+            Item::Strip => "strip, for `machine`",
         }
     }
 }
@@ -359,6 +427,12 @@ pub fn look() -> Seen {
     note(Item::Valgrind, find_program("valgrind").is_some());
     note(Item::RiscvGcc, find_program(RISCV_GCC).is_some());
     note(Item::RiscvLibc, Path::new(RISCV_LIBC).exists());
+    for (item, program) in OF_QEMU_PROGRAMS {
+        note(item, find_program(program).is_some());
+    }
+    for (item, file) in OF_QEMU_FILES {
+        note(item, Path::new(file).exists());
+    }
     Seen {
         rust: look_at_rust(),
         debian: std::fs::read_to_string("/etc/os-release").is_ok_and(|text| is_debian(&text)),

@@ -83,6 +83,9 @@ pub struct Cops {
     /// For a program of the microkernel: whether root tasks contain it and start it.
     #[serde(default)]
     pub contained: bool,
+    /// For a kernel that is a suite: the only machine that it tests; the default is each.
+    #[serde(default)]
+    pub machine: Option<String>,
 }
 
 /// A kernel, and so a kind of programs.
@@ -228,7 +231,8 @@ mod tests {
                 side: "host".into(),
                 target_only: false,
                 kernel: Kernel::Unix,
-                contained: false
+                contained: false,
+                machine: None
             })
         );
         assert_eq!(xtask.programs().count(), 1);

@@ -1,0 +1,308 @@
+//! The emulator of each machine: QEMU of the host, or one that `machine` builds from Debian's source with patches of
+//! this tree.
+//!
+//! A built emulator lies in a cache of the user, under a name that follows from the patches and from the options of its
+//! configuration: clones of this tree on one host share it, and a changed patch is another emulator. It is put there in
+//! one step, when it is complete.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::apt::{Apt, Packages};
+use crate::board::{Board, Variant};
+use crate::children::{self, Child, Ending};
+use crate::context::Context;
+use crate::progress::{Activity, Progress};
+use crate::toolchain::{self, Item};
+
+/// The release of Debian with QEMU 7.2, for which the patches are.
+const SUITE: &str = "bookworm";
+
+/// Variable with the directory of the cache.
+const CACHE: &str = "COPS_CACHE";
+
+/// The needs of a build of QEMU.
+const NEEDS: [Item; 12] = [
+    Item::Cc,
+    Item::Make,
+    Item::Ninja,
+    Item::Meson,
+    Item::PkgConfig,
+    Item::Patch,
+    Item::DpkgSource,
+    Item::Glib,
+    Item::Pixman,
+    Item::Slirp,
+    Item::Fdt,
+    Item::Strip,
+];
+
+/// The target, and no feature but those that the suites use. The firmware is that of the host's QEMU.
+const CONFIGURATION: [&str; 8] = [
+    "--target-list=riscv64-softmmu",
+    "--without-default-features",
+    "--with-git-submodules=ignore",
+    "--disable-werror",
+    "--enable-tcg",
+    "--enable-fdt=system",
+    "--enable-slirp",
+    "--firmwarepath=/usr/share/qemu",
+];
+
+/// Number of last lines that are shown of a step that fails.
+const LAST_LINES: usize = 30;
+
+/// Returns the program that emulates a machine. `qemu` is the host's.
+///
+/// # Errors
+///
+/// The machine needs an emulator that has not been built.
+pub fn program(board: &Board, machine: Variant, qemu: &Path) -> Result<PathBuf> {
+    let Some(patches) = board.patches(machine) else { return Ok(qemu.to_path_buf()) };
+    let program = cached(board, &patches)?;
+    if !program.exists() {
+        bail!("the machine `{machine}` has not been built; run: cargo xtask machine {machine}");
+    }
+    Ok(program)
+}
+
+/// Builds the emulator of a machine unless the cache has it, and prints its path.
+///
+/// # Errors
+///
+/// A tool is missing, Debian's archive cannot be reached, or a step of the build fails.
+pub fn build(context: &Context, machine: Variant) -> Result<()> {
+    let board = &context.board;
+    let Some(patches) = board.patches(machine) else {
+        println!("The machine `{machine}` needs nothing but the host's QEMU.");
+        return Ok(());
+    };
+    let program = cached(board, &patches)?;
+    if !program.exists() {
+        toolchain::ensure_on_host(&NEEDS, &context.progress)?;
+        let directory = program.parent().context("the cache is no directory")?;
+        remove_leftovers(directory);
+        // Beside its place, so that the last step is a renaming. Two builds at once do not meet.
+        let work = directory.with_extension(format!("part-{}", std::process::id()));
+        let made = make(&context.progress, &board.qemu.program, &patches, &work);
+        let kept = made.and_then(|made| {
+            std::fs::create_dir_all(directory)?;
+            std::fs::rename(&made, &program).with_context(|| format!("cannot keep {}", program.display()))
+        });
+        let _ = std::fs::remove_dir_all(&work);
+        kept?;
+    }
+    println!("{}", program.display());
+    Ok(())
+}
+
+/// Removes the directories of builds that were ended before their end.
+fn remove_leftovers(directory: &Path) {
+    let entries = directory.parent().and_then(|cache| std::fs::read_dir(cache).ok()).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let builder = path.extension().and_then(|extension| extension.to_str()?.strip_prefix("part-")?.parse().ok());
+        if builder.is_some_and(|builder: u32| !Path::new("/proc").join(builder.to_string()).exists()) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// Returns the place of an emulator in the cache.
+fn cached(board: &Board, patches: &Path) -> Result<PathBuf> {
+    let mut hash = Hash::new();
+    for file in series(patches)? {
+        hash.add(&std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
+    }
+    CONFIGURATION.iter().for_each(|option| hash.add(option.as_bytes()));
+    let cache = cache_directory(|name| std::env::var_os(name))
+        .context("there is no place for a cache; set COPS_CACHE to a directory")?;
+    Ok(std::path::absolute(cache)?.join(format!("qemu-{:016x}", hash.0)).join(&board.qemu.program))
+}
+
+/// Returns the directory of the cache: the user's choice, or a part of the directory that all programs share.
+fn cache_directory(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    path(CACHE)
+        .or_else(|| path("XDG_CACHE_HOME").map(|cache| cache.join("cops")))
+        .or_else(|| path("HOME").map(|home| home.join(".cache/cops")))
+}
+
+/// Returns the patches in their order.
+fn series(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "patch"));
+    files.sort();
+    if files.is_empty() {
+        bail!("{} has no patches", folder.display());
+    }
+    Ok(files)
+}
+
+/// Fetches, patches and compiles QEMU in a new directory. Returns the program.
+fn make(progress: &Progress, name: &str, patches: &Path, work: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
+    let activity = progress.start(format!("Fetching QEMU's source from Debian ({SUITE})"));
+    let apt = Apt::new(work, SUITE, Packages::Sources)?;
+    apt.run("apt-get", &["update"])?;
+    activity.detail("the source");
+    apt.run("apt-get", &["source", "--download-only", "--only-source", "qemu"])?;
+    let entries = std::fs::read_dir(work)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let description = entries
+        .into_iter()
+        .find(|file| file.extension().is_some_and(|extension| extension == "dsc"))
+        .context("apt-get has downloaded no source")?;
+    let version = description.file_stem().unwrap_or_default().to_string_lossy().replace('_', " ");
+    activity.detail("unpacking");
+    let source = work.join("source");
+    // apt has compared every file with the signed lists; the packager's own key need not be on this host.
+    let mut unpack = in_directory("dpkg-source", work);
+    unpack.args(["--no-check", "--extract"]).arg(&description).arg(&source);
+    run(unpack, "dpkg-source", &activity)?;
+    activity.finish(&version);
+
+    let activity = progress.start("Patching QEMU");
+    for file in series(patches)? {
+        let mut patch = in_directory("patch", &source);
+        patch.args(["--strip=1", "--forward", "--batch", "--input"]).arg(&file);
+        run(patch, "patch", &activity).with_context(|| format!("{} does not fit {version}", file.display()))?;
+    }
+    activity.clear();
+
+    let built = work.join("built");
+    std::fs::create_dir_all(&built)?;
+    let activity = progress.start("Configuring QEMU");
+    let mut configure = in_directory(source.join("configure"), &built);
+    configure.args(CONFIGURATION).arg("--meson=/usr/bin/meson");
+    run(configure, "QEMU's configure", &activity)?;
+    activity.clear();
+
+    let activity = progress.start("Compiling QEMU, which takes some minutes");
+    let mut ninja = in_directory("ninja", &built);
+    ninja.arg(name);
+    run(ninja, "ninja", &activity)?;
+    let stripped = work.join(name);
+    let mut strip = in_directory("strip", &built);
+    strip.arg("-o").arg(&stripped).arg(built.join(name));
+    run(strip, "strip", &activity)?;
+    activity.finish("done");
+    Ok(stripped)
+}
+
+/// Returns a command that prefers Debian's programs: its Meson goes with its Python.
+fn in_directory(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
+    let mut command = children::command(program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let preferred = std::env::join_paths([PathBuf::from("/usr/bin")].into_iter().chain(std::env::split_paths(&path)));
+    command.current_dir(directory).env("PATH", preferred.unwrap_or(path));
+    command
+}
+
+/// Runs one step and shows its lines.
+fn run(mut command: Command, name: &str, activity: &Activity) -> Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Child::start(&mut command, Ending::Kill).with_context(|| format!("{name} could not be started"))?;
+    let (stdout, stderr) = (child.pipes().stdout.take(), child.pipes().stderr.take());
+    let complaints = std::thread::spawn(move || {
+        stderr.map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok).collect::<Vec<_>>()).unwrap_or_default()
+    });
+    let mut lines = Vec::new();
+    if let Some(stdout) = stdout {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            activity.detail(&line);
+            lines.push(line);
+        }
+    }
+    let status = child.wait()?;
+    lines.extend(complaints.join().unwrap_or_default());
+    if !status.success() {
+        bail!("{name} failed ({status}):\n{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"));
+    }
+    Ok(())
+}
+
+/// The hash function FNV-1a: the same on every host and with every compiler.
+struct Hash(u64);
+
+impl Hash {
+    fn new() -> Hash {
+        Hash(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// Adds one part, and its length, so that parts do not run into each other.
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes.iter().chain(&(bytes.len() as u64).to_le_bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> Board {
+        Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap()
+    }
+
+    #[test]
+    fn the_hosts_qemu_emulates_the_machines_without_patches() {
+        let qemu = Path::new("/somewhere/qemu");
+        for machine in [Variant::Aia, Variant::Plic] {
+            assert_eq!(program(&board(), machine, qemu).unwrap(), qemu);
+        }
+    }
+
+    #[test]
+    fn the_cache_is_the_users_choice_or_a_part_of_the_shared_one() {
+        let with = |set: &'static [(&str, &str)]| {
+            cache_directory(move |name| set.iter().find(|one| one.0 == name).map(|one| one.1.into()))
+        };
+        let (all, home) = ([(CACHE, "/c"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], [("HOME", "/h")]);
+        assert_eq!(with(Box::leak(Box::new(all))), Some("/c".into()));
+        assert_eq!(with(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]), Some("/x/cops".into()));
+        assert_eq!(with(Box::leak(Box::new(home))), Some("/h/.cache/cops".into()));
+        assert_eq!(with(&[(CACHE, "")]), None);
+    }
+
+    #[test]
+    fn only_builds_that_have_ended_leave_something_to_remove() {
+        let cache = std::env::temp_dir().join(format!("xtask-emulator-{}", std::process::id()));
+        // No process has this number: it is larger than the largest that Linux gives.
+        let names = ["qemu-1".into(), "qemu-1.part-4294967295".into(), format!("qemu-1.part-{}", std::process::id())];
+        let folders = names.map(|name| cache.join(name));
+        folders.iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+        remove_leftovers(&folders[0]);
+        assert_eq!(folders.map(|folder| folder.exists()), [true, false, true]);
+        std::fs::remove_dir_all(cache).unwrap();
+    }
+
+    #[test]
+    fn an_emulators_name_follows_from_its_parts() {
+        let hash = |parts: &[&str]| {
+            let mut hash = Hash::new();
+            parts.iter().for_each(|part| hash.add(part.as_bytes()));
+            hash.0
+        };
+        assert_eq!(hash(&["a", "b"]), hash(&["a", "b"]));
+        assert_ne!(hash(&["a", "b"]), hash(&["ab"]));
+        assert_ne!(hash(&["a", "b"]), hash(&["b", "a"]));
+        assert_ne!(hash(&[]), hash(&[""]));
+    }
+
+    #[test]
+    fn patches_are_applied_in_the_order_of_their_numbers() {
+        let patches = board().patches(Variant::Uintc).unwrap();
+        let names: Vec<_> = series(&patches)
+            .unwrap()
+            .iter()
+            .map(|file| file.file_name().unwrap().to_string_lossy()[..4].to_string())
+            .collect();
+        assert_eq!(names, ["0001", "0002", "0003", "0004"]);
+        assert!(series(&patches.join("..")).is_err());
+    }
+}
