@@ -476,7 +476,7 @@ mod tests {
         let word = Word::free(9);
         let free = word.read();
         let cid = free.cid_of_free();
-        assert!(free.is_of_generation(cid) && !free.belongs_to(cid), "a free slot is nobody's");
+        assert!(free.is_of_generation(cid) && !free.belongs_to(cid), "a free slot belongs to no cid");
         assert!(!free.is_blocked() && !free.is_suspended());
         let spawned = word.spawn(free, Initial::ready(7, 3).blocked(), 2);
         assert_eq!(spawned, word.read());

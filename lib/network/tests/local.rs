@@ -117,7 +117,7 @@ fn without_memory_connections_wait_and_senders_are_held_back() {
     stack.register(client, Interest::Send, &waker).unwrap();
     let mut now = NOW;
     for _ in 0..10 {
-        let next = stack.poll(now).expect("somebody waits");
+        let next = stack.poll(now).expect("a connection waits");
         assert!(next > now && next <= now + SECOND);
         now = next;
     }

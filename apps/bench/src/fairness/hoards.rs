@@ -29,7 +29,7 @@ async fn hoarder(what: &str) -> Result<Child, alloc::string::String> {
     let child = attempt!(started);
     let (count, _) = reader.read(vec![0; 1]).await;
     if attempt!(count) != 1 {
-        return Err(alloc::format!("who hoards {what} has ended"));
+        return Err(alloc::format!("the hoarder of {what} has ended"));
     }
     Ok(child)
 }
