@@ -1,7 +1,8 @@
-//! Links in the Markdown documents that lead nowhere: to missing files, and to missing headings.
+//! Links in the Markdown documents that lead nowhere: to missing files, and to missing headings. And names that a
+//! document places in a file which does not have them: `NAME` in [a.rs](a.rs).
 //!
-//! Renaming a file or a heading breaks links in other documents, which no compiler reports. Links to other hosts are
-//! not checked: they are outside of this tree.
+//! Renaming a file or a heading breaks links in other documents, and moving a constant makes a table of limits untrue;
+//! no compiler reports either. Links to other hosts are not checked: they are outside of this tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -16,6 +17,8 @@ const SKIPPED: [&str; 2] = ["target", "node_modules"];
 #[derive(Debug, Default)]
 struct Document {
     links: Vec<(usize, String)>,
+    /// Names that the text places in the file of a link, with their lines and the links.
+    names: Vec<(usize, String, String)>,
     anchors: BTreeSet<String>,
 }
 
@@ -27,7 +30,9 @@ struct Document {
 pub fn broken_links(root: &Path) -> Result<Vec<String>> {
     let mut documents = BTreeMap::new();
     collect(root, root, &mut documents)?;
-    Ok(problems(&documents, &|path| root.join(path).exists()))
+    let mut found = problems(&documents, &|path| root.join(path).exists());
+    found.extend(misplaced_names(&documents, &|path| std::fs::read_to_string(root.join(path)).ok()));
+    Ok(found)
 }
 
 fn collect(root: &Path, folder: &Path, documents: &mut BTreeMap<PathBuf, Document>) -> Result<()> {
@@ -52,7 +57,11 @@ fn read(text: &str) -> Document {
     let mut document = Document::default();
     let mut heading: Option<String> = None;
     let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut placing = Placing::default();
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        for (name, link) in placing.next(&event) {
+            document.names.push((text[..range.start].matches('\n').count() + 1, name, link));
+        }
         match event {
             Event::Start(Tag::Link { link_type: LinkType::Email, .. }) => {}
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
@@ -82,6 +91,63 @@ fn read(text: &str) -> Document {
         }
     }
     document
+}
+
+/// The names in code that were just read, if the text after them goes on to place them in a file.
+#[derive(Debug, Default)]
+struct Placing {
+    names: Vec<String>,
+    /// Set behind the word "in".
+    is_complete: bool,
+}
+
+impl Placing {
+    /// Takes the next part of a document; returns the names that it places, with the link.
+    fn next(&mut self, event: &Event<'_>) -> Vec<(String, String)> {
+        match event {
+            Event::Code(name) if !self.is_complete => self.names.push(name.to_string()),
+            Event::Text(words) if matches!(words.as_ref(), ", " | " and " | " times ") => self.is_complete = false,
+            Event::Text(words) if words.trim() == "in" => self.is_complete = true,
+            Event::SoftBreak => {}
+            Event::Start(Tag::Link { dest_url, .. }) if self.is_complete => {
+                self.is_complete = false;
+                return self.names.drain(..).map(|name| (name, dest_url.to_string())).collect();
+            }
+            _ => *self = Placing::default(),
+        }
+        Vec::new()
+    }
+}
+
+/// Returns the names that are placed in a Rust file without them. A constant must be defined there; any other name must
+/// occur.
+fn misplaced_names(documents: &BTreeMap<PathBuf, Document>, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (path, document) in documents {
+        for (line, name, link) in &document.names {
+            let file = link.split('#').next().unwrap_or_default();
+            let Some(target) = resolve(path, file).filter(|target| target.extension().is_some_and(|end| end == "rs"))
+            else {
+                continue;
+            };
+            if read(&target).is_some_and(|text| !has(&text, name)) {
+                problems.push(format!("{}:{line}: `{name}` is not in {}", path.display(), target.display()));
+            }
+        }
+    }
+    problems
+}
+
+fn has(text: &str, name: &str) -> bool {
+    let last = name.trim_end_matches("()").rsplit("::").next().unwrap_or_default();
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    if last.is_empty() || !last.chars().all(is_part) {
+        return true;
+    }
+    if last.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_') {
+        return ["const", "static"].iter().any(|word| text.contains(&format!("{word} {last}:")));
+    }
+    text.split(|letter| !is_part(letter)).any(|word| word == last)
 }
 
 /// Returns the anchor of a heading in the rendered documents: small letters, hyphens for spaces, and no punctuation.
@@ -181,6 +247,20 @@ mod tests {
                 "README.md:6: the link `#titel` leads nowhere: README.md has no heading for it",
                 "README.md:7: the link `../x.md` leads nowhere: it leaves the tree",
             ]
+        );
+    }
+
+    #[test]
+    fn names_must_be_in_the_file_in_which_the_text_places_them() {
+        let source = "use b::LIMIT;\npub(crate) const MOST: usize = 3;\nstatic ALL: u8 = 1;\nfn act() {}\n";
+        let text = "| `MOST`, `ALL` in [a.rs](a.rs) | `LIMIT` in\n[a](a.rs#L1), `A::act()` in [a](a.rs); `away` in [a](a.rs)\n\n\
+                    `gone` and `MOST` in [a](a.rs). `gone` stands, in [a](a.rs), `x` in `y` in [a](a.rs), `z` in [b](b.md)\n\n\
+                    `NO` in `b`, [a](a.rs), `a b` in [a](a.rs), `u` in [none](none.rs)\n";
+        let documents = BTreeMap::from([(PathBuf::from("t.md"), read(text))]);
+        let found = misplaced_names(&documents, &|path| (path == Path::new("a.rs")).then(|| source.to_string()));
+        assert_eq!(
+            found,
+            ["t.md:2: `LIMIT` is not in a.rs", "t.md:2: `away` is not in a.rs", "t.md:4: `gone` is not in a.rs"]
         );
     }
 

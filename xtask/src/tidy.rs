@@ -7,7 +7,8 @@
 //! * Manifests take lints, edition, version, licence and dependencies from the workspace, where each third-party crate
 //!   is chosen once and with a reason.
 //! * Property tests take their number of cases from the crate `property`, so that one variable scales all of them.
-//! * Links in the Markdown documents lead to files and headings that are there ([`crate::links`]).
+//! * Links in the Markdown documents lead to files and headings that are there, and names that a document places in a
+//!   Rust file are in it ([`crate::links`]).
 //! * No crate has a name without a meaning: `common`, `utils`, and the like.
 //!
 //! [`problems`] is a pure function of the read data, so that each rule has its test.
