@@ -143,10 +143,10 @@ impl Generator {
 }
 
 /// Stirs bytes in; `source` tells whether they are a seed.
-fn stir(bytes: &[u8], source: Source) {
+fn stir(bytes: &[u8], source: SeedSource) {
     let mut generator = GENERATOR.lock();
     generator.stir(bytes);
-    if source == Source::Entropy && bytes.len() >= ENOUGH {
+    if source == SeedSource::Entropy && bytes.len() >= ENOUGH {
         IS_SEEDED.store(true, Ordering::Release);
     }
     drop(generator);
@@ -159,7 +159,7 @@ fn stir(bytes: &[u8], source: Source) {
 
 /// Origin of bytes that are stirred in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum SeedSource {
     /// Cannot be guessed.
     Entropy,
     /// Does no harm.
@@ -173,8 +173,8 @@ fn is_seeded() -> bool {
 /// Seeds the generator. Without a seed from the firmware or a device only the clock makes two boots differ, and the log
 /// reports this.
 pub(crate) fn start(platform: &'static Platform) {
-    stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), Source::Clock);
-    stir(platform.random_seed, Source::Entropy);
+    stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), SeedSource::Clock);
+    stir(platform.random_seed, SeedSource::Entropy);
     GENERATOR.lock().stir_at_ns = time::now_ns() + STIR_INTERVAL_NS;
     let tells = start_device(platform) == Some(Tells::ByInterrupts);
     if is_seeded() && tells {
@@ -239,7 +239,7 @@ fn ask_device() -> Answer {
     match entropy.read(&mut bytes) {
         Ok(0) => Answer::NotYet,
         Ok(count) => {
-            stir(&bytes[..count], Source::Entropy);
+            stir(&bytes[..count], SeedSource::Entropy);
             erase(&mut bytes);
             Answer::Stirred
         }
@@ -257,7 +257,7 @@ pub(crate) fn bytes(destination: &mut [u8]) {
     let mut generator = GENERATOR.lock();
     if generator.is_due(time::now_ns()) {
         drop(generator);
-        stir(&Machine::now().to_le_bytes(), Source::Clock);
+        stir(&Machine::now().to_le_bytes(), SeedSource::Clock);
         ask_device();
         generator = GENERATOR.lock();
     }
@@ -357,7 +357,7 @@ pub(crate) fn read(
 /// Gives the generator a seed, for a machine that has no source of one.
 #[cfg(test)]
 pub(crate) fn seed_for_tests() {
-    stir(&[7; ENOUGH], Source::Entropy);
+    stir(&[7; ENOUGH], SeedSource::Entropy);
 }
 
 #[cfg(test)]
@@ -475,15 +475,15 @@ mod tests {
         // The machine that runs in other tests has a seed already, or gets one afterwards.
         let _guard = crate::testing::alone();
         IS_SEEDED.store(false, Ordering::Relaxed);
-        stir(b"a clock says nothing about the next boot", Source::Clock);
-        stir(&[1; ENOUGH - 1], Source::Entropy);
+        stir(b"a clock says nothing about the next boot", SeedSource::Clock);
+        stir(&[1; ENOUGH - 1], SeedSource::Entropy);
         assert_eq!(poll_seed(INSECURE, None), Poll::Ready(Ok(())));
         assert_eq!(poll_seed(0, None), Poll::Pending);
         assert_eq!(poll_seed(RANDOM | NONBLOCK, None), Poll::Pending);
         assert_eq!(poll_seed(0, Some(&waker)), Poll::Pending);
-        stir(b"tick", Source::Clock);
+        stir(b"tick", SeedSource::Clock);
         assert_eq!(bell.0.load(Ordering::Relaxed), 0);
-        stir(&[1; ENOUGH], Source::Entropy);
+        stir(&[1; ENOUGH], SeedSource::Entropy);
         assert_eq!(bell.0.load(Ordering::Relaxed), 1);
         assert_eq!(poll_seed(0, None), Poll::Ready(Ok(())));
     }

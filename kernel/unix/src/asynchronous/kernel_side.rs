@@ -77,11 +77,11 @@ struct Poller {
     /// Charge for its stack.
     charge: Option<Charge>,
     /// Transfers that the thread has not seen yet.
-    inbox: Vec<Transfer>,
+    inbox: Vec<PolledTransfer>,
 }
 
 /// An asynchronous transfer that is polled.
-struct Transfer {
+struct PolledTransfer {
     operation: Operation,
     call: Submitted,
 }
@@ -129,7 +129,7 @@ impl Choice {
         if poller.inbox.try_reserve(1).is_err() {
             return Err(operation);
         }
-        poller.inbox.push(Transfer { operation, call });
+        poller.inbox.push(PolledTransfer { operation, call });
         executor::wake(thread);
         Ok(thread)
     }
@@ -150,7 +150,7 @@ impl Choice {
 }
 
 /// Tries a transfer; returns whether it is done and its completion posted.
-fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
+fn try_transfer(process: &Arc<Process>, transfer: &mut PolledTransfer) -> bool {
     let result = if transfer.call.is_given_up(process, &transfer.operation) {
         transfer.operation.give_up(Errno::ECANCELED)
     } else {
@@ -165,7 +165,7 @@ fn try_transfer(process: &Arc<Process>, transfer: &mut Transfer) -> bool {
 
 /// Runs the polling thread of a process: until that ends, tries all given transfers in turn.
 fn poll_transfers(process: &Arc<Process>, current: &Current<'_>) {
-    let mut transfers: Vec<Transfer> = Vec::new();
+    let mut transfers: Vec<PolledTransfer> = Vec::new();
     loop {
         // As important as the process claims now: the thread works for its coroutines.
         let priority = if process.has_ended() { standing::MOST_CLAIM } else { process.claimed_priority() };

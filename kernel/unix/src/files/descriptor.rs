@@ -25,7 +25,7 @@ const PIECE: usize = 256;
 
 /// A part of a table.
 #[derive(Default)]
-struct Piece {
+struct TablePiece {
     /// Empty if no descriptor of the piece was used so far.
     entries: Vec<Option<DescriptorEntry>>,
     /// Number of open descriptors.
@@ -36,7 +36,7 @@ struct Piece {
 #[doc(alias = "files_struct")]
 #[doc(alias = "fdtable")]
 pub(crate) struct Descriptors {
-    pieces: Vec<Piece>,
+    pieces: Vec<TablePiece>,
     /// No descriptor below this one is free.
     lowest_free: usize,
     /// Charge for the entries.
@@ -83,7 +83,7 @@ impl Descriptors {
 
     /// Finds the lowest free descriptor that is at least `least`, and makes room for its entry, for callers that need
     /// both before they take the file from somewhere. Errors are those of [`add`](Self::add).
-    pub(crate) fn vacancy(&mut self, least: usize) -> Result<Vacancy<'_>, Errno> {
+    pub(crate) fn vacancy(&mut self, least: usize) -> Result<FreeDescriptor<'_>, Errno> {
         if least >= self.limit() {
             return Err(Errno::EINVAL);
         }
@@ -99,7 +99,7 @@ impl Descriptors {
             }
         }
         self.make_room(at, Errno::EMFILE)?;
-        Ok(Vacancy { descriptors: self, at, least })
+        Ok(FreeDescriptor { descriptors: self, at, least })
     }
 
     /// Gives a file this descriptor; returns the file that had it.
@@ -126,13 +126,13 @@ impl Descriptors {
         let room = if at < PIECE { (at + 1).next_power_of_two().max(SMALLEST) } else { PIECE };
         let before = self.pieces.get(number).map_or(0, |piece| piece.entries.len());
         let pieces = (number + 1).saturating_sub(self.pieces.len());
-        let more = pieces * size_of::<Piece>() + (room - before) * size_of::<Option<DescriptorEntry>>();
+        let more = pieces * size_of::<TablePiece>() + (room - before) * size_of::<Option<DescriptorEntry>>();
         let charge = self.charge.account().charge(Resource::Memory, more)?;
         self.pieces.try_reserve_exact(pieces).map_err(|_| Errno::ENOMEM)?;
         let mut entries = Vec::new();
         entries.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
         self.charge.merge(charge);
-        self.pieces.resize_with(self.pieces.len().max(number + 1), Piece::default);
+        self.pieces.resize_with(self.pieces.len().max(number + 1), TablePiece::default);
         entries.append(&mut self.pieces[number].entries);
         entries.resize_with(room, || None);
         self.pieces[number].entries = entries;
@@ -204,16 +204,16 @@ impl Descriptors {
 }
 
 /// A free descriptor of a table, which stays free as long as this borrows the table.
-pub(crate) struct Vacancy<'a> {
+pub(crate) struct FreeDescriptor<'a> {
     descriptors: &'a mut Descriptors,
     at: usize,
     least: usize,
 }
 
-impl Vacancy<'_> {
+impl FreeDescriptor<'_> {
     /// Gives the descriptor to a file. Cannot fail.
     pub(crate) fn fill(self, file: Arc<OpenFile>, close_on_execute: bool) -> usize {
-        let Vacancy { descriptors, at, least } = self;
+        let FreeDescriptor { descriptors, at, least } = self;
         descriptors.put(at, DescriptorEntry { file, close_on_execute });
         if least <= descriptors.lowest_free {
             descriptors.lowest_free = at + 1;

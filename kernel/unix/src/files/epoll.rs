@@ -28,11 +28,11 @@
 //!
 //! An epoll and a list of `ppoll` may have as many descriptors as a process. A step looks at [`steps::ENTRIES`] of
 //! them. `epoll_pwait` reports its findings when a step has found something, and goes on otherwise. `ppoll` looks at
-//! all; events that come meanwhile ring a [`Bell`], and then it begins anew. Registrations of a large list or epoll, or
-//! with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call that closes
-//! something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect. The
-//! watchers of a file that has become another object are woken in the same way. The process that has made the epoll or
-//! the call pays for the coroutine's steps.
+//! all; events that come meanwhile ring a [`ListBell`], and then it begins anew. Registrations of a large list or
+//! epoll, or with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call
+//! that closes something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect.
+//! The watchers of a file that has become another object are woken in the same way. The process that has made the epoll
+//! or the call pays for the coroutine's steps.
 //!
 //! # Locks
 //!
@@ -65,16 +65,16 @@ use crate::scheduling::steps;
 use crate::time::limit::TimeLimit;
 
 /// Key of an item: a descriptor, and the address of the open file to which it led.
-type Key = (usize, usize);
+type WatchKey = (usize, usize);
 
-fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> Key {
+fn key_of(descriptor: usize, file: &Arc<OpenFile>) -> WatchKey {
     (descriptor, Arc::as_ptr(file).addr())
 }
 
 /// A descriptor that an epoll watches.
 #[doc(alias = "epitem")]
 pub(crate) struct Item {
-    key: Key,
+    key: WatchKey,
     file: Weak<OpenFile>,
     epoll: Weak<Epoll>,
     ready: Arc<Ready>,
@@ -146,7 +146,7 @@ pub(crate) struct Epoll {
 
 struct Items {
     /// A tree, since a hash table would be copied in one piece when it grows.
-    entries: BTreeMap<Key, Arc<Item>>,
+    entries: BTreeMap<WatchKey, Arc<Item>>,
     charge: Charge,
 }
 
@@ -216,7 +216,7 @@ impl Epoll {
     }
 
     /// Performs `EPOLL_CTL_DEL`, or removes an item whose file goes.
-    fn remove(&self, key: Key) -> Option<Arc<Item>> {
+    fn remove(&self, key: WatchKey) -> Option<Arc<Item>> {
         let item = {
             let mut items = self.items.lock();
             let item = items.entries.remove(&key)?;
@@ -315,7 +315,7 @@ impl Drop for Epoll {
 pub(super) enum Remain {
     Items {
         suspects: VecDeque<Arc<Item>>,
-        entries: BTreeMap<Key, Arc<Item>>,
+        entries: BTreeMap<WatchKey, Arc<Item>>,
         _charge: Charge,
         owner: u32,
     },
@@ -626,17 +626,17 @@ pub(super) type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
 
 /// Waker that is registered for a list of more than one step: it tells the events that come during a look from the
 /// wake-ups of the steps themselves.
-struct Bell {
+struct ListBell {
     rung: AtomicBool,
     waker: Waker,
 }
 
-impl Wake for Bell {
-    fn wake(self: Arc<Bell>) {
+impl Wake for ListBell {
+    fn wake(self: Arc<ListBell>) {
         self.wake_by_ref();
     }
 
-    fn wake_by_ref(self: &Arc<Bell>) {
+    fn wake_by_ref(self: &Arc<ListBell>) {
         // Release: pairs with the acquire after the last step, which then sees the event for which the bell was rung.
         self.rung.store(true, Ordering::Release);
         self.waker.wake_by_ref();
@@ -666,7 +666,7 @@ pub(crate) struct PollFiles {
     ready: usize,
     /// Set if all entries before it are registered, unless one was ready.
     are_registered: bool,
-    bell: Option<Arc<Bell>>,
+    bell: Option<Arc<ListBell>>,
     /// Number of the process that made the call.
     owner: u32,
     /// The result, while registrations are taken back.
@@ -800,7 +800,7 @@ impl PollFiles {
         if let (true, None, Some(waker)) = (self.is_long(), &self.bell, waker) {
             // A worker has memory for the bell, which was kept free, and an asynchronous call was admitted before this
             // poll.
-            let bell = Bell { rung: AtomicBool::new(false), waker: waker.clone() };
+            let bell = ListBell { rung: AtomicBool::new(false), waker: waker.clone() };
             self.bell = Some(memory::faults::from_what_is_kept(|| Arc::new(bell)));
         }
         let bell = self.bell.clone().filter(|_| waker.is_some()).map(Waker::from);

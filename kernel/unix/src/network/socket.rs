@@ -93,11 +93,11 @@ impl SocketState {
 }
 
 /// The share of the process that has made a socket.
-type Owner = Arc<Shares>;
+type ShareOwner = Arc<Shares>;
 
 /// A datagram socket of a process's share, and its memory; given back on drop.
 struct DatagramShare {
-    owner: Owner,
+    owner: ShareOwner,
     /// EVERY-BYTE: for buffers of their greatest size.
     _charge: Charge,
 }
@@ -105,7 +105,7 @@ struct DatagramShare {
 impl DatagramShare {
     /// Takes one more if `free` are left in the system. Fails with `ENOBUFS` if the process may not have it, or with
     /// `ENOMEM`.
-    fn take(owner: &Owner, bytes: usize, free: usize) -> Result<DatagramShare, Errno> {
+    fn take(owner: &ShareOwner, bytes: usize, free: usize) -> Result<DatagramShare, Errno> {
         let charge = owner.account.charge(Resource::Memory, bytes)?;
         match owner.take(Limited::Datagrams, free) {
             true => Ok(DatagramShare { owner: owner.clone(), _charge: charge }),
@@ -113,7 +113,7 @@ impl DatagramShare {
         }
     }
 
-    fn of_datagrams(owner: &Owner) -> Result<DatagramShare, Errno> {
+    fn of_datagrams(owner: &ShareOwner) -> Result<DatagramShare, Errno> {
         let free = with_stack(|stack, _| Ok(stack.free_counts().1))?;
         DatagramShare::take(owner, DatagramOptions::default().memory(), free)
     }
@@ -140,14 +140,14 @@ struct Inner {
 #[doc(alias = "struct socket")]
 pub(crate) struct Socket {
     kind: u32,
-    owner: Owner,
+    owner: ShareOwner,
     inner: Mutex<Inner>,
     /// The request that its next answer is for, if latency is measured.
     request: latency::Request,
 }
 
 impl Socket {
-    fn new(kind: u32, state: SocketState, tcp: TcpOptions, owner: Owner, share: Option<DatagramShare>) -> Socket {
+    fn new(kind: u32, state: SocketState, tcp: TcpOptions, owner: ShareOwner, share: Option<DatagramShare>) -> Socket {
         let sharing = Sharing::Exclusive;
         let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }

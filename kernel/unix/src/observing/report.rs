@@ -37,7 +37,7 @@ impl Lines {
 }
 
 fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl FnMut(&[u8]) -> bool) {
-    let mut line = Line(String::new());
+    let mut line = PrintedLine(String::new());
     let lost = dropped.0.load(Ordering::Relaxed);
     if lost > 0 {
         let _ = writeln!(line, "[{id}] {lost} lines were dropped");
@@ -53,9 +53,9 @@ fn print(id: u32, dropped: &Dropped, text: fmt::Arguments<'_>, mut write: impl F
 }
 
 /// Text as far as there is room for it and for the end of the line.
-struct Line(String<LONGEST>);
+struct PrintedLine(String<LONGEST>);
 
-impl Write for Line {
+impl Write for PrintedLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.0.capacity() - 1 - self.0.len();
         let mut length = text.len().min(room);
