@@ -6,6 +6,7 @@
 //! * **Import cycle**: the largest set of files of one crate that all import each other, perhaps through others.
 //! * **Long functions**: the share of functions that a reader cannot see at once.
 //! * **Public items**: `pub` in a crate without importers hides dead code from the compiler.
+//! * **Type names of several meanings**: a name that two files of one crate give to different types.
 //! * **Pronouns**: "what", "who", "whoever", "nobody" and "somebody" in comments, where English technical prose has a
 //!   noun.
 //! * **Wide comments**: rustfmt wraps code, but no comments.
@@ -142,6 +143,7 @@ fn measure(sources: &[Source], documents: &[Source]) -> Result<Vec<Measure>> {
     let mut measures: Vec<Measure> = CYCLES.iter().map(|(folder, goal)| cycle(folder, *goal, &files)).collect();
     measures.extend(functions(&files));
     measures.push(public(&files));
+    measures.push(type_names(&files));
     measures.push(pronouns(sources));
     measures.extend(wide(sources, documents));
     measures.push(duplicates(&product));
@@ -166,6 +168,8 @@ struct Shape {
     imports: BTreeSet<Vec<String>>,
     functions: Vec<Function>,
     public: usize,
+    /// Names of the types and traits that the file defines.
+    types: BTreeSet<String>,
     has_tests: bool,
 }
 
@@ -273,6 +277,21 @@ impl<'ast> Visit<'ast> for Shape {
             self.import_tree(&[], &item.tree);
             self.visit_visibility(&item.vis);
         }
+    }
+
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let defined = match item {
+            syn::Item::Struct(item) => Some((&item.attrs, &item.ident)),
+            syn::Item::Enum(item) => Some((&item.attrs, &item.ident)),
+            syn::Item::Union(item) => Some((&item.attrs, &item.ident)),
+            syn::Item::Trait(item) => Some((&item.attrs, &item.ident)),
+            syn::Item::Type(item) => Some((&item.attrs, &item.ident)),
+            _ => None,
+        };
+        if let Some((_, name)) = defined.filter(|(attributes, _)| !is_for_tests(attributes)) {
+            self.types.insert(name.to_string());
+        }
+        visit::visit_item(self, item);
     }
 
     fn visit_visibility(&mut self, visibility: &'ast syn::Visibility) {
@@ -412,6 +431,27 @@ fn public(files: &[(&Source, Shape)]) -> Measure {
         value: counts.iter().map(|(count, _)| *count as f64).sum(),
         goal: 120.0,
         places: counts.iter().take(10).map(|(count, path)| format!("{path}: {count}")).collect(),
+    }
+}
+
+fn type_names(files: &[(&Source, Shape)]) -> Measure {
+    let mut owners: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (source, shape) in files {
+        if let Some((folder, file)) = source.path.split_once("/src/") {
+            for name in &shape.types {
+                owners.entry((folder, name)).or_default().push(file);
+            }
+        }
+    }
+    owners.retain(|_, files| files.len() > 1);
+    Measure {
+        name: "type names of several meanings in one crate".into(),
+        value: owners.len() as f64,
+        goal: 20.0,
+        places: owners
+            .iter()
+            .map(|((folder, name), files)| format!("{folder}: {name}: {}", files.join(", ")))
+            .collect(),
     }
 }
 
@@ -595,6 +635,24 @@ mod tests {
     fn only_plain_public_items_count() {
         let text = "pub struct S { pub a: u8, pub(crate) b: u8, c: u8 } pub use crate::x; pub fn f() {}";
         assert_eq!(public(&shapes(&[source("kernel/unix/src/a.rs", text)])).value, 4.0);
+    }
+
+    #[test]
+    fn types_with_one_name_count_within_a_crate_and_outside_of_tests() {
+        let sources = [
+            source(
+                "a/src/b.rs",
+                "struct Place;\nenum Way {}\ntype Key = u8;\n#[cfg(test)]\nmod tests { struct Bell; }\n",
+            ),
+            source("a/src/c.rs", "fn f() { struct Place; }\ntrait Way {}\n#[cfg(test)]\nstruct Key;\nstruct Bell;\n"),
+            source(
+                "d/src/b.rs",
+                "struct Place;\n#[cfg(a)]\nunion One { b: u8 }\n#[cfg(not(a))]\nunion One { b: u8 }\n",
+            ),
+        ];
+        let found = type_names(&shapes(&sources));
+        assert_eq!(found.value, 2.0);
+        assert_eq!(found.places, ["a: Place: b.rs, c.rs", "a: Way: b.rs, c.rs"]);
     }
 
     #[test]
