@@ -34,12 +34,12 @@ const LEAF: u64 = 0b1110_0111;
 const VALID: u64 = 1;
 
 #[repr(C, align(4096))]
-struct Table([AtomicU64; 512]);
+struct StackTable([AtomicU64; 512]);
 
-static MIDDLE: Table = Table([const { AtomicU64::new(0) }; 512]);
-static LEAVES: [Table; TABLES] = [const { Table([const { AtomicU64::new(0) }; 512]) }; TABLES];
+static MIDDLE: StackTable = StackTable([const { AtomicU64::new(0) }; 512]);
+static LEAVES: [StackTable; TABLES] = [const { StackTable([const { AtomicU64::new(0) }; 512]) }; TABLES];
 
-fn entry_for(table: &Table) -> u64 {
+fn entry_for(table: &StackTable) -> u64 {
     boot::image_to_physical(core::ptr::from_ref(table).addr()) >> 12 << 10 | VALID
 }
 

@@ -85,7 +85,7 @@ struct State {
     buddy: Mutex<Buddy>,
     /// Free frames of the buddy system, to be read without its lock; a moment old at most.
     uncached: AtomicUsize,
-    caches: HartLocal<Cache>,
+    caches: HartLocal<FrameCache>,
     /// Frames that can be allocated, without those of the records.
     total: usize,
 }
@@ -94,12 +94,12 @@ static STATE: Once<State> = Once::new();
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// One hart's free frames.
-struct Cache {
+struct FrameCache {
     filled: usize,
     numbers: [u32; CACHE],
 }
 
-impl Cache {
+impl FrameCache {
     const fn new() -> Self {
         Self { filled: 0, numbers: [NONE; CACHE] }
     }
@@ -111,8 +111,8 @@ impl Cache {
     }
 
     #[inline]
-    fn push(&mut self, number: u32) -> Result<(), Full> {
-        *self.numbers.get_mut(self.filled).ok_or(Full)? = number;
+    fn push(&mut self, number: u32) -> Result<(), FrameCacheFull> {
+        *self.numbers.get_mut(self.filled).ok_or(FrameCacheFull)? = number;
         self.filled += 1;
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Cache {
     }
 }
 
-struct Full;
+struct FrameCacheFull;
 
 /// Gives the allocator its memory. May be called once.
 ///
@@ -187,7 +187,7 @@ pub fn init(ranges: &[Range<u64>], direct_map_offset: u64, current_hart: fn() ->
         base,
         buddy: Mutex::new(buddy),
         uncached: AtomicUsize::new(total),
-        caches: HartLocal::new([const { Slot::new(Cache::new()) }; MAX_HARTS]),
+        caches: HartLocal::new([const { Slot::new(FrameCache::new()) }; MAX_HARTS]),
         total,
     });
     Ok(())
@@ -216,7 +216,7 @@ impl State {
     }
 
     #[cold]
-    fn refill(&self, cache: &mut Cache) -> Option<u32> {
+    fn refill(&self, cache: &mut FrameCache) -> Option<u32> {
         cache.filled = self.with_buddy(|buddy| buddy.allocate_many(&mut cache.numbers[..BATCH]));
         cache.pop()
     }
@@ -247,7 +247,7 @@ impl State {
     }
 
     #[cold]
-    fn spill(&self, cache: &mut Cache, number: u32) {
+    fn spill(&self, cache: &mut FrameCache, number: u32) {
         self.with_buddy(|buddy| {
             cache.flush(buddy, BATCH);
             buddy.free(number, 0);

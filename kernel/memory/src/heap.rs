@@ -99,7 +99,7 @@ static DEPTHS: [u8; CLASSES] = {
 
 /// One hart's free objects, as addresses.
 #[repr(C)]
-struct Cache {
+struct ObjectCache {
     /// Number of objects of each class.
     filled: [u32; CLASSES],
     objects: [[usize; DEPTH]; CLASSES],
@@ -108,10 +108,10 @@ struct Cache {
 }
 
 const CACHE_SIZE: usize = 8192;
-const _: () = assert!(size_of::<Slot<Cache>>() == CACHE_SIZE);
+const _: () = assert!(size_of::<Slot<ObjectCache>>() == CACHE_SIZE);
 const _: () = assert!(DEPTH.is_power_of_two());
 
-impl Cache {
+impl ObjectCache {
     const EMPTY: Self = Self {
         filled: [0; CLASSES],
         objects: [[0; DEPTH]; CLASSES],
@@ -130,10 +130,10 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn push(&mut self, class: usize, object: usize) -> Result<(), Full> {
+    fn push(&mut self, class: usize, object: usize) -> Result<(), ObjectCacheFull> {
         let filled = self.filled[class];
         if filled >= u32::from(DEPTHS[class]) {
-            return Err(Full);
+            return Err(ObjectCacheFull);
         }
         self.filled[class] = filled + 1;
         self.objects[class][filled as usize % DEPTH] = object;
@@ -141,9 +141,9 @@ impl Cache {
     }
 }
 
-struct Full;
+struct ObjectCacheFull;
 
-static CACHES: HartLocal<Cache> = HartLocal::new([const { Slot::new(Cache::EMPTY) }; MAX_HARTS]);
+static CACHES: HartLocal<ObjectCache> = HartLocal::new([const { Slot::new(ObjectCache::EMPTY) }; MAX_HARTS]);
 static DEPOTS: [Mutex<Depot>; CLASSES] = {
     let mut class = 0;
     let mut depots = [const { Mutex::new(Depot::new(0)) }; CLASSES];

@@ -31,7 +31,7 @@ const SMALL: usize = 32;
 const AT_A_TIME: usize = 16;
 
 /// A name and its inode.
-pub(crate) struct Entry {
+pub(crate) struct NamedInode {
     name: Box<[u8]>,
     /// Index of the inode in the table.
     pub(crate) inode: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     _share: Option<Share>,
 }
 
-impl Entry {
+impl NamedInode {
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -49,7 +49,7 @@ impl Entry {
 
 struct NamePlace {
     cursor: u64,
-    entry: Option<Entry>,
+    entry: Option<NamedInode>,
 }
 
 /// A name for which a directory has made room: inserting it cannot fail. It must be inserted into the same directory,
@@ -106,7 +106,7 @@ impl Directory {
         (name.len() + size_of::<NamePlace>() + 4 * size_of::<u32>()) as u64
     }
 
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&Entry> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<&NamedInode> {
         let place = self.place(name)?;
         self.places[place].entry.as_ref()
     }
@@ -154,7 +154,7 @@ impl Directory {
         let hash = self.hash(&prepared.name);
         // `prepare` has made room.
         self.names.insert(hash, self.places.len() as u32);
-        let entry = Entry { name: prepared.name, inode, kind, _share: prepared.share };
+        let entry = NamedInode { name: prepared.name, inode, kind, _share: prepared.share };
         self.places.push(NamePlace { cursor: self.next_cursor, entry: Some(entry) });
         self.next_cursor += 1;
         self.close_gaps();
@@ -168,7 +168,7 @@ impl Directory {
         Some(core::mem::replace(&mut entry.inode, inode))
     }
 
-    pub(crate) fn remove(&mut self, quota: &Quota, name: &[u8]) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, quota: &Quota, name: &[u8]) -> Option<NamedInode> {
         let place = self.names.remove(self.index(name)?)?;
         let entry = self.places[place as usize].entry.take();
         quota.refund(Directory::cost(name));
@@ -226,7 +226,7 @@ impl Directory {
     }
 
     /// Returns the entries from `cursor` on, each with its own cursor.
-    pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &Entry)> {
+    pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &NamedInode)> {
         let (mut start, mut end) = (0, self.places.len());
         while start < end {
             let middle = start + (end - start) / 2;

@@ -98,7 +98,7 @@ pub(crate) enum Holder {
 
 /// State of the socket when the stack last looked; changes wake waiting tasks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SeenState {
     pub(crate) state: State,
     pub(crate) received: usize,
     pub(crate) unsent: usize,
@@ -137,7 +137,7 @@ pub(crate) struct Wire {
     pub(crate) via: Via,
     /// A set of exactly one socket, so that polling it costs the same for any number of connections.
     pub(crate) sockets: SocketSet<'static>,
-    pub(crate) seen: Seen,
+    pub(crate) seen: SeenState,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
     /// Record to keep when the connection has ended in TIME-WAIT.
@@ -339,7 +339,7 @@ impl Wire {
         let mut wire = Wire {
             via,
             sockets,
-            seen: Seen { state: State::Closed, received: 0, unsent: 0 },
+            seen: SeenState { state: State::Closed, received: 0, unsent: 0 },
             last_heard: now,
             keepalive: None,
             remains: Remains::default(),
@@ -373,9 +373,9 @@ impl Wire {
     }
 
     /// Records the socket's state; returns the last recorded state and the new one.
-    pub(crate) fn look(&mut self) -> (Seen, Seen) {
+    pub(crate) fn look(&mut self) -> (SeenState, SeenState) {
         let socket = self.socket();
-        let now = Seen { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
+        let now = SeenState { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
         (core::mem::replace(&mut self.seen, now), now)
     }
 

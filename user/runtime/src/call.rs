@@ -203,13 +203,13 @@ impl Default for LocalCalls {
 }
 
 /// All records.
-struct Pool {
+struct RecordPool {
     chunks: [AtomicPtr<[Record; CHUNK]>; CHUNKS],
-    shared: Lock<Shared>,
+    shared: Lock<FreeRecords>,
 }
 
 /// The part of the pool behind the lock.
-struct Shared {
+struct FreeRecords {
     /// Free records in one list. Lists of [`LOCAL_RECORDS`] / 2 each would be quicker to hand over; one list is enough,
     /// because handing over is rare.
     free: *const Record,
@@ -217,14 +217,14 @@ struct Shared {
 }
 
 // SAFETY: the list's records belong to the pool alone.
-unsafe impl Send for Shared {}
+unsafe impl Send for FreeRecords {}
 
-static POOL: Pool = Pool {
+static POOL: RecordPool = RecordPool {
     chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
-    shared: Lock::new(Shared { free: ptr::null(), chunks: 0 }),
+    shared: Lock::new(FreeRecords { free: ptr::null(), chunks: 0 }),
 };
 
-impl Pool {
+impl RecordPool {
     /// Gives the worker free records: some that other workers gave back, or new ones.
     #[cold]
     #[inline(never)]

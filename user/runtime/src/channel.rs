@@ -193,13 +193,13 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-type Shared<T> = Arc<Lock<ChannelState<T>>>;
+type SharedState<T> = Arc<Lock<ChannelState<T>>>;
 
 /// The sending end of a channel. Clones are further senders of the same channel.
-pub struct Sender<T>(Shared<T>);
+pub struct Sender<T>(SharedState<T>);
 
 /// The receiving end of a channel. Clones are further receivers: each value goes to one of them.
-pub struct Receiver<T>(Shared<T>);
+pub struct Receiver<T>(SharedState<T>);
 
 /// Makes a channel that holds at most `capacity` values; senders wait while it is full.
 ///
@@ -347,7 +347,7 @@ impl<T> Drop for Receiver<T> {
 /// Future of [`Sender::send`].
 #[must_use = "nothing is sent unless this is awaited"]
 pub struct Send<'a, T> {
-    channel: &'a Shared<T>,
+    channel: &'a SharedState<T>,
     value: Option<T>,
     ticket: u64,
 }
@@ -401,7 +401,7 @@ impl<T> Drop for Send<'_, T> {
 /// Future of [`Receiver::receive`].
 #[must_use = "nothing is received unless this is awaited"]
 pub struct Receive<'a, T> {
-    channel: &'a Shared<T>,
+    channel: &'a SharedState<T>,
     ticket: u64,
 }
 

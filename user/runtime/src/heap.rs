@@ -116,16 +116,16 @@ fn class_of(layout: Layout) -> Option<usize> {
 }
 
 /// A free block: the first words of its memory.
-struct Block {
+struct FreeBlock {
     /// The next block of the same magazine.
-    next: *mut Block,
+    next: *mut FreeBlock,
     /// In a magazine's first block, while it lies in a depot: the first block of the next magazine.
-    next_magazine: *mut Block,
+    next_magazine: *mut FreeBlock,
 }
 
 /// A chain of free blocks.
 struct Magazine {
-    first: Cell<*mut Block>,
+    first: Cell<*mut FreeBlock>,
     count: Cell<u32>,
 }
 
@@ -164,7 +164,7 @@ impl Default for Cache {
 /// The part of one class that all workers share.
 struct Depot {
     /// Full magazines.
-    magazines: *mut Block,
+    magazines: *mut FreeBlock,
     /// Memory of the span that is not cut yet.
     fresh: *mut u8,
     fresh_bytes: usize,
@@ -175,12 +175,12 @@ unsafe impl Send for Depot {}
 
 /// Depots lie on cache lines of their own.
 #[repr(align(64))]
-struct Shared(Lock<Depot>);
+struct SharedDepot(Lock<Depot>);
 
-impl Shared {
-    const fn empty() -> Shared {
+impl SharedDepot {
+    const fn empty() -> SharedDepot {
         let nothing = core::ptr::null_mut();
-        Shared(Lock::new(Depot { magazines: core::ptr::null_mut(), fresh: nothing, fresh_bytes: 0 }))
+        SharedDepot(Lock::new(Depot { magazines: core::ptr::null_mut(), fresh: nothing, fresh_bytes: 0 }))
     }
 }
 
@@ -199,7 +199,7 @@ pub trait Pages {
 
 /// The heap of a process.
 pub struct Heap<P> {
-    depots: [Shared; CLASSES],
+    depots: [SharedDepot; CLASSES],
     general: Lock<Talc<Manual, DefaultBinning>>,
     pages: P,
 }
@@ -207,7 +207,7 @@ pub struct Heap<P> {
 impl<P: Pages> Heap<P> {
     /// Creates a heap without memory; memory comes with the first allocation.
     pub const fn new(pages: P) -> Heap<P> {
-        Heap { depots: [const { Shared::empty() }; CLASSES], general: Lock::new(Talc::new(Manual)), pages }
+        Heap { depots: [const { SharedDepot::empty() }; CLASSES], general: Lock::new(Talc::new(Manual)), pages }
     }
 
     /// Allocates a block; null if there is no memory.
@@ -225,7 +225,7 @@ impl<P: Pages> Heap<P> {
         if block.is_null() {
             return self.allocate_slowly(cache, class);
         }
-        // SAFETY: a block in a magazine is free memory of its class's size that holds a `Block`.
+        // SAFETY: a block in a magazine is free memory of its class's size that holds a `FreeBlock`.
         active.first.set(unsafe { (*block).next });
         active.count.set(active.count.get() - 1);
         block.cast()
@@ -247,7 +247,7 @@ impl<P: Pages> Heap<P> {
         if active.count.get() == MAGAZINE[class] {
             self.make_room(cache, class);
         }
-        let block = address.cast::<Block>();
+        let block = address.cast::<FreeBlock>();
         // SAFETY: the block is free, at least sixteen bytes long and aligned to sixteen.
         unsafe { (*block).next = active.first.get() };
         active.first.set(block);
@@ -292,7 +292,7 @@ impl<P: Pages> Heap<P> {
     }
 
     /// Takes a magazine for an empty cache; less than full only if memory runs out, empty if there is none.
-    fn take_magazine(&self, class: usize) -> (*mut Block, u32) {
+    fn take_magazine(&self, class: usize) -> (*mut FreeBlock, u32) {
         let size = SIZES[class] as usize;
         let mut depot = self.depots[class].0.lock();
         let first = depot.magazines;
@@ -318,7 +318,7 @@ impl<P: Pages> Heap<P> {
         for index in (0..count).rev() {
             // SAFETY: `count` blocks fit into the rest of the span, which belongs to this depot alone.
             unsafe {
-                let block = depot.fresh.add(index * size).cast::<Block>();
+                let block = depot.fresh.add(index * size).cast::<FreeBlock>();
                 (*block).next = first;
                 first = block;
             }

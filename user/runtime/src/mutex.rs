@@ -50,10 +50,10 @@ struct MutexState {
     lent: bool,
     last_ticket: u64,
     /// By priority, then in the order of arrival.
-    waiting: BTreeMap<(u8, u64), Waiter>,
+    waiting: BTreeMap<(u8, u64), WaitingCoroutine>,
 }
 
-struct Waiter {
+struct WaitingCoroutine {
     cid: u64,
     waker: Waker,
 }
@@ -202,7 +202,7 @@ impl<'a, T: ?Sized> Future for Acquire<'a, T> {
             let cid = inheritance::caller();
             let place = (inheritance::priority_of(cid).number(), ticket);
             self.place = Some(place);
-            state.waiting.insert(place, Waiter { cid, waker: context.waker().clone() });
+            state.waiting.insert(place, WaitingCoroutine { cid, waker: context.waker().clone() });
             state.renew_loan(mutex.number())
         };
         if let Some(cid) = changed {

@@ -45,7 +45,7 @@ const KEPT_STACKS: usize = 64;
 type Body = Box<dyn FnOnce() -> Arc<dyn Finish> + Send>;
 
 /// A thread's own memory beside its stack. Blocks are never freed, and are used again.
-struct Block {
+struct ThreadBlock {
     local: Local,
     /// Number of the thread while the kernel has it or will have it; 0 when the stack is free.
     number: AtomicU32,
@@ -57,21 +57,21 @@ struct Block {
 
 // SAFETY: the cells are used by the code that has taken the block out of the pool, then by its thread alone until that
 // has put it back; the pool's lock, and the number that the kernel sets to 0, order the two.
-unsafe impl Sync for Block {}
+unsafe impl Sync for ThreadBlock {}
 
 /// The blocks without a running thread.
-struct Pool {
+struct BlockPool {
     /// Blocks with a stack, in the order in which their threads ended.
-    with_stack: VecDeque<&'static Block>,
+    with_stack: VecDeque<&'static ThreadBlock>,
     /// Blocks without a stack.
-    bare: Vec<&'static Block>,
+    bare: Vec<&'static ThreadBlock>,
 }
 
-static POOL: Lock<Pool> = Lock::new(Pool { with_stack: VecDeque::new(), bare: Vec::new() });
+static POOL: Lock<BlockPool> = Lock::new(BlockPool { with_stack: VecDeque::new(), bare: Vec::new() });
 
-impl Block {
+impl ThreadBlock {
     /// Takes a block with a stack of this size for a new thread.
-    fn take(size: usize) -> Result<&'static Block> {
+    fn take(size: usize) -> Result<&'static ThreadBlock> {
         let block = {
             let mut pool = POOL.lock();
             // The block whose thread ended first; if the kernel still has that thread, it has the later ones too.
@@ -82,7 +82,7 @@ impl Block {
             }
         };
         let block = block.unwrap_or_else(|| {
-            Box::leak(Box::new(Block {
+            Box::leak(Box::new(ThreadBlock {
                 local: Local::new(),
                 number: AtomicU32::new(0),
                 stack: Cell::new(core::ptr::null_mut()),
@@ -180,7 +180,7 @@ impl Builder {
             unsafe { *theirs.value.get() = Some(value) };
             theirs
         });
-        let block = Block::take(self.stack)?;
+        let block = ThreadBlock::take(self.stack)?;
         block.body.set(Some(body));
         block.local.index.set(local::NO_WORKER);
         // SAFETY: the stack ends there, and is the thread's until its number is 0, which `take` and `put_back` look at;
@@ -189,7 +189,7 @@ impl Builder {
             let top = block.stack.get().add(GUARD + self.stack);
             unix::thread::start(
                 enter,
-                block as *const Block as usize,
+                block as *const ThreadBlock as usize,
                 top,
                 &raw const block.local as usize,
                 &block.number,
@@ -223,7 +223,7 @@ where
 /// A thread's first function.
 extern "C" fn enter(block: usize) -> ! {
     // SAFETY: `spawn` passed a block, and blocks are never freed.
-    let block: &'static Block = unsafe { &*(block as *const Block) };
+    let block: &'static ThreadBlock = unsafe { &*(block as *const ThreadBlock) };
     let finished = block.body.take().map(|body| body());
     drop_values(&block.local.values);
     if let Some(finished) = finished {

@@ -20,13 +20,13 @@ use crate::time::now_ns as ticks;
 use crate::time::ticks;
 
 /// One worker's records. Only the worker uses it; atomic words make that sound without an `unsafe impl Sync`.
-struct Buffer {
+struct TraceBuffer {
     length: AtomicUsize,
     records: [[AtomicU64; RECORD_WORDS]; MOST_RECORDS_AT_ONCE],
 }
 
-static BUFFERS: [Buffer; MAXIMUM_WORKERS] = [const {
-    Buffer {
+static BUFFERS: [TraceBuffer; MAXIMUM_WORKERS] = [const {
+    TraceBuffer {
         length: AtomicUsize::new(0),
         records: [const { [const { AtomicU64::new(0) }; RECORD_WORDS] }; MOST_RECORDS_AT_ONCE],
     }

@@ -22,10 +22,10 @@ use platform::{Machine, println};
 use spin::Once;
 
 /// The words of one priority: number of requests, sum, maximum, and the number in each range.
-type Level = [AtomicU64; LATENCY_WORDS];
+type LatencyWords = [AtomicU64; LATENCY_WORDS];
 
 static ON: AtomicBool = AtomicBool::new(false);
-static LEVELS: Once<Vec<Level>> = Once::new();
+static LEVELS: Once<Vec<LatencyWords>> = Once::new();
 /// Time of the card's first interrupt since the last look at its queue; 0 if there was none.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 /// Arrival of the frame that is being handled; 0 if there is none. Written under the stack's lock.
