@@ -1,4 +1,4 @@
-//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC, real-time clock.
+//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC, UINTC, real-time clock.
 //!
 //! Each module is about one device and nothing else: mapping registers, waking tasks and locking are left to the owner.
 //! A driver is a value over something that implements [`Registers`]; in a kernel that is a window of device memory, in
@@ -13,6 +13,7 @@ pub mod plic;
 pub mod ring;
 pub mod rtc;
 pub mod uart;
+pub mod uintc;
 
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
 /// exactly once and in program order. Memory written before a register is written is visible to the device, and memory

@@ -508,6 +508,18 @@ impl Window {
         }
     }
 
+    /// Reads the 64-bit register at this offset.
+    pub fn read64(&self, offset: usize) -> u64 {
+        u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| self.read8(offset + byte)))
+    }
+
+    /// Writes the 64-bit register at this offset.
+    pub fn write64(&self, offset: usize, value: u64) {
+        for (byte, &value) in value.to_le_bytes().iter().enumerate() {
+            self.write8(offset + byte, value);
+        }
+    }
+
     /// Returns the physical address of the first register; the fake machine does not map registers.
     pub fn address(&self) -> usize {
         self.physical as usize

@@ -71,6 +71,24 @@ pub const TIME: u16 = 0xc01;
 /// Instructions retired.
 pub const INSTRET: u16 = 0xc02;
 
+/// The N extension: a program's own status, interrupt enable, vector, scratch, program counter, cause, value and
+/// deadline.
+pub const USTATUS: u16 = 0x000;
+pub const UIE: u16 = 0x004;
+pub const UTVEC: u16 = 0x005;
+pub const USCRATCH: u16 = 0x040;
+pub const UEPC: u16 = 0x041;
+pub const UCAUSE: u16 = 0x042;
+pub const UTVAL: u16 = 0x043;
+pub const UTIMECMP: u16 = 0x04d;
+/// The N extension: exceptions and interrupts that programs handle themselves.
+pub const SEDELEG: u16 = 0x102;
+pub const SIDELEG: u16 = 0x103;
+/// UIPI: the program's sender table, its slot, and the address of the controller.
+pub const SUIST: u16 = 0x1b0;
+pub const SUIRS: u16 = 0x1b1;
+pub const SUICFG: u16 = 0x1b2;
+
 /// Hypervisor: status of virtualised programs.
 pub const HSTATUS: u16 = 0x600;
 /// Exceptions that go to virtualised programs.

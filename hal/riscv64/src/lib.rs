@@ -55,6 +55,8 @@ mod report;
 mod stacks;
 #[cfg(target_os = "none")]
 mod trap;
+#[cfg(target_os = "none")]
+mod user_level;
 
 #[cfg(target_os = "none")]
 pub use boot::{
@@ -74,6 +76,9 @@ pub use report::{early_write, panic_report, set_panic_writer};
 pub use stacks::{
     STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
 };
+
+#[cfg(target_os = "none")]
+pub use user_level::{SenderTable, UserLevelRegisters, arm, disarm, prepare_user_level};
 
 /// Makes a binary a kernel. Takes the function that runs first on the hart that booted, `fn(&'static BootInformation)
 /// -> !`, and the function for each other hart, `fn(hart: usize) -> !`. Installs the panic handler.

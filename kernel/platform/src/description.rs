@@ -63,6 +63,8 @@ pub struct Description<'a> {
     pub virtio: Vec<Device, MAXIMUM_DEVICES>,
     /// Physical address and bytes of the real-time clock's registers.
     pub real_time_clock: Option<(u64, u64)>,
+    /// Physical address and bytes of the registers of UINTC. The machine has it together with the N extension and UIPI.
+    pub user_interrupts: Option<(u64, u64)>,
     /// Physical address of a register to which an emulator's exit status is written.
     pub test_device: Option<u64>,
     /// The kernel's command line.
@@ -171,6 +173,7 @@ impl<'a> Description<'a> {
             controller: Controller::None,
             virtio: Vec::new(),
             real_time_clock: None,
+            user_interrupts: None,
             test_device: None,
             arguments: chosen.and_then(|chosen| text(chosen, "bootargs")).unwrap_or(""),
             initial_files: chosen.and_then(initial_files),
@@ -531,6 +534,13 @@ impl Devices<'_, '_> {
                 {
                     self.description.real_time_clock = Some((address, length));
                 }
+            } else if is_compatible(node, "riscv,uintc0") {
+                if let Some((address, length @ drivers::uintc::LENGTH..)) = registers(node, bus).next()
+                    && address.is_multiple_of(8)
+                    && address.checked_add(length).is_some()
+                {
+                    self.description.user_interrupts = Some((address, length));
+                }
             } else if is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1") {
                 if let Some((address, length @ 4..)) = registers(node, bus).next()
                     && address.is_multiple_of(4)
@@ -694,6 +704,9 @@ mod tests {
     /// Four harts, PLIC, 256 MiB, as OpenSBI passes it on.
     const PLIC: &[u8] = include_bytes!("../fixtures/virt-plic.dtb");
 
+    /// Two harts, APLIC and IMSIC, UINTC, 256 MiB, as the emulator of boards/uintc makes it.
+    const UINTC: &[u8] = include_bytes!("../fixtures/virt-uintc.dtb");
+
     fn boot(hart: u64) -> BootInformation {
         BootInformation {
             device_tree: &[],
@@ -743,6 +756,17 @@ mod tests {
         assert_eq!(found.virtio.len(), 8);
         assert_eq!(found.virtio[0].address, 0x1000_1000);
         assert_eq!(found.virtio[7].interrupt.unwrap().source, 8);
+    }
+
+    #[test]
+    fn the_machine_with_user_level_interrupts() {
+        let found = read(0, UINTC).unwrap();
+        assert_eq!(found.hart_ids, [0, 1]);
+        assert_eq!(found.user_interrupts, Some((0x2f1_0000, 0x4000)));
+        assert!(matches!(found.controller, Controller::Aplic { imsic: Some(_), .. }));
+        for other in [AIA, PLIC] {
+            assert_eq!(read(0, other).unwrap().user_interrupts, None);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The machine's device memory, in the form that drivers require.
 
-use drivers::Registers;
+use drivers::{Registers, uintc};
 
 use crate::machine::Window;
 
@@ -31,5 +31,16 @@ impl Registers for Mapped {
     #[inline(always)]
     fn write32(&self, offset: usize, value: u32) {
         self.0.write32(offset, value);
+    }
+}
+
+impl uintc::Slots for Mapped {
+    #[inline]
+    fn read(&self, offset: usize) -> u64 {
+        self.0.read64(offset)
+    }
+    #[inline]
+    fn write(&self, offset: usize, value: u64) {
+        self.0.write64(offset, value);
     }
 }

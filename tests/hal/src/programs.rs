@@ -21,9 +21,20 @@ pub enum Program {
     Counters,
     /// Calls, for ever.
     EcallLoop,
-    /// Adds a0 + n to the bits of each floating-point register f n, then calls.
+    /// Sends a0 user interrupts through entry 0 of its sender table, then calls. Its other entries are below.
+    SendUserInterrupts,
+    /// Adds a0 + n to the bits of each floating-point register f n, then calls. Longer than the others, so the last.
     AddFloatingPoint,
 }
+
+/// Offset in [`Program::SendUserInterrupts`] of a part that waits for the handler, and then calls.
+pub const WAIT: u64 = 64;
+/// Offset of a part that waits, for as many rounds as a0 says, and then calls.
+pub const COUNT: u64 = 96;
+/// Offset of the handler: it counts in a1, and collects vectors in a2.
+pub const HANDLER: u64 = 128;
+/// Offset of a handler of the timer: it counts in a1, and sets the next deadline to a3.
+pub const TIMER_HANDLER: u64 = 192;
 
 /// Bytes from one program to the next.
 pub const SPACE: u64 = 384;
@@ -74,7 +85,31 @@ hal_smoke_programs:
 1:  ecall
     j       1b
 
+    # The N extension and UIPI have no names in the assembler: .word is uipi_send x0, uipi_read t0, uret.
     .org hal_smoke_programs + 384 * 8
+1:  .word   0x0000607b
+    addi    a0, a0, -1
+    bnez    a0, 1b
+    ecall
+    .org hal_smoke_programs + 384 * 8 + 64
+1:  beqz    a1, 1b
+    ecall
+    .org hal_smoke_programs + 384 * 8 + 96
+1:  addi    a0, a0, -1
+    bnez    a0, 1b
+    ecall
+    .org hal_smoke_programs + 384 * 8 + 128
+    .word   0x020062fb
+    csrrci  zero, 0x044, 1
+    or      a2, a2, t0
+    addi    a1, a1, 1
+    .word   0x00200073
+    .org hal_smoke_programs + 384 * 8 + 192
+    csrrw   zero, 0x04d, a3
+    addi    a1, a1, 1
+    .word   0x00200073
+
+    .org hal_smoke_programs + 384 * 9
     .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
     fmv.x.d t0, f\n
     add     t0, t0, a0

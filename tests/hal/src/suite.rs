@@ -8,9 +8,11 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
+use drivers::uintc::{self, Slot, Uintc};
 use hal_api::{
     Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, Status, Trap, UserContext,
 };
+use hal_riscv64::{SenderTable, UserLevelRegisters};
 use platform::{Machine, Platform, poll_interrupts, println};
 
 use crate::programs;
@@ -226,6 +228,12 @@ impl Suite {
         self.test("translations are forgotten on every hart", Suite::flush);
         self.test("instructions are looked at anew on every hart", Suite::instructions);
         self.test("a round trip is short", Suite::round_trip);
+        if self.platform.user_interrupts.is_some() {
+            self.test("a program interrupts itself without the kernel", Suite::user_interrupts);
+            self.test("a user interrupt waits for a program that is away", Suite::user_interrupts_wait);
+            self.test("a program's own timer interrupts it without the kernel", Suite::user_timer);
+            self.test("a program that is not armed has no part of user interrupts", Suite::user_interrupts_are_off);
+        }
     }
 
     fn test(&mut self, name: &str, test: fn(&mut Suite) -> Result<(), &'static str>) {
@@ -680,6 +688,139 @@ impl Suite {
         // the command line.
         let counted = self.platform.arguments.split(' ').any(|argument| argument == "counted");
         check(!counted || trip <= 130, "a round trip is long")
+    }
+}
+
+/// The slot and the vector of the tests of user interrupts, and the number of interrupts of the longest.
+const SLOT: u16 = 5;
+const VECTOR: u8 = 7;
+const SENDS: u64 = 1000;
+
+/// The program counter in the program that sends user interrupts to itself.
+fn sender(offset: u64) -> u64 {
+    entry(programs::Program::SendUserInterrupts) + offset
+}
+
+/// A program that waits to be interrupted, when it is away.
+static REGISTERS: Away = Away(UnsafeCell::new(UserLevelRegisters::new()));
+struct Away(UnsafeCell<UserLevelRegisters>);
+// SAFETY: one hart at a time runs work, and `on_hart` waits for it.
+unsafe impl Sync for Away {}
+
+impl Suite {
+    /// Returns the controller and the slot of the tests.
+    fn slot(&self) -> Result<(Uintc<platform::Mapped>, Slot), &'static str> {
+        let registers = self.platform.user_interrupts.and_then(platform::Mapped::new).ok_or("no controller")?;
+        Ok((Uintc::new(registers), Slot::new(SLOT).ok_or("no slot")?))
+    }
+
+    /// Returns the registers of a program with this handler that is interrupted by software or its timer.
+    fn receiver(handler: u64) -> UserLevelRegisters {
+        UserLevelRegisters { status: 1, enabled: 0x11, vector: sender(handler), ..UserLevelRegisters::new() }
+    }
+
+    fn prepare_user_interrupts(&self) -> Result<(Uintc<platform::Mapped>, Slot), &'static str> {
+        fn prepare() {
+            let (address, _) = platform::get().user_interrupts.unwrap_or((0, 0));
+            hal_riscv64::prepare_user_level(address);
+        }
+        for hart in 0..self.platform.hart_ids.len() {
+            on_hart(hart, prepare);
+        }
+        let (controller, slot) = self.slot()?;
+        controller.reset(slot);
+        Ok((controller, slot))
+    }
+
+    fn user_interrupts(&mut self) -> Result<(), &'static str> {
+        let (controller, slot) = self.prepare_user_interrupts()?;
+        let table = self.frame();
+        set_word(table, uintc::entry(slot, VECTOR).ok_or("no vector")?);
+        let mut context = UserContext::new(sender(0), STACK);
+        context.set_register(10, SENDS);
+        check(wait_until(|| platform::console_waiting() == 0), "the serial line is stuck")?;
+        let table = SenderTable { first_frame: table >> 12, frames: 1 };
+        hal_riscv64::arm(&Suite::receiver(programs::HANDLER), Some(SLOT), Some(table));
+        controller.activate(slot, self.platform.hart_ids[0] as u16);
+        let before = hal_riscv64::instructions();
+        // One entry into user mode, one trap: the call at the end.
+        let trap = Machine::enter_user(&mut context);
+        let each = (hal_riscv64::instructions() - before) / SENDS;
+        controller.deactivate(slot);
+        let registers = hal_riscv64::disarm();
+        check(trap == Trap::SystemCall, "the kernel was entered")?;
+        check(context.register(11) == SENDS, "an interrupt is lost")?;
+        check(context.register(12) == 1 << VECTOR, "the vector is another")?;
+        check(registers.cause == 1 << 63 && registers.vector == sender(programs::HANDLER), "a register is lost")?;
+        println!("        {each} instructions for each send with its handler");
+        Ok(())
+    }
+
+    fn user_interrupts_wait(&mut self) -> Result<(), &'static str> {
+        static TRAP_IS_CALL: AtomicUsize = AtomicUsize::new(0);
+        /// Brings the program to this hart until its next call.
+        fn visit() {
+            let hart_id = platform::get().hart_ids[Machine::hart()] as u16;
+            let registers = platform::get().user_interrupts.and_then(platform::Mapped::new);
+            let (Some(registers), Some(slot)) = (registers, Slot::new(SLOT)) else { return };
+            let controller = Uintc::new(registers);
+            // SAFETY: one hart at a time; `on_hart` waits.
+            let (context, away) = unsafe { (&mut *CONTEXT.0.get(), &mut *REGISTERS.0.get()) };
+            hal_riscv64::arm(away, Some(SLOT), None);
+            controller.activate(slot, hart_id);
+            let trap = enter(context);
+            controller.deactivate(slot);
+            *away = hal_riscv64::disarm();
+            TRAP_IS_CALL.fetch_add((trap == Trap::SystemCall) as usize, AcqRel);
+        }
+        let (controller, slot) = self.prepare_user_interrupts()?;
+        let harts = self.platform.hart_ids.len();
+        for round in 1..=2 * harts {
+            // Sent while the program runs nowhere; the hart's next program is not interrupted.
+            controller.send(slot, VECTOR);
+            controller.send(slot, VECTOR + 1);
+            let mut other = UserContext::new(sender(programs::COUNT), STACK);
+            other.set_register(10, 100);
+            check(enter(&mut other) == Trap::SystemCall, "another program is disturbed")?;
+            check(other.register(11) == 0, "another program is interrupted")?;
+            // SAFETY: as above.
+            unsafe {
+                *CONTEXT.0.get() = UserContext::new(sender(programs::WAIT), STACK);
+                *REGISTERS.0.get() = Suite::receiver(programs::HANDLER);
+            }
+            on_hart(round % harts, visit);
+            check(TRAP_IS_CALL.load(Acquire) == round, "the program does not come to its end")?;
+            // SAFETY: as above.
+            let context = unsafe { &*CONTEXT.0.get() };
+            check(context.register(11) == 1, "two vectors are not one interrupt")?;
+            check(context.register(12) == 3 << VECTOR, "a vector is lost")?;
+        }
+        Ok(())
+    }
+
+    fn user_timer(&mut self) -> Result<(), &'static str> {
+        self.prepare_user_interrupts()?;
+        let mut context = UserContext::new(sender(programs::WAIT), STACK);
+        context.set_register(13, u64::MAX);
+        check(wait_until(|| platform::console_waiting() == 0), "the serial line is stuck")?;
+        let deadline = Machine::now() + self.platform.ticks(1_000_000);
+        let registers = UserLevelRegisters { deadline, ..Suite::receiver(programs::TIMER_HANDLER) };
+        hal_riscv64::arm(&registers, None, None);
+        let trap = Machine::enter_user(&mut context);
+        let after = Machine::now();
+        let registers = hal_riscv64::disarm();
+        check(trap == Trap::SystemCall, "the kernel was entered")?;
+        check(after >= deadline && context.register(11) == 1, "the timer does not interrupt once")?;
+        check(registers.cause == 1 << 63 | 4 && registers.deadline == u64::MAX, "a register is lost")
+    }
+
+    fn user_interrupts_are_off(&mut self) -> Result<(), &'static str> {
+        self.prepare_user_interrupts()?;
+        for (offset, bits) in [(0, 0x607b), (programs::HANDLER, 0x0200_62fb), (programs::HANDLER + 4, 0x0440_f073)] {
+            let trap = enter(&mut UserContext::new(sender(offset), STACK));
+            check(trap == Trap::IllegalInstruction { bits }, "an instruction is not refused")?;
+        }
+        Ok(())
     }
 }
 

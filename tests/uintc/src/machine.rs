@@ -128,6 +128,14 @@ global_asm!(
     .globl _start
 _start:
     csrw    sie, zero
+    # Only the first hart boots. OpenSBI before 1.2 may send a hart that it starts here, by a stale address.
+    lla     t0, uintc_smoke_first
+    li      t1, 1
+    .option push
+    .option arch, +a
+    amoswap.w t0, t1, (t0)
+    .option pop
+    bnez    t0, uintc_smoke_other_hart
     lla     t0, __bss_start
     lla     t1, __bss_end
 1:  sd      zero, 0(t0)
@@ -135,6 +143,12 @@ _start:
     bltu    t0, t1, 1b
     lla     sp, {stacks} + {stack_size}
     tail    {main}
+
+    .section .data
+    .balign 8
+uintc_smoke_first:
+    .dword  0
+    .section .text.entry, "ax"
 
     .globl uintc_smoke_other_hart
 uintc_smoke_other_hart:
@@ -213,8 +227,8 @@ unsafe extern "C" {
     fn uintc_smoke_other_hart();
 }
 
-extern "C" fn boot(_hart: u64, device_tree: *const u8) -> ! {
-    crate::suite::main(device_tree)
+extern "C" fn boot(hart: u64, device_tree: *const u8) -> ! {
+    crate::suite::main(hart, device_tree)
 }
 
 extern "C" fn other_hart(hart: u64) -> ! {

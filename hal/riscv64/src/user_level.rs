@@ -1,0 +1,149 @@
+//! Programs that take interrupts in user mode: the N extension and UIPI, on the machine of boards/uintc.
+//!
+//! A program that is *armed* owns a set of registers beside its general ones, takes its software and timer interrupts
+//! at its own vector, and sends through its sender table. The hart has those registers once, so a kernel arms a program
+//! when it brings it to the hart ([`arm`]) and disarms it when it takes it away ([`disarm`]). In between, any number of
+//! traps leave them alone.
+//!
+//! * While no program is armed, nothing is delegated, and the machine refuses every access to the registers: no other
+//!   program sees or changes a value, and nothing need be cleared for it.
+//! * No exception is delegated: every fault comes to the kernel.
+//! * An interrupt that is pending in the kernel waits. One for a program that is not armed any more is cleared: its
+//!   vectors are still pending in the slot of the controller, which raises it again when the slot becomes active.
+//! * The timer's interrupt is off while no program is armed, so that `wfi` waits.
+
+use crate::csr::{self, clear_csr, read_csr, set_csr, write_csr};
+
+/// A program's software interrupt, in `sideleg`, `sie` and `sip`.
+const SOFTWARE: u64 = 1 << 0;
+/// A program's timer interrupt.
+const TIMER: u64 = 1 << 4;
+/// The bits of `ustatus`: interrupts are enabled, and were before the last trap.
+const STATUS: u64 = 1 << 0 | 1 << 4;
+/// The enabling bit of sender table and slot.
+const ENABLE: u64 = 1 << 63;
+/// Position of the number of pages in a sender table's register.
+const PAGES_SHIFT: u32 = 44;
+/// The largest table, in pages.
+const MAXIMUM_PAGES: u64 = (1 << 12) - 1;
+
+/// The registers of a program that takes interrupts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserLevelRegisters {
+    /// Whether interrupts are enabled (bit 0), and were before the last one (bit 4).
+    pub status: u64,
+    /// The enabled ones: software in bit 0, timer in bit 4.
+    pub enabled: u64,
+    /// The handler.
+    pub vector: u64,
+    /// A word of the handler's.
+    pub scratch: u64,
+    /// The program counter to which the handler returns.
+    pub interrupted: u64,
+    /// The cause of the last interrupt.
+    pub cause: u64,
+    /// The time of the timer interrupt; all ones for none.
+    pub deadline: u64,
+    /// Whether the software interrupt was pending.
+    pub raised: bool,
+}
+
+impl UserLevelRegisters {
+    /// Makes the registers of a program without a handler.
+    pub const fn new() -> UserLevelRegisters {
+        UserLevelRegisters {
+            status: 0,
+            enabled: 0,
+            vector: 0,
+            scratch: 0,
+            interrupted: 0,
+            cause: 0,
+            deadline: u64::MAX,
+            raised: false,
+        }
+    }
+}
+
+impl Default for UserLevelRegisters {
+    fn default() -> Self {
+        UserLevelRegisters::new()
+    }
+}
+
+/// A sender table: whole pages of memory that no program can write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderTable {
+    /// Number of its first frame.
+    pub first_frame: u64,
+    /// Number of frames.
+    pub frames: u64,
+}
+
+/// Prepares this hart for programs that take interrupts, before it runs any. According to the device tree, which the
+/// platform has read, the harts have the N extension and UIPI, and the controller is at this physical address.
+pub fn prepare_user_level(controller: u64) {
+    // SAFETY: the platform guarantees that the registers exist. With nothing delegated and nothing enabled they have no
+    // effect.
+    unsafe {
+        write_csr!(csr::SIDELEG, 0u64);
+        write_csr!(csr::SEDELEG, 0u64);
+        write_csr!(csr::SUIST, 0u64);
+        write_csr!(csr::SUIRS, 0u64);
+        write_csr!(csr::SUICFG, controller);
+        write_csr!(csr::UTIMECMP, u64::MAX);
+        clear_csr!(csr::SIE, SOFTWARE | TIMER);
+        clear_csr!(csr::SIP, SOFTWARE);
+    }
+}
+
+/// Loads a program's registers, and lets it receive in `slot` and send through `table`. The kernel activates the slot
+/// afterwards.
+pub fn arm(registers: &UserLevelRegisters, slot: Option<u16>, table: Option<SenderTable>) {
+    let slot = slot.map_or(0, |slot| ENABLE | u64::from(slot));
+    let table = table
+        .filter(|table| table.frames <= MAXIMUM_PAGES)
+        .map_or(0, |table| ENABLE | table.frames << PAGES_SHIFT | table.first_frame & ((1 << PAGES_SHIFT) - 1));
+    // SAFETY: the registers are the program's own and have an effect in user mode only. The caller answers for slot and
+    // table: the controller interrupts, and a table's entries name slots, never memory.
+    unsafe {
+        write_csr!(csr::USTATUS, registers.status & STATUS);
+        write_csr!(csr::UTVEC, registers.vector);
+        write_csr!(csr::USCRATCH, registers.scratch);
+        write_csr!(csr::UEPC, registers.interrupted);
+        write_csr!(csr::UCAUSE, registers.cause);
+        write_csr!(csr::UTVAL, 0u64);
+        write_csr!(csr::UTIMECMP, registers.deadline);
+        write_csr!(csr::SUIST, table);
+        write_csr!(csr::SUIRS, slot);
+        write_csr!(csr::SIDELEG, SOFTWARE | TIMER);
+        set_csr!(csr::SIE, registers.enabled & (SOFTWARE | TIMER));
+        set_csr!(csr::SIP, if registers.raised { SOFTWARE } else { 0 });
+    }
+}
+
+/// Saves the program's registers and takes its interrupts and rights from the hart. The kernel has made the slot
+/// inactive before, so that no other hart raises the interrupt again.
+pub fn disarm() -> UserLevelRegisters {
+    let registers = UserLevelRegisters {
+        status: read_csr!(csr::USTATUS),
+        enabled: read_csr!(csr::UIE),
+        vector: read_csr!(csr::UTVEC),
+        scratch: read_csr!(csr::USCRATCH),
+        interrupted: read_csr!(csr::UEPC),
+        cause: read_csr!(csr::UCAUSE),
+        deadline: read_csr!(csr::UTIMECMP),
+        raised: read_csr!(csr::SIP) & SOFTWARE != 0,
+    };
+    // SAFETY: no program's registers are loaded any more. The interrupts are disabled before the delegation ends, so
+    // that they never reach the kernel.
+    unsafe {
+        clear_csr!(csr::SIE, SOFTWARE | TIMER);
+        write_csr!(csr::SIDELEG, 0u64);
+        write_csr!(csr::SUIST, 0u64);
+        write_csr!(csr::SUIRS, 0u64);
+        write_csr!(csr::UTIMECMP, u64::MAX);
+        write_csr!(csr::USTATUS, 0u64);
+        clear_csr!(csr::SIP, SOFTWARE);
+    }
+    registers
+}
