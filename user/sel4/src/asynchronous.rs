@@ -23,11 +23,11 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::SyscallResponse;
 use abi_queue::syscall_buffer::RESULTS;
 use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights, asynchronous};
-use spin::Mutex;
 
 use crate::allocator::Allocator;
 use crate::capability::{Notification, Page, PageTable, Slot, Thread, Untyped};
 use crate::executor::{self, Source};
+use crate::lock::Spin;
 use crate::mapping::Window;
 use crate::raw::{self, Answer, Failure};
 use crate::syscall_buffer::{SyscallBuffer, result};
@@ -86,7 +86,7 @@ struct CallsState {
 
 /// The asynchronous invocations of a thread, which runs the executor.
 pub struct Calls {
-    state: Mutex<CallsState>,
+    state: Spin<CallsState>,
     way: Way,
     several_harts: bool,
     doorbell: Notification,
@@ -131,7 +131,7 @@ impl Calls {
         let results = (0..capacity).map(|_| [0; RESULTS]).collect();
         let state = CallsState { buffer, places, results, free: Some(0), turned_away: VecDeque::new(), is_over: false };
         Calls {
-            state: Mutex::new(state),
+            state: Spin::new(state),
             way,
             several_harts: harts > 1,
             doorbell,

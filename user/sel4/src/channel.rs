@@ -56,13 +56,13 @@ use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{ObjectType, Rights};
 use atomic_waker::AtomicWaker;
 use ring::{Consumer, Producer, Words, must_be_called};
-use spin::Mutex;
 
 use crate::allocator::Allocator;
 use crate::boot::BootInformation;
 use crate::capability::{Notification, Page, Slot, initial};
 use crate::executor::{self, Source};
 use crate::interrupt::Signaller;
+use crate::lock::Spin;
 use crate::mapping::{self, Window};
 use crate::process::Process;
 use crate::raw::Result as KernelResult;
@@ -219,17 +219,17 @@ impl Rings {
 }
 
 impl Words<ENTRY_WORDS> for OneRing {
-    #[inline]
+    #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
         &self.words[self.tail]
     }
 
-    #[inline]
+    #[inline(always)]
     fn head(&self) -> &AtomicU64 {
         &self.words[self.head]
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
         let first = self.entries + place * ENTRY_WORDS;
         let words = &self.words[first..first + ENTRY_WORDS];
@@ -280,7 +280,7 @@ impl<D: Doorbell> Drop for CloseClient<D> {
 struct ClientEnd<D> {
     rings: Rings,
     doorbell: D,
-    state: Mutex<ClientState>,
+    state: Spin<ClientState>,
 }
 
 struct ClientState {
@@ -304,12 +304,14 @@ struct CallPlace {
     /// Number of uses: the other half of the token, so that an answer to an earlier call is recognised.
     uses: u64,
     call: InFlight,
+    /// The answer, if the call is answered. Apart from `call`, so that a change of that moves three words.
+    answer: Message,
 }
 
 enum InFlight {
     None,
     Waiting(Waker),
-    Answered(Message),
+    Answered,
     /// The call's future was dropped.
     Dropped,
 }
@@ -334,7 +336,9 @@ impl<D: Doorbell> Client<D> {
         let state = ClientState {
             requests: Producer::new(places),
             responses: Consumer::new(places),
-            calls: (0..places).map(|_| CallPlace { uses: 0, call: InFlight::None }).collect(),
+            calls: (0..places)
+                .map(|_| CallPlace { uses: 0, call: InFlight::None, answer: [0; MESSAGE_WORDS] })
+                .collect(),
             free: (0..places as u16).rev().collect(),
             waiting: VecDeque::new(),
             given: Vec::new(),
@@ -343,7 +347,7 @@ impl<D: Doorbell> Client<D> {
             failure: None,
         };
         let rings = Rings::new(&end);
-        let end = Arc::new(ClientEnd { rings, doorbell: end.doorbell, state: Mutex::new(state) });
+        let end = Arc::new(ClientEnd { rings, doorbell: end.doorbell, state: Spin::new(state) });
         Client { _open: Arc::new(CloseClient(end.clone())), end }
     }
 
@@ -369,18 +373,40 @@ impl<D: Doorbell> Client<D> {
 
 impl ClientState {
     /// Frees a place, for the call that has waited longest.
+    #[inline(always)]
     fn release(&mut self, place: u16) {
-        match self.waiting.pop_front() {
-            Some((number, waker)) => {
-                self.given.push((number, place));
-                waker.wake();
-            }
-            None => self.free.push(place),
+        if self.waiting.is_empty() {
+            self.free.push(place);
+        } else {
+            self.give(place);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give(&mut self, place: u16) {
+        if let Some((number, waker)) = self.waiting.pop_front() {
+            self.given.push((number, place));
+            waker.wake();
         }
     }
 
     /// Returns the place for a call that comes now or has waited.
+    #[inline(always)]
     fn place(&mut self, step: Step, waker: &Waker) -> Result<u16, Step> {
+        // A place is in `free` only if no call waits for one.
+        match (step, self.free.pop()) {
+            (Step::New, Some(place)) => Ok(place),
+            (_, free) => {
+                self.free.extend(free);
+                self.wait_for_place(step, waker)
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_place(&mut self, step: Step, waker: &Waker) -> Result<u16, Step> {
         if let Step::Waiting(number) = step {
             if let Some(index) = self.given.iter().position(|given| given.0 == number) {
                 return Ok(self.given.swap_remove(index).1);
@@ -390,12 +416,9 @@ impl ClientState {
             }
             return Err(step);
         }
-        // A place is in `free` only if no call waits for one.
-        self.free.pop().ok_or_else(|| {
-            self.waited += 1;
-            self.waiting.push_back((self.waited, waker.clone()));
-            Step::Waiting(self.waited)
-        })
+        self.waited += 1;
+        self.waiting.push_back((self.waited, waker.clone()));
+        Err(Step::Waiting(self.waited))
     }
 }
 
@@ -443,12 +466,13 @@ impl<D> ClientEnd<D> {
             }
             match core::mem::replace(&mut place.call, InFlight::None) {
                 InFlight::Waiting(waker) => {
-                    place.call = InFlight::Answered(message);
+                    place.call = InFlight::Answered;
+                    place.answer = message;
                     waker.wake();
                 }
                 InFlight::Dropped => state.release(number),
                 // An answer without a call, or a second one.
-                InFlight::None | InFlight::Answered(_) => return Err(Error::Broken),
+                InFlight::None | InFlight::Answered => return Err(Error::Broken),
             }
         }
         state.responses.hand_back(&ring);
@@ -557,8 +581,8 @@ impl<D: Doorbell> Future for Call<'_, D> {
         let number = token as u16;
         let place = &mut state.calls[usize::from(number)];
         match &mut place.call {
-            InFlight::Answered(message) => {
-                let message = *message;
+            InFlight::Answered => {
+                let message = place.answer;
                 place.call = InFlight::None;
                 call.step = Step::Done;
                 state.release(number);
@@ -578,11 +602,23 @@ impl<D: Doorbell> Future for Call<'_, D> {
 }
 
 impl<D> Drop for Call<'_, D> {
+    #[inline(always)]
     fn drop(&mut self) {
+        if !matches!(self.step, Step::New | Step::Done) {
+            self.abandon();
+        }
+    }
+}
+
+impl<D> Call<'_, D> {
+    /// Gives up a call that was begun and is not over.
+    #[cold]
+    #[inline(never)]
+    fn abandon(&self) {
+        let mut state = self.end.state.lock();
         match self.step {
             Step::New | Step::Done => {}
             Step::Waiting(number) => {
-                let mut state = self.end.state.lock();
                 state.waiting.retain(|waiting| waiting.0 != number);
                 // A place that it was given goes to the next call.
                 if let Some(index) = state.given.iter().position(|given| given.0 == number) {
@@ -591,7 +627,6 @@ impl<D> Drop for Call<'_, D> {
                 }
             }
             Step::Sent(token) => {
-                let mut state = self.end.state.lock();
                 let number = token as u16;
                 let place = &mut state.calls[usize::from(number)];
                 match place.call {
@@ -619,7 +654,7 @@ struct ServerEnd<D> {
     doorbell: D,
     /// Waker of the `serve` future.
     serving: AtomicWaker,
-    state: Mutex<ServerState>,
+    state: Spin<ServerState>,
 }
 
 struct ServerState {
@@ -675,7 +710,7 @@ impl<D: Doorbell> Server<D> {
             failure: None,
         };
         let rings = Rings::new(&end);
-        let (serving, state) = (AtomicWaker::new(), Mutex::new(state));
+        let (serving, state) = (AtomicWaker::new(), Spin::new(state));
         Server { end: Arc::new(ServerEnd { rings, doorbell: end.doorbell, serving, state }) }
     }
 

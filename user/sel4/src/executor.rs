@@ -30,10 +30,10 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use atomic_waker::AtomicWaker;
 use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
-use spin::Mutex;
 
 use crate::capability::{Notification, Thread};
 use crate::interrupt;
+use crate::lock::Spin;
 use crate::raw::Result;
 
 /// Badge of the programs that write to a ring, and of this program's own threads.
@@ -49,8 +49,10 @@ static EXECUTOR: Executor = Executor::new();
 static DIFFERENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(1)];
 /// Not 0: the main coroutine has ended, and the worker is to stop.
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Polls so far.
-static POLLS: AtomicU64 = AtomicU64::new(0);
+/// Polls until the next look at the rings.
+static POLLS_LEFT: AtomicU64 = AtomicU64::new(BATCH);
+/// Looks at the rings until the next look at the doorbell.
+static BATCHES_LEFT: AtomicU64 = AtomicU64::new(BATCHES);
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
 static WORKER: WorkerThread = WorkerThread;
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -58,6 +60,8 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 static DOORBELL: AtomicU64 = AtomicU64::new(0);
 /// Whether the worker may be waiting: only then signals are needed.
 static SLEEPING: AtomicBool = AtomicBool::new(false);
+/// Whether a coroutine may have become ready since the scheduler's loop ended last.
+static NOTIFIED: AtomicBool = AtomicBool::new(false);
 /// Number of looks at the rings before the worker sleeps.
 static PATIENCE: AtomicU32 = AtomicU32::new(0);
 /// System calls that the executor made for itself.
@@ -70,8 +74,8 @@ static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
 /// Number of complete looks at all sources.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 /// Wakers of the coroutines in [`pause`].
-static PAUSING: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
-static SOURCES: Mutex<Vec<Arc<dyn Source>>> = Mutex::new(Vec::new());
+static PAUSING: Spin<Vec<Waker>> = Spin::new(Vec::new());
+static SOURCES: Spin<Vec<Arc<dyn Source>>> = Spin::new(Vec::new());
 
 /// The scheduler's platform: one worker, on a microkernel.
 struct WorkerThread;
@@ -82,36 +86,52 @@ impl Platform for WorkerThread {
     }
 
     fn notify(&self, _: usize) {
-        // The worker looks at its ready coroutines before it sleeps, so a signal is needed only if another thread wakes
-        // a coroutine. The fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker
-        // sees the ready coroutine.
+        // The worker looks at this before it sleeps, so a signal is needed only if another thread wakes a coroutine. The
+        // fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker sees the word.
+        NOTIFIED.store(true, Ordering::Relaxed);
         core::sync::atomic::fence(Ordering::SeqCst);
         if SLEEPING.load(Ordering::Relaxed) {
             Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
         }
     }
 
+    #[inline]
     fn completions(&self, _: usize) {
         // Called before each poll: see `run`. Relaxed: only the worker's thread comes here.
-        let polls = POLLS.load(Ordering::Relaxed);
-        POLLS.store(polls + 1, Ordering::Relaxed);
-        let interrupts = INTERRUPTED_THREAD.load(Ordering::Relaxed) != 0;
-        if interrupts && interrupt::is_pending() {
-            ring(interrupt::take());
-            attend();
-        }
-        if polls % BATCH == BATCH - 1 {
-            attend();
-            if !interrupts && polls % (BATCH * BATCHES) == BATCH * BATCHES - 1 {
-                let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
-                ENTRIES.fetch_add(1, Ordering::Relaxed);
-                doorbell.poll().into_iter().for_each(ring);
-            }
+        let left = POLLS_LEFT.load(Ordering::Relaxed);
+        POLLS_LEFT.store(left.wrapping_sub(1), Ordering::Relaxed);
+        if left == 0 || interrupt::is_pending() {
+            look(left == 0);
         }
     }
 
     fn relax(&self) {
         crate::raw::yield_now();
+    }
+}
+
+/// Takes pending interrupts; looks at the rings after every [`BATCH`] polls, and now and then at the doorbell.
+#[cold]
+#[inline(never)]
+fn look(is_batch: bool) {
+    let interrupts = INTERRUPTED_THREAD.load(Ordering::Relaxed) != 0;
+    // Without interrupts the word is the program's.
+    if interrupts && interrupt::is_pending() {
+        ring(interrupt::take());
+        attend();
+    }
+    if is_batch {
+        POLLS_LEFT.store(BATCH, Ordering::Relaxed);
+        attend();
+        // Sources that this program has ended report no entry.
+        SOURCES.lock().retain(|source| !source.is_over());
+        let left = BATCHES_LEFT.load(Ordering::Relaxed) - 1;
+        BATCHES_LEFT.store(if left == 0 { BATCHES } else { left }, Ordering::Relaxed);
+        if left == 0 && !interrupts {
+            let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
+            ENTRIES.fetch_add(1, Ordering::Relaxed);
+            doorbell.poll().into_iter().for_each(ring);
+        }
     }
 }
 
@@ -245,15 +265,19 @@ where
     };
     let mut main = pin!(EXECUTOR.spawn(main, Priority::DEFAULT));
     let mut looks = 0;
+    NOTIFIED.store(true, Ordering::Relaxed);
     loop {
-        let polls = POLLS.load(Ordering::Relaxed);
-        worker.run();
+        // Before the first poll too: after a wait the rings usually have an entry, and no coroutine is ready.
         let came = attend();
-        if main.is_finished() {
+        if ENDED.load(Ordering::Relaxed) != 0 && main.is_finished() {
             break;
         }
-        // `completions` is called once more than there are polls.
-        if came || POLLS.load(Ordering::Relaxed) > polls + 1 {
+        if NOTIFIED.load(Ordering::Relaxed) {
+            // Cleared first: the scheduler's loop sees all coroutines that were ready before.
+            NOTIFIED.store(false, Ordering::Relaxed);
+            looks = 0;
+            worker.run();
+        } else if came {
             looks = 0;
         } else if looks < PATIENCE.load(Ordering::Relaxed) {
             looks += 1;
@@ -272,14 +296,16 @@ where
     }
 }
 
-/// Looks at all sources; returns whether an entry had come.
+/// Looks at all sources; returns whether an entry had come. Removes sources that are over by their last entry.
 fn attend() -> bool {
     let mut sources = SOURCES.lock();
     let mut came = false;
     let mut over = false;
     for source in sources.iter() {
-        came |= source.attend();
-        over |= source.is_over();
+        if source.attend() {
+            came = true;
+            over |= source.is_over();
+        }
     }
     if over {
         sources.retain(|source| !source.is_over());
@@ -292,10 +318,7 @@ fn sleep(doorbell: Notification) {
     SLEEPING.store(true, Ordering::Relaxed);
     // Pairs with the fence in `notify`; each source has its own.
     core::sync::atomic::fence(Ordering::SeqCst);
-    let asleep = EXECUTOR.ready() == 0 && {
-        let sources = SOURCES.lock();
-        sources.iter().all(|source| source.fall_asleep())
-    };
+    let asleep = !NOTIFIED.load(Ordering::Relaxed) && SOURCES.lock().iter().all(|source| source.fall_asleep());
     let badge = match INTERRUPTED_THREAD.load(Ordering::Relaxed) {
         0 => {
             ENTRIES.fetch_add(1, Ordering::Relaxed);
@@ -308,23 +331,31 @@ fn sleep(doorbell: Notification) {
         _ => Some(interrupt::take()),
     };
     SLEEPING.store(false, Ordering::Relaxed);
-    for source in SOURCES.lock().iter() {
-        source.wake_up();
-    }
+    SOURCES.lock().iter().for_each(|source| source.wake_up());
     if let Some(badge) = badge {
         ring(badge);
     }
-    WAITS.fetch_add(1, Ordering::Relaxed);
-    let pausing = core::mem::take(&mut *PAUSING.lock());
-    pausing.into_iter().for_each(Waker::wake);
+    // Relaxed, without an atomic addition: only the worker's thread writes it.
+    WAITS.store(WAITS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let mut pausing = PAUSING.lock();
+    if !pausing.is_empty() {
+        let woken = core::mem::take(&mut *pausing);
+        drop(pausing);
+        woken.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Publishes the signals of this badge to the coroutines that await them.
+#[inline]
 fn ring(badge: u64) {
     let signals = badge & !RINGS;
-    if signals == 0 {
-        return;
+    if signals != 0 {
+        publish(signals);
     }
+}
+
+#[cold]
+fn publish(signals: u64) {
     CAME.fetch_or(signals, Ordering::Release);
     let mut left = signals;
     while left != 0 {

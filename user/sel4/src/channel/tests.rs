@@ -152,7 +152,7 @@ fn the_end_of_either_side_reaches_the_other() {
 }
 
 /// A request that is answered when the test opens its door.
-type Doors = Arc<Mutex<BTreeMap<u64, (bool, Option<Waker>)>>>;
+type Doors = Arc<Spin<BTreeMap<u64, (bool, Option<Waker>)>>>;
 
 proptest! {
     #![proptest_config(property::cases(256))]
@@ -163,7 +163,7 @@ proptest! {
     fn every_call_gets_its_answer(steps in prop::collection::vec((0_u8..6, any::<u16>()), 1..300)) {
         let (client, server, bells) = pair(16);
         let (client_end, server_end) = (client.end.clone(), server.end.clone());
-        let doors: Doors = Arc::default();
+        let doors: Doors = Arc::new(Spin::new(BTreeMap::new()));
         let inside = doors.clone();
         let mut serving = Box::pin(server.serve(move |message: Message| {
             let doors = inside.clone();
