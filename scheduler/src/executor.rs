@@ -1028,6 +1028,9 @@ impl<O: Order> Executor<O> {
         fence(Ordering::SeqCst);
         let shards = self.shard(worker).others.load(Ordering::Relaxed) | bit;
         for index in 0..SHARDS {
+            if shards >> index == 0 {
+                break;
+            }
             if shards & 1 << index == 0 {
                 continue;
             }

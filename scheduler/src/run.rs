@@ -108,13 +108,20 @@ impl<O: Order> Executor<O> {
             shard.lock(&self.hooks);
             let bitmap = published.0.load(Ordering::Relaxed);
             let mut header;
-            if shard.others.load(Ordering::Relaxed) == 0 && bitmap != 0 {
+            let is_alone = shard.others.load(Ordering::Relaxed) == 0;
+            if is_alone && bitmap != 0 {
                 // SAFETY: we have the lock, and are its worker.
                 header = unsafe { shard.take(published, bitmap) };
                 shard.unlock();
             } else {
-                // SAFETY: we have the lock.
-                header = unsafe { self.take_among(shard, polls) };
+                if is_alone {
+                    published.1.store(0, Ordering::Relaxed);
+                    shard.unlock();
+                    header = core::ptr::null();
+                } else {
+                    // SAFETY: we have the lock.
+                    header = unsafe { self.take_among(shard, polls) };
+                }
                 if header.is_null() {
                     if self.settle(shard.index) {
                         shard.leave(polls);

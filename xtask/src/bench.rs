@@ -157,6 +157,7 @@ impl BenchName {
             BenchName::AsyncCalls => &[("entries_per_call_1024", 0.005)],
             BenchName::Micro => microkernel::GOALS,
             BenchName::MicroLatency => micro_latency::GOALS,
+            BenchName::MicroIpc => ipc::GOALS,
             BenchName::MicroAsync => micro_async::GOALS,
             // Experiments set the goals of their figures themselves.
             _ => &[],
@@ -172,7 +173,7 @@ impl BenchName {
                 ("speed_vs_sync_64_one_hart", 2.1),
                 ("instructions_saved_64", 1.2),
             ],
-            BenchName::MicroIpc => ipc::GOALS,
+            BenchName::MicroIpc => ipc::LEAST_GOALS,
             BenchName::Memory => &[("connections_kcuc", CONNECTIONS)],
             BenchName::MicroAsync => micro_async::LEAST_GOALS,
             _ => &[],

@@ -98,6 +98,9 @@ system_calls! {
     /// Ends the handler of a user interrupt: the thread goes on at this address, with `a0` and `a7` as they were when
     /// it was interrupted. A thread that is in no handler faults, as for a call that does not exist.
     ReturnFromUserInterrupt = -65 (address) Own;
+    /// Signals a notification, without an effect if that is no capability with the right to, then receives. A wait that
+    /// is restarted signals again.
+    SignalRecv = -66 (source, notification) Own;
 }
 
 impl SystemCall {

@@ -20,6 +20,7 @@ fn system_calls() {
         // Not seL4's.
         (-64, "WakeSyscallHandler"),
         (-65, "ReturnFromUserInterrupt"),
+        (-66, "SignalRecv"),
     ];
     let table: Vec<_> = SystemCall::ALL.iter().map(|call| (call.number(), call.name())).collect();
     assert_eq!(table, expected);

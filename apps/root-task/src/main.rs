@@ -72,6 +72,7 @@ const TESTS: &[Test] = tests![
     ipc::objects_of_other_kinds_are_no_endpoints,
     ipc::a_receive_slot_may_lie_in_another_table,
     notification::signals_accumulate,
+    notification::a_signal_and_a_wait_are_one_call,
     notification::one_signal_wakes_one,
     notification::a_bound_notification_interrupts_a_receive,
     notification::a_signal_before_the_receive_is_kept,

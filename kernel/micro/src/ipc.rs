@@ -16,7 +16,7 @@ use crate::{cspace, derivation};
 pub const MAY_BE_ANSWERED: Rights = Rights::GRANT.union(Rights::GRANT_REPLY);
 
 #[inline]
-fn enqueue_waiting(queue: &Queue, thread: Ref<Tcb>) {
+pub fn enqueue_waiting(queue: &Queue, thread: Ref<Tcb>) {
     let tail = queue.tail.get();
     thread.wait_previous.set(tail);
     thread.wait_next.set(None);

@@ -430,9 +430,25 @@ impl Kernel {
         self.fault(thread, ThreadFault::Capability { address, phase: Phase::Receive, failure });
     }
 
+    /// Signals a notification, then waits for a message or a signal.
+    #[inline]
+    fn signal_and_receive(&self, thread: Ref<Tcb>) {
+        if self.short_signal_receive(thread).is_some() {
+            return;
+        }
+        let target = cspace::lookup(thread, thread.register::<11>().get()).ok();
+        if let Some((notification, badge)) = target.and_then(|slot| slot.capability.signal()) {
+            self.signal(notification, badge);
+        }
+        self.receive(thread, ReceiveMode::Blocking);
+    }
+
     /// Serves system calls beyond seL4's eight, which the match above distinguishes.
     #[inline(never)]
     fn other_call(&self, thread: Ref<Tcb>, number: u64) {
+        if number == number::SignalRecv {
+            return self.signal_and_receive(thread);
+        }
         if number == number::WakeSyscallHandler {
             let is_there = self.wake_handler(thread);
             return thread.register::<10>().set(u64::from(!is_there));

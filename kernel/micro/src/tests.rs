@@ -863,6 +863,83 @@ fn a_message_meets_its_receiver_and_the_answer_comes_back() {
     machine.kernel.check();
 }
 
+/// Every combination of the woken thread's and a third thread's priority, of a source with and without signals, of
+/// missing rights, and of address spaces that are cached and not: so with and without the short way.
+#[test]
+fn a_signal_before_a_wait_wakes_its_thread_and_then_waits() {
+    const OWN: u8 = 100;
+    for combination in 0..3 * 3 * 2 * 3 * 2 {
+        let mut digits = combination;
+        let mut choose = |count: usize| {
+            let choice = digits % count;
+            digits /= count;
+            choice
+        };
+        let [waiter_at, third_at] = [choose(3), choose(3)];
+        let (has_signals, rights, is_cached) = (choose(2) == 1, choose(3), choose(2) == 1);
+        let simulation = Simulation::new();
+        let machine = Machine::new(&simulation);
+        let (kernel, free) = (&machine.kernel, machine.first_empty());
+        let (memory, [target, source, badged]) = (machine.untyped(16), [free, free + 1, free + 2]);
+        assert_eq!(machine.retype(memory, ObjectType::Notification, 0, target, 2).0, 0);
+        // Without the right to signal or to wait that half of the call has no effect, or is a fault.
+        let granted = if rights == 1 { Rights::READ } else { Rights::WRITE };
+        assert_eq!(machine.call(2, Invocation::CNodeMint, &[badged, 64, target, 64, granted.word(), 7], &[2]).0, 0);
+        assert_eq!(machine.retype(memory, ObjectType::Tcb, 0, free + 3, 2).0, 0);
+        assert_eq!(machine.call(1, Invocation::TcbSetPriority, &[OWN.into()], &[1]).0, 0);
+        let others =
+            [(free + 3, [50, OWN, 150][waiter_at]), (free + 4, [0, 60, OWN][third_at])].map(|(slot, priority)| {
+                assert_eq!(machine.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+                assert_eq!(machine.call(slot, Invocation::TcbSetPriority, &[u64::from(priority)], &[1]).0, 0);
+                let Capability::Thread { tcb } = machine.slot(slot).capability.get() else { panic!("no thread") };
+                tcb
+            });
+        let [waiter, third] = others;
+        let notification = |slot| match machine.slot(slot).capability.get() {
+            Capability::Notification { notification, .. } => notification,
+            other => panic!("{other:?} is no notification"),
+        };
+        kernel.receive_signals(waiter, notification(target), ReceiveMode::Blocking);
+        if third_at > 0 {
+            third.set_state_word(ThreadState::Running);
+            kernel.append(third);
+        }
+        if has_signals {
+            kernel.signal(notification(source), 9);
+        }
+        if is_cached {
+            kernel.space_of(waiter);
+            assert!(waiter.space_in(kernel.space_epoch.get()).is_some());
+        }
+        let waits_at = if rights == 2 { badged } else { source };
+        machine.trap(-66, waits_at, badged, &[], &[]);
+
+        let is_woken = rights != 1;
+        assert_eq!(waiter.state() == ThreadState::Running, is_woken, "{combination}");
+        let state = match rights {
+            2 => ThreadState::Inactive,
+            _ if has_signals => ThreadState::Running,
+            _ => ThreadState::BlockedOnNotification,
+        };
+        assert_eq!(machine.init.state(), state, "{combination}");
+        if is_woken {
+            assert_eq!(waiter.register::<10>().get(), 7);
+        }
+        if state == ThreadState::Running {
+            assert_eq!(machine.init.register::<10>().get(), 9);
+        }
+        // The woken thread comes before others of its priority, and the current one stays unless it is less important.
+        let ready = [
+            (state == ThreadState::Running).then_some((OWN, 2, machine.init)),
+            is_woken.then_some((waiter.priority.get(), 1, waiter)),
+            (third_at > 0).then_some((third.priority.get(), 0, third)),
+        ];
+        let best = ready.into_iter().flatten().max_by_key(|&(priority, place, _)| (priority, place));
+        assert_eq!(kernel.node().current.get(), best.map(|(.., thread)| thread), "{combination}");
+        kernel.check();
+    }
+}
+
 #[test]
 fn pages_are_mapped_where_there_is_a_table_and_forgotten_with_it() {
     let simulation = Simulation::new();

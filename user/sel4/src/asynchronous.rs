@@ -365,7 +365,10 @@ impl Source for Calls {
     }
 
     fn fall_asleep(&self) -> bool {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        if state.buffer.unpublished() != 0 {
+            state.buffer.publish();
+        }
         self.call(&state);
         state.buffer.fall_asleep()
     }

@@ -54,7 +54,6 @@ use abi_queue::channel::{self, ENTRY_WORDS, MESSAGE_WORDS};
 use abi_queue::request::AWAKE;
 use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{ObjectType, Rights};
-use atomic_waker::AtomicWaker;
 use ring::{Consumer, Producer, Words, must_be_called};
 
 use crate::allocator::Allocator;
@@ -95,12 +94,22 @@ impl core::error::Error for Error {}
 pub trait Doorbell: Send + Sync + 'static {
     /// Wakes it, if it sleeps.
     fn ring(&self);
+
+    /// As [`ring`](Doorbell::ring), for a source that the executor attends to: the executor may combine it with its own
+    /// wait.
+    fn ring_soon(&self) {
+        self.ring();
+    }
 }
 
 impl Doorbell for Notification {
     fn ring(&self) {
         // A signal through a deleted capability must do nothing: the other side has died.
         self.signal_if_there();
+    }
+
+    fn ring_soon(&self) {
+        executor::ring_soon(*self);
     }
 }
 
@@ -167,80 +176,112 @@ impl End {
 /// The rings in the form that the crate `ring` takes.
 #[derive(Clone, Copy)]
 struct Rings {
-    words: &'static [AtomicU64],
+    header: &'static Header,
+    requests: Entries,
+    responses: Entries,
     capacity: usize,
 }
+
+type Header = [AtomicU64; channel::HEADER_WORDS];
+type Entries = &'static [[AtomicU64; ENTRY_WORDS]];
 
 /// One of the two rings.
 #[derive(Clone, Copy)]
 struct OneRing {
-    words: &'static [AtomicU64],
-    tail: usize,
-    head: usize,
-    entries: usize,
+    tail: &'static AtomicU64,
+    head: &'static AtomicU64,
+    entries: Entries,
 }
 
 impl Rings {
     fn new<D>(end: &End<D>) -> Rings {
-        Rings { words: end.memory.words(), capacity: end.capacity }
+        let words = end.memory.words();
+        let header = words.first_chunk().expect("an end's memory is large enough");
+        let (entries, _) = words[channel::HEADER_WORDS..].as_chunks();
+        let (requests, rest) = entries.split_at(end.capacity);
+        Rings { header, requests, responses: &rest[..end.capacity], capacity: end.capacity }
     }
 
-    #[inline]
+    #[inline(always)]
     fn requests(&self) -> OneRing {
-        let entries = channel::request_entry(0);
-        OneRing { words: self.words, tail: channel::REQUEST_TAIL, head: channel::REQUEST_HEAD, entries }
+        let (tail, head) = (&self.header[channel::REQUEST_TAIL], &self.header[channel::REQUEST_HEAD]);
+        OneRing { tail, head, entries: self.requests }
     }
 
-    #[inline]
+    #[inline(always)]
     fn responses(&self) -> OneRing {
-        let entries = channel::response_entry(self.capacity, 0);
-        OneRing { words: self.words, tail: channel::RESPONSE_TAIL, head: channel::RESPONSE_HEAD, entries }
+        let (tail, head) = (&self.header[channel::RESPONSE_TAIL], &self.header[channel::RESPONSE_HEAD]);
+        OneRing { tail, head, entries: self.responses }
+    }
+
+    /// Returns a word of the memory, for tests that write illegal values.
+    #[cfg(test)]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        match index.checked_sub(channel::HEADER_WORDS) {
+            None => &self.header[index],
+            Some(index) if index < self.capacity * ENTRY_WORDS => self.requests.as_flattened().get(index).unwrap(),
+            Some(index) => &self.responses.as_flattened()[index - self.capacity * ENTRY_WORDS],
+        }
     }
 
     fn is_closed(&self) -> bool {
         // Acquire: publishes the writes made before the close.
-        self.words[channel::CLOSED].load(Ordering::Acquire) != 0
+        self.header[channel::CLOSED].load(Ordering::Acquire) != 0
     }
 
     fn close(&self) {
-        self.words[channel::CLOSED].store(1, Ordering::Release);
+        self.header[channel::CLOSED].store(1, Ordering::Release);
     }
 
     /// Wakes the other side if it sleeps; `state` is its state word.
     fn call(&self, state: usize, doorbell: &impl Doorbell) {
-        let state = &self.words[state];
-        if must_be_called(state) {
+        if self.must_ring(state) {
+            doorbell.ring();
+        }
+    }
+
+    /// As [`call`](Rings::call), from [`Source::attend`].
+    #[inline]
+    fn call_soon(&self, state: usize, doorbell: &impl Doorbell) {
+        if self.must_ring(state) {
+            doorbell.ring_soon();
+        }
+    }
+
+    /// Returns whether the caller must wake the other side.
+    #[inline]
+    fn must_ring(&self, state: usize) -> bool {
+        let state = &self.header[state];
+        let sleeps = must_be_called(state);
+        if sleeps {
             // Stored here, so that the other side is signalled once for all entries until it runs. The signal follows,
             // so that no entry is missed if it has fallen asleep again in between.
             state.store(AWAKE, Ordering::Relaxed);
-            doorbell.ring();
         }
+        sleeps
     }
 }
 
 impl Words<ENTRY_WORDS> for OneRing {
     #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
-        &self.words[self.tail]
+        self.tail
     }
 
     #[inline(always)]
     fn head(&self) -> &AtomicU64 {
-        &self.words[self.head]
+        self.head
     }
 
     #[inline(always)]
     fn read(&self, place: usize) -> [u64; ENTRY_WORDS] {
-        let first = self.entries + place * ENTRY_WORDS;
-        let words = &self.words[first..first + ENTRY_WORDS];
+        let words = &self.entries[place];
         core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, place: usize, entry: [u64; ENTRY_WORDS]) {
-        let first = self.entries + place * ENTRY_WORDS;
-        let words = &self.words[first..first + ENTRY_WORDS];
-        for (word, value) in words.iter().zip(entry) {
+        for (word, value) in self.entries[place].iter().zip(entry) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -450,6 +491,19 @@ impl<D> ClientEnd<D> {
         }
     }
 
+    /// Wakes the server for requests that were made since the last time.
+    #[inline]
+    fn call(&self, state: &mut ClientState)
+    where
+        D: Doorbell,
+    {
+        let published = state.requests.published();
+        if published != state.called {
+            state.called = published;
+            self.rings.call_soon(channel::SERVER_STATE, &self.doorbell);
+        }
+    }
+
     /// Takes the answers that have come.
     fn take(&self, state: &mut ClientState) -> Result<bool, Error> {
         let ring = self.rings.responses();
@@ -500,23 +554,20 @@ impl<D: Doorbell> Source for ClientEnd<D> {
             self.fail(&mut state, Error::Closed);
             return true;
         }
-        let published = state.requests.published();
-        if published != state.called {
-            state.called = published;
-            self.rings.call(channel::SERVER_STATE, &self.doorbell);
-        }
+        self.call(&mut state);
         came
     }
 
     fn fall_asleep(&self) -> bool {
         let mut state = self.state.lock();
-        let sleeping = &self.rings.words[channel::CLIENT_STATE];
+        self.call(&mut state);
+        let sleeping = &self.rings.header[channel::CLIENT_STATE];
         // A broken connection reports at the next look.
         state.failure.is_some() || state.responses.fall_asleep(&self.rings.responses(), sleeping) == Ok(true)
     }
 
     fn wake_up(&self) {
-        self.rings.words[channel::CLIENT_STATE].store(AWAKE, Ordering::Relaxed);
+        self.rings.header[channel::CLIENT_STATE].store(AWAKE, Ordering::Relaxed);
     }
 
     fn is_over(&self) -> bool {
@@ -652,14 +703,15 @@ pub struct Server<D: Doorbell = Notification> {
 struct ServerEnd<D> {
     rings: Rings,
     doorbell: D,
-    /// Waker of the `serve` future.
-    serving: AtomicWaker,
+    ready: Arc<Ready>,
     state: Spin<ServerState>,
 }
 
 struct ServerState {
     requests: Consumer,
     responses: Producer,
+    /// Whether the client may have to be woken for responses that were published.
+    owes_call: bool,
     failure: Option<Error>,
 }
 
@@ -667,7 +719,24 @@ struct ServerState {
 struct Ready {
     /// One bit for each coroutine.
     bits: Vec<AtomicU64>,
-    serving: AtomicWaker,
+    /// Waker of the `serve` future. It stays when it is used, so that it is stored once.
+    serving: Spin<Option<Waker>>,
+}
+
+impl Ready {
+    fn register(&self, waker: &Waker) {
+        let mut serving = self.serving.lock();
+        match &mut *serving {
+            Some(kept) if kept.will_wake(waker) => {}
+            place => *place = Some(waker.clone()),
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.serving.lock() {
+            waker.wake_by_ref();
+        }
+    }
 }
 
 /// The waker of one request's coroutine.
@@ -684,7 +753,7 @@ impl Wake for RequestWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         // Release: pairs with the look in `serve`, and publishes the waker's earlier writes.
         self.ready.bits[self.number / 64].fetch_or(1 << (self.number % 64), Ordering::Release);
-        self.ready.serving.wake();
+        self.ready.wake();
     }
 }
 
@@ -707,11 +776,13 @@ impl<D: Doorbell> Server<D> {
         let state = ServerState {
             requests: Consumer::new(end.capacity),
             responses: Producer::new(end.capacity),
+            owes_call: false,
             failure: None,
         };
         let rings = Rings::new(&end);
-        let (serving, state) = (AtomicWaker::new(), Spin::new(state));
-        Server { end: Arc::new(ServerEnd { rings, doorbell: end.doorbell, serving, state }) }
+        let bits = (0..end.capacity.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let ready = Arc::new(Ready { bits, serving: Spin::new(None) });
+        Server { end: Arc::new(ServerEnd { rings, doorbell: end.doorbell, ready, state: Spin::new(state) }) }
     }
 
     /// Answers each request with the result of `handler`, until the connection ends; returns the reason.
@@ -727,15 +798,11 @@ impl<D: Doorbell> Server<D> {
     where
         F: Future<Output = Message>,
     {
-        let capacity = self.end.rings.capacity;
-        let bits = (0..capacity.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let ready = Arc::new(Ready { bits, serving: AtomicWaker::new() });
         let mut coroutines: Vec<Coroutine<F>> = Vec::new();
         let mut free: Vec<usize> = Vec::new();
         poll_fn(|context| {
-            ready.serving.register(context.waker());
-            self.end.serving.register(context.waker());
-            match self.end.turn(&ready, &mut coroutines, &mut free, &mut handler) {
+            self.end.ready.register(context.waker());
+            match self.end.turn(&mut coroutines, &mut free, &mut handler) {
                 Ok(Turn::Done) => Poll::Pending,
                 Ok(Turn::More) => {
                     context.waker().wake_by_ref();
@@ -762,7 +829,6 @@ enum Turn {
 impl<D: Doorbell> ServerEnd<D> {
     fn turn<F: Future<Output = Message>>(
         &self,
-        ready: &Arc<Ready>,
         coroutines: &mut Vec<Coroutine<F>>,
         free: &mut Vec<usize>,
         handler: &mut impl FnMut(Message) -> F,
@@ -773,7 +839,7 @@ impl<D: Doorbell> ServerEnd<D> {
         let (requests, responses) = (self.rings.requests(), self.rings.responses());
         let mut state = self.state.lock();
         let state = &mut *state;
-        for (index, word) in ready.bits.iter().enumerate() {
+        for (index, word) in self.ready.bits.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -799,7 +865,7 @@ impl<D: Doorbell> ServerEnd<D> {
                 Some(number) => number,
                 None if coroutines.len() < self.rings.capacity => {
                     let number = coroutines.len();
-                    let waker = Waker::from(Arc::new(RequestWaker { ready: ready.clone(), number }));
+                    let waker = Waker::from(Arc::new(RequestWaker { ready: self.ready.clone(), number }));
                     coroutines.push(Coroutine { future: Box::pin(None), waker, token: 0 });
                     number
                 }
@@ -820,7 +886,11 @@ impl<D: Doorbell> ServerEnd<D> {
         }
         if state.responses.unpublished() > 0 {
             state.responses.publish(&responses);
-            self.rings.call(channel::CLIENT_STATE, &self.doorbell);
+            if executor::attends_next() {
+                state.owes_call = true;
+            } else {
+                self.rings.call(channel::CLIENT_STATE, &self.doorbell);
+            }
         }
         let more = taken == count && count > 0 && state.requests.look(&requests) != Ok(0);
         Ok(if more { Turn::More } else { Turn::Done })
@@ -828,6 +898,15 @@ impl<D: Doorbell> ServerEnd<D> {
 }
 
 impl<D: Doorbell> ServerEnd<D> {
+    /// Wakes the client for responses, if that was left to the executor.
+    #[inline]
+    fn call(&self, state: &mut ServerState) {
+        if state.owes_call {
+            state.owes_call = false;
+            self.rings.call_soon(channel::CLIENT_STATE, &self.doorbell);
+        }
+    }
+
     fn finish(&self, error: Error) {
         let mut state = self.state.lock();
         if state.failure.is_none() {
@@ -854,25 +933,27 @@ impl<F: Future<Output = Message>> Coroutine<F> {
 impl<D: Doorbell> Source for ServerEnd<D> {
     fn attend(&self) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
+        self.call(&mut state);
         if state.failure.is_some() {
             return false;
         }
         // Impossible content is reported by `serve`.
         let came = self.rings.is_closed() || state.requests.look(&self.rings.requests()) != Ok(0);
         if came {
-            self.serving.wake();
+            self.ready.wake();
         }
         came
     }
 
     fn fall_asleep(&self) -> bool {
         let mut state = self.state.lock();
-        let sleeping = &self.rings.words[channel::SERVER_STATE];
+        self.call(&mut state);
+        let sleeping = &self.rings.header[channel::SERVER_STATE];
         state.failure.is_some() || state.requests.fall_asleep(&self.rings.requests(), sleeping) == Ok(true)
     }
 
     fn wake_up(&self) {
-        self.rings.words[channel::SERVER_STATE].store(AWAKE, Ordering::Relaxed);
+        self.rings.header[channel::SERVER_STATE].store(AWAKE, Ordering::Relaxed);
     }
 
     fn is_over(&self) -> bool {

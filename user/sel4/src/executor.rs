@@ -45,37 +45,69 @@ const BATCH: u64 = 64;
 const BATCHES: u64 = 16;
 
 static EXECUTOR: Executor = Executor::new();
+
+/// The worker's state. One structure, so that the address of one field gives those of the others.
+struct Work {
+    /// Polls until the next look at the rings.
+    polls_left: AtomicU64,
+    /// Looks at the rings until the next look at the doorbell.
+    batches_left: AtomicU64,
+    /// The notification that the worker waits on.
+    doorbell: AtomicU64,
+    /// Whether the worker may be waiting: only then signals are needed.
+    sleeping: AtomicBool,
+    /// Whether a coroutine may have become ready since the scheduler's loop ended last.
+    notified: AtomicBool,
+    /// Number of looks at the rings before the worker sleeps.
+    patience: AtomicU32,
+    /// Whether the kernel can signal and wait in one system call.
+    combines: AtomicBool,
+    /// Whether a doorbell that is rung now can be rung together with the wait.
+    may_owe: AtomicBool,
+    /// A doorbell that is to be rung before the worker sleeps; 0 for none.
+    owed: AtomicU64,
+    /// System calls that the executor made for itself.
+    entries: AtomicU64,
+    /// The worker's thread, if the doorbell's signals interrupt it; 0 otherwise.
+    interrupted_thread: AtomicU64,
+    /// Not 0: the main coroutine has ended, and the worker is to stop.
+    ended: AtomicU64,
+    /// Number of complete looks at all sources.
+    waits: AtomicU64,
+    /// Wakers of the coroutines in [`pause`].
+    pausing: Spin<Vec<Waker>>,
+    /// Whether there are some. Only coroutines of the worker pause.
+    has_pausing: AtomicBool,
+    sources: Spin<Vec<Arc<dyn Source>>>,
+}
+
+static WORK: Work = Work {
+    polls_left: AtomicU64::new(BATCH),
+    batches_left: AtomicU64::new(BATCHES),
+    doorbell: AtomicU64::new(0),
+    sleeping: AtomicBool::new(false),
+    notified: AtomicBool::new(false),
+    patience: AtomicU32::new(0),
+    combines: AtomicBool::new(false),
+    may_owe: AtomicBool::new(false),
+    owed: AtomicU64::new(0),
+    entries: AtomicU64::new(0),
+    interrupted_thread: AtomicU64::new(0),
+    ended: AtomicU64::new(0),
+    waits: AtomicU64::new(0),
+    pausing: Spin::new(Vec::new()),
+    has_pausing: AtomicBool::new(false),
+    sources: Spin::new(Vec::new()),
+};
+
 /// Two words that differ, so that the scheduler calls [`Platform::completions`] before each poll.
 static DIFFERENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(1)];
-/// Not 0: the main coroutine has ended, and the worker is to stop.
-static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Polls until the next look at the rings.
-static POLLS_LEFT: AtomicU64 = AtomicU64::new(BATCH);
-/// Looks at the rings until the next look at the doorbell.
-static BATCHES_LEFT: AtomicU64 = AtomicU64::new(BATCHES);
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
 static WORKER: WorkerThread = WorkerThread;
 static RUNNING: AtomicBool = AtomicBool::new(false);
-/// The notification that the worker waits on.
-static DOORBELL: AtomicU64 = AtomicU64::new(0);
-/// Whether the worker may be waiting: only then signals are needed.
-static SLEEPING: AtomicBool = AtomicBool::new(false);
-/// Whether a coroutine may have become ready since the scheduler's loop ended last.
-static NOTIFIED: AtomicBool = AtomicBool::new(false);
-/// Number of looks at the rings before the worker sleeps.
-static PATIENCE: AtomicU32 = AtomicU32::new(0);
-/// System calls that the executor made for itself.
-static ENTRIES: AtomicU64 = AtomicU64::new(0);
-/// The worker's thread, if the doorbell's signals interrupt it; 0 otherwise.
-static INTERRUPTED_THREAD: AtomicU64 = AtomicU64::new(0);
 /// Signals that have come and were not awaited yet.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
-/// Number of complete looks at all sources.
-static WAITS: AtomicU64 = AtomicU64::new(0);
-/// Wakers of the coroutines in [`pause`].
-static PAUSING: Spin<Vec<Waker>> = Spin::new(Vec::new());
-static SOURCES: Spin<Vec<Arc<dyn Source>>> = Spin::new(Vec::new());
 
 /// The scheduler's platform: one worker, on a microkernel.
 struct WorkerThread;
@@ -88,18 +120,18 @@ impl Platform for WorkerThread {
     fn notify(&self, _: usize) {
         // The worker looks at this before it sleeps, so a signal is needed only if another thread wakes a coroutine. The
         // fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker sees the word.
-        NOTIFIED.store(true, Ordering::Relaxed);
+        WORK.notified.store(true, Ordering::Relaxed);
         core::sync::atomic::fence(Ordering::SeqCst);
-        if SLEEPING.load(Ordering::Relaxed) {
-            Notification::from_pointer(DOORBELL.load(Ordering::Relaxed)).signal();
+        if WORK.sleeping.load(Ordering::Relaxed) {
+            Notification::from_pointer(WORK.doorbell.load(Ordering::Relaxed)).signal();
         }
     }
 
     #[inline]
     fn completions(&self, _: usize) {
         // Called before each poll: see `run`. Relaxed: only the worker's thread comes here.
-        let left = POLLS_LEFT.load(Ordering::Relaxed);
-        POLLS_LEFT.store(left.wrapping_sub(1), Ordering::Relaxed);
+        let left = WORK.polls_left.load(Ordering::Relaxed);
+        WORK.polls_left.store(left.wrapping_sub(1), Ordering::Relaxed);
         if left == 0 || interrupt::is_pending() {
             look(left == 0);
         }
@@ -114,22 +146,21 @@ impl Platform for WorkerThread {
 #[cold]
 #[inline(never)]
 fn look(is_batch: bool) {
-    let interrupts = INTERRUPTED_THREAD.load(Ordering::Relaxed) != 0;
+    let interrupts = WORK.interrupted_thread.load(Ordering::Relaxed) != 0;
     // Without interrupts the word is the program's.
     if interrupts && interrupt::is_pending() {
         ring(interrupt::take());
-        attend();
+        attend(false);
     }
     if is_batch {
-        POLLS_LEFT.store(BATCH, Ordering::Relaxed);
-        attend();
-        // Sources that this program has ended report no entry.
-        SOURCES.lock().retain(|source| !source.is_over());
-        let left = BATCHES_LEFT.load(Ordering::Relaxed) - 1;
-        BATCHES_LEFT.store(if left == 0 { BATCHES } else { left }, Ordering::Relaxed);
+        WORK.polls_left.store(BATCH, Ordering::Relaxed);
+        attend(false);
+        remove_sources();
+        let left = WORK.batches_left.load(Ordering::Relaxed) - 1;
+        WORK.batches_left.store(if left == 0 { BATCHES } else { left }, Ordering::Relaxed);
         if left == 0 && !interrupts {
-            let doorbell = Notification::from_pointer(DOORBELL.load(Ordering::Relaxed));
-            ENTRIES.fetch_add(1, Ordering::Relaxed);
+            let doorbell = Notification::from_pointer(WORK.doorbell.load(Ordering::Relaxed));
+            WORK.entries.fetch_add(1, Ordering::Relaxed);
             doorbell.poll().into_iter().for_each(ring);
         }
     }
@@ -143,8 +174,8 @@ pub trait Source: Send + Sync {
     /// entries. Returns whether an entry had come.
     fn attend(&self) -> bool;
 
-    /// Tells the other side that this one sleeps from now on. Returns whether that is so: it is not if an entry has
-    /// come meanwhile.
+    /// Calls the other side if it sleeps and has new entries, and tells it that this one sleeps from now on. Returns
+    /// whether that is so: it is not if an entry has come meanwhile.
     fn fall_asleep(&self) -> bool;
 
     /// Tells the other side that this one does not sleep any more.
@@ -163,7 +194,7 @@ pub trait Source: Send + Sync {
 pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool> {
     let receives = interrupt::receive(thread, doorbell)?;
     if receives {
-        INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
+        WORK.interrupted_thread.store(thread.pointer(), Ordering::Relaxed);
     }
     Ok(receives)
 }
@@ -181,7 +212,7 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
 pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
     match interrupt::receive_stores(thread, doorbell, RINGS) {
         Ok(by_stores) => {
-            INTERRUPTED_THREAD.store(thread.pointer(), Ordering::Relaxed);
+            WORK.interrupted_thread.store(thread.pointer(), Ordering::Relaxed);
             Ok(by_stores)
         }
         Err(_) => receive_interrupts(thread, doorbell).map(|_| false),
@@ -194,7 +225,7 @@ pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
 ///
 /// The kernel's error.
 pub fn end_interrupts() -> Result<()> {
-    match INTERRUPTED_THREAD.swap(0, Ordering::Relaxed) {
+    match WORK.interrupted_thread.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
         thread => {
             let ended = interrupt::end(Thread::from_pointer(thread));
@@ -207,18 +238,18 @@ pub fn end_interrupts() -> Result<()> {
 
 /// Returns the number of system calls that the executor has made to sleep and to poll its doorbell.
 pub fn entries() -> u64 {
-    ENTRIES.load(Ordering::Relaxed)
+    WORK.entries.load(Ordering::Relaxed)
 }
 
 /// Adds a source, which is attended to until it is over.
 pub fn add_source(source: Arc<dyn Source>) {
-    SOURCES.lock().push(source);
+    WORK.sources.lock().push(source);
 }
 
 /// Sets how many times the rings are looked at before the worker sleeps. Sensible only if other programs run on other
 /// harts meanwhile.
 pub fn set_patience(looks: u32) {
-    PATIENCE.store(looks, Ordering::Relaxed);
+    WORK.patience.store(looks, Ordering::Relaxed);
 }
 
 /// Returns the executor, for operations without a function of their own here: counters, states, priorities.
@@ -250,41 +281,53 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     assert!(!RUNNING.swap(true, Ordering::Acquire), "a program has one executor, which runs on one thread");
-    DOORBELL.store(doorbell.pointer(), Ordering::Relaxed);
+    WORK.doorbell.store(doorbell.pointer(), Ordering::Relaxed);
     // An earlier run may have initialised it.
     let _ = EXECUTOR.initialise(Table::native(), &READY, &WORKER);
     // The scheduler's own loop, which ends when no coroutine is ready, is quicker than a loop here around single polls;
     // so the look at the rings in between is made from within.
-    let signals = Signals { attention: Some(&ENDED), completions: Some((&DIFFERENT[0], &DIFFERENT[1])) };
-    ENDED.store(0, Ordering::Relaxed);
+    let signals = Signals { attention: Some(&WORK.ended), completions: Some((&DIFFERENT[0], &DIFFERENT[1])) };
+    WORK.ended.store(0, Ordering::Relaxed);
     let mut worker = EXECUTOR.worker(0, signals).expect("this is the only worker, and the last one is gone");
     let main = async move {
         let result = main.await;
-        ENDED.store(1, Ordering::Relaxed);
+        WORK.ended.store(1, Ordering::Relaxed);
         result
     };
     let mut main = pin!(EXECUTOR.spawn(main, Priority::DEFAULT));
+    WORK.notified.store(true, Ordering::Relaxed);
+    WORK.combines.store(crate::raw::has_own_calls(), Ordering::Relaxed);
+    remove_sources();
     let mut looks = 0;
-    NOTIFIED.store(true, Ordering::Relaxed);
+    let mut has_slept = false;
     loop {
         // Before the first poll too: after a wait the rings usually have an entry, and no coroutine is ready.
-        let came = attend();
-        if ENDED.load(Ordering::Relaxed) != 0 && main.is_finished() {
+        let came = attend(core::mem::take(&mut has_slept));
+        if WORK.ended.load(Ordering::Relaxed) != 0 && main.is_finished() {
             break;
         }
-        if NOTIFIED.load(Ordering::Relaxed) {
+        let patience = WORK.patience.load(Ordering::Relaxed);
+        if WORK.notified.load(Ordering::Relaxed) {
             // Cleared first: the scheduler's loop sees all coroutines that were ready before.
-            NOTIFIED.store(false, Ordering::Relaxed);
+            WORK.notified.store(false, Ordering::Relaxed);
             looks = 0;
             worker.run();
+            // Without patience the rings need no look of their own: falling asleep looks at them.
+            if patience == 0 && WORK.ended.load(Ordering::Relaxed) == 0 {
+                has_slept = true;
+                sleep(doorbell);
+            }
         } else if came {
             looks = 0;
-        } else if looks < PATIENCE.load(Ordering::Relaxed) {
+        } else if looks < patience {
             looks += 1;
             core::hint::spin_loop();
         } else {
             looks = 0;
-            sleep(doorbell);
+            has_slept = true;
+            if !sleep(doorbell) {
+                poll(doorbell);
+            }
         }
     }
     drop(worker);
@@ -296,53 +339,98 @@ where
     }
 }
 
-/// Looks at all sources; returns whether an entry had come. Removes sources that are over by their last entry.
-fn attend() -> bool {
-    let mut sources = SOURCES.lock();
+/// Looks at all sources, after they have been told that the worker is awake if it has slept; returns whether an entry had
+/// come.
+fn attend(has_slept: bool) -> bool {
+    let sources = WORK.sources.lock();
     let mut came = false;
-    let mut over = false;
     for source in sources.iter() {
-        if source.attend() {
-            came = true;
-            over |= source.is_over();
+        if has_slept {
+            source.wake_up();
         }
-    }
-    if over {
-        sources.retain(|source| !source.is_over());
+        came |= source.attend();
     }
     came
 }
 
-/// Waits for the doorbell, unless an entry has come after all.
-fn sleep(doorbell: Notification) {
-    SLEEPING.store(true, Ordering::Relaxed);
+/// Removes the sources that are over.
+fn remove_sources() {
+    WORK.sources.lock().retain(|source| !source.is_over());
+}
+
+/// Takes the doorbell's signals without a wait.
+#[cold]
+fn poll(doorbell: Notification) {
+    if WORK.interrupted_thread.load(Ordering::Relaxed) == 0 {
+        WORK.entries.fetch_add(1, Ordering::Relaxed);
+        doorbell.poll().into_iter().for_each(ring);
+    }
+}
+
+/// Rings the doorbell of the other side of a ring: at once, or together with the worker's wait if that comes next. The
+/// caller is a source that is attended to.
+pub(crate) fn ring_soon(doorbell: Notification) {
+    if WORK.may_owe.load(Ordering::Relaxed) {
+        WORK.may_owe.store(false, Ordering::Relaxed);
+        WORK.owed.store(doorbell.pointer(), Ordering::Relaxed);
+    } else {
+        // A signal through a deleted capability must do nothing: the other side has died.
+        doorbell.signal_if_there();
+    }
+}
+
+/// Returns whether the worker falls asleep or looks at the sources before it polls another coroutine: the caller is the
+/// last one that is ready.
+#[inline]
+pub(crate) fn attends_next() -> bool {
+    RUNNING.load(Ordering::Relaxed) && READY[0].0.load(Ordering::Relaxed) == 0
+}
+
+/// Waits for the doorbell, unless an entry has come after all; returns whether it has waited. The sources have to be
+/// told that the worker is awake again.
+fn sleep(doorbell: Notification) -> bool {
+    WORK.sleeping.store(true, Ordering::Relaxed);
     // Pairs with the fence in `notify`; each source has its own.
     core::sync::atomic::fence(Ordering::SeqCst);
-    let asleep = !NOTIFIED.load(Ordering::Relaxed) && SOURCES.lock().iter().all(|source| source.fall_asleep());
-    let badge = match INTERRUPTED_THREAD.load(Ordering::Relaxed) {
-        0 => {
-            ENTRIES.fetch_add(1, Ordering::Relaxed);
-            if asleep { Some(doorbell.wait()) } else { doorbell.poll() }
+    let interrupts = WORK.interrupted_thread.load(Ordering::Relaxed) != 0;
+    // Interrupts have a way of their own to wait.
+    WORK.may_owe.store(!interrupts && WORK.combines.load(Ordering::Relaxed), Ordering::Relaxed);
+    let asleep =
+        !WORK.notified.load(Ordering::Relaxed) && WORK.sources.lock().iter().all(|source| source.fall_asleep());
+    WORK.may_owe.store(false, Ordering::Relaxed);
+    let owed = WORK.owed.load(Ordering::Relaxed);
+    WORK.owed.store(0, Ordering::Relaxed);
+    let badge = if asleep {
+        // The rings are empty, and the doorbell's signals come with the wait.
+        WORK.polls_left.store(BATCH, Ordering::Relaxed);
+        WORK.entries.fetch_add(1, Ordering::Relaxed);
+        match owed {
+            _ if interrupts => interrupt::wait(doorbell),
+            0 => doorbell.wait(),
+            owed => doorbell.wait_after_signal(Notification::from_pointer(owed)),
         }
-        _ if asleep => {
-            ENTRIES.fetch_add(1, Ordering::Relaxed);
-            Some(interrupt::wait(doorbell))
+    } else {
+        if owed != 0 {
+            Notification::from_pointer(owed).signal_if_there();
         }
-        _ => Some(interrupt::take()),
+        if interrupts { interrupt::take() } else { 0 }
     };
-    SLEEPING.store(false, Ordering::Relaxed);
-    SOURCES.lock().iter().for_each(|source| source.wake_up());
-    if let Some(badge) = badge {
-        ring(badge);
-    }
+    WORK.sleeping.store(false, Ordering::Relaxed);
+    ring(badge);
     // Relaxed, without an atomic addition: only the worker's thread writes it.
-    WAITS.store(WAITS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    let mut pausing = PAUSING.lock();
-    if !pausing.is_empty() {
-        let woken = core::mem::take(&mut *pausing);
-        drop(pausing);
-        woken.into_iter().for_each(Waker::wake);
+    WORK.waits.store(WORK.waits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    if WORK.has_pausing.load(Ordering::Relaxed) {
+        wake_pausing();
     }
+    asleep
+}
+
+#[cold]
+#[inline(never)]
+fn wake_pausing() {
+    WORK.has_pausing.store(false, Ordering::Relaxed);
+    let woken = core::mem::take(&mut *WORK.pausing.lock());
+    woken.into_iter().for_each(Waker::wake);
 }
 
 /// Publishes the signals of this badge to the coroutines that await them.
@@ -370,14 +458,15 @@ fn publish(signals: u64) {
 ///
 /// Strict. Nothing happens.
 pub async fn pause() {
-    let before = WAITS.load(Ordering::Relaxed);
+    let before = WORK.waits.load(Ordering::Relaxed);
     poll_fn(|context| {
-        if WAITS.load(Ordering::Relaxed) != before {
+        if WORK.waits.load(Ordering::Relaxed) != before {
             return Poll::Ready(());
         }
-        let mut pausing = PAUSING.lock();
+        let mut pausing = WORK.pausing.lock();
         if !pausing.iter().any(|waker| waker.will_wake(context.waker())) {
             pausing.push(context.waker().clone());
+            WORK.has_pausing.store(true, Ordering::Relaxed);
         }
         Poll::Pending
     })

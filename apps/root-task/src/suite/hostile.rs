@@ -100,7 +100,7 @@ impl Random {
             60 if self.below(2) == 0 => return const { DebugCall::DebugCapIdentify.fixed_number() },
             60 => SystemCall::ReturnFromUserInterrupt,
             61 => SystemCall::Send,
-            62 => [SystemCall::Recv, SystemCall::ReplyRecv][self.below(2) as usize],
+            62 => [SystemCall::Recv, SystemCall::ReplyRecv, SystemCall::SignalRecv][self.below(3) as usize],
             // Numbers above zero and far below: the debug calls in between would print, or end the machine.
             _ => {
                 return if self.below(2) == 0 {

@@ -80,3 +80,39 @@ pub fn a_signal_before_the_receive_is_kept(bench: &mut Bench<'_>) -> Outcome {
     equal!(RESULT.load(Ordering::Relaxed), 6);
     Ok(())
 }
+
+/// Answers each signal of the first notification with one of the second, and counts.
+fn answer_signals(notifications: u64) {
+    let [own, other] = [notifications >> 32, notifications & 0xffff_ffff].map(Notification::from_pointer);
+    let mut badge = own.wait();
+    loop {
+        RESULT.fetch_add(badge << 32 | 1, Ordering::Relaxed);
+        badge = own.wait_after_signal(other);
+    }
+}
+
+pub fn a_signal_and_a_wait_are_one_call(bench: &mut Bench<'_>) -> Outcome {
+    const ROUNDS: u64 = 100;
+    RESULT.store(0, Ordering::Relaxed);
+    let (own, theirs) = (bench.notification()?, bench.notification()?);
+    let [to_us, to_them] =
+        [bench.badged(own.pointer(), Rights::WRITE, 2)?, bench.badged(theirs.pointer(), Rights::WRITE, 1)?];
+    bench.spawn(answer_signals, theirs.pointer() << 32 | to_us)?;
+    let_run(PRIORITY)?;
+    for round in 0..ROUNDS {
+        // The other thread is less important: it runs when this one waits.
+        equal!(own.wait_after_signal(Notification::from_pointer(to_them)), 2);
+        equal!(RESULT.load(Ordering::Relaxed), (round + 1) << 32 | (round + 1));
+    }
+    // A signal that is there already ends the wait at once; so does one to the notification itself.
+    Notification::from_pointer(to_us).signal();
+    equal!(own.wait_after_signal(Notification::from_pointer(to_us)), 2);
+    equal!(own.wait_after_signal(Notification::from_pointer(bench.badged(own.pointer(), Rights::ALL, 4)?)), 4);
+    equal!(own.poll(), None);
+    // An empty slot, or a right that lacks, is no fault of the sender.
+    Notification::from_pointer(to_us).signal();
+    let silent = bench.badged(theirs.pointer(), Rights::READ, 8)?;
+    equal!(own.wait_after_signal(Notification::from_pointer(silent)), 2);
+    equal!(theirs.poll(), None);
+    Ok(())
+}

@@ -521,6 +521,17 @@ impl CapabilityCell {
         Some((Ref::from_raw((first >> 32) as u32)?, badge))
     }
 
+    /// Returns the notification in the cell, if there is one and the capability has the read right.
+    #[inline(always)]
+    pub fn source_of_signals(&self) -> Option<Ref<Notification>> {
+        let Packed([first, _]) = self.0.get();
+        let may_wait = Rights::READ.word() << 8;
+        if first & (TAG_MASK | may_wait) != tag::NOTIFICATION | may_wait {
+            return None;
+        }
+        Ref::from_raw((first >> 32) as u32)
+    }
+
     /// Returns the thread that the reply capability in the cell answers, and whether it has the grant right, if there
     /// is one.
     #[inline(always)]

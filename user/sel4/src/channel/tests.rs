@@ -257,11 +257,11 @@ proptest! {
         writes in prop::collection::vec((0_usize..320, prop_oneof![0_u64..40, any::<u64>()], 0_u8..4), 0..200),
     ) {
         let (client, server, _) = pair(16);
-        let (client_end, words) = (client.end.clone(), server.end.rings.words);
+        let (client_end, rings) = (client.end.clone(), server.end.rings);
         let mut calls: Vec<Calling> = Vec::new();
         let mut failed = false;
         for (place, value, step) in writes {
-            words[place].store(value, Ordering::Relaxed);
+            rings.word(place).store(value, Ordering::Relaxed);
             match step {
                 0 => calls.push(call(&client, value)),
                 1 => _ = client_end.attend(),
@@ -281,7 +281,7 @@ proptest! {
             prop_assert_eq!(client_end.state.lock().failure.is_some(), client.failure().is_some());
         }
         prop_assert!(!failed || client.failure().is_some());
-        words[channel::CLOSED].store(1, Ordering::Relaxed);
+        rings.word(channel::CLOSED).store(1, Ordering::Relaxed);
         client_end.attend();
         prop_assert!(client.failure().is_some());
         prop_assert!(calls.iter_mut().all(|call| poll(call).is_ready()));
@@ -298,7 +298,7 @@ proptest! {
         writes in prop::collection::vec((0_usize..320, prop_oneof![0_u64..40, any::<u64>()], 0_u8..4), 0..200),
     ) {
         let (client, server, _) = pair(16);
-        let (server_end, words) = (server.end.clone(), server.end.rings.words);
+        let (server_end, rings) = (server.end.clone(), server.end.rings);
         let alive = Arc::new(());
         let held = alive.clone();
         let mut serving = Box::pin(server.serve(move |message: Message| {
@@ -318,7 +318,7 @@ proptest! {
         }));
         let mut over = None;
         for (place, value, step) in writes {
-            words[place].store(value, Ordering::Relaxed);
+            rings.word(place).store(value, Ordering::Relaxed);
             match step {
                 0 => _ = server_end.attend(),
                 1 => {
@@ -334,7 +334,7 @@ proptest! {
             }
             prop_assert!(Arc::strong_count(&alive) <= 2 + 16);
         }
-        words[channel::CLOSED].store(1, Ordering::Relaxed);
+        rings.word(channel::CLOSED).store(1, Ordering::Relaxed);
         if over.is_none() {
             prop_assert_eq!(poll(&mut serving), Poll::Ready(Error::Closed));
         }
