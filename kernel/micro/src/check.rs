@@ -73,6 +73,15 @@ impl Kernel {
     }
 
     fn check_queues(&self) {
+        if let Some((endpoint, badge, next)) = self.cancellation.state() {
+            let (mut before, mut is_there) = (true, false);
+            check_queue(&endpoint.queue, |thread| {
+                is_there |= thread == next;
+                before &= thread != next;
+                assert!(!before || thread.wait_badge.get() != badge, "a cancellation has passed a thread over");
+            });
+            assert!(is_there, "a cancellation goes on with a thread that waits elsewhere");
+        }
         for (index, node) in self.nodes.iter().enumerate() {
             for (domain, ready) in node.ready.iter().enumerate() {
                 ready.check(|thread| {
@@ -280,7 +289,7 @@ fn holds(queue: &Queue, thread: Ref<Tcb>) -> bool {
 }
 
 /// Calls `look` with each thread of a queue.
-fn check_queue(queue: &Queue, look: impl Fn(Ref<Tcb>)) {
+fn check_queue(queue: &Queue, mut look: impl FnMut(Ref<Tcb>)) {
     let mut previous = None;
     let mut next = queue.head.get();
     while let Some(thread) = next {

@@ -154,7 +154,7 @@ impl Kernel {
                 if let Capability::Endpoint { endpoint, badge, .. } = slot.capability.get()
                     && badge != 0
                 {
-                    self.cancel_badged_sends(endpoint, badge);
+                    return self.cancel_badged_sends(endpoint, badge);
                 }
             }
             CNodeCall::Insert { capability, source, destination } => {

@@ -8,6 +8,7 @@ use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{MessageInfo, Rights};
 use objects::{Capability, Endpoint, Lineage, Notification, Queue, Ref, Slot, Tcb, ThreadState, Words, own};
 
+use crate::invocation::Preempted;
 use crate::kernel::Kernel;
 use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, word};
 use crate::{cspace, derivation};
@@ -51,6 +52,9 @@ pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     place.next.set(None);
     master.next.set(Some(receiver.own_slot(own::CALLER)));
 }
+
+/// Number of waiting threads that a step of a cancellation looks at.
+const STEP: usize = 8;
 
 /// Parameters of sending a message.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +133,7 @@ impl Kernel {
                 return;
             }
         };
-        dequeue_waiting(&endpoint.queue, sender);
+        self.dequeue_sender(endpoint, sender);
         let sent = sender.wait_rights.get();
         let sender_rights = Rights(sent & Rights::ALL.0);
         self.transfer(sender, Some(endpoint), sender.wait_badge.get(), sender_rights.contains(Rights::GRANT), thread);
@@ -288,7 +292,7 @@ impl Kernel {
         match thread.state() {
             ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
                 if let Some(endpoint) = thread.waits_at.take() {
-                    dequeue_waiting(&endpoint.queue, thread);
+                    self.dequeue_sender(endpoint, thread);
                 }
                 thread.clear_fault();
                 self.set_state(thread, ThreadState::Inactive);
@@ -316,27 +320,40 @@ impl Kernel {
     pub(crate) fn release_waiting(&self, queue: &Queue, limit: usize) -> bool {
         for _ in 0..limit {
             let Some(thread) = queue.head.get() else { break };
+            self.cancellation.leave_out(thread);
             dequeue_waiting(queue, thread);
             self.begin_again(thread);
         }
         queue.head.get().is_none()
     }
 
-    /// Restarts all threads that wait to send with this badge.
+    /// Restarts all threads that wait to send with this badge, in steps.
     #[doc(alias = "cancelBadgedSends")]
-    pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) {
+    pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) -> Result<(), Preempted> {
         if endpoint.is_sending.get() == 0 {
-            return;
+            return Ok(());
         }
-        let mut next = endpoint.queue.head.get();
-        while let Some(thread) = next {
-            next = thread.wait_next.get();
-            if thread.wait_badge.get() == badge {
-                dequeue_waiting(&endpoint.queue, thread);
-                self.begin_again(thread);
+        self.cancellation.begin(endpoint, badge);
+        self.reschedule();
+        loop {
+            for _ in 0..STEP {
+                let Some(thread) = self.cancellation.take() else { return Ok(()) };
+                if thread.wait_badge.get() == badge {
+                    dequeue_waiting(&endpoint.queue, thread);
+                    self.begin_again(thread);
+                }
+            }
+            if self.cancellation.state().is_some() {
+                self.preemption_point()?;
             }
         }
-        self.reschedule();
+    }
+
+    /// Removes a thread that waits to send.
+    #[inline]
+    fn dequeue_sender(&self, endpoint: Ref<Endpoint>, thread: Ref<Tcb>) {
+        self.cancellation.leave_out(thread);
+        dequeue_waiting(&endpoint.queue, thread);
     }
 
     /// Restarts the system call of a thread that waited, or the instruction whose fault was to be sent.

@@ -11,7 +11,7 @@ use crate::configuration::ErrorText;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
-use crate::state::{DeferredFlushes, Domains, Interrupts, Senders};
+use crate::state::{Cancellation, DeferredFlushes, Domains, Interrupts, Senders};
 
 /// Step from one epoch of address spaces to the next. Domain numbers are smaller.
 pub const EPOCH: u64 = MAXIMUM_DOMAINS as u64;
@@ -51,6 +51,8 @@ pub struct Kernel {
     /// Number of kernel entries, in kernels with the feature `checks`.
     pub(crate) entries: Cell<u64>,
     pub(crate) senders: Senders,
+    /// The cancellation of badged sends that is under way.
+    pub(crate) cancellation: Cancellation,
 }
 
 impl Kernel {
@@ -80,6 +82,7 @@ impl Kernel {
             deferred_flushes: DeferredFlushes::new(),
             entries: Cell::new(0),
             senders: Senders::new(),
+            cancellation: Cancellation::new(),
         }
     }
 

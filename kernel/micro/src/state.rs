@@ -4,12 +4,65 @@ use core::cell::Cell;
 
 use abi_sel4::configuration::{DOMAIN_DURATION_BITS, DOMAIN_SCHEDULE_LENGTH, DOMAINS};
 use hal_api::Scope;
-use objects::{Mapping, Notification, Ref, Slot};
+use objects::{Endpoint, Mapping, Notification, Ref, Slot, Tcb};
 
 /// Number of slots for interrupts' notifications, one for each interrupt number.
 pub const IRQ_SLOTS: u64 = 128;
 /// The largest number of sender pages.
 pub const SENDERS: usize = 128;
+
+/// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come to
+/// the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at the
+/// end: so it does not matter which thread's call goes on with it. A cancellation of other sends takes its place, and it
+/// then begins again.
+pub struct Cancellation {
+    endpoint: Cell<Option<Ref<Endpoint>>>,
+    badge: Cell<u64>,
+    next: Cell<Option<Ref<Tcb>>>,
+}
+
+impl Cancellation {
+    /// Makes a state without a cancellation.
+    pub const fn new() -> Cancellation {
+        Cancellation { endpoint: Cell::new(None), badge: Cell::new(0), next: Cell::new(None) }
+    }
+
+    /// Returns the endpoint and the next thread.
+    pub fn state(&self) -> Option<(Ref<Endpoint>, u64, Ref<Tcb>)> {
+        Some((self.endpoint.get()?, self.badge.get(), self.next.get()?))
+    }
+
+    /// Begins a cancellation at the head of the queue, or goes on with it.
+    pub fn begin(&self, endpoint: Ref<Endpoint>, badge: u64) {
+        if self.endpoint.get() != Some(endpoint) || self.badge.get() != badge {
+            self.endpoint.set(Some(endpoint));
+            self.badge.set(badge);
+            self.go_on_at(endpoint.queue.head.get());
+        }
+    }
+
+    fn go_on_at(&self, next: Option<Ref<Tcb>>) {
+        self.next.set(next);
+        if next.is_none() {
+            self.endpoint.set(None);
+        }
+    }
+
+    /// Takes the next thread. The cancellation is over after the last one.
+    pub fn take(&self) -> Option<Ref<Tcb>> {
+        let next = self.next.get()?;
+        self.go_on_at(next.wait_next.get());
+        Some(next)
+    }
+
+    /// Leaves out a thread that is about to leave its queue.
+    #[inline(always)]
+    pub fn leave_out(&self, thread: Ref<Tcb>) {
+        if self.next.get() == Some(thread) {
+            self.take();
+        }
+    }
+}
 
 /// An entry of the domain schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

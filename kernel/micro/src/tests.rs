@@ -17,8 +17,9 @@ use crate::boot::{self, RootTask};
 use crate::configuration::Configuration;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
+use crate::ipc::Sending;
 use crate::kernel::Kernel;
-use crate::message::ReceiveMode;
+use crate::message::{ReceiveMode, SendMode};
 use crate::node::{Next, ReadyOfDomains};
 #[cfg(feature = "smp")]
 use crate::smp::Shared;
@@ -705,6 +706,83 @@ fn waiters_at_a_deleted_object_are_released_in_short_steps() {
         assert!(machine.is_unused(other));
         assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
     }
+}
+
+/// Cancels the sends of one of three badges in steps. Between the steps threads leave the queue, among them the next
+/// one, and come back.
+#[test]
+fn sends_with_a_badge_are_cancelled_in_short_steps_while_the_queue_changes() {
+    const THREADS: u64 = 90;
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let kernel = &machine.kernel;
+    let (untyped, other, free) = (machine.untyped(18), machine.untyped(12), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::Tcb, 0, free + 1, THREADS).0, 0);
+    assert_eq!(machine.retype(other, ObjectType::Endpoint, 0, free, 1).0, 0);
+    let badged = free + 1 + THREADS;
+    for badge in 1..=3 {
+        let words = [badged + badge, 64, free, 64, Rights::ALL.word(), badge];
+        assert_eq!(machine.call(2, Invocation::CNodeMint, &words, &[2]).0, 0);
+    }
+    let Capability::Endpoint { endpoint, .. } = machine.slot(free).capability.get() else { panic!("no endpoint") };
+    let send = |thread: Ref<Tcb>, badge| {
+        kernel.send_message(thread, endpoint, Sending { mode: SendMode::Blocking, badge, rights: Rights::ALL });
+        assert_eq!(thread.state(), ThreadState::BlockedOnSend);
+    };
+    let threads: Vec<_> = (0..THREADS)
+        .map(|index| match machine.slot(free + 1 + index).capability.get() {
+            Capability::Thread { tcb } => tcb,
+            _ => panic!("no thread"),
+        })
+        .collect();
+    for (index, &thread) in threads.iter().enumerate() {
+        let slot = free + 1 + index as u64;
+        assert_eq!(machine.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+        send(thread, index as u64 % 3 + 1);
+    }
+    kernel.check();
+    let restarted = || threads.iter().filter(|thread| thread.state() == ThreadState::Restart).count();
+    simulation.set_external(0, true);
+    let mut steps = 0;
+    loop {
+        let before = restarted();
+        let is_done = machine.call_interrupted(Invocation::CNodeCancelBadgedSends, badged + 2);
+        assert!(restarted() - before <= 8);
+        kernel.check();
+        steps += 1;
+        if is_done {
+            break;
+        }
+        // The next one leaves and comes back with the badge that is cancelled, at the end; another one leaves for ever.
+        let (.., next) = kernel.cancellation.state().expect("it is under way");
+        if steps == 2 || steps == 4 {
+            kernel.suspend(next);
+            kernel.check();
+            if steps == 2 {
+                send(next, 2);
+            }
+        }
+        // Another cancellation takes the place of this one, which begins again.
+        if steps == 6 {
+            assert!(!machine.call_interrupted(Invocation::CNodeCancelBadgedSends, badged + 3));
+            kernel.check();
+        }
+    }
+    simulation.set_external(0, false);
+    assert!(steps > THREADS / 8, "{steps} steps");
+    assert!(kernel.cancellation.state().is_none());
+    for (index, thread) in threads.iter().enumerate() {
+        let waits = thread.state() == ThreadState::BlockedOnSend;
+        assert!(!waits || thread.wait_badge.get() != 2, "thread {index} was passed over");
+        assert!(waits || index % 3 != 0 || thread.state() == ThreadState::Inactive);
+    }
+    // Deleting the endpoint in the middle of a cancellation ends it.
+    simulation.set_external(0, true);
+    assert!(!machine.call_interrupted(Invocation::CNodeCancelBadgedSends, badged + 1));
+    simulation.set_external(0, false);
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[other, 64], &[]).0, 0);
+    assert!(kernel.cancellation.state().is_none() && machine.is_unused(other));
+    kernel.check();
 }
 
 #[test]
