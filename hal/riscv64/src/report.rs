@@ -3,7 +3,8 @@
 //! A fault in supervisor mode and a Rust panic are both fatal. The hart reports its number, the fault or the panic
 //! message, its registers (after a fault) and the chain of callers, one line `  #N address` for each, which the host
 //! turns into function names and lines with the image's symbols. Then the machine ends with a failure status. The
-//! callers are found through frame pointers, so kernels are built with `-Cforce-frame-pointers=yes`.
+//! callers are found through frame pointers, so kernels are built with `-Cforce-frame-pointers=yes`. A kernel built
+//! without them, to be small, lists all words on its stack that could be return addresses instead.
 
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -64,11 +65,11 @@ pub fn panic_report(information: &PanicInfo) -> ! {
     if let Some(location) = information.location() {
         let _ = writeln!(Output, "  at {location}");
     }
-    let frame: usize;
-    // SAFETY: reading the frame pointer has no effect.
-    unsafe { core::arch::asm!("mv {}, s0", out(reg) frame, options(nomem, nostack)) };
+    let (frame, stack): (usize, usize);
+    // SAFETY: reading the frame pointer and the stack pointer has no effect.
+    unsafe { core::arch::asm!("mv {}, s0", "mv {}, sp", out(reg) frame, out(reg) stack, options(nomem, nostack)) };
     let _ = writeln!(Output, "callers:");
-    list_callers(0, frame);
+    list_callers(0, frame, stack);
     end()
 }
 
@@ -116,7 +117,7 @@ extern "C" fn hal_kernel_fault(frame: &Frame) -> ! {
         let _ = writeln!(Output, "  #1 {:#018x}", frame.x[0]);
         number = 2;
     }
-    list_callers(number, frame.x[7] as usize);
+    list_callers(number, frame.x[7] as usize, frame.x[1] as usize);
     end()
 }
 
@@ -140,27 +141,57 @@ fn end() -> ! {
     Riscv64::shutdown(Status::Failure(FAILURE))
 }
 
-/// Follows the chain of frame pointers while it stays on this hart's stacks and rises.
-fn list_callers(first: usize, mut frame: usize) {
+/// Lists the callers by the chain of frame pointers, or, if there is none, by the words on the stack.
+fn list_callers(first: usize, frame: usize, stack: usize) {
+    if !follow_frames(first, frame) {
+        list_words(first, stack);
+    }
+}
+
+/// Returns the stack that contains the two words below this address, if it is one of this hart's.
+fn stack_below(address: usize) -> Option<(usize, usize)> {
     let index = Riscv64::hart();
     let stacks = [hart::stack(index), hart::emergency_stack(index)];
+    stacks.into_iter().find(|&(start, end)| address.is_multiple_of(8) && address >= start + 16 && address <= end)
+}
+
+/// Writes the line of a return address. It is behind the call; the host needs the address of the call itself.
+fn list(number: usize, caller: usize) {
+    let _ = writeln!(Output, "  #{number} {:#018x}", caller - 1);
+}
+
+/// Follows the chain of frame pointers while it stays on this hart's stacks and rises; returns whether it named a
+/// caller.
+fn follow_frames(first: usize, mut frame: usize) -> bool {
     for number in first..MAXIMUM_CALLERS {
-        let on_stack = |&(start, end): &(usize, usize)| frame >= start + 16 && frame <= end;
-        if !frame.is_multiple_of(8) || !stacks.iter().any(on_stack) {
-            return;
+        if stack_below(frame).is_none() {
+            return number > first;
         }
         // SAFETY: the two words below the frame pointer are on one of this hart's stacks, which are mapped.
         let (caller, next) = unsafe { ((frame as *const usize).sub(1).read(), (frame as *const usize).sub(2).read()) };
         if !boot::is_text(caller) {
-            return;
+            return number > first;
         }
-        // The return address is behind the call; the host needs the address of the call itself.
-        let _ = writeln!(Output, "  #{number} {:#018x}", caller - 1);
+        list(number, caller);
         if next <= frame {
-            return;
+            return true;
         }
         frame = next;
     }
+    true
+}
+
+/// Lists the words from the stack pointer up that are addresses in the kernel's text: the callers, and leftovers of
+/// earlier calls.
+fn list_words(first: usize, stack: usize) {
+    let Some((_, end)) = stack_below(stack + 16) else { return };
+    let words = (stack..end).step_by(8).map(|address| {
+        // SAFETY: a word on one of this hart's stacks, which are mapped.
+        unsafe { (address as *const usize).read() }
+    });
+    (first..MAXIMUM_CALLERS)
+        .zip(words.filter(|&word| boot::is_text(word)))
+        .for_each(|(number, word)| list(number, word));
 }
 
 const NAMES: [&str; 31] = [
