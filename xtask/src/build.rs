@@ -423,8 +423,8 @@ enum Part {
 }
 
 impl Part {
-    /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a twelfth
-    /// of the text and several instructions of every kernel entry.
+    /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a
+    /// twelfth of the text and several instructions of every kernel entry.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Part::Kernel => &["-Cforce-frame-pointers=yes"],

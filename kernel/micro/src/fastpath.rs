@@ -1,5 +1,5 @@
-//! The fastpath: a short message from a client to a waiting server, the reply, a fault whose handler waits, and a signal
-//! that wakes a thread and precedes a wait.
+//! The fastpath: a short message from a client to a waiting server, the reply, a fault whose handler waits, and a
+//! signal that wakes a thread and precedes a wait.
 //!
 //! Most system calls of a system built on a microkernel call a server or reply to a client. The fastpath serves them
 //! under these conditions:

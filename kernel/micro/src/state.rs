@@ -11,10 +11,10 @@ pub const IRQ_SLOTS: u64 = 128;
 /// The largest number of sender pages.
 pub const SENDERS: usize = 128;
 
-/// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come to
-/// the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at the
-/// end: so it does not matter which thread's call goes on with it. A cancellation of other sends takes its place, and it
-/// then begins again.
+/// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come
+/// to the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at
+/// the end: so it does not matter which thread's call goes on with it. A cancellation of other sends takes its place,
+/// and it then begins again.
 pub struct Cancellation {
     endpoint: Cell<Option<Ref<Endpoint>>>,
     badge: Cell<u64>,

@@ -118,8 +118,9 @@ impl Platform for WorkerThread {
     }
 
     fn notify(&self, _: usize) {
-        // The worker looks at this before it sleeps, so a signal is needed only if another thread wakes a coroutine. The
-        // fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker sees the word.
+        // The worker looks at this before it sleeps, so a signal is needed only if another thread wakes a coroutine.
+        // The fence pairs with the one in `sleep`: either this sees that the worker sleeps, or the worker sees the
+        // word.
         WORK.notified.store(true, Ordering::Relaxed);
         core::sync::atomic::fence(Ordering::SeqCst);
         if WORK.sleeping.load(Ordering::Relaxed) {
@@ -339,8 +340,8 @@ where
     }
 }
 
-/// Looks at all sources, after they have been told that the worker is awake if it has slept; returns whether an entry had
-/// come.
+/// Looks at all sources, after they have been told that the worker is awake if it has slept; returns whether an entry
+/// had come.
 fn attend(has_slept: bool) -> bool {
     let sources = WORK.sources.lock();
     let mut came = false;

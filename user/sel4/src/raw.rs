@@ -403,8 +403,8 @@ pub fn signal_and_receive(source: u64, notification: u64) -> u64 {
     system_call(SystemCall::SignalRecv.number(), [source, notification, 0, 0, 0, 0])[0]
 }
 
-/// Returns whether the kernel has the system calls that seL4 lacks, as far as the capability to the program's own thread
-/// tells: a buffer with one place is a value that only a kernel with such buffers refuses for its size.
+/// Returns whether the kernel has the system calls that seL4 lacks, as far as the capability to the program's own
+/// thread tells: a buffer with one place is a value that only a kernel with such buffers refuses for its size.
 pub(crate) fn has_own_calls() -> bool {
     let failure =
         invoke(crate::capability::initial::THREAD.pointer(), Invocation::TcbRegisterAsyncSyscall, &[1, 0, 0], &[]);
