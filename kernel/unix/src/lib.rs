@@ -40,7 +40,7 @@ use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
-use crate::process::{accounts, killer, program, shared};
+use crate::process::{accounts, killer, program, shared, table};
 use crate::scheduling::{executor, remainders, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
@@ -50,7 +50,7 @@ pub fn read_counter(counter: Counter) -> u64 {
 
 /// Returns the number of completions that the first process has been posted, for such tests.
 pub fn posted_to_the_first() -> u64 {
-    process::find(1).map_or(0, |first| first.posted())
+    table::find(1).map_or(0, |first| first.posted())
 }
 
 /// Parts of the kernel's image that the kernel uses.

@@ -9,6 +9,17 @@
 //! freed, children go to the first process. A zombie remains, an entry in the table with the status, until the parent
 //! has waited for it.
 //!
+//! # Parts
+//!
+//! [`Process`] is the sum of its parts, each a type with a file of its own: the address space (`usermode::Space`), the
+//! pages shared with the kernel ([`shared`]), descriptors (`files::descriptor`), its relations to others ([`family`]),
+//! [`capabilities`], the account ([`accounts`]), its scheduling (`scheduling::standing`), workers ([`worker`],
+//! [`thread`]), [`futex`]es, request rings (`asynchronous::rings`), calls in flight (`asynchronous::in_flight`,
+//! `asynchronous::input`) and [`completions`]. This file has the parts together, and the operations on several of them:
+//! on calls in flight with their completions, and on workers with the claims of the process. Above it are the [`table`]
+//! of all processes, [`signals`], the end of a process and its replacement by another program ([`life`]), and
+//! [`authority`].
+//!
 //! # Locks
 //!
 //! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
@@ -18,39 +29,38 @@
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
+pub(crate) mod capabilities;
+pub(crate) mod completions;
 pub(crate) mod ending;
+pub(crate) mod family;
 pub(crate) mod futex;
 pub(crate) mod killer;
+pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod program;
 pub(crate) mod shared;
+pub(crate) mod signals;
 pub(crate) mod switching;
+pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod user;
 pub(crate) mod visit;
 pub(crate) mod worker;
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::future::poll_fn;
-use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use core::task::{Poll, Waker};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use ::ring::Producer;
 use abi_queue::completion;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
-use abi_unix::{Act, Counter, Errno};
+use abi_unix::{Counter, Errno};
 use filesystem::Node;
-use memory::SharedFrame;
 use memory::space::StringError;
 use platform::println;
 use spin::Mutex;
-use tables::Queue;
 use usermode::Space;
 use waiters::Waiters;
 
@@ -62,15 +72,17 @@ use crate::asynchronous::in_flight::InFlight;
 use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::interrupts::{self, Receivers, SendPages};
 use crate::asynchronous::kernel_side::Choice;
+use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::asynchronous::ring_words::CompletionView;
 use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
-use crate::files::remains;
 use crate::observing::{counters, report};
-use crate::process::accounts::{Account, Batch, Charge, MAXIMUM_CALLS, MAXIMUM_PROCESSES, Resource};
-use crate::process::authority::Authority;
+use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
+use crate::process::capabilities::Authority;
+use crate::process::completions::{Completions, completions_capacity};
 use crate::process::ending::Ending;
+use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed};
 use crate::process::thread::Threads;
@@ -78,20 +90,11 @@ use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_o
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::Cid;
-use crate::scheduling::standing::{MOST_CLAIM, Standing};
-use crate::scheduling::steps::Ends;
-use crate::scheduling::{steps, stretch};
+use crate::scheduling::standing::Standing;
+use crate::scheduling::steps::{self, Ends};
 
 /// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
-/// Number of descriptors that one step of the end of a process closes. The objects behind them may be in many lists.
-const CLOSED_AT_A_TIME: usize = 8;
-/// Number of children that one such step releases: each is in several indexes.
-const CHILDREN_AT_A_TIME: usize = 8;
-/// Number of processes that one step of a search looks at.
-const MOST_LOOKED_AT: usize = 256;
-/// Number of processes that can be above each other. Decisions by the tree walk upwards.
-const DEEPEST: usize = 64;
 /// The first process, which inherits orphans and whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
 
@@ -140,129 +143,6 @@ struct CallInFlight {
     priority: u8,
 }
 
-/// Number of places for completions that are kept beyond those needed.
-const SPARE_COMPLETIONS: usize = 1024;
-
-/// Completions on their way to the process.
-struct Completions {
-    producer: Producer,
-    /// The frames of the ring.
-    frames: Vec<SharedFrame>,
-    /// Number of places in the ring that are promised to requests that are being performed.
-    promised: usize,
-    /// Charge for calls in flight and for completions that wait.
-    charged: Batch,
-    /// Charge for the frames that the ring was given beyond its first ones.
-    more_frames: Charge,
-    /// Completions that found the ring full. Room is reserved when a call is submitted, so this never fails.
-    waiting: Queue<Completion>,
-    /// Priority of the most important completion in the ring.
-    most_important: Priority,
-}
-
-impl Completions {
-    /// Creates the completions of a process that begins, with the frames of a ring that is empty.
-    fn new(shared: &Shared, account: &Arc<Account>) -> Completions {
-        Completions::with_frames(shared.ring().to_vec(), account)
-    }
-
-    /// Resets it to the state after [`new`](Self::new), without any memory, and returns the old state.
-    fn begin_anew(&mut self, shared: &Shared, account: &Arc<Account>) -> Completions {
-        let mut frames = core::mem::take(&mut self.frames);
-        // There is room: the list began with as many frames.
-        frames.clear();
-        frames.extend_from_slice(shared.ring());
-        core::mem::replace(self, Completions::with_frames(frames, account))
-    }
-
-    fn with_frames(frames: Vec<SharedFrame>, account: &Arc<Account>) -> Completions {
-        let producer = Producer::new(completion::INITIAL_CAPACITY);
-        let completions = Completions {
-            producer,
-            frames,
-            promised: 0,
-            charged: Batch::new(account, Resource::Calls, crate::asynchronous::operation::MEMORY_OF_A_CALL),
-            more_frames: account.nothing(Resource::Memory),
-            waiting: Queue::new(),
-            most_important: Priority::LOWEST,
-        };
-        completions.tell_capacity();
-        completions
-    }
-
-    /// Publishes the number of entries to the process.
-    fn tell_capacity(&self) {
-        let capacity = self.frames[0].bytes().atomic_u64(completion::CAPACITY_OFFSET);
-        let capacity = capacity.expect("offsets of the ring's layout are aligned and inside");
-        capacity.store(self.producer.capacity() as u64, Ordering::Relaxed);
-    }
-
-    /// Puts completions, of this priority at most, into the ring, or into the queue of those that wait.
-    #[inline(always)]
-    fn post(&mut self, completions: impl Iterator<Item = Completion>, priority: Priority) {
-        let words = CompletionView::new(&self.frames);
-        // Read anew: an impossible index of the process has to mean "full" immediately.
-        let is_empty = self.producer.free(&words) == self.producer.capacity();
-        if is_empty || priority.is_more_important_than(self.most_important) {
-            self.most_important = priority;
-        }
-        for completion in completions {
-            if !self.waiting.is_empty() || self.producer.push(&words, completion.to_words()).is_err() {
-                self.waiting.push_back(completion);
-            }
-        }
-        Self::publish(&mut self.producer, &words);
-    }
-
-    /// Makes room for so many completions in the queue, with those that wait already.
-    #[cold]
-    fn reserve(&mut self, places: usize) -> Result<(), Errno> {
-        self.waiting.reserve(places).map_err(|_| Errno::ENOMEM)
-    }
-
-    /// Gives back some of the room that many calls have left, when so many are in flight.
-    #[inline(always)]
-    fn trim(&mut self, calls: usize) {
-        let needed = self.waiting.len() + calls + self.promised;
-        if self.waiting.capacity() > needed + SPARE_COMPLETIONS {
-            self.waiting.trim(needed);
-        }
-    }
-
-    /// Makes the pushed completions visible. If there are none, the process's words stay as they are.
-    fn publish(producer: &mut Producer, words: &CompletionView<'_>) {
-        if producer.unpublished() > 0 {
-            producer.publish(words);
-        }
-    }
-}
-
-/// Drops completions that waited, and their room, in steps.
-async fn drop_in_steps(waiting: Queue<Completion>) {
-    for (number, segment) in waiting.into_segments().enumerate() {
-        drop(segment);
-        if number % steps::ENTRIES == 0 {
-            steps::pause_at_the_end().await;
-        }
-    }
-}
-
-/// A place in the table of processes, from before a process is made until its parent has waited for it.
-#[derive(Debug)]
-pub(crate) struct ProcessPlace {
-    _process: Charge,
-    _memory: Charge,
-}
-
-impl ProcessPlace {
-    /// Takes a place for a child of a process with this account. `EAGAIN` if that has started too many processes;
-    /// `ENOMEM`.
-    pub(crate) fn new(parent: &Arc<Account>) -> Result<ProcessPlace, Errno> {
-        let process = parent.charge(Resource::Processes, 1)?;
-        Ok(ProcessPlace { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
-    }
-}
-
 /// Parts of a process that come from its parent.
 pub(crate) struct Origin {
     /// Its account.
@@ -274,9 +154,6 @@ pub(crate) struct Origin {
     /// Its authority towards others.
     pub authority: Authority,
 }
-
-/// Number of bytes of kernel memory for an entry in the table of processes.
-const MEMORY_OF_A_PLACE: usize = 256;
 
 /// Number of bytes of kernel memory with which a process begins: the process, its process page and completion ring, the
 /// root of its page tables, and smaller things that each process has one of.
@@ -354,8 +231,8 @@ pub(crate) struct Process {
     pub id: u32,
     /// Its amounts and limits of kernel memory and of other things.
     pub account: Arc<Account>,
-    /// Its place among the processes, charged to its parent until that has waited.
-    place: Mutex<Option<ProcessPlace>>,
+    /// Its relations to other processes.
+    family: Family,
     /// Charge for the process itself and its first pages.
     _charge: Charge,
     /// Charge for its page tables.
@@ -384,14 +261,6 @@ pub(crate) struct Process {
     pub kernel_side: Choice,
     /// Number of lines about it that found no room on the console.
     pub lines: report::Lines,
-    parent: AtomicU32,
-    /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
-    above: AtomicU32,
-    /// Its process group, which keys of the terminal and `kill` reach together. Its parent's group until another is
-    /// set.
-    group: AtomicU32,
-    /// Processor time of children that were waited for.
-    children_ticks: AtomicU64,
     ended: AtomicBool,
     /// Set when one worker has begun, after the end, to make all threads and calls look around.
     all_are_called: AtomicBool,
@@ -464,6 +333,7 @@ impl Process {
     pub(crate) fn new(
         id: u32,
         parent: u32,
+        group: Option<u32>,
         origin: Origin,
         charge: Charge,
         space: Arc<Space>,
@@ -477,7 +347,7 @@ impl Process {
         shared.tell_ceiling(standing.ceiling());
         Process {
             id,
-            place: Mutex::new(Some(place)),
+            family: Family::new(parent, group.unwrap_or(id), place),
             _charge: charge,
             tables: Mutex::new(account.nothing(Resource::Memory)),
             space,
@@ -491,10 +361,6 @@ impl Process {
             shares: crate::network::shares::Shares::new(account.clone()),
             kernel_side: Choice::default(),
             lines: report::Lines::of(id),
-            parent: AtomicU32::new(parent),
-            above: AtomicU32::new(parent),
-            group: AtomicU32::new(find(parent).map_or(id, |parent| parent.group())),
-            children_ticks: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             all_are_called: AtomicBool::new(false),
             last_worker: AtomicU64::new(0),
@@ -509,7 +375,7 @@ impl Process {
             input_calls: InputCalls::default(),
             next_anonymous_call: AtomicU64::new(u64::MAX),
             has_cancelled: AtomicBool::new(false),
-            completions: Mutex::new(Completions::new(&shared, &account)),
+            completions: Mutex::new(Completions::new(&shared, &account, MEMORY_OF_A_CALL)),
             account,
             rings: Rings::default(),
             posted: AtomicU64::new(0),
@@ -523,12 +389,12 @@ impl Process {
 
     /// Returns the process that started it, or that inherited it.
     pub(crate) fn parent(&self) -> u32 {
-        self.parent.load(Ordering::Relaxed)
+        self.family.parent()
     }
 
     /// Returns its process group.
     pub(crate) fn group(&self) -> u32 {
-        self.group.load(Ordering::Relaxed)
+        self.family.group()
     }
 
     /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a promised page
@@ -573,15 +439,8 @@ impl Process {
     /// is more important: the coroutines of these calls are ready as soon as a worker looks.
     pub(crate) fn claimed_with_completions(&self) -> Priority {
         let claim = self.claimed_priority();
-        let mut completions = self.completions.lock();
-        let completions = &mut *completions;
-        let best = self.standing.worth(completions.most_important);
-        if best.is_more_important_than(claim)
-            && completions.producer.free(&CompletionView::new(&completions.frames)) < completions.producer.capacity()
-        {
-            return best;
-        }
-        claim
+        let best = self.completions.lock().most_important().map(|priority| self.standing.worth(priority));
+        best.filter(|best| best.is_more_important_than(claim)).unwrap_or(claim)
     }
 
     /// Returns the processor time of all its workers, in ticks, up to now.
@@ -595,19 +454,7 @@ impl Process {
 
     /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
     pub(crate) fn children_ticks(&self) -> u64 {
-        self.children_ticks.load(Ordering::Relaxed)
-    }
-
-    /// Looks for a zombie among its children and removes it, with the processor time that it and its children have
-    /// used; pending if there are children but no zombie.
-    #[doc(alias = "do_wait")]
-    #[doc(alias = "wait4")]
-    pub(crate) fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
-        let found = poll_child(self.id, which, waker);
-        if let Poll::Ready(Ok((_, _, ticks))) = found {
-            self.children_ticks.fetch_add(ticks, Ordering::Relaxed);
-        }
-        found
+        self.family.children_ticks()
     }
 
     /// Returns the number of calls in flight, and of those at priorities 0 to 7 (7: and less important), 16 bits each.
@@ -738,50 +585,6 @@ impl Process {
         }
     }
 
-    /// Makes all threads and calls in flight of a process that has ended look around, in steps. Called by every worker
-    /// that leaves; the first does it.
-    ///
-    /// # Cancellation
-    /// Not to be dropped: the remaining ones would never be called.
-    pub(crate) async fn call_all(&self) {
-        // AcqRel: a later worker finds that this has begun.
-        if self.all_are_called.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        // The watchdog finds the process that ends no more, and its parent waits.
-        crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
-        self.kernel_side.wake_poller();
-        let mut slot = 0;
-        loop {
-            let mut more = false;
-            for thread in self.threads.lock().from(slot).take(steps::ENTRIES) {
-                thread.interrupt();
-                (slot, more) = (thread.index() + 1, true);
-            }
-            if !more {
-                break;
-            }
-            steps::pause_at_the_end().await;
-        }
-        // Their entries go at once, since they cannot be cancelled any more.
-        let calls = {
-            let mut calls = self.calls.lock();
-            // Under the lock, as all changes of the number.
-            self.called_to_end.store(calls.len(), Ordering::Relaxed);
-            calls.take()
-        };
-        for (number, call) in calls.into_values().enumerate() {
-            if let CallOwner::Coroutine(cid) = call.owner {
-                // The watchdog will not find it to prefer it when it starves.
-                crate::scheduling::executor::set_priority(cid, MOST_CLAIM);
-            }
-            call.owner.wake();
-            if number % steps::ENTRIES == 0 {
-                steps::pause_at_the_end().await;
-            }
-        }
-    }
-
     /// Returns the bytes of memory that would be free without the process.
     fn memory(&self) -> usize {
         let pages = self.space.lock().resident_frames() * PAGE_SIZE;
@@ -804,16 +607,6 @@ impl Process {
         } else {
             charge.shrink_to((tables + TABLES).next_multiple_of(TABLES) * PAGE_SIZE);
         }
-    }
-
-    /// Lets a process that has ended go before everything else: a process waits for its memory, perhaps a more
-    /// important one that tries again and again and would never let it run.
-    fn boost(&self) {
-        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
-            worker.boost();
-        }
-        let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
-        crate::scheduling::executor::set_priority(last, Priority::HIGHEST);
     }
 
     /// Adds a worker. `EAGAIN` if the process has as many as it may already, or has ended.
@@ -892,97 +685,6 @@ impl Process {
         } else {
             self.departures.lock().wake_all();
             false
-        }
-    }
-
-    /// Closes all descriptors, in steps.
-    async fn close_descriptors(&self) {
-        // Taken out of the lock: closing may wake others and free much.
-        let descriptors = self.descriptors.lock().take();
-        for (number, file) in descriptors.into_files().enumerate() {
-            drop(file);
-            if number % CLOSED_AT_A_TIME == 0 || remains::are_left() {
-                steps::pause_at_the_end().await;
-            }
-            while remains::free_some() {
-                steps::pause_at_the_end().await;
-            }
-        }
-        // Remains of calls that have ended with the process, too.
-        while remains::free_some() {
-            steps::pause_at_the_end().await;
-        }
-    }
-
-    /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed) tells.
-    ///
-    /// # Cancellation
-    /// Dropping it has no effect.
-    async fn departed(&self, has_gone: impl Fn() -> bool) {
-        poll_fn(|cx| if self.poll_departed(cx.waker(), &has_gone) { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
-
-    /// Returns whether something of the process has gone; if not, `waker` is woken when anything goes. One coroutine
-    /// waits at a time: the last worker's, or the kept worker's.
-    fn poll_departed(&self, waker: &Waker, has_gone: impl Fn() -> bool) -> bool {
-        // Registered before the look: a later departure finds the waker. For one waker this needs no memory; if there
-        // were another, it would come back until there is some.
-        if self.departures.lock().register(waker).is_err() {
-            waker.wake_by_ref();
-        }
-        let has_gone = has_gone();
-        if has_gone {
-            self.departures.lock().forget(waker);
-        }
-        has_gone
-    }
-
-    /// Takes a process apart that has ended, in the coroutine of its last worker. Its ending remains, for its parent,
-    /// which learns of it when nothing of the process is in use any more.
-    ///
-    /// # Cancellation
-    /// Not to be dropped: the rest would never be done.
-    #[doc(alias = "do_exit")]
-    #[doc(alias = "exit_mm")]
-    #[doc(alias = "exit_files")]
-    pub(crate) async fn take_apart(self: &Arc<Process>) {
-        self.last_worker.store(crate::scheduling::executor::current().raw(), Ordering::Relaxed);
-        crate::scheduling::executor::set_priority(crate::scheduling::executor::current(), MOST_CLAIM);
-        self.close_descriptors().await;
-        if input::leave(self) {
-            self.departed(|| self.input_calls.are_over()).await;
-        }
-        stretch::goes_on_as(abi_unix::trace::stretch::END);
-        crate::scheduling::forget(self);
-        self.rings.clear();
-        while self.space.clear_part() {
-            steps::pause_at_the_end().await;
-        }
-        self.space.retire();
-        // Calls in flight hold files, ports and ends of pipes.
-        self.departed(|| {
-            let calls = self.calls.lock();
-            calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
-        })
-        .await;
-        // An `accept` that was in progress when they were closed has made one more.
-        self.close_descriptors().await;
-        self.workers.lock().clear();
-        self.threads.lock().clear();
-        let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
-        let ticks = self.cpu_ticks() + self.children_ticks();
-        // Room for completions, of which there will be none.
-        let room = core::mem::take(&mut self.completions.lock().waiting);
-        drop_in_steps(room).await;
-        while TABLE.lock().lets_go_of_children(self) {
-            steps::pause_at_the_end().await;
-        }
-        steps::pause_at_the_end().await;
-        // Taken out of the lock before they are woken.
-        let mut waiters = TABLE.lock().has_ended(self, ending, ticks);
-        waiters.wake_all();
-        if self.id == FIRST {
-            crate::machine::first_process_has_ended(ending);
         }
     }
 
@@ -1288,472 +990,9 @@ impl Process {
     /// find the priority of its last coroutine, and interrupt no worker.
     pub(crate) fn remind(&self, worker: &Worker) {
         let Some(runs) = Priority::most_important_in(self.shared.running(worker.index())) else { return };
-        let is_more_important = {
-            let mut completions = self.completions.lock();
-            let completions = &mut *completions;
-            completions.most_important.is_more_important_than(runs)
-                && completions.producer.free(&CompletionView::new(&completions.frames))
-                    < completions.producer.capacity()
-        };
-        if is_more_important {
+        let waiting = self.completions.lock().most_important();
+        if waiting.is_some_and(|waiting| waiting.is_more_important_than(runs)) {
             worker.interrupt_for_completions();
-        }
-    }
-
-    /// Prepares for another program: makes all workers but one, and all calls in flight, end. Returns `false` if the
-    /// process ends or another worker was first, which ends the caller's.
-    pub(crate) fn keep_only(&self, kept: &Arc<Worker>) -> bool {
-        {
-            // Decided under the lock, so that of two workers that come at once only one stops the other.
-            let workers = self.workers.lock();
-            if kept.is_to_stop() {
-                return false;
-            }
-            for worker in workers.iter().chain(self.threads.lock().iter()) {
-                if !Arc::ptr_eq(worker, kept) {
-                    worker.stop();
-                }
-            }
-        }
-        self.rings.close();
-        // Woken under the lock, as in `cancel_call`.
-        for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
-            call.cancelled = true;
-            self.has_cancelled.store(true, Ordering::Release);
-            call.owner.wake();
-        }
-        true
-    }
-
-    /// Returns whether one worker is left and no call; if not, `waker` is woken when something of the process has gone.
-    pub(crate) fn poll_alone(&self, waker: &Waker) -> bool {
-        self.poll_departed(waker, || {
-            self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty()
-        })
-    }
-
-    /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no
-    /// way back.
-    ///
-    /// # Cancellation
-    /// The rest is dropped at once.
-    pub(crate) async fn forget_completions(&self) {
-        let mut forgotten = {
-            let mut completions = self.completions.lock();
-            self.posted.store(0, Ordering::Release);
-            self.has_waiting_completions.store(false, Ordering::Relaxed);
-            self.shared.clear();
-            self.shared.tell_mode(self.standing.mode());
-            self.shared.tell_ceiling(self.standing.ceiling());
-            completions.begin_anew(&self.shared, &self.account)
-        };
-        self.rings.clear();
-        // Their charge is given back after them.
-        drop_in_steps(core::mem::take(&mut forgotten.waiting)).await;
-    }
-
-    /// Removes workers and threads that have ended, after [`keep_only`](Self::keep_only); the remaining one becomes the
-    /// first worker.
-    pub(crate) fn forget_others(&self, kept: &Arc<Worker>) {
-        let mut workers = self.workers.lock();
-        self.threads.lock().clear();
-        workers.clear();
-        workers.push(kept.clone());
-    }
-}
-
-/// Returns the number of entries of a completion ring with so many frames.
-fn completions_capacity(frames: usize) -> usize {
-    (frames - 1) * (PAGE_SIZE / completion::ENTRY_SIZE)
-}
-
-// ---- the table ----
-
-enum ProcessEntry {
-    Alive(Arc<Process>),
-    /// `ticks`: the processor time that it and its children have used.
-    Zombie {
-        group: u32,
-        ending: Ending,
-        ticks: u64,
-        _place: Option<ProcessPlace>,
-    },
-}
-
-/// A child in the index of its parent's children: parent, group, and its own number.
-type Child = (u32, u32, u32);
-
-#[doc(alias = "pid_hash")]
-#[doc(alias = "tasklist_lock")]
-struct ProcessTable {
-    entries: BTreeMap<u32, ProcessEntry>,
-    last: u32,
-    /// Children that live, but for orphans, and zombies. So a search for a child to wait for looks at one entry.
-    living: BTreeSet<Child>,
-    ended: BTreeSet<Child>,
-    /// All processes that live, by the process above them.
-    below: BTreeSet<(u32, u32)>,
-    /// Waiters for children, by parent.
-    waiters: BTreeMap<u32, Waiters>,
-}
-
-static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
-    entries: BTreeMap::new(),
-    last: 0,
-    living: BTreeSet::new(),
-    ended: BTreeSet::new(),
-    below: BTreeSet::new(),
-    waiters: BTreeMap::new(),
-});
-
-/// The children that a `wait4` is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Children {
-    /// Any.
-    Any,
-    /// The child with this number.
-    One(u32),
-    /// Any of this process group.
-    Group(u32),
-}
-
-/// Returns the range of all children of a parent, or of those in one group.
-fn family(parent: u32, group: Option<u32>) -> RangeInclusive<Child> {
-    (parent, group.unwrap_or(0), 0)..=(parent, group.unwrap_or(u32::MAX), u32::MAX)
-}
-
-impl ProcessTable {
-    /// Enters a process that lives. If its parent has ended meanwhile, the first process takes that place, and the
-    /// process is an orphan.
-    fn enter(&mut self, process: Arc<Process>) {
-        let (id, parent) = (process.id, process.parent());
-        if matches!(self.entries.get(&parent), Some(ProcessEntry::Alive(_))) {
-            self.living.insert((parent, process.group(), id));
-        } else if parent != 0 {
-            process.parent.store(FIRST, Ordering::Relaxed);
-            process.above.store(FIRST, Ordering::Relaxed);
-        }
-        self.below.insert((process.above.load(Ordering::Relaxed), id));
-        self.entries.insert(id, ProcessEntry::Alive(process));
-    }
-
-    /// Takes a process that lives out of the indexes; returns whether its parent may wait for it.
-    fn leave_indexes(&mut self, process: &Process) -> bool {
-        self.below.remove(&(process.above.load(Ordering::Relaxed), process.id));
-        self.living.remove(&(process.parent(), process.group(), process.id))
-    }
-
-    /// Returns the processes above this one, the nearest first.
-    fn all_above(&self, process: &Process) -> impl Iterator<Item = u32> {
-        let first = Some(process.above.load(Ordering::Relaxed));
-        let above = |id: &u32| match self.entries.get(id) {
-            Some(ProcessEntry::Alive(process)) => Some(process.above.load(Ordering::Relaxed)),
-            _ => None,
-        };
-        core::iter::successors(first, above).take_while(|id| *id != 0)
-    }
-
-    /// Releases some of the processes below a process that has ended; returns whether there may be more. The process
-    /// above it comes to be above them. Children that live become orphans: the first process is their parent in name,
-    /// and need not wait for them. Zombies are removed.
-    fn lets_go_of_children(&mut self, process: &Process) -> bool {
-        let above = process.above.load(Ordering::Relaxed);
-        for _ in 0..CHILDREN_AT_A_TIME {
-            if let Some(&child) = self.ended.range(family(process.id, None)).next() {
-                self.ended.remove(&child);
-                self.entries.remove(&child.2);
-                counters::uncount(Counter::Processes);
-            } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
-                self.below.remove(&(process.id, id));
-                self.below.insert((above, id));
-                if let Some(ProcessEntry::Alive(child)) = self.entries.get(&id) {
-                    child.above.store(above, Ordering::Relaxed);
-                    if self.living.remove(&(process.id, child.group(), id)) {
-                        child.parent.store(FIRST, Ordering::Relaxed);
-                    }
-                }
-            } else {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Records the ending of a process for its parent; without a living one it is forgotten. The process has no
-    /// children any more. Returns the waiters for children of that parent, to be woken without the lock.
-    #[must_use]
-    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
-        // A child may have been started while the process ended.
-        while self.lets_go_of_children(process) {}
-        self.waiters.remove(&process.id);
-        let (parent, group) = (process.parent(), process.group());
-        if self.leave_indexes(process) {
-            let _place = process.place.lock().take();
-            self.ended.insert((parent, group, process.id));
-            self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, _place });
-            self.waiters.remove(&parent).unwrap_or_default()
-        } else {
-            self.entries.remove(&process.id);
-            counters::uncount(Counter::Processes);
-            Waiters::default()
-        }
-    }
-}
-
-/// Reserves a number and builds a process with it. `EAGAIN` if there are too many.
-pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result<Arc<Process>, Errno> {
-    let id = {
-        let mut table = TABLE.lock();
-        if table.entries.len() >= MAXIMUM_PROCESSES {
-            return Err(Errno::EAGAIN);
-        }
-        let mut id = table.last;
-        loop {
-            id = if id >= 32767 { 1 } else { id + 1 };
-            if !table.entries.contains_key(&id) {
-                break;
-            }
-        }
-        table.last = id;
-        id
-    };
-    let process = Arc::new(make(id)?);
-    TABLE.lock().enter(process.clone());
-    counters::count(Counter::Processes);
-    Ok(process)
-}
-
-/// Undoes [`create`] for a process that never got a worker.
-pub(crate) fn discard(process: &Process) {
-    let mut table = TABLE.lock();
-    table.leave_indexes(process);
-    table.entries.remove(&process.id);
-    counters::uncount(Counter::Processes);
-}
-
-/// Returns whether a process is below another one.
-pub(crate) fn is_below(process: &Process, above: &Process) -> bool {
-    TABLE.lock().all_above(process).any(|id| id == above.id)
-}
-
-/// Fails with `EAGAIN` if so many processes are above this one that none may be below it.
-pub(crate) fn require_depth(process: &Process) -> Result<(), Errno> {
-    if TABLE.lock().all_above(process).count() < DEEPEST { Ok(()) } else { Err(Errno::EAGAIN) }
-}
-
-/// Returns the living process with this number.
-#[doc(alias = "find_task_by_vpid")]
-pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
-    match TABLE.lock().entries.get(&id) {
-        Some(ProcessEntry::Alive(process)) => Some(process.clone()),
-        _ => None,
-    }
-}
-
-/// Returns the living process with the lowest number above this one.
-pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
-    TABLE.lock().entries.range(id.saturating_add(1)..).find_map(|(_, entry)| match entry {
-        ProcessEntry::Alive(process) => Some(process.clone()),
-        ProcessEntry::Zombie { .. } => None,
-    })
-}
-
-/// Returns the living process with the lowest number above this one for which `is_meant` holds.
-fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
-    let table = TABLE.lock();
-    table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
-        ProcessEntry::Alive(process) if is_meant(process) => Some(process.clone()),
-        _ => None,
-    })
-}
-
-/// Returns whether a signal's default action ends the process. There are no handlers, and a signal that would stop a
-/// process ends it.
-pub(crate) fn ends(number: u32) -> bool {
-    !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
-}
-
-/// Sends a signal to a process, if the caller may.
-fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
-    authority::permit_towards(caller, process, Act::Signal)?;
-    if ends(number) {
-        if process.id == FIRST && caller.id != FIRST {
-            return Err(Errno::EPERM);
-        }
-        process.end(Ending::Killed(number as u8));
-    }
-    Ok(())
-}
-
-/// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
-#[doc(alias = "kill_pid")]
-pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
-    match find(id) {
-        Some(process) => signal(caller, &process, number),
-        None if exists(id) => Ok(()),
-        None => Err(Errno::ESRCH),
-    }
-}
-
-/// Performs `kill` with a process group: sends a signal, in steps, to its members to which the caller may. `EPERM` if
-/// there are only others, `ESRCH` if it is empty. The caller comes last, because it does not go on after that.
-///
-/// # Cancellation
-/// Some have got the signal and others have not.
-pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
-    let mut answer = Err(Errno::ESRCH);
-    let mut last = 0;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
-        if process.id != caller.id {
-            let sent = signal(caller, &process, number);
-            if answer != Ok(()) {
-                answer = sent;
-            }
-            steps::pause(caller).await;
-        }
-    }
-    if caller.group() == group { signal(caller, caller, number) } else { answer }
-}
-
-/// Performs `kill` with -1: sends a signal, in steps, to every process to which the caller may, but the first process
-/// and itself. `ESRCH` if there is no other; if there is one, the call succeeds even if it may signal none, as on
-/// Linux.
-///
-/// # Cancellation
-/// Some have got the signal and others have not.
-pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Result<(), Errno> {
-    let mut answer = Err(Errno::ESRCH);
-    let mut last = FIRST;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
-        let _ = signal(caller, &process, number);
-        answer = Ok(());
-        steps::pause(caller).await;
-    }
-    answer
-}
-
-/// Finds the living process with the lowest number above `last` for which `is_meant` holds, in steps; `last` goes up to
-/// it.
-async fn next_in_steps(caller: &Process, last: &mut u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
-    loop {
-        let mut is_end = true;
-        let mut found = None;
-        for (number, (&id, entry)) in TABLE.lock().entries.range(*last + 1..).enumerate() {
-            if number == MOST_LOOKED_AT {
-                is_end = false;
-                break;
-            }
-            *last = id;
-            if let ProcessEntry::Alive(process) = entry
-                && is_meant(process)
-            {
-                found = Some(process.clone());
-                break;
-            }
-        }
-        if found.is_some() || is_end {
-            return found;
-        }
-        steps::pause(caller).await;
-    }
-}
-
-/// Ends all members of a process group because of a key of the terminal.
-pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
-    let mut last = 0;
-    while let Some(process) = next_living(last, |process| process.group() == group) {
-        last = process.id;
-        if ends(number) {
-            process.end(Ending::Killed(number as u8));
-        }
-    }
-}
-
-/// Returns whether a process lives in this group for which `is_meant` holds.
-pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
-    let mut last = 0;
-    while let Some(process) = next_living(last, |process| process.group() == group) {
-        last = process.id;
-        if is_meant(&process) {
-            return true;
-        }
-    }
-    false
-}
-
-/// Returns whether a process lives in this group.
-pub(crate) fn group_exists(group: u32) -> bool {
-    next_living(0, |process| process.group() == group).is_some()
-}
-
-/// Performs `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into
-/// one of its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
-#[doc(alias = "setpgid")]
-pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
-    let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
-    let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
-    let id = if id == 0 { caller.id } else { id };
-    let process = find(id).ok_or(Errno::ESRCH)?;
-    if id != caller.id && process.parent() != caller.id {
-        return Err(Errno::ESRCH);
-    }
-    let group = if group == 0 { id } else { group };
-    if group != id && !group_exists(group) {
-        return Err(Errno::EPERM);
-    }
-    let mut table = TABLE.lock();
-    let parent = process.parent();
-    let old = process.group.swap(group, Ordering::Relaxed);
-    if table.living.remove(&(parent, old, process.id)) {
-        table.living.insert((parent, group, process.id));
-    }
-    Ok(())
-}
-
-/// Returns whether a process with this number exists, as a zombie too.
-pub(crate) fn exists(id: u32) -> bool {
-    TABLE.lock().entries.contains_key(&id)
-}
-
-fn poll_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
-    let mut table = TABLE.lock();
-    let of = |children: &BTreeSet<Child>, table: &ProcessTable| match which {
-        Children::Any => children.range(family(parent, None)).next().copied(),
-        Children::Group(group) => children.range(family(parent, Some(group))).next().copied(),
-        Children::One(id) => {
-            let group = match table.entries.get(&id) {
-                Some(ProcessEntry::Alive(child)) => Some(child.group()),
-                // It keeps its group.
-                Some(ProcessEntry::Zombie { group, .. }) => Some(*group),
-                None => None,
-            };
-            group.map(|group| (parent, group, id)).filter(|child| children.contains(child))
-        }
-    };
-    if let Some(child) = of(&table.ended, &table) {
-        table.ended.remove(&child);
-        let Some(ProcessEntry::Zombie { ending, ticks, .. }) = table.entries.remove(&child.2) else {
-            return Poll::Ready(Err(Errno::ECHILD));
-        };
-        counters::uncount(Counter::Processes);
-        return Poll::Ready(Ok((child.2, ending, ticks)));
-    }
-    if of(&table.living, &table).is_none() {
-        return Poll::Ready(Err(Errno::ECHILD));
-    }
-    if let Some(waker) = waker {
-        table.waiters.entry(parent).or_default().register(waker).map_err(|_| Errno::ENOMEM)?;
-    }
-    Poll::Pending
-}
-
-/// Takes back a registration of [`Process::poll_child`].
-pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
-    let mut table = TABLE.lock();
-    if let Some(waiters) = table.waiters.get_mut(&parent) {
-        waiters.forget(waker);
-        if waiters.is_empty() {
-            table.waiters.remove(&parent);
         }
     }
 }
@@ -1761,7 +1000,6 @@ pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::run;
 
     /// Looks at calls from the last place of the table down, some at a time, each once.
     #[test]
@@ -1782,52 +1020,5 @@ mod tests {
         // A table that has shrunk meanwhile.
         let (some, next) = member.places(5, 64);
         assert_eq!((some.collect::<Vec<_>>(), next), (vec![4, 3, 2, 1, 0], None));
-    }
-
-    #[test]
-    fn families_are_ranges_of_the_index() {
-        let children: BTreeSet<Child> = [(1, 1, 9), (2, 1, 5), (2, 1, 7), (2, 8, 6), (3, 1, 4)].into();
-        let of = |parent, group| children.range(family(parent, group)).map(|child| child.2).collect::<Vec<_>>();
-        assert_eq!(of(2, None), [5, 7, 6]);
-        assert_eq!((of(2, Some(1)), of(2, Some(8)), of(2, Some(2))), (vec![5, 7], vec![6], vec![]));
-        assert_eq!(of(4, None), []);
-    }
-
-    /// In the tree, the processes below one that ends come to be below the process above it.
-    #[test]
-    fn orphans_stay_below_the_processes_above_their_parent() {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        run(move |program| {
-            let child = program.spawn(move |program| {
-                let grandchild = program.spawn(|program| program.sleep_ns(50_000_000)).unwrap();
-                sender.send(grandchild).unwrap();
-                program.sleep_ns(10_000_000);
-            });
-            let child = child.unwrap();
-            program.sleep_ns(5_000_000);
-            let find = |id: usize| find(id as u32).unwrap();
-            let (own, grandchild) = (program.process(), find(receiver.recv().unwrap()));
-            assert!(is_below(&grandchild, &find(child)) && is_below(&grandchild, &own));
-            assert!(!is_below(&own, &grandchild) && !is_below(&own, &own));
-            assert_eq!(program.wait_for(child), Ok((child, 0)));
-            assert!(is_below(&grandchild, &own), "its parent in name is the first process");
-            assert_eq!(grandchild.parent(), FIRST);
-            assert_eq!(next_after(grandchild.id - 1).map(|process| process.id), Some(grandchild.id));
-            assert!(require_depth(&grandchild).is_ok());
-        });
-    }
-
-    #[test]
-    fn processes_are_not_stacked_without_limit() {
-        fn descend(program: &mut crate::testing::Program, depth: usize) {
-            match program.spawn(move |program| descend(program, depth + 1)) {
-                Ok(child) => assert_eq!(program.wait_for(child), Ok((child, 0))),
-                Err(error) => {
-                    assert_eq!(error, Errno::EAGAIN);
-                    assert!((DEEPEST - 2..=DEEPEST).contains(&depth), "{depth}");
-                }
-            }
-        }
-        run(|program| descend(program, 1));
     }
 }

@@ -72,7 +72,7 @@ use spin::{Mutex, Once};
 
 use crate::asynchronous::input;
 use crate::observing::counters;
-use crate::process::{self, Look, Member, Process, shared};
+use crate::process::{Look, Member, Process, shared, table};
 use crate::scheduling::executor::{Cid, EXHAUSTED, Owner};
 use crate::scheduling::standing::{DEFAULT_PERCENT, DEFAULT_PERIOD_NS, WATCHDOG, wake_watchdog};
 use crate::time;
@@ -414,7 +414,7 @@ async fn look_at_all_processes() {
     let mut pace = Pace::default();
     let mut id = 0;
     let mut count = 0;
-    while let Some(process) = process::next_after(id) {
+    while let Some(process) = table::next_after(id) {
         id = process.id;
         look_for_one_that_starves(&process, &mut pace).await;
         count += 1;
@@ -462,7 +462,7 @@ fn set_system_mode(mode: SystemMode) {
     }
     shared::publish_mode(mode);
     let mut id = 0;
-    while let Some(process) = process::next_after(id) {
+    while let Some(process) = table::next_after(id) {
         id = process.id;
         process.interrupt_all_workers();
     }

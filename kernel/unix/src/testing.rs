@@ -34,7 +34,7 @@ use crate::Parts;
 use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
 use crate::process::ending::Ending;
-use crate::process::{self, Process, program};
+use crate::process::{self, Process, program, table};
 use crate::scheduling::executor;
 
 #[path = "../tests/common/mod.rs"]
@@ -211,7 +211,7 @@ impl RunningMachine {
             world.test = Some(body);
             world.is_over = false;
         }
-        let first = process::find(process::FIRST).expect("the first process never ends");
+        let first = table::find(process::FIRST).expect("the first process never ends");
         let usage = || Resource::ALL.map(|resource| first.account.used(resource));
         let before = usage();
         let mut status = Vec::new();
@@ -227,7 +227,7 @@ impl RunningMachine {
             if !is_stuck && (Machine::now() - start > PATIENCE || self.simulation.deadline(0).is_none()) {
                 is_stuck = true;
                 for id in process::FIRST + 1..process::accounts::MAXIMUM_PROCESSES as u32 * 2 {
-                    if let Some(process) = process::find(id) {
+                    if let Some(process) = table::find(id) {
                         process.end(Ending::Killed(9));
                     }
                 }
@@ -355,7 +355,7 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
 
 /// Runs a handler that records its interrupts and returns.
 fn handle_interrupt(shared: &SharedWorld, id: u32, context: &mut UserContext) -> Trap {
-    let process = process::find(id).expect("a process that runs");
+    let process = table::find(id).expect("a process that runs");
     lock(shared).handled.push((id, process.shared.take_interrupts(0)));
     context.set_register(17, SystemCall::InterruptReturn as u64);
     Trap::SystemCall
@@ -486,7 +486,7 @@ impl Program {
 
     /// Returns its process.
     pub(crate) fn process(&self) -> Arc<Process> {
-        process::find(self.id).expect("it lives")
+        table::find(self.id).expect("it lives")
     }
 
     /// Takes a place for so many bytes in its memory.

@@ -68,7 +68,7 @@ use crate::machine;
 use crate::observing::counters;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{self, Process};
+use crate::process::{Process, table};
 
 /// The bit that announces completions.
 pub(crate) const COMPLETIONS: u64 = 1;
@@ -748,7 +748,7 @@ pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) 
         return caller.descriptors.lock().add(file, true, 0);
     }
     let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
-    let grantee = Arc::downgrade(&process::find(id).ok_or(Errno::ESRCH)?);
+    let grantee = Arc::downgrade(&table::find(id).ok_or(Errno::ESRCH)?);
     let epoch = receiver.epoch.load(Ordering::Acquire);
     let mut granted = receiver.granted.lock();
     granted.retain(|(process, right)| process.strong_count() > 0 && right.epoch == epoch && !right.is_revoked());
@@ -763,7 +763,7 @@ pub(crate) fn grant(caller: &Process, receiver: &Arc<Receiver>, process: usize) 
 /// Performs the `interrupt_open` call.
 pub(crate) fn open(caller: &Arc<Process>, process: usize, identity: usize) -> Result<usize, Errno> {
     let id = u32::try_from(process).map_err(|_| Errno::ESRCH)?;
-    let owner = process::find(id).ok_or(Errno::ESRCH)?;
+    let owner = table::find(id).ok_or(Errno::ESRCH)?;
     let receiver = owner.receivers.lock().get(identity).and_then(Option::as_ref).and_then(Weak::upgrade);
     let receiver = receiver.ok_or(Errno::EPERM)?;
     let right = {

@@ -22,11 +22,12 @@ use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
-use crate::files::file::OpenFile;
+use crate::files::file::{OpenFile, move_at_place};
 use crate::observing::counters;
 use crate::process::futex::FutexWait;
+use crate::process::table::Children;
 use crate::process::user::{AddressOut, UserBuffer};
-use crate::process::{self, CallOwner, Children, Process};
+use crate::process::{CallOwner, Process, table};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::steps::Long;
@@ -117,8 +118,14 @@ impl Operation {
         match self {
             Operation::Read { file, buffers, done } => file.read(caller, buffers, done, waker),
             Operation::Write { file, buffers, written } => file.write(caller, buffers, written, waker),
-            Operation::ReadAt { file, buffer, offset, done } => file.read_at(caller, *buffer, *offset, done, waker),
-            Operation::WriteAt { file, buffer, offset, done } => file.write_at(caller, *buffer, *offset, done, waker),
+            Operation::ReadAt { file, buffer, offset, done } => {
+                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| file.object().read_at(caller, rest, at))
+            }
+            Operation::WriteAt { file, buffer, offset, done } => {
+                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
+                    file.object().write_at(caller, rest, at)
+                })
+            }
             Operation::Accept { file, address, flags } => {
                 descriptor::accept(&process.descriptors, caller, file, *address, *flags, waker)
             }
@@ -277,7 +284,7 @@ impl Operation {
                     time::clear(alarm);
                 }
             }
-            Operation::WaitChild { parent, .. } => process::forget_child_waiter(*parent, waker),
+            Operation::WaitChild { parent, .. } => table::forget_child_waiter(*parent, waker),
             Operation::Random { .. } => random::forget(waker),
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),

@@ -6,7 +6,8 @@ use abi_unix::{Act, Errno};
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept_steps};
 use crate::process::ending::Ending;
-use crate::process::{self, Children, authority, limits, program};
+use crate::process::table::Children;
+use crate::process::{authority, limits, program, signals, table};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -58,14 +59,14 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     if target > 0 {
-        return process::signal_one(call.process(), target as u32, signal).map(Into::into);
+        return signals::signal_one(call.process(), target as u32, signal).map(Into::into);
     }
     let caller = call.process().clone();
     Ok(kept_steps(call.number, async move {
         match target {
-            0 => process::signal_group(&caller, caller.group(), signal).await,
-            -1 => process::signal_all_processes(&caller, signal).await,
-            id => process::signal_group(&caller, id.unsigned_abs(), signal).await,
+            0 => signals::signal_group(&caller, caller.group(), signal).await,
+            -1 => signals::signal_all_processes(&caller, signal).await,
+            id => signals::signal_group(&caller, id.unsigned_abs(), signal).await,
         }
         .map(|()| 0)
     }))
@@ -73,14 +74,14 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn set_group(call: Call<'_>) -> Decoding {
-    process::set_group(call.process(), call.signed(0), call.signed(1)).map(Into::into)
+    table::set_group(call.process(), call.signed(0), call.signed(1)).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn get_group(call: Call<'_>) -> Decoding {
     let group = match call.signed(0) {
         0 => call.process().group(),
-        id => process::find(u32::try_from(id).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?.group(),
+        id => table::find(u32::try_from(id).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?.group(),
     };
     Ok((group as usize).into())
 }
@@ -179,7 +180,7 @@ mod tests {
             let child = child.unwrap();
             assert_eq!(wait(program, child as i64, types::WNOHANG), Ok(0), "it has not begun");
             program.sleep_ns(1_000_000);
-            assert!(process::find(child as u32).is_none() && process::exists(child as u32));
+            assert!(table::find(child as u32).is_none() && table::exists(child as u32));
             let stranger = program.spawn(move |program| {
                 assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD), "not its child");
             });
@@ -188,7 +189,7 @@ mod tests {
             assert_eq!(program.call(SystemCall::Kill, [child, 0]), Ok(0), "as on Linux");
             assert_eq!(program.wait_for(child), Ok((child, 0xff00)));
             assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD));
-            assert!(!process::exists(child as u32));
+            assert!(!table::exists(child as u32));
             assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 2, 0]), Err(Errno::EINVAL));
         });
     }
@@ -208,9 +209,9 @@ mod tests {
             assert_eq!(program.wait_for(child), Ok((child, 0)));
             let grandchild = receiver.recv().unwrap() as u32;
             assert_eq!(wait(program, -1, 0), Err(Errno::ECHILD), "grandchildren are not waited for");
-            assert_eq!(process::find(grandchild).map(|process| process.parent()), Some(1));
+            assert_eq!(table::find(grandchild).map(|process| process.parent()), Some(1));
             program.sleep_ns(20_000_000);
-            assert!(process::find(grandchild).is_none());
+            assert!(table::find(grandchild).is_none());
         });
     }
 

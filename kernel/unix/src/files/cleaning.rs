@@ -4,7 +4,7 @@ use abi_queue::Priority;
 
 use crate::files::epoll::{self, CLEANER};
 use crate::files::remains::{self, Remains};
-use crate::process;
+use crate::process::table;
 use crate::scheduling::{self, executor, standing, steps};
 
 /// Starts the coroutine.
@@ -17,7 +17,7 @@ pub(crate) fn start() {
 async fn clean() {
     loop {
         CLEANER.summoned().await;
-        while epoll::free_remains_for_owners(|owner, step| match process::find(owner) {
+        while epoll::free_remains_for_owners(|owner, step| match table::find(owner) {
             Some(process) => scheduling::charging(&process, step),
             None => step(),
         }) {

@@ -23,7 +23,7 @@ use crate::files::file::{FileOperations, Properties, Step, status_of_device};
 use crate::files::line_discipline::LineDiscipline;
 use crate::files::tree::CONSOLE;
 use crate::process::user::{Caller, UserBuffer};
-use crate::process::{self, Process, authority};
+use crate::process::{self, Process, authority, signals, table};
 use crate::scheduling::executor::{self, Attendant};
 
 /// Bytes that are moved at once between a program and the serial line.
@@ -87,7 +87,7 @@ fn press(keys: &[u8]) {
         };
         // Without the lock: a process that ends takes many locks.
         if let Some((signal, group)) = signalled {
-            process::signal_group_from_terminal(group, signal);
+            signals::signal_group_from_terminal(group, signal);
         }
     }
 }
@@ -128,7 +128,7 @@ impl FileOperations for Console {
 
 /// Returns the process that makes a call, for questions of authority.
 fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
-    process::find(caller.number()).ok_or(Errno::ESRCH)
+    table::find(caller.number()).ok_or(Errno::ESRCH)
 }
 
 /// Does one step of reading: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means
@@ -228,12 +228,12 @@ fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, 
             if group < 0 {
                 return Err(Errno::EINVAL);
             }
-            if !process::group_exists(group as u32) {
+            if !table::group_exists(group as u32) {
                 return Err(Errno::ESRCH);
             }
             let process = process_of(caller)?;
             let may_signal = |other: &Process| authority::permit_towards(&process, other, Act::SetForeground).is_ok();
-            if !process::group_has(group as u32, may_signal) {
+            if !table::group_has(group as u32, may_signal) {
                 return Err(Errno::EPERM);
             }
             TERMINAL.lock().foreground = group as u32;

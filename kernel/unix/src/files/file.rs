@@ -518,30 +518,6 @@ impl OpenFile {
         Poll::Ready(Ok(*written))
     }
 
-    /// Performs `pread64` from `*done` bytes on, and advances it.
-    pub(crate) fn read_at(
-        &self,
-        caller: &dyn Caller,
-        buffer: UserBuffer,
-        offset: u64,
-        done: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Step {
-        in_steps(caller, buffer, offset, done, waker, |rest, offset| self.object.read_at(caller, rest, offset))
-    }
-
-    /// Performs `pwrite64` from `*done` bytes on, and advances it.
-    pub(crate) fn write_at(
-        &self,
-        caller: &dyn Caller,
-        buffer: UserBuffer,
-        offset: u64,
-        done: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Step {
-        in_steps(caller, buffer, offset, done, waker, |rest, offset| self.object.write_at(caller, rest, offset))
-    }
-
     // ---- connections ----
 
     /// Does one step of `connect`.
@@ -599,9 +575,9 @@ impl Drop for OpenFile {
     }
 }
 
-/// Moves a buffer from `*done` bytes on to or from a place in a file, and advances it, until a step moves fewer bytes
-/// than it may.
-fn in_steps(
+/// Performs `pread64` or `pwrite64`: moves a buffer from `*done` bytes on to or from a place in a file, and advances
+/// it, until a step moves fewer bytes than it may.
+pub(crate) fn move_at_place(
     caller: &dyn Caller,
     buffer: UserBuffer,
     offset: u64,

@@ -37,7 +37,7 @@ use spin::Mutex;
 
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
-use crate::process::{self, Process};
+use crate::process::{Process, table};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
@@ -260,7 +260,7 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
 /// Returns the effective priority of the next frame, which no other frame exceeds. Returns `None` if the frame must be
 /// looked at immediately: it is overdue, or it stands before others although its reader has become less important.
 fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
-    let worth = worth(&waiting.reader, process::find(waiting.reader.owner).as_ref());
+    let worth = worth(&waiting.reader, table::find(waiting.reader.owner).as_ref());
     (!waiting.is_overdue && standing::claim_worth(worth).number() <= waiting.level).then_some(worth)
 }
 
@@ -305,7 +305,7 @@ impl Bill {
         if self.items.len() >= most {
             return Payer::OneTooMany;
         }
-        match process::find(owner) {
+        match table::find(owner) {
             Some(process) => {
                 let _ = self.items.push(Item { process, ticks: 0, ticks_behind_all: 0 });
                 Payer::At(self.items.len() - 1)
@@ -468,7 +468,7 @@ mod tests {
         let owners = (0..count).map(|_| program.spawn(|program| program.sleep_ns(10_000_000_000)).unwrap());
         let owners: Vec<_> = owners.collect();
         program.sleep_ns(1_000_000);
-        owners.into_iter().map(|id| process::find(id as u32).unwrap()).collect()
+        owners.into_iter().map(|id| table::find(id as u32).unwrap()).collect()
     }
 
     fn end_all(program: &mut Program, owners: Vec<Arc<Process>>) {

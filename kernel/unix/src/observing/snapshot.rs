@@ -8,7 +8,7 @@ use abi_unix::{Act, Counter, Errno};
 
 use crate::observing::{counters, latency};
 use crate::process::user::UserBuffer;
-use crate::process::{self, Process, authority};
+use crate::process::{Process, authority, table};
 use crate::scheduling::{attributes, executor, stretch};
 
 fn hart(number: usize) -> HartSnapshot {
@@ -72,7 +72,7 @@ pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBu
             let mut id = above;
             // A few at a time: the call does not wait, and looks at the calls of each.
             for _ in 0..(buffer.len() / (PROCESS_WORDS * 8)).min(32) {
-                let Some(next) = process::next_after(id) else { break };
+                let Some(next) = table::next_after(id) else { break };
                 id = next.id;
                 write(&process(&next).to_words())?;
                 count += 1;
@@ -117,7 +117,7 @@ mod tests {
     use crate::testing::{OF_THE_FIRST, run};
 
     fn first() -> Arc<Process> {
-        process::find(process::FIRST).unwrap()
+        table::find(crate::process::FIRST).unwrap()
     }
 
     fn buffer(length: usize) -> UserBuffer {

@@ -234,11 +234,11 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
-    use crate::process::{self, Process};
+    use crate::process::{self, Process, table};
     use crate::testing::{OF_THE_FIRST, Program, run};
 
     fn first() -> alloc::sync::Arc<Process> {
-        process::find(process::FIRST).unwrap()
+        table::find(process::FIRST).unwrap()
     }
 
     /// Takes records, so many at once.

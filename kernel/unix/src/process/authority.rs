@@ -14,8 +14,9 @@
 //! All processes are user 0 here. On Linux that means every capability; here the first process alone begins with them,
 //! as if the others had given them up. Owners of processes, which Linux's rule for signals compares, would separate no
 //! two processes as long as all are user 0. The tree does: a program that was started in a sandbox can end itself and
-//! its descendants, and neither its parent nor its siblings. When there are users, [`Authority`] is where they belong,
-//! and "of the same user" becomes a third reason for [`permit_towards`] to succeed.
+//! its descendants, and neither its parent nor its siblings. When there are users, they belong beside the capabilities
+//! ([`capabilities`](crate::process::capabilities)), and "of the same user" becomes a third reason for
+//! [`permit_towards`] to succeed.
 //!
 //! Rejected: one flag for everything, which was the beginning of this. A program that needs to see the counters would
 //! have to be trusted with switching the machine off.
@@ -24,55 +25,8 @@ use alloc::sync::Arc;
 
 use abi_unix::Errno;
 use abi_unix::authority::{Act, CapabilitySet, Held, Scope, version};
-use spin::Mutex;
 
-use crate::process::{self, Process};
-
-/// Capabilities of one process.
-///
-/// The lock is held for a few instructions, under which nothing is taken.
-#[doc(alias = "cred")]
-#[derive(Debug)]
-pub(crate) struct Authority {
-    held: Mutex<Held>,
-}
-
-impl Authority {
-    /// Creates the authority of the first process.
-    pub(crate) fn of_the_first() -> Authority {
-        Authority { held: Mutex::new(Held::FIRST) }
-    }
-
-    /// Creates the authority of a process that the holder starts.
-    pub(crate) fn inherited(&self) -> Authority {
-        Authority { held: Mutex::new(self.held().inherited()) }
-    }
-
-    fn held(&self) -> Held {
-        *self.held.lock()
-    }
-
-    /// Returns whether it suffices for an act towards any process.
-    pub(crate) fn permits(&self, act: Act) -> bool {
-        self.held().effective.has(act.capability())
-    }
-
-    /// Changes the capabilities, on behalf of a caller that has `giver` to give.
-    fn change(&self, wanted: Held, giver: CapabilitySet) -> Result<(), Errno> {
-        let mut held = self.held.lock();
-        *held = changed(*held, wanted, giver)?;
-        Ok(())
-    }
-}
-
-/// Returns the capabilities after a change; `EPERM` if they are more than were held and can be given.
-fn changed(held: Held, wanted: Held, giver: CapabilitySet) -> Result<Held, Errno> {
-    let most = held.permitted.or(giver);
-    let is_allowed = wanted.permitted.is_within(most)
-        && wanted.effective.is_within(wanted.permitted)
-        && wanted.inheritable.is_within(most.or(held.inheritable));
-    if is_allowed { Ok(wanted) } else { Err(Errno::EPERM) }
-}
+use crate::process::{Process, table};
 
 /// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
 #[doc(alias = "capable")]
@@ -86,7 +40,7 @@ pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
 /// capability.
 pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_eq!(act.scope(), Scope::Others, "{act:?} does not depend on whom it concerns");
-    if caller.id == other.id || caller.authority.permits(act) || process::is_below(other, caller) {
+    if caller.id == other.id || caller.authority.permits(act) || table::is_below(other, caller) {
         Ok(())
     } else {
         Err(Errno::EPERM)
@@ -111,7 +65,7 @@ fn meant(caller: &Arc<Process>, id: i32) -> Result<Arc<Process>, Errno> {
     match u32::try_from(id) {
         Ok(0) => Ok(caller.clone()),
         Ok(id) if id == caller.id => Ok(caller.clone()),
-        Ok(id) => process::find(id).ok_or(Errno::ESRCH),
+        Ok(id) => table::find(id).ok_or(Errno::ESRCH),
         Err(_) => Err(Errno::EINVAL),
     }
 }
@@ -158,62 +112,26 @@ pub(crate) fn give_all_or_nothing(caller: &Process, process: &Process, all: bool
 
 #[cfg(test)]
 mod tests {
+    use abi_unix::SystemCall;
+
     use super::*;
-    use proptest::prelude::*;
-
-    fn set() -> impl Strategy<Value = CapabilitySet> {
-        // Few bits, so that sets are often within each other.
-        (0u64..16).prop_map(CapabilitySet::from_bits)
-    }
-
-    prop_compose! {
-        fn some_held()(permitted in set(), effective in set(), inheritable in set()) -> Held {
-            Held { effective: effective.and(permitted), permitted, inheritable }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(property::cases(256))]
-
-        #[test]
-        fn nothing_comes_from_nowhere(
-            held in some_held(), effective in set(), permitted in set(), inheritable in set(), giver in set(),
-        ) {
-            let wanted = Held { effective, permitted, inheritable };
-            let after = changed(held, wanted, giver).unwrap_or(held);
-            let (before, all) = (held.permitted.or(held.inheritable), giver);
-            prop_assert!(after.effective.is_within(after.permitted));
-            prop_assert!(after.permitted.is_within(held.permitted.or(all)));
-            prop_assert!(after.inheritable.is_within(before.or(all)));
-            // A child gets only capabilities that its parent is permitted.
-            prop_assert!(after.inherited().permitted.is_within(after.permitted));
-        }
-
-        #[test]
-        fn giving_up_is_always_possible(held in some_held(), less in set()) {
-            let wanted = Held {
-                effective: held.effective.and(less),
-                permitted: held.permitted.and(less),
-                inheritable: held.inheritable.and(less),
-            };
-            prop_assert_eq!(changed(held, wanted, CapabilitySet::NONE), Ok(wanted));
-        }
-    }
+    use crate::testing::run;
 
     #[test]
-    fn acts_need_their_capability_and_no_other() {
-        for act in Act::ALL {
-            let only = CapabilitySet::only(act.capability());
-            let with = Authority { held: Mutex::new(Held::of(only)) };
-            assert!(with.permits(*act));
-            let others = CapabilitySet::from_bits(!only.bits());
-            let without = Authority { held: Mutex::new(Held::of(others)) };
-            assert!(!without.permits(*act), "{act:?}");
-            // A permitted capability is not effective.
-            let asleep = Held { effective: CapabilitySet::NONE, ..Held::of(only) };
-            assert!(!Authority { held: Mutex::new(asleep) }.permits(*act));
-        }
-        assert!(Act::ALL.iter().all(|act| Authority::of_the_first().permits(*act)));
-        assert!(!Act::ALL.iter().any(|act| Authority::of_the_first().inherited().permits(*act)));
+    fn a_process_reaches_itself_and_those_below_it() {
+        run(|program| {
+            let own = program.id;
+            let child = program.spawn(move |program| {
+                assert_eq!(program.call(SystemCall::Kill, [own as usize, 15]), Err(Errno::EPERM));
+                let (caller, parent) = (program.process(), table::find(own).unwrap());
+                assert_eq!(permit_towards(&caller, &caller, Act::Signal), Ok(()));
+                assert_eq!(permit_towards(&caller, &parent, Act::Signal), Err(Errno::EPERM));
+                assert_eq!(permit_towards(&parent, &caller, Act::Signal), Ok(()));
+                assert_eq!(permit(&caller, Act::PressKey), Err(Errno::EPERM));
+                assert_eq!(give_all_or_nothing(&caller, &caller, true), Err(Errno::EPERM), "there is nothing to give");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
     }
 }

@@ -8,7 +8,8 @@ use platform::println;
 
 use crate::files::remains;
 use crate::process::ending::Ending;
-use crate::process::{self, FIRST, Process, accounts, next_living};
+use crate::process::table::{self, next_living};
+use crate::process::{FIRST, Process, accounts};
 use crate::scheduling::executor::{self, Attendant};
 
 static KILLER: Attendant = Attendant::new();
@@ -67,7 +68,7 @@ pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
             largest = Some((bytes, process));
         }
     }
-    let victim = largest.map(|(_, process)| process).or_else(|| process::find(FIRST));
+    let victim = largest.map(|(_, process)| process).or_else(|| table::find(FIRST));
     if let Some(victim) = victim {
         println!("[{}] killed: the memory is exhausted and it has most of it", victim.id);
         victim.end(Ending::Killed(signal::KILL as u8));
@@ -108,7 +109,7 @@ mod tests {
                 program.sleep_ns(1_000_000_000);
             });
             program.sleep_ns(10_000_000);
-            let process = process::find(own.unwrap() as u32).expect("it sleeps");
+            let process = table::find(own.unwrap() as u32).expect("it sleeps");
             let pages = process.space.lock().resident_frames() * memory::PAGE_SIZE as usize;
             let charged = process.account.own(accounts::Resource::Memory);
             assert!(process.descriptors.lock().memory_of_files(&accounts::Account::of_the_first()) > 0);

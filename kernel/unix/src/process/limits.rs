@@ -12,7 +12,7 @@ use abi_unix::types::limit as number;
 use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::process::accounts::{Resource, ResourceLimit};
 use crate::process::authority::{permit, permit_towards};
-use crate::process::{self, Process};
+use crate::process::{Process, table};
 
 /// Meaning of a limit's number.
 enum Meaning {
@@ -37,7 +37,7 @@ fn meaning(which: u32) -> Result<Meaning, Errno> {
 pub(crate) fn call(caller: &Arc<Process>, id: i32, which: u32, new: usize, old: usize) -> Result<usize, Errno> {
     let meaning = meaning(which)?;
     let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
-    let target = if id == 0 || id == caller.id { caller.clone() } else { process::find(id).ok_or(Errno::ESRCH)? };
+    let target = if id == 0 || id == caller.id { caller.clone() } else { table::find(id).ok_or(Errno::ESRCH)? };
     permit_towards(caller, &target, Act::SetLimit)?;
     let account = &target.account;
     let before = match meaning {

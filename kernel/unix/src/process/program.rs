@@ -35,10 +35,11 @@ use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::tree::{self, Content};
 use crate::process::accounts::{Account, Resource, has_machine_memory};
-use crate::process::authority::Authority;
+use crate::process::capabilities::Authority;
+use crate::process::family::ProcessPlace;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
-use crate::process::{self, Origin, Process, ProcessPlace, switching};
+use crate::process::{self, Origin, Process, switching, table};
 use crate::scheduling::standing::Standing;
 use crate::scheduling::steps;
 
@@ -566,15 +567,16 @@ impl Plan {
         let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
         let name = crate::observing::trace::short_name(&self.path);
         let Loaded { space, shared, context } = loaded;
-        let process = process::create(|id| {
-            Ok(Process::new(id, parent, origin, charge, space, shared, descriptors, directory, default_priority))
+        let group = table::find(parent).map(|parent| parent.group());
+        let process = table::create(|id| {
+            Ok(Process::new(id, parent, group, origin, charge, space, shared, descriptors, directory, default_priority))
         })?;
         let id = process.id;
         process.set_name(name);
         let started =
             context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
         if let Err(error) = started {
-            process::discard(&process);
+            table::discard(&process);
             return Err(error);
         }
         Ok(id)
@@ -603,7 +605,7 @@ pub(crate) async fn spawn(
     descriptors: usize,
     priority: usize,
 ) -> Result<usize, Errno> {
-    process::require_depth(&process)?;
+    table::require_depth(&process)?;
     let plan = Plan::read(&process, path, arguments, environment).await?;
     // Others may have used memory up meanwhile.
     process.account.admit()?;

@@ -364,6 +364,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::table;
     use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
 
     #[test]
@@ -414,7 +415,7 @@ mod tests {
     }
 
     fn used_ns(child: usize) -> u64 {
-        time::ns_at_ticks(process::find(child as u32).unwrap().cpu_ticks())
+        time::ns_at_ticks(table::find(child as u32).unwrap().cpu_ticks())
     }
 
     /// Equals that never wait share the hart by slices, wherever in another's slice each has begun.
@@ -447,7 +448,7 @@ mod tests {
             let important = program.spawn_given(0, 1, busy(4)).unwrap();
             // The next call yields at the latest.
             program.call(SystemCall::GetProcess, []).unwrap();
-            assert!(process::find(important as u32).is_none_or(|process| process.has_ended()));
+            assert!(table::find(important as u32).is_none_or(|process| process.has_ended()));
             assert_eq!(used_ns(other), 0);
             program.sleep_ns(2 * time::SLICE_NS as usize);
             assert!(used_ns(other) > time::SLICE_NS);

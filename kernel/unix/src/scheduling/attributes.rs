@@ -10,14 +10,14 @@ use hal_api::Machine as _;
 use platform::Machine;
 
 use crate::process::user::UserBuffer;
-use crate::process::{self, Process, authority};
+use crate::process::{Process, authority, table};
 use crate::scheduling::standing::{By, DEEPEST, claim_worth, wake_watchdog};
 use crate::scheduling::{set_bound_ns, set_system_mode, stretch};
 use crate::time;
 
 /// Returns the process that a call names: 0 is the caller.
 fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
-    if id == 0 || id == caller.id { Ok(caller.clone()) } else { process::find(id).ok_or(Errno::ESRCH) }
+    if id == 0 || id == caller.id { Ok(caller.clone()) } else { table::find(id).ok_or(Errno::ESRCH) }
 }
 
 /// Performs the `get_scheduling` call.

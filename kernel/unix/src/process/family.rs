@@ -1,0 +1,94 @@
+//! A process among others: its parent, its group, and its place in the table.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abi_unix::Errno;
+use spin::Mutex;
+
+use crate::process::accounts::{Account, Charge, Resource};
+
+/// Number of bytes of kernel memory for an entry in the table of processes.
+const MEMORY_OF_A_PLACE: usize = 256;
+
+/// A place in the table of processes, from before a process is made until its parent has waited for it.
+#[derive(Debug)]
+pub(crate) struct ProcessPlace {
+    _process: Charge,
+    _memory: Charge,
+}
+
+impl ProcessPlace {
+    /// Takes a place for a child of a process with this account. `EAGAIN` if that has started too many processes;
+    /// `ENOMEM`.
+    pub(crate) fn new(parent: &Arc<Account>) -> Result<ProcessPlace, Errno> {
+        let process = parent.charge(Resource::Processes, 1)?;
+        Ok(ProcessPlace { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
+    }
+}
+
+/// The relations of a process to others. Changed by the [table](crate::process::table) alone.
+pub(crate) struct Family {
+    /// Its place among the processes, charged to its parent until that has waited.
+    pub(super) place: Mutex<Option<ProcessPlace>>,
+    pub(super) parent: AtomicU32,
+    /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
+    pub(super) above: AtomicU32,
+    /// Its process group, which keys of the terminal and `kill` reach together. Its parent's group until another is
+    /// set.
+    pub(super) group: AtomicU32,
+    /// Processor time of children that were waited for.
+    children_ticks: AtomicU64,
+}
+
+impl Family {
+    /// Creates the family of a process that this parent starts.
+    pub(super) fn new(parent: u32, group: u32, place: ProcessPlace) -> Family {
+        Family {
+            place: Mutex::new(Some(place)),
+            parent: AtomicU32::new(parent),
+            above: AtomicU32::new(parent),
+            group: AtomicU32::new(group),
+            children_ticks: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the process that started it, or that inherited it.
+    pub(super) fn parent(&self) -> u32 {
+        self.parent.load(Ordering::Relaxed)
+    }
+
+    /// Returns its process group.
+    pub(super) fn group(&self) -> u32 {
+        self.group.load(Ordering::Relaxed)
+    }
+
+    /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
+    pub(super) fn children_ticks(&self) -> u64 {
+        self.children_ticks.load(Ordering::Relaxed)
+    }
+
+    /// Adds the processor time of a child that it has waited for.
+    pub(super) fn add_ticks(&self, ticks: u64) {
+        self.children_ticks.fetch_add(ticks, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_charged_to_the_parent_until_it_is_given_back() {
+        let account = Account::of_the_first();
+        let before = account.used(Resource::Memory);
+        let family = Family::new(3, 4, ProcessPlace::new(&account).unwrap());
+        assert_eq!((family.parent(), family.group(), family.children_ticks()), (3, 4, 0));
+        assert_eq!(account.used(Resource::Memory) - before, MEMORY_OF_A_PLACE);
+        family.add_ticks(5);
+        family.add_ticks(6);
+        assert_eq!(family.children_ticks(), 11);
+        drop(family.place.lock().take());
+        assert_eq!(account.used(Resource::Memory), before);
+    }
+}

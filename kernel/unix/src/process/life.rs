@@ -1,0 +1,271 @@
+//! The end of a process, and its replacement by another program: everything that it holds is given up in steps.
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::sync::atomic::Ordering;
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+
+use crate::asynchronous::input;
+use crate::asynchronous::operation::MEMORY_OF_A_CALL;
+use crate::files::remains;
+use crate::process::completions::drop_in_steps;
+use crate::process::ending::Ending;
+use crate::process::worker::Worker;
+use crate::process::{CallOwner, FIRST, Process, table};
+use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::standing::MOST_CLAIM;
+use crate::scheduling::{steps, stretch};
+
+/// Number of descriptors that one step of the end of a process closes. The objects behind them may be in many lists.
+const CLOSED_AT_A_TIME: usize = 8;
+impl Process {
+    // ---- ending ----
+
+    /// Makes all threads and calls in flight of a process that has ended look around, in steps. Called by every worker
+    /// that leaves; the first does it.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: the remaining ones would never be called.
+    pub(crate) async fn call_all(&self) {
+        // AcqRel: a later worker finds that this has begun.
+        if self.all_are_called.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // The watchdog finds the process that ends no more, and its parent waits.
+        executor::set_priority(executor::current(), MOST_CLAIM);
+        self.kernel_side.wake_poller();
+        let mut slot = 0;
+        loop {
+            let mut more = false;
+            for thread in self.threads.lock().from(slot).take(steps::ENTRIES) {
+                thread.interrupt();
+                (slot, more) = (thread.index() + 1, true);
+            }
+            if !more {
+                break;
+            }
+            steps::pause_at_the_end().await;
+        }
+        // Their entries go at once, since they cannot be cancelled any more.
+        let calls = {
+            let mut calls = self.calls.lock();
+            // Under the lock, as all changes of the number.
+            self.called_to_end.store(calls.len(), Ordering::Relaxed);
+            calls.take()
+        };
+        for (number, call) in calls.into_values().enumerate() {
+            if let CallOwner::Coroutine(cid) = call.owner {
+                // The watchdog will not find it to prefer it when it starves.
+                executor::set_priority(cid, MOST_CLAIM);
+            }
+            call.owner.wake();
+            if number % steps::ENTRIES == 0 {
+                steps::pause_at_the_end().await;
+            }
+        }
+    }
+
+    /// Lets a process that has ended go before everything else: a process waits for its memory, perhaps a more
+    /// important one that tries again and again and would never let it run.
+    pub(super) fn boost(&self) {
+        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
+            worker.boost();
+        }
+        let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
+        executor::set_priority(last, Priority::HIGHEST);
+    }
+
+    /// Closes all descriptors, in steps.
+    async fn close_descriptors(&self) {
+        // Taken out of the lock: closing may wake others and free much.
+        let descriptors = self.descriptors.lock().take();
+        for (number, file) in descriptors.into_files().enumerate() {
+            drop(file);
+            if number % CLOSED_AT_A_TIME == 0 || remains::are_left() {
+                steps::pause_at_the_end().await;
+            }
+            while remains::free_some() {
+                steps::pause_at_the_end().await;
+            }
+        }
+        // Remains of calls that have ended with the process, too.
+        while remains::free_some() {
+            steps::pause_at_the_end().await;
+        }
+    }
+
+    /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed) tells.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    async fn departed(&self, has_gone: impl Fn() -> bool) {
+        poll_fn(|cx| if self.poll_departed(cx.waker(), &has_gone) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Returns whether something of the process has gone; if not, `waker` is woken when anything goes. One coroutine
+    /// waits at a time: the last worker's, or the kept worker's.
+    fn poll_departed(&self, waker: &Waker, has_gone: impl Fn() -> bool) -> bool {
+        // Registered before the look: a later departure finds the waker. For one waker this needs no memory; if there
+        // were another, it would come back until there is some.
+        if self.departures.lock().register(waker).is_err() {
+            waker.wake_by_ref();
+        }
+        let has_gone = has_gone();
+        if has_gone {
+            self.departures.lock().forget(waker);
+        }
+        has_gone
+    }
+
+    /// Takes a process apart that has ended, in the coroutine of its last worker. Its ending remains, for its parent,
+    /// which learns of it when nothing of the process is in use any more.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: the rest would never be done.
+    #[doc(alias = "do_exit")]
+    #[doc(alias = "exit_mm")]
+    #[doc(alias = "exit_files")]
+    pub(crate) async fn take_apart(self: &Arc<Process>) {
+        self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
+        executor::set_priority(executor::current(), MOST_CLAIM);
+        self.close_descriptors().await;
+        if input::leave(self) {
+            self.departed(|| self.input_calls.are_over()).await;
+        }
+        stretch::goes_on_as(abi_unix::trace::stretch::END);
+        crate::scheduling::forget(self);
+        self.rings.clear();
+        while self.space.clear_part() {
+            steps::pause_at_the_end().await;
+        }
+        self.space.retire();
+        // Calls in flight hold files, ports and ends of pipes.
+        self.departed(|| {
+            let calls = self.calls.lock();
+            calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
+        })
+        .await;
+        // An `accept` that was in progress when they were closed has made one more.
+        self.close_descriptors().await;
+        self.workers.lock().clear();
+        self.threads.lock().clear();
+        let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
+        let ticks = self.cpu_ticks() + self.children_ticks();
+        // Room for completions, of which there will be none.
+        let room = core::mem::take(&mut self.completions.lock().waiting);
+        drop_in_steps(room).await;
+        while table::let_go_of_children(self) {
+            steps::pause_at_the_end().await;
+        }
+        steps::pause_at_the_end().await;
+        // Taken out of the lock before they are woken.
+        let mut waiters = table::leave(self, ending, ticks);
+        waiters.wake_all();
+        if self.id == FIRST {
+            crate::machine::first_process_has_ended(ending);
+        }
+    }
+
+    // ---- another program ----
+
+    /// Prepares for another program: makes all workers but one, and all calls in flight, end. Returns `false` if the
+    /// process ends or another worker was first, which ends the caller's.
+    pub(crate) fn keep_only(&self, kept: &Arc<Worker>) -> bool {
+        {
+            // Decided under the lock, so that of two workers that come at once only one stops the other.
+            let workers = self.workers.lock();
+            if kept.is_to_stop() {
+                return false;
+            }
+            for worker in workers.iter().chain(self.threads.lock().iter()) {
+                if !Arc::ptr_eq(worker, kept) {
+                    worker.stop();
+                }
+            }
+        }
+        self.rings.close();
+        // Woken under the lock, as in `cancel_call`.
+        for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
+            call.cancelled = true;
+            self.has_cancelled.store(true, Ordering::Release);
+            call.owner.wake();
+        }
+        true
+    }
+
+    /// Returns whether one worker is left and no call; if not, `waker` is woken when something of the process has gone.
+    pub(crate) fn poll_alone(&self, waker: &Waker) -> bool {
+        self.poll_departed(waker, || {
+            self.live_workers() == 1 && self.rings.are_at_rest() && self.calls.lock().is_empty()
+        })
+    }
+
+    /// Drops everything on its way to the old program, when another one takes its place. Needs no memory: there is no
+    /// way back.
+    ///
+    /// # Cancellation
+    /// The rest is dropped at once.
+    pub(crate) async fn forget_completions(&self) {
+        let mut forgotten = {
+            let mut completions = self.completions.lock();
+            self.posted.store(0, Ordering::Release);
+            self.has_waiting_completions.store(false, Ordering::Relaxed);
+            self.shared.clear();
+            self.shared.tell_mode(self.standing.mode());
+            self.shared.tell_ceiling(self.standing.ceiling());
+            completions.begin_anew(&self.shared, &self.account, MEMORY_OF_A_CALL)
+        };
+        self.rings.clear();
+        // Their charge is given back after them.
+        drop_in_steps(core::mem::take(&mut forgotten.waiting)).await;
+    }
+
+    /// Removes workers and threads that have ended, after [`keep_only`](Self::keep_only); the remaining one becomes the
+    /// first worker.
+    pub(crate) fn forget_others(&self, kept: &Arc<Worker>) {
+        let mut workers = self.workers.lock();
+        self.threads.lock().clear();
+        workers.clear();
+        workers.push(kept.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::TimeSpec;
+
+    use crate::process::accounts::Resource;
+    use crate::testing::run;
+
+    /// A process that ends with files, calls in flight and completions that were not taken gives everything back.
+    #[test]
+    fn an_ended_process_leaves_nothing_behind() {
+        run(|program| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let child = program.spawn(move |program| {
+                let (reader, _) = program.pipe(0);
+                let [soon, late] = [1_000_000, 1_000_000_000_000].map(|ns| TimeSpec::from_ns(ns).to_bytes());
+                let (soon, late) = (program.store(&soon), program.store(&late));
+                let place = program.place(8);
+                assert_eq!(program.submit(SystemCall::Sleep, [soon, 0], 1), None);
+                assert_eq!(program.submit(SystemCall::Sleep, [late, 0], 2), None);
+                assert_eq!(program.submit(SystemCall::Read, [reader, place, 8], 3), None);
+                program.sleep_ns(5_000_000);
+                let process = program.process();
+                assert_eq!(process.waiting_calls().0, 2, "one is over, and its completion was not taken");
+                sender.send(process).unwrap();
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let process = receiver.recv().unwrap();
+            assert!(process.has_ended() && process.waiting_calls().0 == 0 && process.live_workers() == 0);
+            assert!(process.descriptors.lock().get(0).is_err());
+            let account = process.account.clone();
+            drop(process);
+            assert_eq!(account.used(Resource::Calls), 0);
+        });
+    }
+}
