@@ -4,7 +4,7 @@
 //! claim, and this module limits the effective priority of a claim:
 //!
 //! * **Ceiling.** No claim of a process counts for more. Children inherit it. And no claim counts for as much as the
-//!   most important priority of the kernel's executor: a claim counts for the priority behind its own ([`MOST_CLAIM`]).
+//!   most important priority of the kernel's executor: a claim counts for the priority behind its own ([`standing`]).
 //! * **Budget.** So much processor time in each period, over all harts and coroutines of the process. When it is used
 //!   up, the process is [`EXHAUSTED`], behind all processes that have budget left, until the next period. Time that it
 //!   takes at that priority was wanted by no other process, and is free; all other time is charged, and an overrun, at

@@ -17,7 +17,8 @@
 //!   before the process goes on, and equals alternate at the tick.
 //! * By a call of the process: a strict executor yields as soon as it is outranked.
 //!
-//! The effective priority of a claim, the charges for time, and exceptions from the order are [`scheduling`]'s affair.
+//! The effective priority of a claim, the charges for time, and exceptions from the order are in
+//! [`scheduling`](crate::scheduling).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -5,8 +5,9 @@
 //! looks, so that it cannot come too early.
 //!
 //! There are two ways to start a coroutine. One [works for an owner](spawn_for): each of its polls is charged to a
-//! process and has the effective priority of that process's claim ([`scheduling`]). The others are the [kernel's
-//! own](spawn_for_kernel), and there are a handful of them. EVERY-TICK rests on there being no third way.
+//! process and has the effective priority of that process's claim ([`standing`](crate::scheduling::standing)). The
+//! others are the [kernel's own](spawn_for_kernel), and there are a handful of them. EVERY-TICK rests on there being no
+//! third way.
 //!
 //! # No hart visits a program while something more important waits
 //!

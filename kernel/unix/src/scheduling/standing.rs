@@ -244,7 +244,7 @@ pub(crate) struct Standing {
     pub(super) budget: Arc<Budget>,
     /// Set while its claims count for nothing, until its budget is refilled.
     pub(super) exhausted: AtomicBool,
-    /// Set while it is on [`PENALTY_BENCH`]; written with that locked.
+    /// Set while it is on the penalty bench; written with that locked.
     pub(super) benched: AtomicBool,
     /// Set while frames for it stand behind those of others because its budget is used up.
     pub(super) frames_behind: AtomicBool,
