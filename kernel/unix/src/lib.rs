@@ -120,7 +120,7 @@ pub fn run_hart() -> ! {
         if worker.run_one() {
             continue;
         }
-        if remains::free_some() {
+        if remains::free_any() {
             counters::count(Counter::Looks);
         } else {
             Machine::wait_for_interrupt();

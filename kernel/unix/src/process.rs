@@ -506,6 +506,7 @@ impl Process {
             self.kernel_side.order_anew(self);
             self.input_calls.order_anew(self);
             self.rings.order_anew(&self.standing);
+            crate::files::remains::look_behind();
             return Some(Member::THREADS);
         }
         if member < Member::CALLS {

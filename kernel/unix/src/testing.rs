@@ -201,7 +201,7 @@ impl RunningMachine {
     fn run_one(&mut self) -> bool {
         let _ = crate::machine::on_interrupt();
         usermode::release_retired();
-        self.worker.run_one() || crate::files::remains::free_some()
+        self.worker.run_one() || crate::files::remains::free_any()
     }
 
     fn test(&mut self, body: Body) -> Result<Ending, String> {

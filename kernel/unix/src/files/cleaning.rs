@@ -1,4 +1,5 @@
-//! The coroutine that takes back the registrations of epolls and lists that have gone.
+//! The coroutine that takes back the registrations of epolls and lists that have gone, for their owners. Those of a
+//! process whose budget is used up fall behind all other work, as everything of such a process does.
 
 use abi_queue::Priority;
 
@@ -9,20 +10,39 @@ use crate::scheduling::{self, executor, standing, steps};
 
 /// Starts the coroutine.
 pub(crate) fn start() {
-    remains::register(Remains { free_some: epoll::free_remains, are_left: epoll::has_remains });
+    remains::register(Remains {
+        free_some: epoll::free_remains,
+        free_any: epoll::free_any,
+        are_left: epoll::has_remains,
+        look_behind: epoll::look_behind,
+    });
     executor::spawn_for_kernel(standing::worth_of(Priority::DEFAULT), clean());
 }
 
-/// Takes back registrations that dropped calls have left, for ever: they hold files open. Their owners pay.
+/// Takes back registrations that dropped calls have left, for ever: they hold files open.
 async fn clean() {
     loop {
         CLEANER.summoned().await;
-        while epoll::free_remains_for_owners(|owner, step| match table::find(owner) {
-            Some(process) => scheduling::charging(&process, step),
-            None => step(),
-        }) {
-            steps::pause_at_the_end().await;
+        let mut unseen = epoll::number_to_look_at();
+        loop {
+            if epoll::free_remains_for_owners(charging) {
+                steps::pause_at_the_end().await;
+            } else if unseen > 0 {
+                unseen -= 1;
+                epoll::bring_forward();
+            } else {
+                break;
+            }
         }
+    }
+}
+
+/// Does a step for the process with this number, which pays; `None` if it has no budget left.
+fn charging(owner: u32, step: &mut dyn FnMut() -> bool) -> Option<bool> {
+    match table::find(owner) {
+        Some(process) if scheduling::has_no_claim(&process) => None,
+        Some(process) => Some(scheduling::charging(&process, step)),
+        None => Some(step()),
     }
 }
 
@@ -32,7 +52,10 @@ mod tests {
     use alloc::task::Wake;
     use core::task::Waker;
 
+    use abi_unix::SystemCall;
     use abi_unix::types::epoll as event;
+    use hal_api::Machine as _;
+    use platform::Machine;
 
     use super::*;
     use crate::files::epoll::{PollEntries, Remain, leave};
@@ -69,6 +92,54 @@ mod tests {
             assert!(!epoll::has_remains());
             let charged = process.cpu_ticks() - before;
             assert!(charged >= LONG, "{charged}");
+        });
+    }
+
+    /// Registrations of a process whose budget is used up wait while anything else is ready, and are taken back when its
+    /// budget is refilled, or when nothing is.
+    #[test]
+    fn registrations_of_an_exhausted_process_fall_behind() {
+        run(|program| {
+            let (reader, _writer) = program.pipe(0);
+            let file = program.process().descriptors.lock().get(reader).unwrap().clone();
+            let owner = program.spawn(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+            program.sleep_ns(1_000_000);
+            let process = table::find(owner as u32).unwrap();
+            let list = || {
+                let entries = (0..3).map(|_| vec![(event::IN, Some(file.clone()))]);
+                Remain::List { entries: entries.collect(), waker: None, owner: process.id }
+            };
+            let exhaust = || scheduling::charge(&process, u64::MAX, Machine::now());
+            // Nothing less important than the cleaner runs, and all of it is done in its turn.
+            leave(list());
+            let _ = program.call(SystemCall::Yield, []);
+            assert!(!epoll::has_remains() && epoll::number_behind() == 0, "it has budget");
+
+            exhaust();
+            leave(list());
+            for _ in 0..10 {
+                let _ = program.call(SystemCall::Yield, []);
+            }
+            assert_eq!((epoll::has_remains(), epoll::number_behind()), (false, 1), "it has none");
+            // A process that closes something does not do the other's work.
+            program.close(reader).unwrap();
+            assert_eq!(epoll::number_behind(), 1);
+            program.sleep_ns(1000);
+            assert_eq!(epoll::number_behind(), 0, "nothing else was ready");
+
+            leave(list());
+            let _ = program.call(SystemCall::Yield, []);
+            assert_eq!(epoll::number_behind(), 1);
+            let charged = process.cpu_ticks();
+            // The machine is never idle, and its budget is refilled after some periods.
+            simulation().advance(crate::time::ticks_at_ns(10_000_000_000));
+            for _ in 0..10 {
+                let _ = program.call(SystemCall::Yield, []);
+            }
+            assert!(!epoll::has_remains() && epoll::number_behind() == 0);
+            assert!(process.cpu_ticks() >= charged);
+            process.end(crate::process::ending::Ending::Killed(9));
+            program.wait_for(owner).unwrap();
         });
     }
 }

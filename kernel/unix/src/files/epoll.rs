@@ -13,9 +13,9 @@
 //!
 //! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
 //! they are woken in portions ([`remainders`](crate::scheduling::remainders)), an epoll that does not wait may come
-//! before its item's turn. Looking at all items whenever there is a rest would find the event, and would let one
-//! process with thousands of waiters make the waits of all others long. `ppoll` looks at the files, and has no such
-//! gap.
+//! before its item's turn. While some are still to be woken, such a wait looks at all files, if it has found nothing and
+//! they are no more than one step looks at. Looking at any number would let one process with thousands of waiters make
+//! the waits of all others long; so an epoll with more items has this gap. `ppoll` looks at the files, and has none.
 //!
 //! # Ownership
 //!
@@ -32,7 +32,8 @@
 //! epoll, or with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call
 //! that closes something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect.
 //! The watchers of a file that has become another object are woken in the same way. The process that has made the epoll
-//! or the call pays for the coroutine's steps.
+//! or the call pays for the coroutine's steps; while its budget is used up, its registrations wait for the next period,
+//! or for a hart with nothing else to do.
 //!
 //! # Locks
 //!
@@ -60,8 +61,8 @@ use crate::files::descriptor::Descriptors;
 use crate::files::file::{FileOperations, OpenFile, Step, status_of_anonymous};
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{Caller, UserBuffer};
-use crate::scheduling::executor::Attendant;
-use crate::scheduling::steps;
+use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
+use crate::scheduling::{remainders, steps};
 use crate::time::limit::TimeLimit;
 
 /// Key of an item: a descriptor, and the address of the open file to which it led.
@@ -231,6 +232,26 @@ impl Epoll {
         Some(item)
     }
 
+    /// Enters the items whose files are ready into the list, if one step can look at all of them: some may still have to
+    /// be told. Edge-triggered items report what they are told, so they are left out.
+    fn enter_untold(&self, caller: &dyn Caller) -> Result<(), Errno> {
+        let items: SmallVec<[Arc<Item>; steps::ENTRIES]> = {
+            let items = self.items.lock();
+            if items.entries.len() > steps::ENTRIES {
+                return Ok(());
+            }
+            items.entries.values().cloned().collect()
+        };
+        for item in &items {
+            let events = item.wanted.lock().events;
+            let Some(file) = item.file.upgrade().filter(|_| events & event::ET == 0) else { continue };
+            if file.readiness(caller, events, None)? != 0 {
+                self.ready.push(item);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes up to `*suspects` items out of the list, at most as many as a step looks at, and looks at their files;
     /// writes the events of ready ones. Counts `*suspects` down.
     fn collect(&self, caller: &dyn Caller, address: usize, most: usize, suspects: &mut usize) -> Result<usize, Errno> {
@@ -334,9 +355,29 @@ pub(super) enum Remain {
     },
 }
 
-static REMAINS: Mutex<Vec<Remain>> = Mutex::new(Vec::new());
-/// Number of remains, with those that are being worked on, so that no lock is needed to see that there are none.
+/// All remains: those that are next, and those of processes whose budget is used up. Each list has room for the other's
+/// too, so that no change of the list needs memory.
+struct Lists {
+    next: Vec<Remain>,
+    behind: VecDeque<Remain>,
+}
+
+impl Lists {
+    /// Makes room for one more; returns whether there is memory.
+    fn reserve(&mut self) -> bool {
+        let (next, behind) = (self.next.len(), self.behind.len());
+        self.next.try_reserve(behind + 1).is_ok() && self.behind.try_reserve(next + 1).is_ok()
+    }
+}
+
+static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
+/// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there are
+/// none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Number of remains that are behind, for the same reason.
+static BEHIND: AtomicUsize = AtomicUsize::new(0);
+/// Set if a budget was refilled since the cleaner's last look at those that are behind.
+static IS_REFILLED: AtomicBool = AtomicBool::new(false);
 
 impl Remain {
     /// Returns the number of the process that pays for the next step.
@@ -394,11 +435,12 @@ pub(super) fn leave(mut remain: Remain) {
         return;
     }
     {
-        let mut list = REMAINS.lock();
-        if list.try_reserve(1).is_ok() {
-            list.push(remain);
+        let mut lists = REMAINS.lock();
+        if lists.reserve() {
+            // The cleaner finds out whether the owner has budget left.
+            lists.next.push(remain);
             COUNT.fetch_add(1, Ordering::Release);
-            drop(list);
+            drop(lists);
             CLEANER.summon();
             return;
         }
@@ -407,33 +449,57 @@ pub(super) fn leave(mut remain: Remain) {
 }
 
 /// Takes back some registrations of epolls and lists that have gone; returns `false` if there are none. The calling
-/// coroutine pays.
+/// coroutine pays. Those that are behind are for callers that are themselves behind all others.
 pub(crate) fn free_remains() -> bool {
-    free_next(Remain::step)
+    COUNT.load(Ordering::Acquire) != 0 && free_next(|remain| Some(remain.step()))
+        || is_behind_all() && free_one_behind()
 }
 
-/// Does as [`free_remains`]; the owner of the registrations pays: `charging` does a step for the process with this
-/// number.
-pub(crate) fn free_remains_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> bool) -> bool {
-    free_next(|remain| match remain.owner() {
-        Some(owner) => charging(owner, &mut || remain.step()),
-        None => remain.step(),
-    })
+/// Returns whether the calling coroutine works only while no other wants to.
+fn is_behind_all() -> bool {
+    executor::current_priority() == EXHAUSTED
 }
 
-fn free_next(step: impl Fn(&mut Remain) -> bool) -> bool {
-    if !has_remains() {
-        return false;
-    }
-    let last = REMAINS.lock().pop();
+/// Does as [`free_remains`] where time is nothing that another wants: those that are behind are taken back, too.
+pub(super) fn free_any() -> bool {
+    free_remains() || free_one_behind()
+}
+
+/// Does as [`free_remains`] for the cleaner; the owner of the registrations pays: `charging` does a step for the process
+/// with this number, or returns `None` if that has no budget left, and then its registrations are put behind.
+pub(super) fn free_remains_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> Option<bool>) -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+        && free_next(|remain| match remain.owner() {
+            Some(owner) => charging(owner, &mut || remain.step()),
+            None => Some(remain.step()),
+        })
+}
+
+fn free_next(step: impl Fn(&mut Remain) -> Option<bool>) -> bool {
+    let last = REMAINS.lock().next.pop();
     // Another hart may be working on the last remains: they count until that is done.
     let Some(mut remain) = last else { return true };
     // Without the lock: files may go with their last registration.
-    while !step(&mut remain) {
-        let mut list = REMAINS.lock();
-        if list.len() < list.capacity() {
-            list.push(remain);
+    loop {
+        let result = step(&mut remain);
+        if result == Some(true) {
+            break;
+        }
+        let mut lists = REMAINS.lock();
+        if result.is_none() && lists.behind.len() < lists.behind.capacity() {
+            lists.behind.push_back(remain);
+            BEHIND.fetch_add(1, Ordering::Release);
+            COUNT.fetch_sub(1, Ordering::Release);
             return true;
+        }
+        if lists.next.len() < lists.next.capacity() {
+            lists.next.push(remain);
+            return true;
+        }
+        drop(lists);
+        // Without room for them they are taken back at once.
+        if remain.step() {
+            break;
         }
     }
     drop(remain);
@@ -441,10 +507,67 @@ fn free_next(step: impl Fn(&mut Remain) -> bool) -> bool {
     true
 }
 
+/// Takes back some registrations that are behind; returns `false` if there are none.
+fn free_one_behind() -> bool {
+    let Some(mut remain) = take_from_behind() else { return false };
+    if !remain.step() {
+        let mut lists = REMAINS.lock();
+        if lists.behind.len() < lists.behind.capacity() {
+            lists.behind.push_front(remain);
+            BEHIND.fetch_add(1, Ordering::Release);
+            return true;
+        }
+        drop(lists);
+        while !remain.step() {}
+    }
+    true
+}
+
+fn take_from_behind() -> Option<Remain> {
+    if BEHIND.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let remain = REMAINS.lock().behind.pop_front()?;
+    BEHIND.fetch_sub(1, Ordering::Release);
+    Some(remain)
+}
+
+/// Returns the number of remains that are behind, if a budget has been refilled since the last call.
+pub(super) fn number_to_look_at() -> usize {
+    if IS_REFILLED.swap(false, Ordering::AcqRel) { REMAINS.lock().behind.len() } else { 0 }
+}
+
+/// Returns the number of remains that are behind.
+#[cfg(test)]
+pub(super) fn number_behind() -> usize {
+    BEHIND.load(Ordering::Relaxed)
+}
+
+/// Puts the first one of those that are behind before the others.
+pub(super) fn bring_forward() {
+    let Some(mut remain) = take_from_behind() else { return };
+    let mut lists = REMAINS.lock();
+    if lists.next.len() < lists.next.capacity() {
+        lists.next.push(remain);
+        COUNT.fetch_add(1, Ordering::Release);
+        return;
+    }
+    drop(lists);
+    while !remain.step() {}
+}
+
+/// Makes the cleaner look at those that are behind: a budget has been refilled, or an owner has ended.
+pub(super) fn look_behind() {
+    if BEHIND.load(Ordering::Acquire) != 0 {
+        IS_REFILLED.store(true, Ordering::Release);
+        CLEANER.summon();
+    }
+}
+
 /// Returns whether there is something for [`free_remains`].
 pub(crate) fn has_remains() -> bool {
     // Acquire: pairs with the release in `leave`.
-    COUNT.load(Ordering::Acquire) != 0
+    COUNT.load(Ordering::Acquire) != 0 || BEHIND.load(Ordering::Acquire) != 0 && is_behind_all()
 }
 
 /// The items that watch an open file. Each knows its index, so that leaving takes as long for one of thousands as for
@@ -589,7 +712,13 @@ impl EpollWait {
             }
         }
         if self.limit.has_passed() {
-            return Poll::Ready(Ok(0));
+            if !remainders::are_pending() {
+                return Poll::Ready(Ok(0));
+            }
+            epoll.enter_untold(caller)?;
+            // Ready items come back, and are reported once.
+            let mut untold = epoll.ready.0.lock().items.len();
+            return Poll::Ready(epoll.collect(caller, self.address, self.most, &mut untold));
         }
         let Some(waker) = waker else { return Poll::Pending };
         self.limit.arm(waker)?;
@@ -1274,6 +1403,29 @@ mod tests {
             program.close(watching).unwrap();
             while free_remains() {}
             assert!(!has_remains());
+        });
+    }
+
+    /// A wait that does not wait finds an event although so many wait for it that its item is told later.
+    #[test]
+    fn an_event_with_many_waiters_is_found_at_once() {
+        run(|program| {
+            let (others, watching) = (epoll(program), epoll(program));
+            let (reader, writer) = program.pipe(0);
+            for _ in 0..100 {
+                let copy = program.call(SystemCall::Duplicate, [reader]).unwrap();
+                let event = 0x2_0000;
+                program.write(event, &Event { events: event::IN, data: 1 }.to_bytes());
+                program.call(SystemCall::EpollControl, [others, event::CTL_ADD as usize, copy, event]).unwrap();
+            }
+            change(program, watching, event::CTL_ADD, reader, event::IN).unwrap();
+            assert_eq!(events(program, watching, 4), []);
+            program.write_to(writer, b"x").unwrap();
+            assert!(remainders::are_pending());
+            assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
+            program.sleep_ns(1_000_000);
+            assert!(!remainders::are_pending());
+            assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
         });
     }
 

@@ -9,8 +9,12 @@ use crate::files::tree;
 pub(crate) struct Remains {
     /// Frees some; returns `false` if there are none.
     pub free_some: fn() -> bool,
+    /// Does so too for processes whose budget is used up.
+    pub free_any: fn() -> bool,
     /// Returns whether there are some.
     pub are_left: fn() -> bool,
+    /// Called when the budget of a process has been refilled, or when it has ended.
+    pub look_behind: fn(),
 }
 
 static OTHERS: Once<Remains> = Once::new();
@@ -24,6 +28,19 @@ pub(crate) fn register(others: Remains) {
 /// there are none.
 pub(crate) fn free_some() -> bool {
     OTHERS.get().is_some_and(|others| (others.free_some)()) || tree::root().free_remains()
+}
+
+/// Does as [`free_some`] where time is nothing that another wants: remains of processes whose budget is used up are
+/// freed, too.
+pub(crate) fn free_any() -> bool {
+    free_some() || OTHERS.get().is_some_and(|others| (others.free_any)())
+}
+
+/// Makes remains of processes without budget be looked at again: a budget has been refilled, or a process has ended.
+pub(crate) fn look_behind() {
+    if let Some(others) = OTHERS.get() {
+        (others.look_behind)();
+    }
 }
 
 /// Returns whether there is something for [`free_some`].

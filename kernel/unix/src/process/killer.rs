@@ -45,7 +45,7 @@ async fn kill_when_short() {
 #[doc(alias = "oom_badness")]
 #[doc(alias = "out_of_memory")]
 pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
-    if remains::free_some() {
+    if remains::free_any() {
         // The caller that lacks memory tries again.
         return;
     }

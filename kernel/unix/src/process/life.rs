@@ -136,6 +136,7 @@ impl Process {
         }
         stretch::goes_on_as(abi_unix::trace::stretch::END);
         crate::scheduling::forget(self);
+        remains::look_behind();
         self.rings.clear();
         while self.space.clear_part() {
             steps::pause_at_the_end().await;

@@ -126,6 +126,12 @@ fn keep(remainder: Remainder) {
     }
 }
 
+/// Returns whether there are waiters that still have to be woken.
+pub(crate) fn are_pending() -> bool {
+    let remainders = REMAINDERS.lock();
+    remainders.pending.present != 0 || remainders.idle.is_none()
+}
+
 impl Remainders {
     /// Gives the calling coroutine the priority of its next remainder.
     fn follow(&mut self, priority: Priority) {
