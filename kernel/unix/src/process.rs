@@ -276,6 +276,10 @@ pub(crate) struct Process {
     brought_forward: AtomicUsize,
     /// Number of workers and threads that have not ended.
     live_workers: AtomicUsize,
+    /// Number of those that have.
+    departed_workers: AtomicUsize,
+    /// Slot of the worker that executes another program, and 1; 0 for none.
+    executes: AtomicUsize,
     calls: Mutex<InFlight<CallInFlight>>,
     /// Number of calls that were in flight when the process ended, and are not over yet. Changed under the lock of
     /// `calls`.
@@ -370,6 +374,8 @@ impl Process {
             threads: Mutex::new(Threads::new()),
             brought_forward: AtomicUsize::new(0),
             live_workers: AtomicUsize::new(0),
+            departed_workers: AtomicUsize::new(0),
+            executes: AtomicUsize::new(0),
             calls: Mutex::new(InFlight::new(random::word())),
             called_to_end: AtomicUsize::new(0),
             input_calls: InputCalls::default(),
@@ -610,21 +616,33 @@ impl Process {
         }
     }
 
-    /// Adds a worker. `EAGAIN` if the process has as many as it may already, or has ended.
+    /// Adds a worker: with the index of one that has gone, or with the next one. `EAGAIN` if the process has as many as
+    /// it may already, or has ended.
+    ///
+    /// Two kinds of indexes are not given back: the first worker's, whose number and exit status are the process's, and
+    /// those with a request ring, which outlives its worker.
     pub(crate) fn add_worker(
         &self,
         make: impl FnOnce(usize) -> Result<Arc<Worker>, Errno>,
     ) -> Result<Arc<Worker>, Errno> {
+        // Dropped outside of the lock: its entry may be its last owner.
+        let mut _before = None;
         let mut workers = self.workers.lock();
-        if self.has_ended() || workers.len() >= MAXIMUM_WORKERS {
+        let is_free = |worker: &Arc<Worker>| worker.has_gone() && !self.rings.exists(worker.index());
+        let free = workers.iter().skip(1).find(|worker| is_free(worker)).map(|worker| worker.index());
+        let index = free.unwrap_or(workers.len());
+        if self.has_ended() || index >= MAXIMUM_WORKERS {
             return Err(Errno::EAGAIN);
         }
         workers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         // Counted before it runs: another hart may poll it, and be done with it, immediately.
         self.live_workers.fetch_add(1, Ordering::Relaxed);
-        self.shared.add_worker(workers.len());
-        let made = make(workers.len());
+        self.shared.add_worker(index);
+        let made = make(index);
         match &made {
+            Ok(worker) if index < workers.len() => {
+                _before = Some(core::mem::replace(&mut workers[index], worker.clone()));
+            }
             Ok(worker) => workers.push(worker.clone()),
             Err(_) => {
                 self.live_workers.fetch_sub(1, Ordering::Relaxed);
@@ -678,7 +696,11 @@ impl Process {
             // Dropped outside of the lock: the entry may be its last owner but for the caller.
             let entry = self.threads.lock().remove(worker.index());
             drop(entry);
+        } else {
+            worker.leaves_its_index();
         }
+        // Before the waiters for departures are woken, who compare it.
+        self.departed_workers.fetch_add(1, Ordering::AcqRel);
         // AcqRel: the changes of other workers to the process happen before the last one takes it apart.
         if self.live_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end(Ending::Exited(self.first_worker_status.load(Ordering::Relaxed)));

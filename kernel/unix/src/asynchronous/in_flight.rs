@@ -46,6 +46,8 @@ pub(crate) struct InFlight<T> {
     shift: u32,
     /// Set if values may be in `more`, or are to be.
     are_many: bool,
+    /// Number of times that entries have moved to later places.
+    shuffles: usize,
     /// Entries that have found no room.
     more: Table<(NonZeroU64, T)>,
 }
@@ -62,7 +64,15 @@ const ELSEWHERE: usize = usize::MAX;
 impl<T> InFlight<T> {
     /// Creates an empty table with a random number.
     pub(crate) const fn new(random: u64) -> InFlight<T> {
-        InFlight { places: Vec::new(), count: 0, multiplier: random | 1, shift: 0, are_many: false, more: Table::new() }
+        InFlight {
+            places: Vec::new(),
+            count: 0,
+            multiplier: random | 1,
+            shift: 0,
+            are_many: false,
+            shuffles: 0,
+            more: Table::new(),
+        }
     }
 
     /// Returns the number of values.
@@ -142,6 +152,7 @@ impl<T> InFlight<T> {
         places.try_reserve_exact(size)?;
         places.resize_with(size, || None);
         self.shift = u64::BITS - size.trailing_zeros();
+        self.shuffles = self.shuffles.wrapping_add(1);
         for (key, value) in core::mem::replace(&mut self.places, places).into_iter().flatten() {
             if let Err(place) = self.search(key) {
                 self.places[place] = Some((key, value));
@@ -245,6 +256,9 @@ impl<T> InFlight<T> {
             let Some((key, _)) = &self.places[place] else { return Some(value) };
             if place.wrapping_sub(self.home(*key)) & last >= place.wrapping_sub(hole) & last {
                 self.places.swap(hole, place);
+                if hole > place {
+                    self.shuffles = self.shuffles.wrapping_add(1);
+                }
                 hole = place;
             }
         }
@@ -262,6 +276,12 @@ impl<T> InFlight<T> {
     /// Returns the number of places of the table.
     pub(crate) fn places(&self) -> usize {
         self.places.len() + self.more.len()
+    }
+
+    /// Returns a number that changes when entries move to later places. A walk over all places, from the last to the
+    /// first, has met all entries that were there all the time if this is as before.
+    pub(crate) fn shuffles(&self) -> usize {
+        self.shuffles
     }
 
     /// Returns the value in a place, to change it. A walk over all places, some at a time, begins with the last: a

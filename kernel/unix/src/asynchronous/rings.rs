@@ -126,6 +126,11 @@ impl Rings {
         self.rings.lock().get(worker)?.clone()
     }
 
+    /// Returns whether there is a ring with this worker's index.
+    pub(crate) fn exists(&self, worker: usize) -> bool {
+        self.get(worker).is_some()
+    }
+
     /// Gives the servers the present effective priority of the requests in their rings.
     pub(crate) fn order_anew(&self, standing: &Standing) {
         if self.any.load(Ordering::Acquire) {

@@ -13,7 +13,7 @@ use crate::files::remains;
 use crate::process::completions::drop_in_steps;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{CallOwner, FIRST, Process, table};
+use crate::process::{CallOwner, FIRST, Member, Process, table};
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::{steps, stretch};
@@ -171,29 +171,84 @@ impl Process {
 
     // ---- another program ----
 
-    /// Prepares for another program: makes all workers but one, and all calls in flight, end. Returns `false` if the
-    /// process ends or another worker was first, which ends the caller's.
-    pub(crate) fn keep_only(&self, kept: &Arc<Worker>) -> bool {
-        {
-            // Decided under the lock, so that of two workers that come at once only one stops the other.
-            let workers = self.workers.lock();
+    /// Makes all workers but one end, and all calls in flight, in steps, and waits until they have: another program
+    /// takes the place of the present one. Returns `false` if the process ends or another worker was first, which ends
+    /// the caller's.
+    ///
+    /// # Cancellation
+    /// Not to be dropped: some of them would go on.
+    pub(crate) async fn keep_only(&self, kept: &Arc<Worker>) -> bool {
+        let own = kept.index() + 1;
+        let first = self.executes.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err() {
+            kept.stop();
+        }
+        loop {
             if kept.is_to_stop() {
                 return false;
             }
-            for worker in workers.iter().chain(self.threads.lock().iter()) {
-                if !Arc::ptr_eq(worker, kept) {
-                    worker.stop();
-                }
+            // A worker that was about to leave may have added another, or have submitted a call, where the steps had
+            // come by already. It departs after that, and then they begin again.
+            let departed = self.departed_workers.load(Ordering::Acquire);
+            self.stop_others(kept).await;
+            self.rings.close();
+            self.cancel_calls().await;
+            let is_alone = poll_fn(|cx| {
+                let is_alone = self.poll_alone(cx.waker());
+                let begins_again = kept.is_to_stop() || self.departed_workers.load(Ordering::Acquire) != departed;
+                if is_alone || begins_again { Poll::Ready(is_alone) } else { Poll::Pending }
+            });
+            if is_alone.await {
+                return !kept.is_to_stop();
             }
         }
-        self.rings.close();
-        // Woken under the lock, as in `cancel_call`.
-        for call in self.calls.lock().values_mut().filter(|call| !call.cancelled) {
-            call.cancelled = true;
-            self.has_cancelled.store(true, Ordering::Release);
-            call.owner.wake();
+    }
+
+    /// Stops all workers and threads but one, in steps.
+    async fn stop_others(&self, kept: &Arc<Worker>) {
+        let others = |worker: &&Arc<Worker>| !Arc::ptr_eq(worker, kept);
+        self.workers.lock().iter().filter(others).for_each(|worker| worker.stop());
+        let mut slot = 0;
+        loop {
+            steps::pause(self).await;
+            let mut more = false;
+            for thread in self.threads.lock().from(slot).take(steps::ENTRIES) {
+                (slot, more) = (thread.index() + 1, true);
+                if others(&thread) {
+                    thread.stop();
+                }
+            }
+            if !more {
+                break;
+            }
         }
-        true
+    }
+
+    /// Cancels all calls in flight, in steps.
+    async fn cancel_calls(&self) {
+        loop {
+            let shuffles = self.calls.lock().shuffles();
+            let mut next = Some(Member::CALLS);
+            while let Some(member) = next {
+                {
+                    let mut calls = self.calls.lock();
+                    let (places, after) = member.places(calls.places(), steps::ENTRIES);
+                    for place in places {
+                        if let Some(call) = calls.at_place(place).filter(|call| !call.cancelled) {
+                            call.cancelled = true;
+                            self.has_cancelled.store(true, Ordering::Release);
+                            // Woken under the lock, as in `cancel_call`.
+                            call.owner.wake();
+                        }
+                    }
+                    next = after;
+                }
+                steps::pause(self).await;
+            }
+            if self.calls.lock().shuffles() == shuffles {
+                return;
+            }
+        }
     }
 
     /// Returns whether one worker is left and no call; if not, `waker` is woken when something of the process has gone.
@@ -230,6 +285,7 @@ impl Process {
         self.threads.lock().clear();
         workers.clear();
         workers.push(kept.clone());
+        self.executes.store(0, Ordering::Release);
     }
 }
 

@@ -22,7 +22,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::future::poll_fn;
 use core::task::Poll;
 
 use abi_unix::{Errno, SystemCall, errno};
@@ -173,14 +172,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
         Ok(plan) => plan,
         Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
     };
-    // Repeated each time: a worker that was about to leave may have added another, or have submitted a call.
-    let is_alone = poll_fn(|cx| match worker.process.keep_only(worker) {
-        false => Poll::Ready(false),
-        true if worker.process.poll_alone(cx.waker()) => Poll::Ready(true),
-        true => Poll::Pending,
-    })
-    .await;
-    if !is_alone {
+    if !worker.process.keep_only(worker).await {
         // The next look finds this too, and this worker leaves.
         return;
     }
@@ -311,6 +303,46 @@ mod tests {
             let _ = program.call(SystemCall::Exit, [4]);
         });
         assert_eq!(ending, Ending::Exited(4));
+    }
+
+    /// Another program takes the place of hundreds of threads and calls: they end in steps, with looks in between.
+    #[test]
+    fn threads_and_calls_of_the_old_program_end_in_steps() {
+        use crate::observing::counters;
+        use crate::scheduling::steps;
+        use abi_unix::Counter;
+        use abi_unix::types::clone;
+
+        const MANY: usize = 1500;
+        run(|program| {
+            let child = program.spawn(|program| {
+                let word = program.place(8);
+                for token in 0..MANY {
+                    assert_eq!(program.submit(SystemCall::Futex, [word, 0, 0, 0], token as u64 + 1), None);
+                }
+                let flags = (clone::SHARED | clone::SETTLS) as usize;
+                for _ in 0..40 {
+                    let waits = program.identity_for(move |program| {
+                        let _ = program.call(SystemCall::Futex, [word, 0, 0, 0]);
+                    });
+                    program.call(SystemCall::Clone, [flags, 0x3_0000, 0, waits, 0]).unwrap();
+                }
+                program.sleep_ns(1_000_000);
+                assert_eq!(program.process().live_workers(), 41);
+                let looks = counters::read(Counter::Looks);
+                let calls = counters::read(Counter::CallsInFlight);
+                program.goes_on_as(move |program| {
+                    assert_eq!(program.process().live_workers(), 1);
+                    assert!(counters::read(Counter::CallsInFlight) <= calls - MANY as u64);
+                    let steps = counters::read(Counter::Looks) - looks;
+                    assert!(steps >= (MANY / steps::ENTRIES) as u64, "{steps} looks");
+                });
+                let path = program.store(crate::testing::PATH);
+                let _ = program.call(SystemCall::Execute, [path, 0, 0]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     /// The hart on which it is in user mode, or [`NOWHERE`].
     hart: AtomicUsize,
     stopped: AtomicBool,
+    /// Set when its coroutine is done, and another worker may have its index.
+    gone: AtomicBool,
     /// Deadline of its sleeps with a time limit.
     deadline: time::Reservation,
     /// Charge for itself and its coroutine, and for its kernel thread's stack.
@@ -139,6 +141,16 @@ impl Worker {
         self.stopped.store(true, Ordering::Release);
     }
 
+    /// Gives its index back: it does nothing any more.
+    pub(super) fn leaves_its_index(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Returns whether it has given its index back.
+    pub(super) fn has_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Returns whether it has ticks left to run as the most important worker, because it had been ready for long.
     pub(super) fn has_credit(&self) -> bool {
         self.time.credit.load(Ordering::Relaxed) != 0
@@ -157,6 +169,7 @@ impl Worker {
             cid: AtomicU64::new(0),
             hart: AtomicUsize::new(NOWHERE),
             stopped: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             deadline,
             charge: Mutex::new(charge),
             _kept: kept,
@@ -549,6 +562,25 @@ mod tests {
             program.write(word, &[1]);
             program.call(SystemCall::Futex, [word, 1, 1000]).unwrap();
             program.sleep_ns(1_000_000);
+            assert_eq!(program.process().live_workers(), 1);
+            // Indexes are given back; one with a ring is not.
+            program.write(word, &[0]);
+            let sets_up = |program: &mut crate::testing::Program| {
+                program.call(SystemCall::RingSetup, [64, 0]).unwrap();
+            };
+            assert_eq!(program.add_worker(sets_up), Ok(1));
+            program.sleep_ns(1_000_000);
+            for round in 0..3 {
+                for index in 2..process::MAXIMUM_WORKERS {
+                    assert_eq!(program.add_worker(waits), Ok(index), "round {round}");
+                }
+                assert_eq!(program.add_worker(waits), Err(Errno::EAGAIN));
+                program.sleep_ns(1_000_000);
+                program.write(word, &[1]);
+                program.call(SystemCall::Futex, [word, 1, 1000]).unwrap();
+                program.sleep_ns(1_000_000);
+                program.write(word, &[0]);
+            }
             assert_eq!(program.process().live_workers(), 1);
             for (entry, stack) in [(usize::MAX, DATA), (CODE as usize + 1, DATA), (CODE as usize, usize::MAX)] {
                 assert_eq!(program.call(SystemCall::WorkerCreate, [entry, stack, 0, 0]), Err(Errno::EINVAL));

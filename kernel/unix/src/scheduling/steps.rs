@@ -21,8 +21,7 @@
 //! Nothing that the scenario drives misses it. Not driven by it, and not in steps:
 //!
 //! * a write to a pipe of all that this holds, from memory that has not been touched;
-//! * the snapshots of processes with many calls, and `trace_read`; giving up the calls of a process that executes
-//!   another program;
+//! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
 //! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
