@@ -401,7 +401,7 @@ pub async fn one_file_watched_thousands_of_times_is_closed_in_steps() -> Outcome
 /// Each request moves fewer bytes than a step, so none is put aside; all of them together are long.
 pub async fn a_full_ring_is_taken_in_steps() -> Outcome {
     const ROUNDS: usize = 10;
-    const BYTES: usize = 12 << 10;
+    const BYTES: usize = 6 << 10;
     let area = map(SMALL * BYTES, mapping::ANONYMOUS, 0)?;
     let file = open_file()?;
     let mut raw = must!(Raw::new());

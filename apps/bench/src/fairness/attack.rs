@@ -576,7 +576,7 @@ impl<'a> InFlight<'a> {
             let entries = core::slice::from_raw_parts(entries, completion::INITIAL_CAPACITY);
             Completions::new(&*(address as *const CompletionHeader), entries)
         };
-        let requests = if attack.way == Way::Ring { Some(requests()?) } else { None };
+        let requests = if attack.way == Way::Ring { Some(attempt!(requests(ENTRIES, 0))) } else { None };
         Ok(InFlight {
             attack,
             completions,
@@ -670,12 +670,13 @@ impl<'a> InFlight<'a> {
     }
 }
 
-fn requests() -> core::result::Result<(Requests<'static>, Producer), String> {
-    let address = attempt!(system::worker::ring_setup(ENTRIES, 0));
+/// Makes a request ring of the calling worker, and room for so many completions; 0 leaves that as it is.
+pub fn requests(entries: usize, completions: usize) -> Result<(Requests<'static>, Producer)> {
+    let address = system::worker::ring_setup(entries, completions)?;
     // SAFETY: the kernel has mapped the ring there, and all of it is atomic words.
     let requests = unsafe {
-        let entries = core::slice::from_raw_parts((address + request::ENTRIES_OFFSET) as *const _, ENTRIES);
-        Requests::new(&*(address as *const RequestHeader), entries)
+        let places = core::slice::from_raw_parts((address + request::ENTRIES_OFFSET) as *const _, entries);
+        Requests::new(&*(address as *const RequestHeader), places)
     };
-    Ok((requests, Producer::new(ENTRIES)))
+    Ok((requests, Producer::new(entries)))
 }

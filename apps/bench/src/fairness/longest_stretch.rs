@@ -9,16 +9,19 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
+use abi_queue::{Request, request};
 use abi_unix::trace::stretch::{self, CAUSES, STRETCH_WORDS};
 use abi_unix::trace::subject;
 use abi_unix::types::{control, epoll, futex, mapping, open, protection};
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
 use cops::process::Ending;
+use cops::system::raw::asynchronous_number;
 use cops::system::{syscall, syscall_asynchronous};
 
 use crate::{Outcome, attempt, figure};
 
 use super::accomplice;
+use super::attack::requests;
 
 /// Bytes of files and mappings: some hundred steps.
 const LARGE: usize = 24 << 20;
@@ -28,6 +31,8 @@ const MANY: usize = 20_000;
 const INODES: usize = 33_000;
 /// Number of descriptors; a process may have this many.
 const DESCRIPTORS: usize = 16_000;
+/// Entries of a request ring, as many as it can have.
+const REQUESTS: usize = request::LARGEST_CAPACITY;
 
 type Result<T> = core::result::Result<T, Errno>;
 
@@ -270,12 +275,51 @@ fn execute_with_much() -> Result<()> {
     // A call of the worker itself, so that no completion is taken meanwhile.
     static LATER: [i64; 2] = [0, 100_000_000];
     call(SystemCall::Sleep, [LATER.as_ptr() as usize, 0, 0, 0, 0, 0])?;
+    execute_nothing()
+}
+
+/// Executes another program while many calls are in flight.
+async fn execute_with_calls() -> Result<()> {
+    for _ in 0..MANY {
+        leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0])?;
+    }
+    settle().await;
+    execute_nothing()
+}
+
+fn execute_nothing() -> Result<()> {
     let program = alloc::format!("{}\0", super::OWN_PATH);
     let words = [program.as_str(), "fairness\0", "longest_stretch\0", "act\0", "nothing\0"].map(str::as_ptr);
     let list: Vec<_> = words.into_iter().chain([core::ptr::null()]).collect();
     let none = core::ptr::null::<u8>();
     call(SystemCall::Execute, [program.as_ptr() as usize, list.as_ptr() as usize, (&raw const none) as usize, 0, 0, 0])
         .map(drop)
+}
+
+/// Fills a request ring as large as it can be, with short calls and some that write much; and ends with a full one.
+fn request_ring() -> Result<()> {
+    let (requests, mut producer) = requests(REQUESTS, REQUESTS)?;
+    let (file, area) = (open(c"/ring", open::RDWR | open::CREAT)?, map(LARGE, mapping::ANONYMOUS, 0)?);
+    call(SystemCall::Unlink, [HERE, path(c"/ring"), 0, 0, 0, 0])?;
+    let status = Box::leak(Box::new([0u64; 16])).as_ptr() as usize;
+    for round in 0..3 {
+        for number in 0..REQUESTS {
+            let (call, arguments) = match number % (REQUESTS / 4) {
+                0 => (SystemCall::WriteAt, [file, area, LARGE, 0, 0, 0]),
+                _ => (SystemCall::Status, [file, status, 0, 0, 0, 0]),
+            };
+            let call = asynchronous_number(call as usize, 7) as u64;
+            let request = Request { call, token: 0, arguments: arguments.map(|argument| argument as u64) };
+            requests.submit(&mut producer, request, 0).map_err(|_| Errno::EBUSY)?;
+        }
+        if round < 2 {
+            cops::system::worker::ring_enter(0, 0)?;
+            // A call of the worker itself, so that no completion is taken meanwhile.
+            static LATER: [i64; 2] = [0, 300_000_000];
+            call(SystemCall::Sleep, [LATER.as_ptr() as usize, 0, 0, 0, 0, 0])?;
+        }
+    }
+    Ok(())
 }
 
 fn many_descriptors() -> Result<()> {
@@ -286,7 +330,7 @@ fn many_descriptors() -> Result<()> {
 
 /// Ends processes with many objects of each kind, starts one with long lists, and ends many together.
 async fn processes() -> Outcome {
-    for ending in ["memory", "descriptors", "calls", "children", "execution"] {
+    for ending in ["memory", "descriptors", "calls", "children", "execution", "execution-with-calls", "ring"] {
         let child = attempt!(accomplice("longest_stretch").argument(ending).spawn());
         if attempt!(child.wait().await) != Ending::Exited(0) {
             return Err(alloc::format!("the process with much {ending} did not end well"));
@@ -390,6 +434,8 @@ pub async fn act() -> Outcome {
         }
         "descriptors" => attempt!(many_descriptors()),
         "execution" => attempt!(execute_with_much()),
+        "execution-with-calls" => attempt!(execute_with_calls().await),
+        "ring" => attempt!(request_ring()),
         "calls" => {
             for _ in 0..MANY {
                 attempt!(leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0]));

@@ -71,7 +71,7 @@ use crate::scheduling::{executor, stretch};
 use crate::time;
 
 /// Bytes that are copied in a step, with pages made for them.
-pub(crate) const BYTES: usize = 16 * 1024;
+pub(crate) const BYTES: usize = 8 * 1024;
 /// Entries of a table in a step, each of which costs a few hundred instructions: a waiter is woken, a file's readiness
 /// is looked up, or something is closed.
 pub(crate) const ENTRIES: usize = 32;
