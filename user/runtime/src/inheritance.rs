@@ -6,7 +6,6 @@
 //! table: a lock without a more important waiter is never entered.
 
 use alloc::collections::BTreeMap;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi_queue::Priority;
 use coroutine::{Cid, Stale};
@@ -29,8 +28,6 @@ impl Debtor {
 
 /// Debtors by cid.
 static DEBTORS: Lock<BTreeMap<u64, Debtor>> = Lock::new(BTreeMap::new());
-/// Number of debtors, to be read without the lock.
-static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 /// The outcome of lending or repaying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +61,6 @@ pub(crate) fn lend(holder: u64, lock: usize, priority: Priority, again: bool) ->
     let debtor = debtors.entry(holder).or_insert_with(|| Debtor { own: before, loans: BTreeMap::new() });
     debtor.loans.insert(lock, priority);
     let after = debtor.priority();
-    NUMBER.store(debtors.len(), Ordering::Relaxed);
     let _ = executor::set_own_priority(Cid::from_raw(holder), after);
     Loan::Made { changed: after != before }
 }
@@ -81,7 +77,6 @@ pub(crate) fn repay(holder: u64, lock: usize) -> Loan {
         if debtor.loans.is_empty() {
             debtors.remove(&holder);
         }
-        NUMBER.store(debtors.len(), Ordering::Relaxed);
         // A coroutine that has ended has given its guard away, and needs no priority.
         let _ = executor::set_own_priority(Cid::from_raw(holder), priority);
     }
@@ -90,9 +85,8 @@ pub(crate) fn repay(holder: u64, lock: usize) -> Loan {
 
 /// Sets a coroutine's own priority; a better loan stays in effect.
 pub(crate) fn set_own(cid: Cid, priority: Priority) -> Result<(), Stale> {
-    if NUMBER.load(Ordering::Relaxed) == 0 {
-        return executor::set_own_priority(cid, priority);
-    }
+    // Locked although there are hardly ever debtors: the first loan may be on its way at another worker, which has read
+    // the priority that changes here.
     let mut debtors = DEBTORS.lock();
     let priority = match debtors.get_mut(&cid.raw()) {
         Some(debtor) => {
