@@ -50,6 +50,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "end-all-processes" => crate::authority::end_all_processes().await,
         "leave-a-sleeper" => crate::authority::leave_a_sleeper(),
         "descend" => crate::authority::descend().await,
+        "brink" => crate::brink::act(argument.unwrap_or("")).await,
         "fairness" => crate::fairness::act(argument.unwrap_or("")).await,
         "scheduling" => crate::scheduling::act(argument.unwrap_or("")).await,
         "read-null" => read(8),

@@ -11,6 +11,7 @@ mod accounts;
 mod acts;
 mod allocation;
 mod authority;
+mod brink;
 mod calls;
 mod coroutines;
 mod edges;
@@ -235,6 +236,7 @@ const TESTS: &[Test] = tests![
     accounts::calls_in_flight_have_a_limit;
     accounts::four_hoarders_disturb_no_other_process;
     accounts::the_killer_cannot_be_aimed;
+    brink::all_harts_may_take_much_at_once;
     long::large_files_are_written_read_and_mapped_in_steps;
     long::parts_of_a_large_mapping_change_one_after_the_other;
     long::a_large_directory_is_read_some_entries_at_a_time;

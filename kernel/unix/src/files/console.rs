@@ -318,6 +318,38 @@ mod tests {
         });
     }
 
+    /// Far more keys than the terminal keeps: the others are lost, programs and their lines go on, and what comes after
+    /// the unread keys are gone is read as ever.
+    #[test]
+    fn keys_that_no_program_reads_hold_no_program_up() {
+        run(|program| {
+            let usual = settings(program);
+            let mut silent = usual;
+            silent.local &= !local::ECHO;
+            set(program, terminal::SET, silent);
+            for round in 0..500 {
+                type_keys(program, if round < 250 { &[b'x'; 80] } else { b"a line of some keys\r" });
+                assert_eq!(program.call(SystemCall::GetProcess, []), Ok(program.id as usize));
+                program.process().lines.print(format_args!("line {round}"));
+            }
+            let count = program.place(4);
+            control(program, terminal::READABLE, count).unwrap();
+            let kept = program.read_u32(count) as usize;
+            assert!((1..=4096).contains(&kept), "{kept} keys are kept");
+            // The line that was being typed when there was no room left has its end; later ones are lost.
+            let mut first = Vec::new();
+            while !first.ends_with(b"\n") {
+                first.extend(program.read_from(0, 1024).unwrap());
+            }
+            assert_eq!(first.len(), kept);
+            assert!(first[..kept - 1].iter().all(|key| *key == b'x'));
+            control(program, terminal::FLUSH, terminal::queue::INPUT).unwrap();
+            type_keys(program, b"next\r");
+            assert_eq!(program.read_from(0, 100), Ok(b"next\n".to_vec()));
+            set(program, terminal::SET_AND_FLUSH, usual);
+        });
+    }
+
     #[test]
     fn keys_are_echoed_unless_that_is_switched_off() {
         run(|program| {
