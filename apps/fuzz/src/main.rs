@@ -8,21 +8,32 @@
 //! Some of the calls go through a request ring, whose other words are overwritten now and then.
 //!
 //! Calls that can wait are made in their asynchronous form, so that none of them stops the program; their completions
-//! are taken now and then. The sequence depends on the seed alone. Exit status 0 means that it came to the end and that
-//! calls still work.
+//! are taken now and then. Exit status 0 means that it came to the end and that calls still work.
+//!
+//! The calls are shared out. Half of them are the first worker's. Threads make a quarter beside it, with its
+//! descriptors, its memory and its mappings, and so do processes that it has started, which share the ends of a pipe and
+//! a counter with it (`fuzz SEED COUNT shared`). Each of these sequences depends on the seed alone; their order does
+//! not.
 #![no_std]
 #![no_main]
 
 use core::ffi::CStr;
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::{CompletionHeader, completion};
 use abi_queue::{Request, RequestHeader, request};
 use abi_unix::SystemCall;
 use abi_unix::call::{Argument, NUMBER_MASK, Waiting};
 use abi_unix::errno::decode;
+use abi_unix::types::clock::MONOTONIC;
+use abi_unix::types::futex::ROBUST_HEAD;
 use abi_unix::types::protection::{READ, WRITE};
-use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, auxiliary, mapping, open};
+use abi_unix::types::{
+    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, mapping, open, signal,
+};
 use ring::{Completions, Producer, Requests};
+use unix::process::{Child, Ending, StringList};
 use unix::raw::{syscall, syscall_asynchronous};
 
 unix::entry!(main);
@@ -107,6 +118,7 @@ impl Random {
 }
 
 /// The memory that random calls may name.
+#[derive(Clone, Copy)]
 struct Areas {
     /// Read by the kernel, never written: paths, addresses, times.
     input: usize,
@@ -247,6 +259,9 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         }
         SystemCall::Kill => arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX]),
         SystemCall::Reboot => arguments[0] = 0,
+        // The end of a thread changes memory there.
+        SystemCall::SetThreadIdAddress => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,
+        SystemCall::SetRobustList => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,
         // A valid line would be printed.
         SystemCall::Log => arguments[..2].copy_from_slice(&[areas.output + AREA - 3, 4 + random.below(1000)]),
         SystemCall::WorkerWait => arguments[1] = random.below(100_000),
@@ -384,6 +399,145 @@ fn step(areas: &Areas, ring: &mut Option<Ring>, random: &mut Random) {
     }
 }
 
+/// Threads and processes that make calls beside the first worker, and the share of the calls that each makes.
+const THREADS: usize = 2;
+const PROCESSES: usize = 2;
+const SHARE: u64 = 8;
+/// Bytes of a thread's stack.
+const STACK: usize = 64 * 1024;
+/// Longest time for which the others are waited for when the first worker's calls are made.
+const PATIENCE_NS: u64 = 120_000_000_000;
+
+/// Seed and number of the calls of the next thread, and the addresses of the areas.
+static SEED: AtomicU64 = AtomicU64::new(0);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static AREA_OF_ALL: AtomicUsize = AtomicUsize::new(0);
+/// Number of threads that have made their calls.
+static DONE: AtomicU32 = AtomicU32::new(0);
+/// Place of the threads' numbers, which nothing reads.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a thread's calls. It has no memory of its own but its stack: its thread pointer is 0.
+extern "C" fn run_thread(index: usize) -> ! {
+    let input = AREA_OF_ALL.load(Ordering::Acquire);
+    let areas = Areas { input, output: input + AREA };
+    let mut random = Random(SEED.load(Ordering::Relaxed) ^ (index as u64 + 1) << 40 | 1);
+    for _ in 0..COUNT.load(Ordering::Relaxed) {
+        step(&areas, &mut None, &mut random);
+    }
+    // Words that random calls have named must not be changed at the thread's end.
+    // SAFETY: both calls only forget an address.
+    unsafe {
+        syscall(SystemCall::SetThreadIdAddress as usize, [0; 6]);
+        syscall(SystemCall::SetRobustList as usize, [0, ROBUST_HEAD, 0, 0, 0, 0]);
+    }
+    DONE.fetch_add(1, Ordering::Release);
+    unix::thread::futex_wake(&DONE, 1);
+    unix::worker::exit()
+}
+
+/// The threads and processes that make calls beside the first worker.
+struct Others {
+    threads: u32,
+    processes: [u32; PROCESSES],
+}
+
+impl Others {
+    /// Starts them. One for which there is no room is left out: other programs may use up what there is.
+    fn start(seed: u64, count: u64, areas: &Areas, random: &mut Random) -> Others {
+        let mut others = Others { threads: 0, processes: [0; PROCESSES] };
+        SEED.store(seed.wrapping_mul(2) + 1, Ordering::Relaxed);
+        COUNT.store(count / SHARE, Ordering::Relaxed);
+        AREA_OF_ALL.store(areas.input, Ordering::Release);
+        for index in 0..THREADS {
+            let Ok(stack) = unix::memory::map(STACK) else { break };
+            // SAFETY: the stack is the thread's for ever.
+            let thread = unsafe { unix::thread::start(run_thread, index, stack.wrapping_add(STACK), 0, &NUMBER) };
+            others.threads += u32::from(thread.is_ok());
+        }
+        // Shared by all: both ends of a pipe, and a counter.
+        let (Ok((reader, writer)), Ok(counter)) = (unix::file::pipe(0), unix::readiness::event_counter(0, 0)) else {
+            return others;
+        };
+        for process in &mut others.processes {
+            let (mut seed, mut number) = (Text::default(), Text::default());
+            let written = write!(seed, "{}\0", random.next() >> 32).and(write!(number, "{}\0", count / SHARE));
+            let words = [c"fuzz".as_ptr(), seed.as_ptr(), number.as_ptr(), c"shared".as_ptr(), core::ptr::null()];
+            // SAFETY: the words are strings with their NUL, and live through the call.
+            let lists = unsafe { (StringList::new(&words), StringList::new(&words[4..])) };
+            let (Ok(()), (Some(words), Some(none))) = (written, lists) else { break };
+            let shared = [reader.raw(), writer.raw(), counter.raw()];
+            *process = unix::process::spawn(c"/bin/fuzz", words, none, shared, 4).unwrap_or(0);
+        }
+        // Random calls may use them, and close them.
+        let _ = (reader.into_raw(), writer.into_raw(), counter.into_raw());
+        others
+    }
+
+    /// Waits until all of them have made their calls; returns whether they have, and have found that calls work.
+    fn join(self) -> bool {
+        let deadline = now_ns().saturating_add(PATIENCE_NS);
+        loop {
+            let done = DONE.load(Ordering::Acquire);
+            if done == self.threads {
+                break;
+            }
+            if now_ns() >= deadline {
+                return false;
+            }
+            let _ = unix::thread::futex_wait(&DONE, done, Some(10_000_000));
+        }
+        self.processes.into_iter().filter(|&process| process != 0).fold(true, |all, process| {
+            let is_well = wait_for(process, deadline);
+            all && is_well
+        })
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = unix::system::time(MONOTONIC).unwrap_or_default();
+    now.seconds as u64 * 1_000_000_000 + now.nanoseconds as u64
+}
+
+/// Waits for the end of a process; kills it at the deadline. Returns whether it was well.
+fn wait_for(process: u32, deadline: u64) -> bool {
+    loop {
+        match unix::process::wait(Child::Process(process), WNOHANG) {
+            Ok(None) if now_ns() < deadline => drop(unix::system::sleep(TimeSpec::from_ns(5_000_000))),
+            Ok(None) => {
+                let _ = unix::process::kill(process, signal::KILL);
+                let _ = unix::process::wait(Child::Process(process), 0);
+                return false;
+            }
+            Ok(Some((_, ending))) => return ending == Ending::Exited(0),
+            // A random call has waited for it.
+            Err(error) => return error == unix::Errno::ECHILD,
+        }
+    }
+}
+
+/// A short text, ended by a NUL.
+#[derive(Default)]
+struct Text {
+    bytes: [u8; 24],
+    length: usize,
+}
+
+impl Text {
+    fn as_ptr(&self) -> *const core::ffi::c_char {
+        self.bytes.as_ptr().cast()
+    }
+}
+
+impl core::fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let place = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(core::fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}
+
 /// Returns whether calls still work.
 fn still_works() -> bool {
     let Ok((reader, writer)) = unix::file::pipe(0) else { return false };
@@ -400,10 +554,11 @@ fn main() -> i32 {
         unix::eprintln!("usage: fuzz SEED COUNT");
         return 2;
     };
+    let is_shared = unix::start::arguments().nth(3).is_some();
     let mut random = Random(seed.wrapping_mul(2) + 1);
     let Some(areas) = Areas::new(&mut random) else { return 3 };
-    // Random bytes must not reach the console.
-    if let Ok(null) = unix::file::open(c"/dev/null", open::RDWR, 0) {
+    // Random bytes must not reach the console. A process that shares its first descriptors has none of it.
+    if !is_shared && let Ok(null) = unix::file::open(c"/dev/null", open::RDWR, 0) {
         for descriptor in 0..3 {
             let _ = unix::file::duplicate_to(null.raw(), descriptor, 0);
         }
@@ -416,7 +571,8 @@ fn main() -> i32 {
         Completions::new(&*(ring_address as *const CompletionHeader), entries)
     };
     let mut requests = Ring::new();
-    for turn in 0..count {
+    let others = if is_shared { None } else { Some(Others::start(seed, count, &areas, &mut random)) };
+    for turn in 0..if is_shared { count } else { count / 2 } {
         step(&areas, &mut requests, &mut random);
         if turn % 64 == 0 {
             while ring.take().is_some() {}
@@ -428,13 +584,17 @@ fn main() -> i32 {
             }
         }
     }
+    if others.is_some_and(|others| !others.join()) {
+        return 4;
+    }
     // Room for the final check: all descriptors may be in use.
     for descriptor in 3..32 {
         drop(unix::Descriptor::from_raw(descriptor));
     }
     // SAFETY: an unknown number.
     let unknown = decode(unsafe { syscall(0xfff, [0; 6]) });
-    for path in &OWN_PATHS {
+    // The files of a process that shares are removed by the one that has started it.
+    for path in OWN_PATHS.iter().filter(|_| !is_shared) {
         let mut text = [0; LONGEST_PATH];
         let bytes = path.to_bytes();
         text[..bytes.len()].copy_from_slice(bytes);
