@@ -11,9 +11,9 @@
 //! are taken now and then. Exit status 0 means that it came to the end and that calls still work.
 //!
 //! The calls are shared out. Half of them are the first worker's. Threads make a quarter beside it, with its
-//! descriptors, its memory and its mappings, and so do processes that it has started, which share the ends of a pipe and
-//! a counter with it (`fuzz SEED COUNT shared`). Each of these sequences depends on the seed alone; their order does
-//! not.
+//! descriptors, its memory and its mappings, and so do processes that it has started, which share the ends of a pipe
+//! and a counter with it (`fuzz SEED COUNT shared`). Each of these sequences depends on the seed alone; their order
+//! does not.
 #![no_std]
 #![no_main]
 

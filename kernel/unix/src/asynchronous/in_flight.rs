@@ -299,11 +299,6 @@ impl<T> InFlight<T> {
         self.places.iter().flatten().chain(self.more.values()).map(|(_, value)| value)
     }
 
-    /// Returns all values, in no order, to change them.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().flatten().chain(self.more.values_mut()).map(|(_, value)| value)
-    }
-
     /// Takes all values out, in no order.
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.places.into_iter().flatten().chain(self.more.into_values()).map(|(_, value)| value)
@@ -383,7 +378,11 @@ mod tests {
                     prop_assert_eq!(table.get(*key), Some(value));
                 }
             }
-            table.values_mut().for_each(|value| *value = 7);
+            for place in 0..table.places() {
+                if let Some(value) = table.at_place(place) {
+                    *value = 7;
+                }
+            }
             prop_assert!(table.values().all(|value| *value == 7));
         }
     }

@@ -95,8 +95,8 @@ mod tests {
         });
     }
 
-    /// Registrations of a process whose budget is used up wait while anything else is ready, and are taken back when its
-    /// budget is refilled, or when nothing is.
+    /// Registrations of a process whose budget is used up wait while anything else is ready, and are taken back when
+    /// its budget is refilled, or when nothing is.
     #[test]
     fn registrations_of_an_exhausted_process_fall_behind() {
         run(|program| {

@@ -13,9 +13,10 @@
 //!
 //! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
 //! they are woken in portions ([`remainders`](crate::scheduling::remainders)), an epoll that does not wait may come
-//! before its item's turn. While some are still to be woken, such a wait looks at all files, if it has found nothing and
-//! they are no more than one step looks at. Looking at any number would let one process with thousands of waiters make
-//! the waits of all others long; so an epoll with more items has this gap. `ppoll` looks at the files, and has none.
+//! before its item's turn. While some are still to be woken, such a wait looks at all files, if it has found nothing
+//! and they are no more than one step looks at. Looking at any number would let one process with thousands of waiters
+//! make the waits of all others long; so an epoll with more items has this gap. `ppoll` looks at the files, and has
+//! none.
 //!
 //! # Ownership
 //!
@@ -232,8 +233,8 @@ impl Epoll {
         Some(item)
     }
 
-    /// Enters the items whose files are ready into the list, if one step can look at all of them: some may still have to
-    /// be told. Edge-triggered items report what they are told, so they are left out.
+    /// Enters the items whose files are ready into the list, if one step can look at all of them: some may still have
+    /// to be told. Edge-triggered items report what they are told, so they are left out.
     fn enter_untold(&self, caller: &dyn Caller) -> Result<(), Errno> {
         let items: SmallVec<[Arc<Item>; steps::ENTRIES]> = {
             let items = self.items.lock();
@@ -371,8 +372,8 @@ impl Lists {
 }
 
 static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
-/// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there are
-/// none.
+/// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there
+/// are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Number of remains that are behind, for the same reason.
 static BEHIND: AtomicUsize = AtomicUsize::new(0);
@@ -465,8 +466,8 @@ pub(super) fn free_any() -> bool {
     free_remains() || free_one_behind()
 }
 
-/// Does as [`free_remains`] for the cleaner; the owner of the registrations pays: `charging` does a step for the process
-/// with this number, or returns `None` if that has no budget left, and then its registrations are put behind.
+/// Does as [`free_remains`] for the cleaner; the owner of the registrations pays: `charging` does a step for the
+/// process with this number, or returns `None` if that has no budget left, and then its registrations are put behind.
 pub(super) fn free_remains_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> Option<bool>) -> bool {
     COUNT.load(Ordering::Acquire) != 0
         && free_next(|remain| match remain.owner() {
