@@ -110,17 +110,13 @@ impl Buffer {
     /// Finds the thread's buffer; `None` if one of its frames was deleted.
     fn of(thread: Ref<Tcb>) -> Option<Buffer> {
         let count = usize::from(thread.handler.frames.get());
-        let Capability::Frame { base, .. } = thread.handler_slot(1).capability.get() else { return None };
+        let (base, size, _) = thread.handler_slot(1).capability.memory()?;
         let header = frame_words(base);
         let mut frames = [header; MAXIMUM_FRAMES];
-        let mut frame_bits = 0;
-        for (index, place) in frames.iter_mut().enumerate().take(count) {
-            let Capability::Frame { base, size, .. } = thread.handler_slot(1 + index).capability.get() else {
-                return None;
-            };
-            *place = frame_words(base);
-            frame_bits = size.bits();
+        for (index, place) in frames.iter_mut().enumerate().take(count).skip(1) {
+            *place = frame_words(thread.handler_slot(1 + index).capability.memory()?.0);
         }
+        let frame_bits = size.bits();
         let capacity = thread.handler.capacity.get() as usize;
         (count > 0).then_some(Buffer { header, capacity, frame_bits, frames })
     }
