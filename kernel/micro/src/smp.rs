@@ -15,8 +15,14 @@
 //! step, and a turn of asynchronous invocations after the current invocation, as for an interrupt. A hart that is about
 //! to take the lock while another waits yields for a moment ([`COURTESY`]): otherwise a hart whose thread makes one
 //! call after another could exclude others for any time, because the lock is free for less time than it takes to see
-//! that. The moment is bounded, because the waiting hart may not run: a hypervisor or an emulator may have fewer
-//! processors than the machine has harts.
+//! that.
+//!
+//! The moment is not enough if the waiting hart does not run just then: a hypervisor or an emulator may have fewer
+//! processors than the machine has harts. So a hart that has been overtaken `OVERTAKINGS` times is owed the lock, and
+//! the others do not take it before. A hart that has been interrupted so that it reschedules counts as overtaken too
+//! while it is not in the kernel yet. So a thread that becomes ready on another hart is chosen there after a few
+//! entries of the hart that made it ready, and a fault that another hart's unmapping causes arrives as soon. `hart`
+//! contains the rule, and a model of it. A hart that waits for long sleeps between two looks, for the same reason.
 //!
 //! Without the feature `smp` there is one hart, and this module costs nothing.
 
@@ -33,6 +39,37 @@ use crate::node::Action;
 
 /// Number of polls for which a hart yields the lock to a waiting hart.
 const COURTESY: u32 = 64;
+
+/// Number of polls after which a waiting hart sleeps between two polls.
+const SPINS: u32 = 1_000;
+
+/// The time for which it sleeps, in the machine's time: about a hundred microseconds.
+const SLEEP: u64 = 1_000;
+
+/// A hart's wait for the lock.
+struct Wait {
+    polls: u32,
+    has_slept: bool,
+}
+
+impl Wait {
+    const fn new() -> Wait {
+        Wait { polls: 0, has_slept: false }
+    }
+
+    /// Waits for a moment. A hart that has waited for long sleeps instead of polling: a hypervisor or an emulator may
+    /// run the awaited hart meanwhile. Nothing has to wake the sleeping hart but its clock.
+    fn pause(&mut self) {
+        self.polls = self.polls.saturating_add(1);
+        if self.polls <= SPINS {
+            core::hint::spin_loop();
+        } else {
+            self.has_slept = true;
+            Machine::set_timer(Machine::now() + SLEEP);
+            Machine::wait_for_interrupt();
+        }
+    }
+}
 
 /// The kernel, locked.
 pub struct Entered<'kernel>(Locked<'kernel, Kernel>);
@@ -69,8 +106,9 @@ impl Shared {
     #[doc(alias = "NODE_LOCK")]
     #[inline(always)]
     pub fn enter(&self, hart: usize) -> Entered<'_> {
-        if self.harts.others_wait() {
-            self.give_way(hart);
+        let mut wait = Wait::new();
+        if self.harts.any_due() {
+            self.give_way(hart, &mut wait);
         }
         let mut has_waited = false;
         let kernel = lock_with(&self.kernel, || {
@@ -79,27 +117,39 @@ impl Shared {
                 self.harts.begins_to_wait(hart);
             }
             self.harts.obey(hart);
+            wait.pause();
         });
         if cfg!(feature = "smp") {
             kernel.here.set(hart);
-            if has_waited {
-                self.harts.has_waited(hart);
+            self.harts.has_taken(hart);
+            if wait.has_slept {
+                // The tick may be due by now.
+                Machine::set_timer(kernel.node().next_tick.get());
             }
         }
         Entered(kernel)
     }
 
-    /// Waits for a moment, so that waiting harts can take the lock first.
+    /// Lets harts pass that are due at the lock: for a moment those that wait for it, and until they have taken it
+    /// those to which it is owed.
     #[cold]
     #[inline(never)]
-    fn give_way(&self, hart: usize) {
-        for _ in 0..COURTESY {
-            if !self.harts.others_wait() {
-                return;
+    fn give_way(&self, hart: usize, wait: &mut Wait) {
+        // This hart waits as well, and the lock may become owed to it.
+        let mut is_counted = false;
+        while self.harts.must_let_pass(hart) || wait.polls < COURTESY && self.harts.another_waits(hart) {
+            if !is_counted {
+                is_counted = true;
+                self.harts.begins_to_wait(hart);
             }
             // The hart that holds the lock may wait for this hart.
             self.harts.obey(hart);
-            core::hint::spin_loop();
+            wait.pause();
+        }
+        if wait.has_slept {
+            // The hart that has passed begins to run its thread, perhaps on the processor that would run this hart.
+            self.harts.obey(hart);
+            wait.pause();
         }
     }
 
@@ -249,7 +299,9 @@ impl Kernel {
         if cfg!(feature = "smp") {
             let mut pokes = self.node().pokes.take();
             while pokes != 0 {
-                Machine::send_ipi(pokes.trailing_zeros() as usize);
+                let hart = pokes.trailing_zeros() as usize;
+                self.harts.expect(hart);
+                Machine::send_ipi(hart);
                 pokes &= pokes - 1;
             }
         }

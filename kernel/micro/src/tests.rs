@@ -25,6 +25,8 @@ use crate::node::{Next, ReadyOfDomains};
 use crate::smp::Shared;
 use crate::{cspace, derivation};
 
+#[cfg(feature = "smp")]
+mod harts;
 mod spaces;
 
 fn slots(bits: u32) -> Ref<Slot> {
@@ -1765,7 +1767,7 @@ fn a_hart_that_waits_for_the_lock_waits_for_one_step_only() {
     buffer.set(syscall_buffer::REQUEST_TAIL_OFFSET, 20);
     machine.trap(-64, 0, 0, &[], &[]);
     machine.kernel.serve();
-    machine.kernel.harts.has_waited(1);
+    machine.kernel.harts.has_taken(1);
     assert_eq!(buffer.take_all(), 1);
     buffer.work();
     assert!(machine.call_interrupted(Invocation::CNodeRevoke, original));

@@ -9,7 +9,7 @@ use sel4::fault::Fault;
 use sel4::message::reply;
 use sel4::raw;
 use sel4::thread::{Start, Started};
-use sel4::{Failure, Message, ObjectType, Rights};
+use sel4::{Failure, Message, Numbering, ObjectType, Rights};
 
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, memory};
@@ -71,6 +71,41 @@ pub fn missing_pages_are_reported_and_provided(bench: &mut Bench<'_>) -> Outcome
         reply(&Message::default());
         let_run(PRIORITY)?;
         equal!(RESULT.load(Ordering::Relaxed), result);
+        started.delete()?;
+    }
+    Ok(())
+}
+
+fn store_for_ever(address: u64) {
+    loop {
+        memory::write(address, 1);
+        RESULT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A page that this core unmaps is not used on another core any more: the next access faults there.
+pub fn a_page_that_another_core_unmaps_faults(bench: &mut Bench<'_>) -> Outcome {
+    let (_, cores) = bench.boot.cores();
+    if raw::numbering() == Numbering::Uniprocessor || cores < 2 {
+        return Ok(());
+    }
+    let page = Page::from_pointer(bench.allocator.object(ObjectType::Page)?);
+    for round in 0..20 {
+        RESULT.store(0, Ordering::Relaxed);
+        sel4::mapping::map(&mut bench.allocator, initial::ADDRESS_SPACE, page, NOWHERE, Rights::READ_WRITE, 0)?;
+        let (started, endpoint) = faulting(bench, store_for_ever, NOWHERE)?;
+        started.thread.set_affinity(1 + round % (cores - 1))?;
+        while RESULT.load(Ordering::Relaxed) == 0 {
+            equal!(endpoint.receive_now(), None);
+        }
+        page.unmap()?;
+        let stopped_at = match next(endpoint)? {
+            Fault::Memory { address: NOWHERE, fetch: false, status: status::STORE, .. } => {
+                RESULT.load(Ordering::Relaxed)
+            }
+            other => return Err(Wrong::new(format_args!("another fault: {other:?}"))),
+        };
+        equal!(RESULT.load(Ordering::Relaxed), stopped_at);
         started.delete()?;
     }
     Ok(())

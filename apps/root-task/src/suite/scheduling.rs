@@ -190,6 +190,42 @@ pub fn cores_run_at_the_same_time(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
+/// Most looks of a thread that never waits at another on another core. The limit only ends a test that fails.
+const LOOKS: u32 = 1_000_000;
+
+/// A thread that is moved runs there although the thread that moved it makes one call after another and never waits: on
+/// an idle core, and on one that runs less important threads.
+pub fn a_thread_that_is_moved_runs_on_an_idle_and_on_a_busy_core(bench: &mut Bench<'_>) -> Outcome {
+    let (_, cores) = bench.boot.cores();
+    if sel4::raw::numbering() == Numbering::Uniprocessor || cores < 2 {
+        return Ok(());
+    }
+    clear();
+    for is_busy in [false, true] {
+        if is_busy {
+            for core in 1..cores {
+                let started = bench.prepare(Start::new(spin, 1, PRIORITY - 1))?;
+                started.thread.set_affinity(core)?;
+                started.thread.resume()?;
+            }
+        }
+        let notification = bench.notification()?;
+        for round in 0..20 {
+            COUNTERS[0].store(0, Ordering::Relaxed);
+            let started = bench.spawn(|_| _ = COUNTERS[0].fetch_add(1, Ordering::Relaxed), 0)?;
+            // Until here the thread is ready on this core, which does not run it.
+            started.thread.set_affinity(1 + round % (cores - 1))?;
+            let has_run = (0..LOOKS).any(|_| {
+                notification.poll();
+                COUNTERS[0].load(Ordering::Relaxed) == 1
+            });
+            check!(has_run);
+            started.delete()?;
+        }
+    }
+    Ok(())
+}
+
 fn answer(pointer: u64) {
     let endpoint = sel4::capability::Endpoint::from_pointer(pointer);
     let mut request = endpoint.receive();

@@ -3,8 +3,9 @@
 //! With the feature `smp` it is a spinlock. Without the feature one hart runs the kernel (ONE-HART: the binary starts
 //! no other), so there is no other hart to exclude, and taking the lock costs nothing.
 //!
-//! The lock is not fair. A ticket lock was tried: if a hypervisor or emulator has fewer processors than the machine has
-//! harts, each turn waits for a hart that does not run, and a million calls took minutes instead of seconds.
+//! The lock is not fair by itself. A ticket lock was tried: if a hypervisor or emulator has fewer processors than the
+//! machine has harts, each turn waits for a hart that does not run, and a million calls took minutes, not seconds. So
+//! the kernel bounds only how often a waiting hart is overtaken (`kernel_micro`, module `smp`).
 
 #[cfg(any(feature = "smp", not(target_os = "none")))]
 mod place {
@@ -13,7 +14,7 @@ mod place {
     /// Exclusive access to the state, until it is dropped.
     pub type Locked<'lock, T> = spin::MutexGuard<'lock, T>;
 
-    /// Takes the lock; while another hart holds it, calls `meanwhile` repeatedly.
+    /// Takes the lock; while another hart holds it, calls `meanwhile` repeatedly, which pauses.
     #[inline(always)]
     pub fn lock_with<T>(lock: &Lock<T>, mut meanwhile: impl FnMut()) -> Locked<'_, T> {
         loop {
@@ -22,7 +23,6 @@ mod place {
             }
             while lock.is_locked() {
                 meanwhile();
-                core::hint::spin_loop();
             }
         }
     }
