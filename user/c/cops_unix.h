@@ -158,6 +158,7 @@
 #define COPS_ELOOP 40 /* too many levels of symbolic links */
 #define COPS_EPROTO 71 /* protocol error */
 #define COPS_EOVERFLOW 75 /* value too large for its type */
+#define COPS_ELIBBAD 80 /* the dynamic linker is not an executable of this machine */
 #define COPS_ENOTSOCK 88 /* not a socket */
 #define COPS_EDESTADDRREQ 89 /* destination address required */
 #define COPS_EMSGSIZE 90 /* message too long */

@@ -80,6 +80,8 @@ mod tests {
 
     #[test]
     fn a_place_is_charged_to_the_parent_until_it_is_given_back() {
+        // Other tests put the amounts of the machine aside.
+        let _guard = crate::testing::alone();
         let account = Account::of_the_first();
         let before = account.used(Resource::Memory);
         let family = Family::new(3, 4, ProcessPlace::new(&account).unwrap());
