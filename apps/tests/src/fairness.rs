@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_unix::Counter;
-use abi_unix::authority::{Capability, CapabilitySet, Held};
 use abi_unix::types::{TimeSpec, open};
 use cops::process::{Child, Command, Ending};
 use cops::system::kernel_side::{KernelSide, choose};
@@ -248,73 +247,6 @@ pub async fn a_retrying_thread_is_charged() -> Outcome {
 pub async fn calls_in_flight_are_charged() -> Outcome {
     leaves_the_rest("write").await?;
     leaves_the_rest("sleep").await
-}
-
-/// Ways to make a call, and calls, such that each family of calls and each way is there. `bench fairness budget_worst`
-/// measures all pairs; sleeps, waits at futexes and asynchronous writes to a full pipe take more than they are charged
-/// for, and are not among these.
-const PAIRS: [(&str, &str); 24] = [
-    ("direct", "renameat2"),
-    ("direct", "mmap"),
-    ("direct", "mprotect"),
-    ("direct", "spawn"),
-    ("direct", "futex"),
-    ("direct", "wait4"),
-    ("direct", "epoll_ctl"),
-    ("direct", "bind"),
-    ("direct", "interrupt_grant"),
-    ("direct", "snapshot"),
-    ("direct", "set_scheduling"),
-    ("asynchronous", "read"),
-    ("asynchronous", "readv"),
-    ("asynchronous", "accept"),
-    ("asynchronous", "recvfrom"),
-    ("asynchronous", "connect"),
-    ("ring", "accept"),
-    ("ring", "munmap"),
-    ("ring", "getdents64"),
-    ("ring", "epoll_pwait"),
-    ("waiting", "wait4"),
-    ("retrying", "recvfrom"),
-    ("polling", "readv"),
-    ("polling", "ppoll"),
-];
-
-/// Runs attackers that make calls for ever: as many as there are harts, each with a tenth of a hart. The victim keeps
-/// at least 88 % of all time.
-async fn keeps_within_its_budget(victim: &Child, pairs: &[(&str, &str)]) -> Outcome {
-    let processes = harness::counter(Counter::Processes)?;
-    let mut attackers = Vec::new();
-    for index in 0..harts() as usize {
-        let (way, call) = pairs[index % pairs.len()];
-        let words = ["fairness", "budget_worst", "act", way, call];
-        let command = words.into_iter().fold(Command::new("/bin/bench"), Command::argument);
-        let attacker = must!(command.priority(Priority::HIGHEST).spawn());
-        must!(scheduling::set_budget(attacker.number(), Some(BUDGET.0), BUDGET.1));
-        attackers.push(attacker);
-    }
-    for attacker in &attackers {
-        until(|| Ok(scheduling::get(attacker.number())?.exhausted > 0)).await?;
-    }
-    keeps(victim, &attackers, &alloc::format!("{pairs:?}"), 88, 2).await?;
-    end(attackers).await?;
-    // Their children have a share of the budget, and must not count for the next ones.
-    harness::returns_to(Counter::Processes, processes).await
-}
-
-/// Every call of [`PAIRS`], made for ever by a process with a tenth of a hart.
-pub async fn calls_of_every_family_keep_within_a_budget() -> Outcome {
-    // Without these some calls would be refused; with that to schedule, the attackers could leave their budgets.
-    let held = must!(system::authority::held(0));
-    let set = CapabilitySet::only(Capability::Observe);
-    must!(system::authority::set(0, Held { inheritable: set, ..held }));
-    let victim = victim().await?;
-    let mut result = Ok(());
-    for pairs in PAIRS.chunks(harts() as usize) {
-        result = result.and(keeps_within_its_budget(&victim, pairs).await);
-    }
-    end(alloc::vec![victim]).await?;
-    result
 }
 
 /// A given budget stays in force, whatever the process chooses within it.
