@@ -69,8 +69,11 @@ fn active_here() -> u64 {
     OWN_HART.load(Relaxed) << 16 | MODE_ACTIVE
 }
 
-/// Tests and their names.
-const TESTS: &[(&str, fn() -> Result)] = &[
+/// A test: its name, and its function.
+type Test = (&'static str, fn() -> Result);
+
+/// All tests.
+const TESTS: &[Test] = &[
     ("a program without delegated traps has no registers for them", registers_without_delegation),
     ("a program with delegated traps has its registers", registers),
     ("a program sees and enables delegated interrupts only", enables),
@@ -721,7 +724,7 @@ fn activation() -> Result {
 }
 
 fn slot_registers() -> Result {
-    write_slot(4, SLOT_LOW, u64::MAX & !3);
+    write_slot(4, SLOT_LOW, !3);
     equal!(read_slot(4, SLOT_LOW), 0xffff_0000);
     write_slot(4, SLOT_HIGH, 0xf0f0);
     equal!(read_slot(4, SLOT_LOW), 0xffff_0000);

@@ -158,9 +158,7 @@ struct Attack {
     listener: Descriptor,
     listener_address: SocketAddress,
     connection: (Descriptor, Descriptor),
-    epoll: Descriptor,
     watching: Descriptor,
-    counter: Descriptor,
     receiver: Descriptor,
     right: Descriptor,
     area: usize,
@@ -233,9 +231,7 @@ impl Attack {
             listener,
             listener_address,
             connection,
-            epoll: epoll()?,
             watching: epoll()?,
-            counter: system::readiness::event_counter(1, 0)?,
             receiver,
             right,
             area: system::memory::map(MAPPING)? as usize,
@@ -279,7 +275,8 @@ impl Attack {
         let text = |text: &CString| at(text.as_c_str());
         let buffer = at(&*self.buffer);
         Ok(match self.call {
-            EpollControl => with([of(&self.epoll), turn % 2 + 1, of(&self.counter), at(&self.event)]),
+            // A registration that is there is changed: the order in which calls of a ring are made does not matter.
+            EpollControl => with([of(&self.watching), epoll::CTL_MOD as usize, of(&self.pipe.0), at(&self.event)]),
             // Nothing is ready before its cause comes.
             EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
             DuplicateTo => with([of(&self.file), 40, 0]),
@@ -358,7 +355,7 @@ impl Attack {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
             Protect => {
-                let writable = if turn % 2 == 0 { 0 } else { protection::WRITE };
+                let writable = if turn.is_multiple_of(2) { 0 } else { protection::WRITE };
                 with([self.area, MAPPING, (protection::READ | writable) as usize])
             }
             Map => {

@@ -85,6 +85,9 @@ impl Properties {
         Properties { waits: Waits::ForEvents, reads: Reads::Present, unit: Unit::Byte, largest_step: usize::MAX };
 }
 
+/// A connection that `accept` has made an object, and the address of its peer.
+pub(crate) type Accepted = (Box<dyn FileOperations>, SocketAddress);
+
 /// The operations of a kind of open file (Linux: `struct file_operations`).
 ///
 /// Each method has the answer of kinds that do not support the operation. Methods that wait get a waker, which they
@@ -221,11 +224,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     // ---- connections ----
 
     /// Does one step of `accept`: makes the next connection an object, and returns its peer's address.
-    fn accept(
-        &self,
-        _: &dyn Caller,
-        _: Option<&Waker>,
-    ) -> Poll<Result<(Box<dyn FileOperations>, SocketAddress), Errno>> {
+    fn accept(&self, _: &dyn Caller, _: Option<&Waker>) -> Poll<Result<Accepted, Errno>> {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 

@@ -20,7 +20,9 @@ use network::{
 };
 use spin::Mutex;
 
-use crate::files::file::{self, FileOperations, OpenFile, Properties, Step, Unit, Waits, status_without_contents};
+use crate::files::file::{
+    self, Accepted, FileOperations, OpenFile, Properties, Step, Unit, Waits, status_without_contents,
+};
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
@@ -572,11 +574,7 @@ impl FileOperations for Socket {
     }
 
     /// Does one step of `accept`: makes the next connection a new file, and returns its peer's address.
-    fn accept(
-        &self,
-        caller: &dyn Caller,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<(Box<dyn FileOperations>, SocketAddress), Errno>> {
+    fn accept(&self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<Result<Accepted, Errno>> {
         let inner = self.inner.lock();
         let SocketState::Listening(listener) = inner.state else {
             return Poll::Ready(Err(if self.kind == types::SOCK_STREAM { Errno::EINVAL } else { Errno::EOPNOTSUPP }));
