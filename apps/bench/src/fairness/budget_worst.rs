@@ -1,7 +1,7 @@
 //! Every call of the table in every way to make it, repeated for ever by a process with a budget of a tenth of the
 //! machine: the time that a second process, which never rests, loses.
 //!
-//! [`attack`] makes the calls; [`EXCEPTIONS`] lists those that cannot be repeated, with the reason.
+//! [`attack`](mod@attack) makes the calls; [`EXCEPTIONS`] lists those that cannot be repeated, with the reason.
 
 use alloc::string::String;
 
