@@ -13,7 +13,7 @@ pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
 /// Number of guest interrupt files of a hart that are used, plus one, because there is no file 0.
 pub const FILES: usize = 8;
 
-/// The scheduler action before the kernel is left (seL4's `ksSchedulerAction`).
+/// The scheduler action before the kernel is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The current thread continues.
