@@ -396,7 +396,15 @@ pub fn physical_address(pointer: *const u8) -> Option<u64> {
 }
 
 macro_rules! accessors {
-    () => {
+    ($self:ident, $length:expr) => {
+        /// Returns all bytes.
+        #[must_use]
+        #[inline]
+        pub fn bytes(&$self) -> SharedBytes<'_> {
+            // SAFETY: this handle keeps the frames for as long as it is borrowed.
+            unsafe { SharedBytes::new($self.physical_address(), $length) }
+        }
+
         /// Returns the physical address of the first byte.
         #[must_use]
         #[inline]
@@ -452,15 +460,7 @@ impl Frame {
         Ok(frame)
     }
 
-    accessors!();
-
-    /// Returns all bytes of the frame.
-    #[must_use]
-    #[inline]
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: this handle owns the frame for as long as it is borrowed.
-        unsafe { SharedBytes::new(self.physical_address(), PAGE_SIZE as usize) }
-    }
+    accessors!(self, PAGE_SIZE as usize);
 
     /// Turns the handle into one that can be cloned.
     #[must_use]
@@ -500,15 +500,7 @@ pub struct SharedFrame {
 }
 
 impl SharedFrame {
-    accessors!();
-
-    /// Returns all bytes of the frame.
-    #[must_use]
-    #[inline]
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: this handle keeps the frame for as long as it is borrowed.
-        unsafe { SharedBytes::new(self.physical_address(), PAGE_SIZE as usize) }
-    }
+    accessors!(self, PAGE_SIZE as usize);
 
     /// Returns the number of handles that share the frame; others may change it at any time.
     #[must_use]
@@ -601,15 +593,7 @@ impl Block {
         Ok(Self { number: NonZeroU32::new(take_run(frames, order)?).ok_or(OutOfMemory)?, frames })
     }
 
-    accessors!();
-
-    /// Returns all bytes of the block.
-    #[must_use]
-    #[inline]
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: this handle owns the frames for as long as it is borrowed.
-        unsafe { SharedBytes::new(self.physical_address(), self.len()) }
-    }
+    accessors!(self, self.len());
 
     /// Returns the size in bytes.
     #[must_use]

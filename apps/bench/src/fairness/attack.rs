@@ -270,11 +270,21 @@ impl Attack {
 
     /// Makes the objects that the call needs; returns its arguments.
     fn prepare(&self, turn: usize) -> Result<Prepared> {
+        for family in [Self::prepare_files, Self::prepare_sockets, Self::prepare_memory, Self::prepare_processes] {
+            if let Some(prepared) = family(self, turn)? {
+                return Ok(prepared);
+            }
+        }
+        Ok(self.prepare_by_kinds())
+    }
+
+    /// Prepares a call on files, pipes, names and epolls.
+    fn prepare_files(&self, turn: usize) -> Result<Option<Prepared>> {
         use SystemCall::*;
         let of = |descriptor: &Descriptor| descriptor.raw() as usize;
         let text = |text: &CString| at(text.as_c_str());
         let buffer = at(&*self.buffer);
-        Ok(match self.call {
+        Ok(Some(match self.call {
             // A registration that is there is changed: the order in which calls of a ring are made does not matter.
             EpollControl => with([of(&self.watching), epoll::CTL_MOD as usize, of(&self.pipe.0), at(&self.event)]),
             // Nothing is ready before its cause comes.
@@ -308,14 +318,20 @@ impl Attack {
             ReadVector | WriteVector => with([of(&self.zero), at(&self.vector), 1]),
             Poll => with([at(&self.poll), 1, if self.is_asynchronous() { 0 } else { at(&self.now) }]),
             ReadLink => with([HERE, text(&self.link), buffer, BUFFER]),
-            GetCapabilities => with([at(&self.header), buffer]),
-            SetCapabilities => with([at(&self.header), at(&self.capabilities)]),
-            Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
-            Futex => with([at(&WORD), futex::WAKE as usize, 1]),
-            SetRobustList => with([0, futex::ROBUST_HEAD]),
-            Sleep => with([at(&self.soon), 0]),
-            SleepOn => with([1, 0, at(&self.soon)]),
-            Kill => with([system::process::number() as usize, 0]),
+            Rename => {
+                drop(file::open(&self.other, open::CREAT, 0o600)?);
+                with([HERE, text(&self.other), HERE, text(&self.path), 0])
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Prepares a call on sockets.
+    fn prepare_sockets(&self, _: usize) -> Result<Option<Prepared>> {
+        use SystemCall::*;
+        let of = |descriptor: &Descriptor| descriptor.raw() as usize;
+        let buffer = at(&*self.buffer);
+        Ok(Some(match self.call {
             Socket => with([2, SOCK_DGRAM as usize, 0]),
             Bind => with_file(network::socket(SOCK_DGRAM)?, [at(&self.any), SocketAddress::SIZE]),
             Listen => {
@@ -352,6 +368,14 @@ impl Attack {
                 prepared.files.push(server);
                 prepared
             }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Prepares a call that changes the address space.
+    fn prepare_memory(&self, turn: usize) -> Result<Option<Prepared>> {
+        use SystemCall::*;
+        Ok(Some(match self.call {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
             Protect => {
@@ -362,12 +386,26 @@ impl Attack {
                 let flags = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
                 with([0, MAPPING, (protection::READ | protection::WRITE) as usize, flags, usize::MAX, 0])
             }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Prepares a call about processes, workers, waits, limits and user interrupts.
+    fn prepare_processes(&self, turn: usize) -> Result<Option<Prepared>> {
+        use SystemCall::*;
+        let of = |descriptor: &Descriptor| descriptor.raw() as usize;
+        let buffer = at(&*self.buffer);
+        Ok(Some(match self.call {
+            GetCapabilities => with([at(&self.header), buffer]),
+            SetCapabilities => with([at(&self.header), at(&self.capabilities)]),
+            Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
+            Futex => with([at(&WORD), futex::WAKE as usize, 1]),
+            SetRobustList => with([0, futex::ROBUST_HEAD]),
+            Sleep => with([at(&self.soon), 0]),
+            SleepOn => with([1, 0, at(&self.soon)]),
+            Kill => with([system::process::number() as usize, 0]),
             Wait => with([self.start_program()?, 0, 0, 0]),
             ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
-            Rename => {
-                drop(file::open(&self.other, open::CREAT, 0o600)?);
-                with([HERE, text(&self.other), HERE, text(&self.path), 0])
-            }
             Spawn => with(self.program()),
             WorkerCreate => with([leave as *const () as usize, self.stacks + (turn % STACKS + 1) * STACK, 0, 0]),
             WorkerWait => with([0, 1]),
@@ -389,20 +427,23 @@ impl Attack {
             Log => with([buffer, 0]),
             // The way determines the kernel side.
             KernelSide => with([usize::MAX]),
-            call => {
-                let mut prepared = with([]);
-                for (place, (_, kind)) in prepared.arguments.iter_mut().zip(call.arguments()) {
-                    *place = match kind {
-                        Argument::Number => 0,
-                        Argument::Descriptor => of(&self.file),
-                        Argument::Input | Argument::Output => buffer,
-                        Argument::Path => text(&self.path),
-                        Argument::Length => BUFFER,
-                    };
-                }
-                prepared
-            }
-        })
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Gives each argument a valid value of its kind.
+    fn prepare_by_kinds(&self) -> Prepared {
+        let mut prepared = with([]);
+        for (place, (_, kind)) in prepared.arguments.iter_mut().zip(self.call.arguments()) {
+            *place = match kind {
+                Argument::Number => 0,
+                Argument::Descriptor => self.file.raw() as usize,
+                Argument::Input | Argument::Output => at(&*self.buffer),
+                Argument::Path => at(self.path.as_c_str()),
+                Argument::Length => BUFFER,
+            };
+        }
+        prepared
     }
 
     fn program(&self) -> [usize; 5] {

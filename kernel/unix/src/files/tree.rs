@@ -17,6 +17,16 @@ pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
 /// `/dev/console`.
 pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
+/// Device files that are there when the first program starts.
+const STANDARD_DEVICES: [(&str, DeviceNumber); 6] = [
+    ("/dev/null", NULL),
+    ("/dev/zero", ZERO),
+    ("/dev/random", RANDOM),
+    ("/dev/urandom", RANDOM),
+    ("/dev/console", CONSOLE),
+    ("/dev/tty", CONSOLE),
+];
+
 /// Divisor of the memory that files written at run time may take in all: a half, like Linux's tmpfs.
 const MEMORY_SHARE: usize = 2;
 
@@ -35,14 +45,7 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     for (path, permissions) in [("/dev", 0o755), ("/tmp", 0o1777)] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
-    for (path, device) in [
-        ("/dev/null", NULL),
-        ("/dev/zero", ZERO),
-        ("/dev/random", RANDOM),
-        ("/dev/urandom", RANDOM),
-        ("/dev/console", CONSOLE),
-        ("/dev/tty", CONSOLE),
-    ] {
+    for (path, device) in STANDARD_DEVICES {
         let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
     }
     ROOT.call_once(|| root);
@@ -125,14 +128,7 @@ mod tests {
         run(|_| {
             let base = root().root();
             let look = |path: &str| root().look_up(&base, path.as_bytes(), LastLink::Follow);
-            for (path, device) in [
-                ("/dev/null", NULL),
-                ("/dev/zero", ZERO),
-                ("/dev/random", RANDOM),
-                ("/dev/urandom", RANDOM),
-                ("/dev/console", CONSOLE),
-                ("/dev/tty", CONSOLE),
-            ] {
+            for (path, device) in STANDARD_DEVICES {
                 assert_eq!(look(path).ok().and_then(|node| node.device()), Some(device), "{path}");
             }
             assert!(look("/tmp").is_ok() && look("/bin/test").is_ok());
