@@ -126,7 +126,7 @@ fn calling() -> String {
          | `t0` | unused | token, given back with the completion |\n\
          | `a0` on return | result, or the negative of an error number | the same if the call could be done at once, else {} |\n\n\
          The last number says that the result *will be posted* to the completion ring. A call that never has to wait does the \
-         same in both forms.\n\n",
+         same in both forms. Other bits in `a7` make the call one that does not exist (`ENOSYS`).\n\n",
         1usize << PRIORITY_SHIFT,
         WILL_BE_POSTED as isize,
     )

@@ -1,4 +1,4 @@
-//! The table of system calls: each call stands here once, with its number, its arguments, whether it may wait, and
+//! The table of system calls: each call is defined here once, with its number, its arguments, whether it may wait, and
 //! whether only a worker can make it.
 //!
 //! The kernel's dispatcher, the user library, the trace names and the reference page derive from this table.
@@ -16,8 +16,9 @@
 //! The second way to make an asynchronous call is the request ring (`abi_queue::request`): the same number, priority,
 //! arguments and token as words of an entry, and always a completion.
 //!
-//! All other registers are preserved. Linux ignores bits above the number, so this extends its contract without
-//! changing it; the numbers below 0x1000 are Linux riscv64's (`asm-generic/unistd.h`), those from 0x1000 are our own.
+//! All other registers are preserved. The answer to a number without a call, or to other bits of `a7`, is `ENOSYS`, as
+//! on Linux, which has no call with bits above the number; so these flags collide with none of its calls. The numbers
+//! below 0x1000 are Linux riscv64's (`asm-generic/unistd.h`), those from 0x1000 are our own.
 
 /// Flag in `a7`: return at once, and post a completion if the call must wait.
 pub const ASYNCHRONOUS: usize = 1 << 16;
@@ -25,6 +26,8 @@ pub const ASYNCHRONOUS: usize = 1 << 16;
 pub const PRIORITY_SHIFT: usize = 24;
 /// Mask of the number in `a7`.
 pub const NUMBER_MASK: usize = 0xffff;
+/// Bits of `a7` that have a meaning beside the number.
+pub const FLAGS: usize = ASYNCHRONOUS | 63 << PRIORITY_SHIFT;
 /// Result of an asynchronous call whose true result will arrive in the completion ring.
 ///
 /// It lies just outside the range of errors (-1 to -4095), so that no result can be mistaken for it.

@@ -249,7 +249,8 @@ pub async fn calls() -> Outcome {
         );
     }
     // Numbers of no call.
-    for number in [0usize, 1, 16, 1000, 0xffe, 0xfff, 0x1009, 0x8000, 0xffff, 0xfff | ASYNCHRONOUS] {
+    let unknown_bit = GetProcess as usize | 1 << 40;
+    for number in [0usize, 1, 16, 1000, 0xffe, 0xfff, 0x1009, 0x8000, 0xffff, 0xfff | ASYNCHRONOUS, unknown_bit] {
         // SAFETY: there is no such call.
         let result = decode(unsafe { system::syscall(number, [usize::MAX; 6]) });
         check!(result == Err(ENOSYS) || SystemCall::from_number(number).is_some(), "{number:#x}: {result:?}");

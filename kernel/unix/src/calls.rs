@@ -29,7 +29,7 @@ use alloc::sync::Arc;
 use core::task::Poll;
 
 use abi_queue::Priority;
-use abi_unix::call::{ASYNCHRONOUS, Caller, NUMBER_MASK, PRIORITY_SHIFT};
+use abi_unix::call::{ASYNCHRONOUS, Caller, FLAGS, PRIORITY_SHIFT};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 use memory::faults;
@@ -48,7 +48,7 @@ use crate::process::worker::Worker;
 pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outcome {
     counters::count(Counter::SystemCalls);
     let register = context.call_number() as usize;
-    let Some(number) = SystemCall::from_number(register & NUMBER_MASK) else {
+    let Some(number) = SystemCall::from_number(register & !FLAGS) else {
         return Outcome::Done(errno::encode(Err(Errno::ENOSYS)));
     };
     match begin(Call::new(worker, number, Source::Registers(&mut *context))) {
@@ -317,15 +317,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_the_table_are_no_calls() {
+    fn numbers_beyond_the_table_and_unknown_bits_are_no_calls() {
         run(|program| {
             for number in [0, 1, 500, 0xfff, 0x1fff, 0xffff] {
                 assert_eq!(SystemCall::from_number(number), None);
                 assert_eq!(program.call_number(number, [1, 2, 3, 4, 5, 6]), Err(Errno::ENOSYS));
             }
-            // Bits above the number are ignored, as on Linux.
+            for bit in (16..64).filter(|bit| FLAGS & 1 << bit == 0) {
+                let number = SystemCall::GetProcess as usize | 1 << bit;
+                assert_eq!(program.call_number(number, []), Err(Errno::ENOSYS), "{number:#x}");
+            }
             let own = program.id as usize;
-            assert_eq!(program.call_number(SystemCall::GetProcess as usize | 1 << 40, []), Ok(own));
+            assert_eq!(program.call_number(SystemCall::GetProcess as usize | FLAGS, []), Ok(own));
         });
     }
 }
