@@ -8,6 +8,7 @@ pub(crate) mod console;
 pub(crate) mod descriptor;
 pub(crate) mod devices;
 pub(crate) mod epoll;
+pub(crate) mod event_counter;
 pub(crate) mod file;
 pub(crate) mod line_discipline;
 pub(crate) mod pipe;

@@ -9,6 +9,7 @@ use filesystem::Access;
 use crate::asynchronous::operation::{self, Operation};
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::epoll::{self, EpollWait};
+use crate::files::event_counter::EventCounter;
 use crate::files::file::{self, OpenFile};
 use crate::time::limit::TimeLimit;
 
@@ -20,7 +21,7 @@ pub(super) fn create_event_counter(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let charge = file::charge(&process.account)?;
-    let counter = epoll::EventCounter::new(value.into(), flags & types::EFD_SEMAPHORE != 0);
+    let counter = EventCounter::new(value.into(), flags & types::EFD_SEMAPHORE != 0);
     let file = Arc::new(OpenFile::new(counter, Access::ReadWrite, flags & types::open::NONBLOCK != 0, charge));
     process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
 }

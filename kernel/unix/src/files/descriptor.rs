@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::files::epoll::EventCounter;
+    use crate::files::event_counter::EventCounter;
     use crate::testing::run;
 
     fn file(account: &Arc<Account>) -> Arc<OpenFile> {
