@@ -26,7 +26,7 @@ pub trait Order: 'static {
     /// Returns whether a coroutine with the key `newer` runs before one with the key `older` that became ready before
     /// it.
     ///
-    /// A strict weak order keeps each list sorted. With any other answers each ready coroutine still stands in its list
+    /// A strict weak order keeps each list sorted. With any other answers each ready coroutine is still in its list
     /// exactly once, in an unspecified place.
     fn precedes(newer: Self::Key, older: Self::Key) -> bool;
 }

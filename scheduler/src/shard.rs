@@ -350,8 +350,8 @@ impl Shard {
         published.1.store(bit, Ordering::Relaxed);
         // SAFETY: the caller has the lock.
         let list = unsafe { self.list_of(bit) };
-        // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which stands
-        // at the header's beginning.
+        // SAFETY: as for `link`; the list is not empty, as its bit is set, so its next is a header's link, which is at
+        // the header's beginning.
         unsafe {
             let link = (*list).next.get();
             let next = (*link).next.get();

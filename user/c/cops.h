@@ -669,8 +669,8 @@ static inline long cops_coroutine_call(struct cops_coroutine *self, long number,
 }
 
 /* A step as straight code: between COPS_BEGIN and COPS_END the macros below may leave the step and return to the
- * same place. They store only the place: local variables do not keep their values, so these belong into
- * the coroutine's structure. Each stands in a line of its own, and not inside a switch statement. */
+ * same place. They store only the place: local variables do not keep their values, so these belong into the coroutine's
+ * structure. Each needs a line of its own, and not inside a switch statement. */
 #define COPS_BEGIN(self)  \
     switch ((self)->line) \
     {                     \

@@ -9,7 +9,7 @@
 //! bench: {"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 87], [100000, 88.5]]}
 //! ```
 //!
-//! Then the machine ends. The goals stand here, once: a figure with a goal that the machine does not report is an
+//! Then the machine ends. The goals are defined here, once: a figure with a goal that the machine does not report is an
 //! error, and some figures are derived from others (`derive`).
 //!
 //! The comparison of the scheduler with other executors runs on the host instead and prints the same lines.

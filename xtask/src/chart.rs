@@ -262,7 +262,7 @@ impl Chart {
     }
 }
 
-/// Text as it may stand in HTML and SVG, in attributes as well.
+/// Text escaped for HTML and SVG, in attributes as well.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

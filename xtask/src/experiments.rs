@@ -1,10 +1,10 @@
 //! The experiments of the papers, on COPS and on Linux beside it.
 //!
 //! An experiment is a function that measures and writes into a [`Notebook`]. It measures in two [ways](Way): by the
-//! wall clock, with a client outside the machine where there is one, as users see it; and in
-//! instructions, with the client inside, because that repeats. The [`Lab`] provides booted machines and their lines.
-//! Everything of one experiment is measured on the same machine type with the same QEMU, one after the other in the
-//! same run, and the figures of the papers stand beside ours.
+//! wall clock, with a client outside the machine where there is one, as users see it; and in instructions, with the
+//! client inside, because that repeats. The [`Lab`] provides booted machines and their lines. All parts of one
+//! experiment are measured on the same machine type with the same QEMU, one after the other in the same run, and the
+//! figures of the papers are printed beside ours.
 //!
 //! A part that fails is a note in the results, and the others are measured; the notebook is saved after each part, so
 //! that an interrupted run loses only the part that was under way.

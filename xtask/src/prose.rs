@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::structure::{Source, WIDTH};
 
-/// First words that stand where a sentence has its subject.
+/// First words in the place of a sentence's subject.
 const BANNED_OPENINGS: [&str; 5] = ["What", "Who", "Whoever", "That which", "The same"];
 
 /// Pages that a program prints; their tables and signatures keep their lines.
@@ -149,7 +149,7 @@ fn words(text: &str) -> String {
     words.map(|word| format!(" {}", word.to_lowercase())).collect()
 }
 
-/// A decision record has its status and date in the paragraph behind its title, and stands in the summary.
+/// A decision record has its status and date in the paragraph behind its title, and is listed in the summary.
 fn record_objections(path: &str, text: &str, summary: &str) -> Vec<String> {
     let mut objections = Vec::new();
     let status = text.lines().skip(1).find(|line| !line.is_empty()).unwrap_or_default();

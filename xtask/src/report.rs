@@ -267,7 +267,7 @@ impl Report {
             (
                 "Distribution",
                 self.distribution(),
-                "The further to the right, the rarer: at 99 % stands the latency that one request in a hundred exceeds.",
+                "The further to the right, the rarer: at 99 % is the latency that one request in a hundred exceeds.",
             ),
         ];
         for (heading, chart, note) in charts {

@@ -247,7 +247,7 @@ fn architecture_problems(packages: &[Facts], architecture: &str) -> Vec<String> 
     problems
 }
 
-/// Returns a source file's inner attributes. Those of a crate stand before its first item.
+/// Returns a source file's inner attributes. Those of a crate come before its first item.
 fn attributes(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| line.starts_with("#!["))
 }

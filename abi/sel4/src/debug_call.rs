@@ -120,7 +120,7 @@ macro_rules! debug_calls {
                 match self { $(DebugCall::$variant => stringify!($variant),)* }
             }
 
-            /// The sentences that stand above it in the table.
+            /// The sentences above it in the table.
             pub const fn description(self) -> &'static str {
                 match self { $(DebugCall::$variant => concat!($($text),*).trim_ascii(),)* }
             }

@@ -69,7 +69,7 @@ numbered! {
 numbered! {
     /// Reason why a capability pointer did not lead to a slot.
     ///
-    /// It stands in a message together with details, in the order of the words of [`LookupFailure::details`].
+    /// A message contains it together with details, in the order of the words of [`LookupFailure::details`].
     #[doc(alias = "seL4_LookupFailureType")]
     LookupFailure:
     /// The root of the search is not a CNode.

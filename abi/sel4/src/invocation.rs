@@ -2,7 +2,7 @@
 //!
 //! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not
 //! as words. The answer has the label 0 or an [`Error`], and its words are the results or the error's details.
-//! Endpoints, notifications and replies are invoked by a message with any label and do not stand here.
+//! Endpoints, notifications and replies are invoked by a message with any label and are not in this table.
 
 use crate::Error;
 
@@ -286,7 +286,7 @@ invocations! {
     /// Makes a capability to an interrupt, triggered by a level or by an edge.
     IrqControlGetTrigger = 41 IRQControl GetTrigger (irq: Number, trigger: Number, index: Index, depth: Depth) [root] -> ();
     /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose
-    /// capabilities stand in consecutive slots, and the notification that signals responses; a capacity of 0 takes it
+    /// capabilities are in consecutive slots, and the notification that signals responses; a capacity of 0 takes it
     /// away. (Not in seL4.)
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();

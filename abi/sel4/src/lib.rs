@@ -2,7 +2,7 @@
 //!
 //! A program that was built for seL4 15.0.0 on `qemu-riscv-virt` must run on the microkernel unchanged, so nothing here
 //! is our own: numbers, layouts and names are those of seL4's reference manual and of its interface files, which are
-//! published under the BSD licence. Each fact stands once, in a table, and everything that follows from the table
+//! published under the BSD licence. Each fact is written once, in a table, and everything that follows from the table
 //! (decoders, names in traces, the reference page) is derived.
 //!
 //! seL4's numbers depend on its configuration. This crate fixes the one compiled into user programs: 64-bit words, page

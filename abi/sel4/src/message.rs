@@ -60,7 +60,7 @@ impl MessageInfo {
     /// words than fit.
     #[inline(always)]
     pub const fn length_in_registers(self) -> Option<usize> {
-        // The number of capabilities stands just above the length, so that one comparison serves both.
+        // The number of capabilities is just above the length, so that one comparison serves both.
         let extent = (self.0 & 0x1ff) as usize;
         if extent <= REGISTERS { Some(extent) } else { None }
     }

@@ -1,7 +1,7 @@
 //! The contract between Unix programs and the Unix kernel: system calls, error numbers, structures.
 //!
-//! Nothing here runs; every fact stands once. Calls that Linux has keep its number, registers, flags, error and layout
-//! for riscv64, so that unmodified Linux programs can follow later; our own calls (asynchronous form, workers,
+//! Nothing here runs; every fact is written once. Calls that Linux has keep its number, registers, flags, error and
+//! layout for riscv64, so that unmodified Linux programs can follow later; our own calls (asynchronous form, workers,
 //! counters) lie in ranges that Linux does not use.
 #![no_std]
 #![forbid(unsafe_code)]

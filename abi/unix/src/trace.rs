@@ -1,6 +1,6 @@
 //! Records of a scheduling trace, and snapshots of processes and harts, for tools that watch the system.
 //!
-//! Everything is an array of `u64` words, in memory as on the wire (little-endian).
+//! All data are arrays of `u64` words, in memory as on the wire (little-endian).
 
 /// Words of a record.
 pub const RECORD_WORDS: usize = 4;

@@ -2,8 +2,8 @@
 //! collects them.
 //!
 //! The measured operations, with their first and last instruction, are those of seL4's own benchmarks, so that the
-//! figures can stand beside theirs. Threads that switch to each other have the priority of the initial thread, which is
-//! the highest.
+//! figures can be compared with theirs. Threads that switch to each other have the priority of the initial thread,
+//! which is the highest.
 #![no_std]
 #![no_main]
 

@@ -13,7 +13,7 @@
 //! 2. **A depot for each size class**, behind a lock of its own: slabs of one to four frames, each with a list of its
 //!    free objects, which exchanges batches with the caches. A slab that is wholly free goes back to the frame
 //!    allocator.
-//! 3. **The frame allocator**. Everything above [`LARGEST_CLASS`] bytes is a run of whole frames from there.
+//! 3. **The frame allocator**. A block above [`LARGEST_CLASS`] bytes is a run of whole frames from there.
 //!
 //! The heap never calls itself: its own records are the frame allocator's. Exhaustion, or reaching the limit set with
 //! [`set_limit`], returns null: code that a program can drive into exhaustion uses the fallible

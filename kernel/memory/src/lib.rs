@@ -2,7 +2,7 @@
 //!
 //! A kernel that is written in safe Rust needs four things from memory that safe Rust cannot give: bytes at a physical
 //! address, a heap, tables that the hardware walks, and access to memory that a hostile program changes at the same
-//! time. This crate is the door to all four. Everything it exports is safe to use; its few unsafe blocks rest on the
+//! time. This crate is the door to all four. All of its exports are safe to use; its few unsafe blocks rest on the
 //! invariants below.
 //!
 //! * [`frames`] hands out physical memory as owning handles;

@@ -1,7 +1,7 @@
 //! The Unix-like kernel: processes made of coroutines, on a kernel made of coroutines.
 //!
-//! Everything that can wait is a kernel coroutine, run by the scheduler that runs in every process too; there is one
-//! kernel stack for each hart. A reader starts with [`process::visit`], where user mode is a call that returns a
+//! All work that can wait is done by kernel coroutines, run by the scheduler that runs in every process too; there is
+//! one kernel stack for each hart. A reader starts with [`process::visit`], where user mode is a call that returns a
 //! reason, then [`calls`], where registers become a decoded [`asynchronous::operation`], then the objects of these:
 //! [`files`], [`network`], [`process`]. The choice of the next coroutine and the charges for time are in
 //! [`scheduling`], and all reports in [`observing`].

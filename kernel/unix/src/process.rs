@@ -6,8 +6,8 @@
 //! a `kill` or its last worker's exit: the status is fixed at that moment. Every worker and every call in flight is
 //! then woken, in steps if they are many, sees that the process has ended, and gives up everything that it holds. The
 //! last worker to go takes the process apart, in steps too (`Process::take_apart`): descriptors are closed, memory is
-//! freed, children go to the first process. A zombie remains, an entry in the table with the status, until the parent
-//! has waited for it.
+//! freed, living children become orphans, whose parent is the first process in name only. A zombie remains, an entry in
+//! the table with the status, until the parent has waited for it.
 //!
 //! # Parts
 //!
@@ -25,7 +25,8 @@
 //! In general one at a time. The exceptions, outer lock first: a kernel object (the futexes are one), then the address
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to read how much
 //! memory it has or to accept a connection, or the address space, to write that connection's address; the table of
-//! calls, then the completions, and a kernel object and the executor's own, to start a call.
+//! calls, then the completions, the waiters for departures, and a kernel object and the executor's own, to start a
+//! call; a worker's guest interrupt file or the pages for sending user interrupts, then the address space.
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
@@ -95,7 +96,7 @@ use crate::scheduling::steps::{self, Ends};
 
 /// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
-/// The first process, which inherits orphans and whose end ends the machine.
+/// The first process: the parent of orphans in name, and the one whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
 
 /// Owner of a call in flight, which goes on with it.

@@ -1,4 +1,4 @@
-//! TimeQuotas of scheduling: ceilings, budgets, the starvation bound, and the mode that executors follow.
+//! Limits of scheduling: ceilings, budgets, the starvation bound, and the mode that executors follow.
 //!
 //! The order of priorities is the scheduler's. The priority that a process publishes in its process page is only a
 //! claim, and this module limits the effective priority of a claim:
@@ -18,12 +18,12 @@
 //!   or call of each process that has not had a turn from one look to the next be the most important of all until it
 //!   has had a slice: one at a time, and each in its turn. So N processes that starve run within N slices and the
 //!   bound, however many threads they have, and whatever others claim: the watchdog and preferred members have a
-//!   priority that no claim has, and stand in line there. (Linking them in front of those with the best claim would do
-//!   for one of them, but the last one that was linked would be the first to run, and processes that starve again and
-//!   again would hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn comes
-//!   when its budget is refilled. The watchdog looks at all processes only if something was ready at one priority at
-//!   both looks, which is rare on a machine that keeps up; it looks in short steps, and charges its work to the process
-//!   that it looks at.
+//!   priority that no claim has, and wait in one queue there. (Linking them in front of those with the best claim would
+//!   do for one of them, but the last one that was linked would be the first to run, and processes that starve again
+//!   and again would hold back one that has waited longer.) Nothing of an exhausted process is preferred: its turn
+//!   comes when its budget is refilled. The watchdog looks at all processes only if something was ready at one priority
+//!   at both looks, which is rare on a machine that keeps up; it looks in short steps, and charges its work to the
+//!   process that it looks at.
 //!
 //! # EVERY-TICK
 //!

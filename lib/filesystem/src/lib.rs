@@ -29,7 +29,8 @@
 //! the closures given to `read_with` and `write_with` run under the lock of one file: they must not use this file
 //! system, and must not wait. The order, outermost first:
 //!
-//! 1. the rename lock: one rename at a time, because a rename must see a tree that does not change its shape;
+//! 1. the position of one open file; or the rename lock: one rename at a time, because a rename must see a tree that
+//!    does not change its shape;
 //! 2. directories, an ancestor before its descendant; only a rename locks two that are not parent and child;
 //! 3. one regular file;
 //! 4. attributes of one inode, or the list of free inodes.

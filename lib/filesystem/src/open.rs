@@ -96,7 +96,7 @@ pub struct OpenOptions {
     pub expect: Expect,
     /// [`LastLink::Keep`] is `O_NOFOLLOW`: a symbolic link in last place is an error.
     pub last_link: LastLink,
-    /// The permissions of a new file, after the process's mask.
+    /// The permissions of a new file.
     pub permissions: u16,
 }
 

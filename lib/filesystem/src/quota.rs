@@ -1,8 +1,8 @@
 //! Limits on the memory of a file system.
 //!
-//! Everything of which a program can make more is charged: pages at their size, inodes and names at roughly the memory
-//! they occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty
-//! files reach it too.
+//! All objects that a program can make are charged: pages at their size, inodes and names at roughly the memory they
+//! occupy. So the limit bounds the memory of the whole tree and not only that of file contents; a million empty files
+//! reach it too.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -120,7 +120,7 @@ pub enum Decoded<Message> {
     Complete(Message, usize),
 }
 
-/// The elements of one matrix as they stand in a message, row by row.
+/// The elements of one matrix in the layout of a message, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elements<'a>(&'a [[u8; WORD_BYTES]]);
 

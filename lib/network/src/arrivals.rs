@@ -53,7 +53,7 @@ impl Reader {
 pub struct Waiting {
     /// Task that waits for the frame.
     pub reader: Reader,
-    /// Level of the list that the frame stands in: its reader's, or the one [behind](Turn::Behind) which it was put.
+    /// Level of the list that the frame is in: its reader's, or the one [behind](Turn::Behind) which it was put.
     pub level: u8,
     /// Time of arrival, as returned by [`Order::look`](crate::Order::look).
     pub arrived: u64,

@@ -4,11 +4,11 @@
 //! for something to send, and its listening socket *is* the one connection that it will accept. A server with ten
 //! thousand connections would pay for all of them with every packet.
 //!
-//! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and
-//! ports of an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set
-//! with that one packet. Connections that have something to send stand in a list, those that wait for a time in a
-//! heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN leaves a
-//! small record or a cookie (module `half_open`), and its acknowledgement makes a connection.
+//! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and ports of
+//! an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set with that one
+//! packet. Connections that have something to send are in a list, those that wait for a time in a heap; nothing ever
+//! walks over all connections. Listeners are the stack's own: a SYN leaves a small record or a cookie (module
+//! `half_open`), and its acknowledgement makes a connection.
 //!
 //! **Driving.** The stack does not wait, lock, or read a clock. The kernel holds the stack under a lock of
 //! its own, calls operations that answer at once, leaves a [`Waker`](core::task::Waker) where it would have to

@@ -64,7 +64,7 @@ impl Hash {
 /// Connections (or listeners, or datagram sockets) by their ends.
 pub(crate) struct Table {
     hash: Hash,
-    // The key stands beside the index, so that a miss costs no look at a connection.
+    // The key is stored beside the index, so that a miss costs no look at a connection.
     entries: HashTable<(Key, u32)>,
 }
 

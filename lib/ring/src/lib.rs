@@ -1,13 +1,13 @@
 //! Rings in shared memory: one producer, one consumer, and either may be hostile.
 //!
-//! Asynchronous calls travel through two rings, requests to a kernel and completions back. Their layouts stand in
+//! Asynchronous calls travel through two rings, requests to a kernel and completions back. Their layouts are defined in
 //! [`abi_queue`]; this is the algorithm, shared by requests and completions, by kernels, by processes and by the model
 //! checker. These differ in the location of the words ([`Words`]): in a mapping of the process, in frames that a kernel
 //! sees page by page, or in loom's fake memory.
 //!
 //! # The algorithm
 //!
-//! Two indexes that only grow, `tail` of the producer and `head` of the consumer. The entry with index `i` lies at
+//! The producer owns the index `tail`, the consumer the index `head`; both only grow. The entry with index `i` lies at
 //! place `i % capacity`.
 //!
 //! ```text
@@ -31,12 +31,12 @@
 //!
 //! # A hostile other side
 //!
-//! Against a producer it can write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst
-//! is that entries are overwritten that the other side has not read, or that it never gets any.
+//! A hostile consumer can write nonsense to `head`. A distance of the capacity or more means [`Full`], so the worst is
+//! that entries are overwritten that the other side has not read, or that it never gets any.
 //!
-//! Against a consumer it can write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead
-//! cannot come from the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the
-//! consumer checks every entry as if it came from a stranger, because it does.
+//! A hostile producer can write nonsense to `tail` and to entries. A `tail` that is more than the capacity ahead cannot
+//! come from the algorithm: [`Broken`]. One within the capacity makes old or unwritten entries visible; the consumer
+//! checks every entry as if it came from a stranger, because it does.
 //!
 //! # Sleeping and waking
 //!

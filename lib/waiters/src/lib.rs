@@ -75,8 +75,8 @@ impl Remainder {
     }
 }
 
-/// The wakers of the tasks that wait for one condition. All are woken at once; each checks the condition again, and
-/// registers again if it does not hold.
+/// The wakers of the tasks that wait for one condition. All are woken by one change, in portions; each checks the
+/// condition again, and registers again if it does not hold.
 #[derive(Debug, Default)]
 #[doc(alias = "WaitQueue")]
 #[doc(alias = "wait_queue_head")]
@@ -123,7 +123,7 @@ impl Waiters {
 
     /// Enters a waker, unless it is entered already.
     ///
-    /// [`OutOfMemory`] if others wait already; the waker is not entered then.
+    /// [`OutOfMemory`] if others wait already and there is no memory for one more; the waker is not entered then.
     #[inline]
     pub fn register(&mut self, waker: &Waker) -> Result<(), OutOfMemory> {
         match (&self.first, &self.more) {

@@ -15,7 +15,7 @@
 //!
 //! # Ownership
 //!
-//! A [`Cache`] is its worker's alone. Everything in [`Heap`] is behind locks; the order is class, then general.
+//! A [`Cache`] is its worker's alone. All fields of [`Heap`] are behind locks; the order is class, then general.
 
 use core::alloc::Layout;
 use core::cell::Cell;

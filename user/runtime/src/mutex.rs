@@ -11,7 +11,7 @@
 //!
 //! # Ownership
 //!
-//! Everything but the value is protected by a spin lock for a few instructions. The value belongs to the owner of the
+//! A spin lock, held for a few instructions, protects all fields but the value. The value belongs to the owner of the
 //! guard: `locked` is set from when a guard is made, or promised to a waiter (`granted`), until it is dropped.
 
 use alloc::collections::BTreeMap;

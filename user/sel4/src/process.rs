@@ -9,7 +9,7 @@
 //! root task has them in, and the capabilities granted by [`Process::grant`] and the like. The rights to make interrupt
 //! handlers and ASID pools stay with the parent.
 //!
-//! **Everything is made of one untyped memory**, the program's own memory included, so that [`Process::end`] is one
+//! **One untyped memory provides all objects**, the program's own memory included, so that [`Process::end`] is one
 //! revocation, whatever objects the program has made meanwhile. Objects that it shares with other programs are not made
 //! of its memory, and outlive it.
 //!

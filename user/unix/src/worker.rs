@@ -1,4 +1,4 @@
-//! Workers: the processors that the kernel lends to a process.
+//! Workers: the execution contexts of a process.
 
 use crate::{Result, call};
 
@@ -56,7 +56,7 @@ pub fn yield_now() {
 ///
 /// # Errors
 ///
-/// `ENOENT` if no call with this token is in flight: its completion has been posted.
+/// `ENOENT` if no call with this token is in flight: it was never given, or its call is over.
 pub fn cancel(token: u64) -> Result<()> {
     // SAFETY: the call has no pointers. The memory of the cancelled call stays the kernel's until its completion.
     unsafe { call!(Cancel, token) }.map(drop)

@@ -1,4 +1,4 @@
-//! The figures of the papers that stand beside ours.
+//! The figures of the papers that are printed beside ours.
 //!
 //! Matrix server: an FPGA with four harts at 100 MHz. The axis of the papers' plot is labelled "IOPS", but every point
 //! fits messages in the whole five seconds. Rings: QEMU, 4,000 tasks.

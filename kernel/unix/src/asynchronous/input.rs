@@ -27,9 +27,11 @@
 //!
 //! # Locks
 //!
-//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's is taken
-//! below it. A call's operation is locked by the completer alone, without the list's lock; the link to the next one
-//! under the list's.
+//! The list's lock is taken by wakers, under the locks of pipes and sockets, and nothing but the executor's and
+//! memory's is taken below it. A call's operation is locked by the completer, without the list's lock, and by the
+//! caller that begins the call, before another hart can find it, so that neither waits for the other; a caller that
+//! cancels the call tries it. `end_early` takes the list's lock below it. The link to the next call is changed under
+//! the list's.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;

@@ -479,7 +479,7 @@ pub(crate) fn has_file(worker: &Worker) -> bool {
 }
 
 /// Answers a claim of a program without a guest interrupt file: it had one when its handler began, and then it came to
-/// a hart that had none left. The claim finds nothing, since the file's interrupts stand in the worker's word. Returns
+/// a hart that had none left. The claim finds nothing, since the file's interrupts are in the worker's word. Returns
 /// `false` if something else has trapped.
 pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
     let Some(destination) = trap.claim_without_file() else { return false };

@@ -211,8 +211,8 @@ impl<C: Ordered> ReadyCalls<C> {
         (before != rank).then_some(rank)
     }
 
-    /// Returns whether some calls stand behind more important ones: then the completer's priority does not tell that
-    /// they wait.
+    /// Returns whether some calls are behind more important ones: then the completer's priority does not tell that they
+    /// wait.
     pub(crate) fn some_are_hidden(&self) -> bool {
         self.ready & self.ready.wrapping_sub(1) != 0
     }

@@ -24,9 +24,8 @@
 //! each one, the taker looks whether something more important is ready on this hart. If so, the server takes the
 //! request's priority and leaves the hart. A worker in its turn could make each call directly, so it leaves requests to
 //! the server only for something that is more important than the worker, too. Requests are taken in order, so an
-//! important one may stand behind unimportant ones; the `urgency` word tells this, and lends its priority to those
-//! before it. It is a claim, limited like every other. The server's time is charged to the process, as its workers'
-//! is.
+//! important one may be behind unimportant ones; the `urgency` word tells this, and lends its priority to those before
+//! it. It is a claim, limited like every other. The server's time is charged to the process, as its workers' is.
 //!
 //! # Back-pressure
 //!

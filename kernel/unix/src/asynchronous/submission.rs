@@ -45,7 +45,7 @@ impl Submitted {
         (self.key, Completion { token, cid, result: errno::encode(result) as u64 })
     }
 
-    /// Ends the call. Everything that the operation held is let go before, because readers of the completion may rely
+    /// Ends the call. The operation lets go of its files and buffers before, because readers of the completion may rely
     /// on that.
     pub(crate) fn complete(&self, process: &Process, operation: &mut Operation, result: Result<usize, Errno>) {
         operation.let_go();

@@ -55,7 +55,7 @@ struct RangeParts {
     whole: Range<u64>,
     /// The end of the region that crosses the start of the range: done from its end, so that the region is never split.
     head: Range<u64>,
-    /// Everything behind that, done from its start.
+    /// The rest behind that, done from its start.
     tail: Range<u64>,
 }
 

@@ -1,10 +1,10 @@
 //! Open files: the objects to which descriptors lead, of every kind.
 //!
-//! Everything that kinds have in common is here: access, flags, charges, and the loops that move buffers in steps.
-//! Everything in which they differ is in the trait [`FileOperations`], whose methods answer with Linux's error for the
-//! kinds that do not support an operation. So a kind is one type with one `impl`, in a file of its own, and nothing
-//! here knows how many there are: regular files and directories ([`stored`](crate::files::stored)), ends of pipes,
-//! devices, the console, epolls, event counters, sockets, rights and receivers of user interrupts.
+//! The common part of all kinds is here: access, flags, charges, and the loops that move buffers in steps. The trait
+//! [`FileOperations`] has their differences; its methods answer with Linux's error for the kinds that do not support an
+//! operation. So a kind is one type with one `impl`, in a file of its own, and this file depends on none of them:
+//! regular files and directories ([`stored`](crate::files::stored)), ends of pipes, devices, the console, epolls, event
+//! counters, sockets, rights and receivers of user interrupts.
 //!
 //! A kind knows its caller by the trait [`Caller`] alone: memory, account and number. So files are below processes,
 //! which have them.
@@ -60,7 +60,7 @@ pub(crate) enum Reads {
 /// The bytes that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Each byte stands alone: a call's buffers are moved one after the other.
+    /// Each byte by itself: a call's buffers are moved one after the other.
     Byte,
     /// The bytes of one call: the kind gets all buffers ([`FileOperations::read_all`], [`FileOperations::write_all`]).
     Call,

@@ -258,7 +258,7 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
 }
 
 /// Returns the effective priority of the next frame, which no other frame exceeds. Returns `None` if the frame must be
-/// looked at immediately: it is overdue, or it stands before others although its reader has become less important.
+/// looked at immediately: it is overdue, or it is before others although its reader has become less important.
 fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
     let worth = worth(&waiting.reader, table::find(waiting.reader.owner).as_ref());
     (!waiting.is_overdue && standing::claim_worth(worth).number() <= waiting.level).then_some(worth)
@@ -293,7 +293,7 @@ enum Payer {
 }
 
 impl Bill {
-    /// Returns the index of this process if fewer than `most` stand before it; `Payer::Nobody` if it has ended.
+    /// Returns the index of this process if fewer than `most` are before it; `Payer::Nobody` if it has ended.
     fn find(&mut self, owner: u32, most: usize) -> Payer {
         if owner == 0 {
             return Payer::Nobody;

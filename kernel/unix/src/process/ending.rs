@@ -5,7 +5,7 @@
 pub enum Ending {
     /// By `exit`, with this status.
     Exited(u8),
-    /// By this signal, or by a fault for which it stands.
+    /// By this signal, or by a fault that this signal represents.
     Killed(u8),
 }
 

@@ -33,7 +33,7 @@ impl Process {
         if self.all_are_called.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The watchdog finds the process that ends no more, and its parent waits.
+        // The watchdog no longer finds a process that is ending, and its parent waits.
         executor::set_priority(executor::current(), MOST_CLAIM);
         self.kernel_side.wake_poller();
         let mut slot = 0;

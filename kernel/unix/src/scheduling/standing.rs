@@ -17,8 +17,8 @@ use crate::scheduling::executor::EXHAUSTED;
 use crate::time;
 
 /// The most that a claim counts for. [`Priority::HIGHEST`] is for the kernel's own coroutines, for processes that end,
-/// and for those that starve: they stand in front of all claims, and in one line among themselves. If they shared a
-/// priority with claims, a process with many workers that never rest would stand in front of them, a slice for each
+/// and for those that starve: they are in front of all claims, and in one queue among themselves. If they shared a
+/// priority with claims, a process with many workers that never rest would be in front of them, a slice for each
 /// worker.
 pub(crate) const MOST_CLAIM: Priority = Priority::saturating(1);
 /// The least that a claim counts for while there is budget left.
@@ -246,7 +246,7 @@ pub(crate) struct Standing {
     pub(super) exhausted: AtomicBool,
     /// Set while it is on the penalty bench; written with that locked.
     pub(super) benched: AtomicBool,
-    /// Set while frames for it stand behind those of others because its budget is used up.
+    /// Set while frames for it are behind those of others because its budget is used up.
     pub(super) frames_behind: AtomicBool,
     /// Its worker, thread or call that runs before its turn, because of the starvation bound.
     pub(super) preferred: AtomicU64,
@@ -303,7 +303,7 @@ impl Standing {
         Mode::from_number(self.mode.load(Ordering::Relaxed).into()).unwrap_or_default()
     }
 
-    /// TimeQuotas a priority for use within the process. Among its own calls and coroutines all priorities within its
+    /// Limits a priority for use within the process. Among its own calls and coroutines all priorities within its
     /// ceiling differ; [`worth`](Self::worth) tells their effective priority beside other processes.
     pub(crate) fn within_ceiling(&self, priority: Priority) -> Priority {
         priority.limited_to(self.ceiling())
@@ -314,7 +314,7 @@ impl Standing {
         worth_of(self.within_ceiling(claim))
     }
 
-    /// TimeQuotas a priority that the process may have to the lowest one while the budget is used up.
+    /// Limits a priority that the process may have to the lowest one while the budget is used up.
     pub(crate) fn limit(&self, priority: Priority) -> Priority {
         if self.exhausted.load(Ordering::Relaxed) { EXHAUSTED } else { priority }
     }

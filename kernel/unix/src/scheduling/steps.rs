@@ -26,7 +26,8 @@
 //!   regions of an address space, which copy themselves when they grow;
 //! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
 //! * signals of the terminal's keys to a large group; dropping a program that was loaded in part;
-//! * skipping the gaps of a directory; cutting off files of some hundred megabytes.
+//! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
+//! * the OOM killer's search, over all processes and their descriptors.
 //!
 //! Frames of the network are not measured here.
 //!

@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
         keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
         assert_eq!(deadlines.len(), 0);
-        // Free slots behind which used ones stood are given back by later deadlines.
+        // Free slots that were before used ones are given back by later deadlines.
         for _ in 0..1000 / AT_A_TIME {
             let key = deadlines.set(1, Waker::noop()).unwrap();
             deadlines.remove(key);

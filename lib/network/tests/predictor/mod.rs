@@ -1,8 +1,8 @@
 //! An attacker that collects initial sequence numbers to predict the next one.
 //!
 //! The best tool is the generator from which smoltcp takes such numbers (sPCG32, whose constants are published). Three
-//! numbers reveal its state: a number is 32 neighbouring bits of the state, and the state's three highest bits say
-//! where they stand. For each pair of places the unknown bits are an interval, and the step between them is linear; a
+//! numbers reveal its state: a number is 32 neighbouring bits of the state, and the state's three highest bits give
+//! their place. For each pair of places the unknown bits are an interval, and the step between them is linear; a
 //! multiple in an interval is found in as many steps as Euclid's algorithm takes.
 
 const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
