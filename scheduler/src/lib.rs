@@ -41,8 +41,9 @@
 //!
 //! # Verification
 //!
-//! Four proofs: traces on one thread; random histories against a naive model (`tests`); every interleaving of small
-//! cases (`loom_tests`); and `coroutine::suite`, which runs on the host and on the target, there through the image.
+//! Four methods: traces on one thread; random histories against a naive model (`tests`); interleavings of small cases
+//! with a bounded number of preemptions (`loom_tests`); and `coroutine::suite`, which runs on the host and on the
+//! target, there through the image.
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod entry;

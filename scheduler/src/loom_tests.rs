@@ -1,4 +1,5 @@
-//! Every interleaving of a few threads, with the memory model's freedom: run with
+//! Interleavings of a few threads with at most three to five preemptions (each model names its bound), with the memory
+//! model's freedom: run with
 //! `RUSTFLAGS="--cfg loom" cargo test -p scheduler --release --lib loom`.
 //!
 //! Besides deadlocks and failed assertions, loom reports every [`Plain`](crate::sync::Plain) that two threads touch

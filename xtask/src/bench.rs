@@ -45,7 +45,7 @@ use crate::workspace;
 pub enum BenchName {
     /// Yield, wake and spawn through the vDSO, in instructions.
     Switch,
-    /// System calls: none, a pipe, asynchronous beside synchronous.
+    /// System calls: none, a pipe, asynchronous compared with synchronous.
     Syscall,
     /// Requests to the matrix server with the client inside the machine.
     Matrix,
@@ -53,26 +53,26 @@ pub enum BenchName {
     Memory,
     /// From power-on to the first answered request.
     Boot,
-    /// Asynchronous calls beside synchronous ones, with 1 to 1,024 in flight: instructions, kernel entries, time.
+    /// Asynchronous calls compared with synchronous ones, 1 to 1,024 in flight: instructions, kernel entries, time.
     AsyncCalls,
-    /// The scheduler on the host beside other executors: instructions counted by valgrind, and time.
+    /// The scheduler on the host compared with other executors: instructions counted by valgrind, and time.
     Scheduler,
-    /// The microkernel's interface beside seL4's, in instructions, and the kernel's size.
+    /// The microkernel's interface compared with seL4's, in instructions, and the kernel's size.
     Micro,
     /// The microkernel: the most important thread's worst wait for its interrupt while another makes long invocations.
     MicroLatency,
-    /// The microkernel: asynchronous IPC beside synchronous IPC, with 1 to 256 calls in flight.
+    /// The microkernel: asynchronous IPC compared with synchronous IPC, with 1 to 256 calls in flight.
     MicroIpc,
-    /// The microkernel: echo and matrix server through its network server, beside the Unix kernel and Linux.
+    /// The microkernel: echo and matrix server through its network server, compared with the Unix kernel and Linux.
     MicroNet,
-    /// Asynchronous invocations of the microkernel beside synchronous ones, 1 to 1,024 frames: time, instructions,
-    /// kernel entries.
+    /// Asynchronous invocations of the microkernel compared with synchronous ones, 1 to 1,024 frames: time,
+    /// instructions, kernel entries.
     MicroAsync,
-    /// Linux beside COPS: basic costs, and its best servers.
+    /// Linux compared with COPS: basic costs, and its best servers.
     Peers,
-    /// Experiment A: tasks that count in turn; coroutines beside threads.
+    /// Experiment A: tasks that count in turn; coroutines compared with threads.
     RingCounter,
-    /// Experiment B: a message through a ring of pipes; coroutines beside threads.
+    /// Experiment B: a message through a ring of pipes; coroutines compared with threads.
     RingPipes,
     /// One job on 1 to 8 workers over 4 harts.
     Workers,

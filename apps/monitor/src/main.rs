@@ -11,7 +11,9 @@
 
 extern crate alloc;
 
+use core::future::Future;
 use core::net::{Ipv4Addr, SocketAddrV4};
+use core::pin::{Pin, pin};
 use core::sync::atomic::Ordering;
 
 use abi_queue::{GlobalPage, PRIORITIES};
@@ -19,7 +21,7 @@ use abi_unix::Counter;
 use abi_unix::trace::{HART_WORDS, LATENCY_MAGIC, LATENCY_WORDS, PROCESS_WORDS, SNAPSHOT_MAGIC, STREAM_MAGIC};
 use alloc::vec::Vec;
 use cops::net::{Shutdown, TcpListener, TcpStream};
-use cops::process::{Child, Command, Ending};
+use cops::process::{Command, Ending};
 use cops::system;
 use cops::time::Duration;
 use cops::{Errno, println};
@@ -65,7 +67,8 @@ async fn main() -> Result<i32, Errno> {
         return Ok(0);
     };
     drop(listener);
-    let watched = if *what == "trace" { trace(&stream, &child).await } else { top(&stream, &child).await };
+    let end = pin!(child.wait());
+    let watched = if *what == "trace" { trace(&stream, end).await } else { top(&stream, end).await };
     let _ = stream.shutdown(Shutdown::Both);
     match watched {
         Ok(Ending::Exited(0)) => println!("monitor: the program has ended"),
@@ -85,9 +88,12 @@ async fn send(stream: &TcpStream, words: &[u64]) -> Result<(), Errno> {
     stream.write_all(bytes).await.0
 }
 
-/// Waits for the program's end, for this time at most.
-async fn ended(child: &Child, wait: Duration) -> Result<Option<Ending>, Errno> {
-    match cops::timeout(wait, child.wait()).await {
+/// Waits for the program's end, for this time at most. The future of the end stays: dropping it may lose the status.
+async fn ended(
+    end: Pin<&mut impl Future<Output = Result<Ending, Errno>>>,
+    wait: Duration,
+) -> Result<Option<Ending>, Errno> {
+    match cops::timeout(wait, end).await {
         Ok(ending) => ending.map(Some),
         Err(_) => Ok(None),
     }
@@ -120,7 +126,10 @@ fn latencies() -> Result<Vec<u64>, Errno> {
 }
 
 /// Sends the trace until the program ends.
-async fn trace(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
+async fn trace(
+    stream: &TcpStream,
+    mut end: Pin<&mut impl Future<Output = Result<Ending, Errno>>>,
+) -> Result<Ending, Errno> {
     let ticks = global(|page| page.ticks_per_second.load(Ordering::Relaxed));
     let harts = global(|page| page.harts.load(Ordering::Relaxed));
     send(stream, &[STREAM_MAGIC, ticks, harts, 0]).await?;
@@ -141,13 +150,16 @@ async fn trace(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
             return Ok(ending);
         }
         if length < CHUNK / 2 {
-            ending = ended(child, PAUSE).await?;
+            ending = ended(end.as_mut(), PAUSE).await?;
         }
     }
 }
 
 /// Sends snapshots until the program ends.
-async fn top(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
+async fn top(
+    stream: &TcpStream,
+    mut end: Pin<&mut impl Future<Output = Result<Ending, Errno>>>,
+) -> Result<Ending, Errno> {
     loop {
         let mut harts = [[0; HART_WORDS]; HARTS];
         let count = system::trace::harts(&mut harts)?;
@@ -175,7 +187,7 @@ async fn top(stream: &TcpStream, child: &Child) -> Result<Ending, Errno> {
         words.extend(harts[..count].iter().flatten());
         words.extend(processes.iter().flatten());
         send(stream, &words).await?;
-        if let Some(ending) = ended(child, INTERVAL).await? {
+        if let Some(ending) = ended(end.as_mut(), INTERVAL).await? {
             return Ok(ending);
         }
     }

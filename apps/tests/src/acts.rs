@@ -23,7 +23,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "allocation" => crate::allocation::act(argument.unwrap_or("")),
         "wait-often" => crate::long::wait_often().await,
         "use-processor" => {
-            while system::process::processor_time(system::process::Whose::Process) < Duration::from_millis(30) {}
+            while system::process::processor_time(system::process::UsageOf::Process) < Duration::from_millis(30) {}
             0
         }
         "spin" => loop {

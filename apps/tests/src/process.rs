@@ -3,7 +3,7 @@
 use abi_unix::types::{WNOHANG, signal};
 use abi_unix::{Counter, SystemCall};
 use cops::process::{Command, Ending};
-use cops::system::process::{Child, StringList, Whose, kill, processor_time, wait};
+use cops::system::process::{Child, StringList, UsageOf, kill, processor_time, wait};
 use cops::time::Duration;
 use cops::{Errno, system};
 
@@ -46,7 +46,7 @@ pub async fn waiting_synchronously() -> Outcome {
 }
 
 pub async fn processor_time_of_children() -> Outcome {
-    let children = || processor_time(Whose::Children);
+    let children = || processor_time(UsageOf::Children);
     check_eq!(children(), Duration::ZERO);
     let child = must!(act("use-processor"));
     check_eq!(harness::wait(&child).await, Some(Ok(Ending::Exited(0))));
@@ -64,7 +64,7 @@ pub async fn processor_time_of_children() -> Outcome {
     let mut times = [0u64; 4];
     let hundredths = must!(call(SystemCall::Times, [times.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
     check!(times[2] >= 6 && times[2] < hundredths as u64 * 8, "{times:?} {hundredths}");
-    check!(processor_time(Whose::Worker) <= processor_time(Whose::Process));
+    check!(processor_time(UsageOf::Worker) <= processor_time(UsageOf::Process));
     Ok(())
 }
 

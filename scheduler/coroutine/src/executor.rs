@@ -22,6 +22,7 @@ use crate::table::Table;
 use crate::task::{Begins, Block};
 
 /// Identifier of a coroutine of one executor. It is never reused, so that an old identifier is stale.
+#[doc(alias("task id", "Id"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Cid(u64);
@@ -113,6 +114,7 @@ pub use scheduler::{Outcome, Sharing, State};
 pub struct Stale;
 
 /// The coroutine was cancelled and has no result.
+#[doc(alias = "JoinError")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
 
@@ -724,6 +726,7 @@ impl<T> JoinHandle<T> {
 
     /// Cancels the coroutine. The handle still returns the result if the coroutine had finished first, else
     /// [`Cancelled`].
+    #[doc(alias = "abort")]
     pub fn cancel(&self) {
         // A stale cid means that the coroutine has ended already, so that no coroutine is left to cancel.
         let _ = self.executor.cancel(self.cid);

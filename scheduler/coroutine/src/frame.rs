@@ -183,7 +183,7 @@ impl Frame {
 /// Works in any executor; in this crate's it is cheaper than a wake.
 ///
 /// # Cancellation
-/// Dropping it has no effect, except that the coroutine may be polled spuriously once.
+/// Strict. Dropping it has no effect, except that the coroutine may be polled spuriously once.
 pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false }
 }

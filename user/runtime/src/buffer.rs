@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 ///
 /// `pointer` and `length` must describe initialised memory that stays valid and is not written while the value exists
 /// and is not used, wherever the value itself is moved.
+#[doc(alias = "IoBuf")]
 pub unsafe trait Buffer: Send + 'static {
     /// Returns the address of the first byte.
     fn pointer(&self) -> *const u8;
@@ -27,6 +28,7 @@ pub unsafe trait Buffer: Send + 'static {
 /// # Safety
 ///
 /// As for [`Buffer`], and nothing else may read the memory either.
+#[doc(alias = "IoBufMut")]
 pub unsafe trait BufferMut: Buffer {
     /// Returns the address of the first byte.
     fn pointer_mut(&mut self) -> *mut u8;
@@ -93,6 +95,7 @@ unsafe impl BufferMut for &'static mut [u8] {
 }
 
 /// A range of a buffer: a call reads or writes these bytes only.
+#[doc(alias = "Slice")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part<B> {
     buffer: B,

@@ -16,7 +16,7 @@
 //!
 //! # Dropping
 //!
-//! A future that is dropped while its call is in flight requests the kernel to cancel the call and leaves its buffer in
+//! A future that is dropped while its call is in flight asks the kernel to cancel the call and leaves its buffer in
 //! the record. The buffer stays there until the completion says that the kernel has let go of it; then it is freed. If
 //! the call had succeeded in the meantime its effect is not undone, except that a descriptor which no future will
 //! receive is closed.
@@ -573,8 +573,8 @@ enum Stage {
 /// # Cancellation
 ///
 /// Weak. Dropped before the first poll, or while it waits because too many calls are in flight, the call has no effect.
-/// Dropped while the call is in flight, it requests the kernel to cancel; the buffer is freed when the kernel has let
-/// go of it. A call that had succeeded by then has had its effect: bytes that were read are lost, bytes that were
+/// If the future is dropped in flight, the kernel is asked to cancel; the buffer is freed when the kernel has let go of
+/// it. A call that had succeeded by then has had its effect: bytes that were read are lost, bytes that were
 /// written stay written; a connection that was accepted is closed.
 #[must_use = "a call that is not awaited is not made"]
 pub struct Operation<B, const N: usize> {

@@ -11,17 +11,18 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use crate::lock::Lock;
+use crate::waiting::{NONE, ShortQueue, Waiting, wake};
 
 /// The error of a send without a receiver; gives back the value.
+#[doc(alias = "SendError")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed<T>(pub T);
 
 /// The reason why a value could not be sent at once.
+#[doc(alias = "TrySendError")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrySend<T> {
     /// Try again later, or wait.
@@ -31,119 +32,13 @@ pub enum TrySend<T> {
 }
 
 /// The reason why no value could be received at once.
+#[doc(alias = "TryRecvError")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryReceive {
     /// Try again later, or wait.
     Empty,
     /// The channel is empty and has no sender.
     Closed,
-}
-
-/// A queue whose first place is in the queue itself. Most queues have one element or none, and a server has a channel
-/// or two for each of its connections: further elements are in a deque that is allocated only when needed.
-struct ShortQueue<T> {
-    /// `None` only if the queue is empty.
-    first: Option<T>,
-    #[expect(clippy::box_collection, reason = "every channel has three, mostly empty ones; each takes a word")]
-    others: Option<Box<VecDeque<T>>>,
-}
-
-impl<T> ShortQueue<T> {
-    const fn new() -> ShortQueue<T> {
-        ShortQueue { first: None, others: None }
-    }
-
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.len())
-    }
-
-    #[inline]
-    fn push_back(&mut self, value: T) {
-        match self.first {
-            None => self.first = Some(value),
-            Some(_) => self.others.get_or_insert_default().push_back(value),
-        }
-    }
-
-    #[inline]
-    fn pop_front(&mut self) -> Option<T> {
-        let value = self.first.take()?;
-        if let Some(others) = &mut self.others {
-            self.first = others.pop_front();
-        }
-        Some(value)
-    }
-}
-
-impl<T> IntoIterator for ShortQueue<T> {
-    type Item = T;
-    type IntoIter = core::iter::Chain<core::option::IntoIter<T>, alloc::collections::vec_deque::IntoIter<T>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.others.map_or_else(VecDeque::new, |others| *others))
-    }
-}
-
-/// Ticket of a future that does not wait.
-const NONE: u64 = 0;
-
-/// Waiters, in their order. Tickets grow, so the queue is sorted by them.
-struct Waiting(ShortQueue<(u64, Waker)>);
-
-impl Waiting {
-    const fn new() -> Waiting {
-        Waiting(ShortQueue::new())
-    }
-
-    /// Registers a waker: at its place if the ticket is in the queue still, else at the end with the next ticket.
-    fn wait(&mut self, ticket: &mut u64, next: &mut u64, waker: &Waker) {
-        if *ticket != NONE
-            && let Some(place) = self.place_of(*ticket)
-        {
-            place.clone_from(waker);
-            return;
-        }
-        *next += 1;
-        *ticket = *next;
-        self.0.push_back((*next, waker.clone()));
-    }
-
-    fn place_of(&mut self, ticket: u64) -> Option<&mut Waker> {
-        match &mut self.0.first {
-            Some((first, waker)) if *first == ticket => Some(waker),
-            _ => {
-                let others = self.0.others.as_mut()?;
-                let position = others.binary_search_by_key(&ticket, |(ticket, _)| *ticket).ok()?;
-                Some(&mut others[position].1)
-            }
-        }
-    }
-
-    /// Removes the ticket; returns whether it was still in the queue, that is, not woken.
-    fn leave(&mut self, ticket: u64) -> bool {
-        if self.0.first.as_ref().is_some_and(|(first, _)| *first == ticket) {
-            self.0.pop_front();
-            return true;
-        }
-        let Some(others) = &mut self.0.others else { return false };
-        match others.binary_search_by_key(&ticket, |(ticket, _)| *ticket) {
-            Ok(position) => {
-                others.remove(position);
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    #[inline]
-    fn first(&mut self) -> Option<Waker> {
-        self.0.pop_front().map(|(_, waker)| waker)
-    }
-
-    /// Removes all waiters.
-    fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        core::mem::replace(&mut self.0, ShortQueue::new()).into_iter().map(|(_, waker)| waker)
-    }
 }
 
 struct ChannelState<T> {
@@ -186,13 +81,6 @@ impl<T> ChannelState<T> {
     }
 }
 
-/// Wakes a waiter, if any; without a lock, because a waker may run anything.
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
 type SharedState<T> = Arc<Lock<ChannelState<T>>>;
 
 /// The sending end of a channel. Clones are further senders of the same channel.
@@ -206,7 +94,7 @@ pub struct Receiver<T>(SharedState<T>);
 /// # Panics
 ///
 /// If the capacity is 0.
-#[doc(alias("mpsc", "mpmc", "sync_channel"))]
+#[doc(alias("mpsc", "mpmc", "sync_channel", "channel"))]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a channel holds at least one value");
     channel(capacity)

@@ -207,7 +207,7 @@ fn look_at_mode() {
 /// # Errors
 ///
 /// `EAGAIN` if there would be too many, `ENOMEM`. Workers added before the error stay.
-#[doc(alias("add_workers", "worker_threads"))]
+#[doc(alias("add_workers", "worker_threads", "Builder"))]
 pub fn alloc_cpu(count: usize) -> Result<()> {
     for _ in 0..count {
         add_worker()?;
@@ -258,12 +258,13 @@ pub(crate) fn first_worker() {
 }
 
 /// Returns the number of workers of the process.
+#[doc(alias = "num_workers")]
 pub fn workers() -> usize {
     WORKERS.load(Ordering::Relaxed)
 }
 
 /// Returns the executor, for operations without a function of their own here: counters, states.
-#[doc(alias = "Runtime")]
+#[doc(alias("Runtime", "Handle", "RuntimeMetrics"))]
 pub fn executor() -> &'static Executor {
     &EXECUTOR
 }
@@ -289,6 +290,7 @@ where
 /// # Panics
 ///
 /// If memory is exhausted, or the process has 262,144 coroutines.
+#[doc(alias = "spawn")]
 #[inline]
 pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
@@ -430,6 +432,7 @@ static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() a
 /// # Panics
 ///
 /// If memory is exhausted, or the process has 262,144 coroutines.
+#[doc(alias = "spawn")]
 #[inline]
 pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> JoinHandle<F::Output>
 where

@@ -151,6 +151,7 @@ pub fn remove(path: &str) -> Result<()> {
 /// # Errors
 ///
 /// `EBADF` if the program was started without it.
+#[doc(alias = "stdin")]
 pub fn standard_input() -> Result<File> {
     let input = core::mem::ManuallyDrop::new(Descriptor::from_raw(0));
     Ok(File { descriptor: input.duplicate()? })

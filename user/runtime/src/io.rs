@@ -20,6 +20,10 @@ pub type Read<B> = Operation<B, 3>;
 pub type Write<B> = Operation<B, 3>;
 
 /// Reads at most the buffer's length from a descriptor.
+///
+/// # Cancellation
+///
+/// Weak, as for every [`Operation`]: bytes that had been read by then are lost.
 #[inline]
 pub fn read<B: BufferMut>(descriptor: i32, mut buffer: B) -> Read<B> {
     let arguments = [descriptor as usize, buffer.pointer_mut() as usize, buffer.length()];
@@ -28,6 +32,10 @@ pub fn read<B: BufferMut>(descriptor: i32, mut buffer: B) -> Read<B> {
 }
 
 /// Writes at most the buffer's length to a descriptor.
+///
+/// # Cancellation
+///
+/// Weak, as for every [`Operation`]: bytes that had been written by then stay written.
 #[inline]
 pub fn write<B: Buffer>(descriptor: i32, buffer: B) -> Write<B> {
     let arguments = [descriptor as usize, buffer.pointer() as usize, buffer.length()];

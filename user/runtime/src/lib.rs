@@ -1,4 +1,4 @@
-//! The runtime that every COPS program links: the main coroutine, asynchronous calls, sockets, files.
+//! The runtime of Rust programs of the Unix kernel: the main coroutine, asynchronous calls, sockets, files.
 //!
 //! ```ignore
 //! #![no_std]
@@ -74,6 +74,7 @@ mod lock;
 pub mod macros;
 mod mutex;
 pub mod net;
+mod notify;
 pub mod preemption;
 pub mod process;
 pub mod random;
@@ -86,6 +87,7 @@ pub mod sync;
 pub mod thread;
 pub mod time;
 mod trace;
+mod waiting;
 pub mod waker_map;
 #[cfg(test)]
 mod wakes;

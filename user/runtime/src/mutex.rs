@@ -164,6 +164,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 }
 
 /// Future of [`Mutex::lock`].
+#[doc(alias = "MutexLockFuture")]
 #[must_use = "a future does nothing unless awaited"]
 pub struct Acquire<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,

@@ -72,6 +72,7 @@ impl TcpListener {
     /// # Errors
     ///
     /// As [`TcpListener::bind`].
+    #[doc(alias = "listen")]
     pub fn bind_with_backlog(address: SocketAddrV4, backlog: u32) -> Result<TcpListener> {
         let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
         unix::network::set_option(descriptor.raw(), socket_option::SOL_SOCKET, socket_option::SO_REUSEADDR, 1)?;

@@ -57,6 +57,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Lets more important coroutines preempt less important ones from now on, on all workers, also in the middle of a
 /// poll.
+#[doc(alias("coop", "unconstrained"))]
 pub fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
     rearm();

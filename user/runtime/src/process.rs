@@ -49,7 +49,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Describes the program at this path, with its path as first argument, our environment and our descriptors.
+    /// Describes the program at this path, with its path as first argument, the caller's environment and descriptors.
     pub fn new(path: &str) -> Command {
         Command {
             path: c_string(path),
@@ -161,13 +161,13 @@ impl Child {
     /// # Errors
     ///
     /// `ESRCH` if it has ended and been waited for.
+    #[doc(alias = "start_kill")]
     pub fn kill(&self) -> Result<()> {
         unix::process::kill(self.process, signal::KILL)
     }
 }
 
-/// Waits for the next child to end, and gives its number too. For programs that are the first of the machine: they
-/// inherit the children of processes that have ended.
+/// Waits for the next child to end, and gives its number too.
 ///
 /// # Errors
 ///

@@ -33,6 +33,7 @@ struct Keys {
 }
 
 /// Waiting coroutines by the integer key of their event, and events that have come before a waiter.
+#[doc(alias("park", "keyed event"))]
 #[derive(Debug)]
 pub struct WakerMap {
     places: Lock<Keys>,

@@ -122,10 +122,11 @@ pub fn wait(child: Child, options: u32) -> Result<Option<(u32, Ending)>> {
 /// The subject of [`processor_time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Whose {
+#[doc(alias("getrusage", "RUSAGE_CHILDREN"))]
+pub enum UsageOf {
     /// The calling process.
     Process = usage::PROCESS,
-    /// Its children that were waited for, and the children for which they waited.
+    /// Children that were waited for, and their descendants.
     Children = usage::CHILDREN,
     /// The calling worker or thread.
     Worker = usage::WORKER,
@@ -133,7 +134,7 @@ pub enum Whose {
 
 /// Returns the processor time that was used so far (`getrusage`).
 #[doc(alias = "getrusage")]
-pub fn processor_time(whose: Whose) -> Duration {
+pub fn processor_time(whose: UsageOf) -> Duration {
     let mut bytes = [0u64; 18];
     // SAFETY: the kernel writes a `struct rusage`, which is of this length, to exclusively borrowed memory. All causes
     // of failure are excluded here.

@@ -11,6 +11,7 @@ use proc_macro::{Delimiter, TokenStream, TokenTree};
 /// The function may return nothing, an exit status (`i32`), or a `Result` of either whose error is printed. Arguments
 /// in parentheses set the number of workers and main's priority: `#[cops::main(workers = 4, priority = 2)]`; without
 /// them there is one worker, and the priority is the default.
+#[doc(alias("tokio::main", "block_on"))]
 #[proc_macro_attribute]
 pub fn main(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = function.clone().into_iter().collect();
