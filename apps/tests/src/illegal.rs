@@ -1,9 +1,11 @@
 //! Illegal calls: every call of the table with descriptors, numbers, lengths and addresses that are wrong, and the
 //! error number that Linux gives for it.
 
+use abi_unix::authority::version;
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
 use abi_unix::errno::decode;
-use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, clock, mapping, open, socket_option};
+use abi_unix::trace::subject;
+use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, socket_option};
 use abi_unix::{Errno, SystemCall};
 use alloc::vec::Vec;
 use cops::system;
@@ -66,7 +68,9 @@ impl Things {
 
 impl Drop for Things {
     fn drop(&mut self) {
-        let _ = system::file::unlink(c"/tmp/illegal", 0);
+        for path in [c"/tmp/illegal", c"/tmp/illegal-link"] {
+            let _ = system::file::unlink(path, 0);
+        }
     }
 }
 
@@ -266,13 +270,24 @@ pub async fn calls() -> Outcome {
     Ok(())
 }
 
-/// Makes every call with an address, in turn with unmapped addresses.
+/// Calls with an address that [`addresses`] leaves out: they look at it only when something has arrived (a connection,
+/// a datagram, an event, the end of a child), on a descriptor of another kind, or in a kernel that traces.
+const ADDRESSES_ELSEWHERE: [SystemCall; 9] = {
+    use SystemCall::*;
+    [EpollWait, DeviceControl, Accept, AcceptWith, GetPeerName, ReceiveFrom, Wait, TraceRead, TraceWrite]
+};
+
+/// Makes every call that has an address, in turn with unmapped addresses. The table of calls tells the places of the
+/// addresses.
 pub async fn addresses() -> Outcome {
     use SystemCall::*;
     let things = Things::new()?;
     let number = |descriptor: &system::Descriptor| descriptor.raw() as usize;
-    let (file, directory) = (number(&things.file), number(&things.directory));
+    let (file, directory, reader) = (number(&things.file), number(&things.directory), number(&things.reader));
     let (tcp, udp) = (number(&things.tcp), number(&things.udp));
+    let watching = must!(system::readiness::Epoll::new());
+    let link = c"/tmp/illegal-link".as_ptr() as usize;
+    must!(call(SymbolicLink, &[c"/tmp/illegal".as_ptr() as usize, AT_FDCWD as usize, link]));
     must!(system::network::bind(things.udp.raw(), SocketAddress { address: [127, 0, 0, 1], port: 0 }));
     let buffer = things.buffer.as_ptr() as usize;
     let here = AT_FDCWD as usize;
@@ -284,73 +299,63 @@ pub async fn addresses() -> Outcome {
     let nobody = nobody.as_ptr() as usize;
     let program = c"/bin/hello".as_ptr() as usize;
     let size = &raw const things.size as usize;
-    let private = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
     let (address, monotonic) = (things.address.as_ptr() as usize, clock::MONOTONIC as usize);
-    let _ = private;
+    let header = [version::THREE, 0];
+    let header = header.as_ptr() as usize;
+    let processes = subject::PROCESSES as usize;
 
-    // Arguments with which each call would work, and the indexes of the addresses to be made wrong.
-    let cases: &[(SystemCall, [usize; 6], &[usize])] = &[
-        (GetCurrentDirectory, [buffer, 100, 0, 0, 0, 0], &[0]),
-        (MakeDirectory, [here, other, 0, 0, 0, 0], &[1]),
-        (Unlink, [here, other, 0, 0, 0, 0], &[1]),
-        (SymbolicLink, [existing, here, other, 0, 0, 0], &[0, 2]),
-        (Link, [here, existing, here, other, 0, 0], &[1, 3]),
-        (Access, [here, existing, 0, 0, 0, 0], &[1]),
-        (ChangeDirectory, [existing, 0, 0, 0, 0, 0], &[0]),
-        (Open, [here, existing, 0, 0, 0, 0], &[1]),
-        (Pipe, [buffer, 0, 0, 0, 0, 0], &[0]),
-        (ReadDirectory, [directory, buffer, 1000, 0, 0, 0], &[1]),
-        (Read, [file, buffer, 10, 0, 0, 0], &[1]),
-        (Write, [file, buffer, 10, 0, 0, 0], &[1]),
-        (ReadVector, [file, list, 1, 0, 0, 0], &[1]),
-        (WriteVector, [file, list, 1, 0, 0, 0], &[1]),
-        (ReadAt, [file, buffer, 10, 0, 0, 0], &[1]),
-        (WriteAt, [file, buffer, 10, 0, 0, 0], &[1]),
-        (ReadLink, [here, existing, buffer, 10, 0, 0], &[1]),
-        (StatusAt, [here, existing, buffer, 0, 0, 0], &[1, 2]),
-        (Status, [file, buffer, 0, 0, 0, 0], &[1]),
-        (Sleep, [buffer, 0, 0, 0, 0, 0], &[0]),
-        (SleepOn, [monotonic, 0, buffer, 0, 0, 0], &[2]),
-        (GetTime, [monotonic, buffer, 0, 0, 0, 0], &[1]),
-        (GetResolution, [monotonic, 1, 0, 0, 0, 0], &[1]),
-        (Times, [buffer, 0, 0, 0, 0, 0], &[0]),
-        (GetUsage, [0, buffer, 0, 0, 0, 0], &[1]),
-        (SystemName, [buffer, 0, 0, 0, 0, 0], &[0]),
-        (Bind, [tcp, address, 16, 0, 0, 0], &[1]),
-        (Connect, [tcp, address, 16, 0, 0, 0], &[1]),
-        (GetSocketName, [udp, buffer, size, 0, 0, 0], &[1, 2]),
-        (SendTo, [udp, buffer, 10, 0, address, 16], &[1, 4]),
-        (SetSocketOption, [tcp, 1, 2, buffer, 4, 0], &[3]),
-        (GetSocketOption, [tcp, 1, 2, buffer, size, 0], &[3, 4]),
-        (Execute, [existing, list, list, 0, 0, 0], &[0]),
-        (Execute, [program, list, list, 0, 0, 0], &[1, 2]),
-        (Rename, [here, existing, here, other, 0, 0], &[1, 3]),
-        (GetRandom, [buffer, 10, 0, 0, 0, 0], &[0]),
-        (Spawn, [program, list, list, nobody, 0, 0], &[0, 1, 2, 3]),
-        (Counters, [buffer, 128, 0, 0, 0, 0], &[0]),
-        (Log, [buffer, 10, 0, 0, 0, 0], &[0]),
+    // Arguments with which each call would work. Each address that is not 0 is made wrong in turn.
+    let cases: &[(SystemCall, &[usize])] = &[
+        (GetCurrentDirectory, &[buffer, 100]),
+        (EpollControl, &[number(watching.descriptor()), epoll::CTL_ADD as usize, reader, buffer]),
+        (MakeDirectory, &[here, other, 0]),
+        (Unlink, &[here, other, 0]),
+        (SymbolicLink, &[existing, here, other]),
+        (Link, &[here, existing, here, other, 0]),
+        (Access, &[here, existing, 0]),
+        (ChangeDirectory, &[existing]),
+        (Open, &[here, existing, 0, 0]),
+        (Pipe, &[buffer, 0]),
+        (ReadDirectory, &[directory, buffer, 1000]),
+        (Read, &[file, buffer, 10]),
+        (Write, &[file, buffer, 10]),
+        (ReadVector, &[file, list, 1]),
+        (WriteVector, &[file, list, 1]),
+        (ReadAt, &[file, buffer, 10, 0]),
+        (WriteAt, &[file, buffer, 10, 0]),
+        (Poll, &[list, 1, buffer, 0, 0]),
+        (ReadLink, &[here, link, buffer, 10]),
+        (StatusAt, &[here, existing, buffer, 0]),
+        (Status, &[file, buffer]),
+        (GetCapabilities, &[header, buffer]),
+        (SetCapabilities, &[header, buffer]),
+        (Futex, &[list, futex::WAIT as usize, 0, buffer, 0, 0]),
+        (GetRobustList, &[0, buffer, buffer]),
+        (Sleep, &[buffer, 0]),
+        (SleepOn, &[monotonic, 0, buffer, 0]),
+        (GetTime, &[monotonic, buffer]),
+        (GetResolution, &[monotonic, 1]),
+        (Times, &[buffer]),
+        (GetUsage, &[0, buffer]),
+        (SystemName, &[buffer]),
+        (Bind, &[tcp, address, 16]),
+        (Connect, &[tcp, address, 16]),
+        (GetSocketName, &[udp, buffer, size]),
+        (SendTo, &[udp, buffer, 10, 0, address, 16]),
+        (SetSocketOption, &[tcp, 1, 2, buffer, 4]),
+        (GetSocketOption, &[tcp, 1, 2, buffer, size]),
+        (Execute, &[program, list, list]),
+        (ProcessLimit, &[0, limit::DESCRIPTORS as usize, buffer, 0]),
+        (ProcessLimit, &[0, limit::DESCRIPTORS as usize, 0, buffer]),
+        (Rename, &[here, existing, here, other, 0]),
+        (GetRandom, &[buffer, 10, 0]),
+        (Spawn, &[program, list, list, nobody, 0]),
+        (GetScheduling, &[0, buffer, 8]),
+        (Snapshot, &[processes, 0, buffer, 1000]),
+        (Counters, &[buffer, 128]),
+        (Log, &[buffer, 10]),
     ];
-    let code = here_is_code as *const () as usize;
-    for (which, arguments, wrong) in cases {
-        for position in *wrong {
-            let writes = which.arguments()[*position].1 == Argument::Output;
-            for address in [UNMAPPED, KERNEL, usize::MAX - 100, 0x40_0000_0000 - 4, 1 << 62, code] {
-                if address == code && !writes {
-                    continue;
-                }
-                let mut arguments = *arguments;
-                arguments[*position] = address;
-                let result = call(*which, &arguments);
-                // A length that can be read, but is invalid.
-                let bad_length = address == code && *position > 0 && result == Err(Errno::EINVAL);
-                check!(
-                    result == Err(Errno::EFAULT) || bad_length,
-                    "{} with argument {position} = {address:#x} gives {result:?}",
-                    which.name()
-                );
-            }
-        }
-    }
+    try_wrong_addresses(cases)?;
     // Half of a buffer is mapped: the result is an error, or shorter.
     let memory = must!(system::memory::map(8192));
     // SAFETY: no code uses the second page.
@@ -365,6 +370,43 @@ pub async fn addresses() -> Outcome {
     // SAFETY: the first page is this test's.
     unsafe { memory.wrapping_add(4090).write_bytes(b'x', 6) };
     check_eq!(call(Open, &[here, edge, 0, 0]), Err(Errno::EFAULT));
+    Ok(())
+}
+
+/// Makes each call with each of its addresses wrong in turn. Every call of the table with addresses must be there.
+fn try_wrong_addresses(cases: &[(SystemCall, &[usize])]) -> Outcome {
+    let addresses_of = |which: SystemCall| {
+        let kinds = which.arguments().iter().map(|(_, kind)| *kind).enumerate();
+        kinds.filter(|(_, kind)| matches!(kind, Argument::Input | Argument::Output | Argument::Path))
+    };
+    for &which in SystemCall::ALL {
+        let is_tried = cases.iter().any(|(tried, _)| *tried == which);
+        check!(
+            is_tried || addresses_of(which).count() == 0 || ADDRESSES_ELSEWHERE.contains(&which),
+            "{} has addresses and no line here",
+            which.name()
+        );
+    }
+    let code = here_is_code as *const () as usize;
+    for (which, right) in cases {
+        for (position, kind) in addresses_of(*which).filter(|(position, _)| right[*position] != 0) {
+            for address in [UNMAPPED, KERNEL, usize::MAX - 100, 0x40_0000_0000 - 4, 1 << 62, code] {
+                if address == code && kind != Argument::Output {
+                    continue;
+                }
+                let mut arguments = right.to_vec();
+                arguments[position] = address;
+                let result = call(*which, &arguments);
+                // A length that can be read, but is invalid.
+                let bad_length = address == code && position > 0 && result == Err(Errno::EINVAL);
+                check!(
+                    result == Err(Errno::EFAULT) || bad_length,
+                    "{} with argument {position} = {address:#x} gives {result:?}",
+                    which.name()
+                );
+            }
+        }
+    }
     Ok(())
 }
 
