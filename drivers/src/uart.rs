@@ -34,7 +34,7 @@ const FIFO_BYTES: usize = 16;
 /// Number of bytes that one interrupt takes from the receiver; the rest interrupts again.
 const RECEIVE_LIMIT: usize = 16 * FIFO_BYTES;
 /// Number of times that a polling writer looks at a transmitter before it gives up: a broken UART must not hang a
-/// panic.
+/// panic. A transmitter that has stalled is looked at once for each byte, until it moves again.
 const POLLS: usize = 1_000_000;
 
 /// A UART with its rings.
@@ -47,7 +47,16 @@ pub struct Uart<R> {
     transmit: Ring<4096>,
     receive: Ring<1024>,
     transmitting: Transmitting,
+    patience: Patience,
     lost: usize,
+}
+
+/// Number of looks at a busy transmitter before a byte is sent regardless.
+#[derive(Clone, Copy, Debug)]
+struct Patience(usize);
+
+impl Patience {
+    const FULL: Patience = Patience(POLLS);
 }
 
 /// Whether the transmitter will interrupt when it is empty.
@@ -75,6 +84,7 @@ impl<R: Registers> Uart<R> {
             transmit: Ring::new(),
             receive: Ring::new(),
             transmitting: Transmitting::Idle,
+            patience: Patience::FULL,
             lost: 0,
         }
     }
@@ -147,9 +157,11 @@ impl<R: Registers> Uart<R> {
     /// Sends everything in the ring and then these bytes, by polling. For panics, and for a full ring.
     pub fn write_polled(&mut self, bytes: &[u8]) {
         while let Some(byte) = self.transmit.pop() {
-            send_polled(&self.registers, self.shift, byte);
+            send_polled(&self.registers, self.shift, byte, &mut self.patience);
         }
-        write_polled(&self.registers, self.shift, bytes);
+        for &byte in bytes {
+            send_polled(&self.registers, self.shift, byte, &mut self.patience);
+        }
     }
 
     fn drain_receiver(&mut self) -> usize {
@@ -198,18 +210,22 @@ impl<R: Registers> Uart<R> {
 
 /// Sends bytes by polling, bypassing a [`Uart`] over the same registers: for panics that cannot lock it.
 pub fn write_polled(registers: &impl Registers, shift: u32, bytes: &[u8]) {
+    let mut patience = Patience::FULL;
     for &byte in bytes {
-        send_polled(registers, shift, byte);
+        send_polled(registers, shift, byte, &mut patience);
     }
 }
 
-fn send_polled(registers: &impl Registers, shift: u32, byte: u8) {
-    for _ in 0..POLLS {
-        if registers.read8(LINE_STATUS << shift) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
-            break;
+fn send_polled(registers: &impl Registers, shift: u32, byte: u8, patience: &mut Patience) {
+    let is_empty = || registers.read8(LINE_STATUS << shift) & LINE_STATUS_TRANSMITTER_EMPTY != 0;
+    let has_room = (0..patience.0).any(|_| {
+        let has_room = is_empty();
+        if !has_room {
+            core::hint::spin_loop();
         }
-        core::hint::spin_loop();
-    }
+        has_room
+    });
+    *patience = if has_room { Patience::FULL } else { Patience(1) };
     registers.write8(DATA << shift, byte);
 }
 
@@ -227,6 +243,7 @@ mod tests {
         sent: Vec<u8>,
         input: VecDeque<u8>,
         busy: bool,
+        looks: usize,
     }
 
     struct Fake<'a>(&'a RefCell<Model>, u32);
@@ -238,6 +255,7 @@ mod tests {
                 DATA => model.input.pop_front().unwrap_or(0),
                 INTERRUPT_IDENTIFICATION => 0,
                 LINE_STATUS => {
+                    model.looks += 1;
                     let received = if model.input.is_empty() { 0 } else { LINE_STATUS_RECEIVED };
                     received | if model.busy { 0 } else { LINE_STATUS_TRANSMITTER_EMPTY }
                 }
@@ -298,6 +316,29 @@ mod tests {
         assert_eq!(uart.write(&[7; 5000]), 4096);
         assert_eq!(uart.write(&[7]), 0);
         assert!(model.borrow().fifo.is_empty());
+    }
+
+    #[test]
+    fn a_stalled_transmitter_costs_a_polling_writer_its_patience_once() {
+        let model = RefCell::new(Model { busy: true, ..Model::default() });
+        let mut uart = Uart::new(Fake(&model, 0), 0);
+        let mut looks_for = |uart: &mut Uart<Fake>, bytes: &[u8]| {
+            model.borrow_mut().transmit();
+            let before = model.borrow().looks;
+            uart.write_polled(bytes);
+            model.borrow().looks - before
+        };
+        assert_eq!(looks_for(&mut uart, b"abc"), POLLS + 2);
+        assert_eq!(looks_for(&mut uart, b"defg"), 4);
+        model.borrow_mut().busy = false;
+        assert_eq!(looks_for(&mut uart, b"hi"), 2);
+        model.borrow_mut().busy = true;
+        assert_eq!(looks_for(&mut uart, b"jk"), POLLS + 1, "it has moved in between");
+        model.borrow_mut().transmit();
+        assert_eq!(model.borrow().sent, b"abcdefghijk");
+        let before = model.borrow().looks;
+        write_polled(&Fake(&model, 0), 0, b"xyz");
+        assert_eq!(model.borrow().looks - before, POLLS + 2, "a panic has patience of its own");
     }
 
     #[test]

@@ -150,8 +150,9 @@ system_calls! {
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
     /// Device control: of the console `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCGPGRP`,
-    /// `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
-    DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Never;
+    /// `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`. `TCSETSW`, `TCSETSF` and `TCSBRK` wait until
+    /// all output has left.
+    DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
     /// Removes a file, or with `AT_REMOVEDIR` an empty directory.

@@ -1,12 +1,15 @@
 //! The console: the machine's serial line, or the firmware's console until the serial line is found.
 //!
 //! Output goes to the UART's ring and leaves with its interrupts; with a full ring the writer sends by polling, so
-//! output is never lost and no other task is needed. A panic may come while the console is locked; its text goes to the
-//! device directly then. From its first word on no other hart writes any more: a hart that tries waits for the end of
-//! the machine, which is near.
+//! output is never lost and no other task is needed. Polling under the lock is for the kernel's own few lines. Output
+//! of programs asks for [room](console_room) first and waits without the lock: otherwise a program could keep a hart,
+//! and all others that print, for as long as a slow or stalled line takes. A panic may come while the console is
+//! locked; its text goes to the device directly then. From its first word on no other hart writes any more: a hart that
+//! tries waits for the end of the machine, which is near.
 //!
-//! Input waits in a ring until it is read. The wait queue is the kernel's: any number of tasks may wait, and a list of
-//! any length needs a heap, which is made later than the console. The kernel is notified of typed bytes.
+//! Input waits in a ring until it is read. The wait queues are the kernel's: any number of tasks may wait, and a list of
+//! any length needs a heap, which is made later than the console. The kernel is notified of typed bytes, and of room
+//! that it has asked for.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +26,26 @@ use crate::{Machine, machine};
 /// Number of attempts of a panic to get the lock.
 const PANIC_ATTEMPTS: usize = 1 << 16;
 
-static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled });
+static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled, awaited: None });
 /// Registers of the device, for panics.
 static DEVICE: Once<(Mapped, u32)> = Once::new();
 /// Whether a hart reports the kernel's end.
 static REPORTING: AtomicBool = AtomicBool::new(false);
-/// Function to call on input.
+/// Function to call on input, and when there is room that was asked for.
 static LISTENER: Once<fn()> = Once::new();
 
 struct Console {
     uart: Option<Uart<Mapped>>,
     output: Output,
+    /// The number of waiting bytes at which the listener is to be called, if a task waits for that.
+    awaited: Option<usize>,
+}
+
+impl Console {
+    /// Has the listener called when at most so many bytes wait for the device.
+    fn await_level(&mut self, level: usize) {
+        self.awaited = Some(self.awaited.map_or(level, |other| other.max(level)));
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,19 +80,24 @@ fn serve(_: usize) {
     serve_console();
 }
 
-/// Moves bytes between the rings and the device, and reports input: the handler of the serial line's interrupt. For
-/// kernels that give that interrupt a handler of their own.
+/// Moves bytes between the rings and the device, and reports input and awaited room: the handler of the serial line's
+/// interrupt. For kernels that give that interrupt a handler of their own.
 pub fn serve_console() {
-    let received = CONSOLE.lock().uart.as_mut().map_or(0, |uart| uart.interrupt().received);
+    let is_news = {
+        let mut console = CONSOLE.lock();
+        let Some(uart) = &mut console.uart else { return };
+        let received = uart.interrupt().received;
+        let waiting = uart.waiting();
+        console.awaited.take_if(|level| waiting <= *level).is_some() || received > 0
+    };
     // Not under the lock: the listener may read at once.
-    if received > 0
-        && let Some(listener) = LISTENER.get()
-    {
+    if is_news && let Some(listener) = LISTENER.get() {
         listener();
     }
 }
 
-/// Sets the function that is called when bytes were typed, by the hart that serves the interrupt. It may call
+/// Sets the function that is called when bytes were typed, or when there is the room that [`console_room`] did not find
+/// or the silence that [`console_is_silent`] did not, by the hart that serves the interrupt. It may call
 /// [`console_try_read`]. The first one that is set stays.
 pub fn set_console_listener(listener: fn()) {
     LISTENER.call_once(|| listener);
@@ -134,7 +151,33 @@ pub fn console_try_write(bytes: &[u8]) -> bool {
     }
 }
 
-/// Waits until everything written so far has reached the device.
+/// Returns how many of `wanted` bytes of a program's output can be written now so that three quarters of the ring stay
+/// free for others. If these are not all, the listener is called when an eighth of the ring or less is in use.
+///
+/// Never waits for the device. Without interrupts of the serial line there is always room, since the writer polls.
+pub fn console_room(wanted: usize) -> usize {
+    let mut console = CONSOLE.lock();
+    let (Output::Interrupts, Some(uart)) = (console.output, &console.uart) else { return wanted };
+    let (capacity, waiting) = (uart.capacity(), uart.waiting());
+    let room = (capacity / 4).saturating_sub(waiting).min(wanted);
+    if room < wanted {
+        console.await_level(capacity / 8);
+    }
+    room
+}
+
+/// Returns whether everything written so far has reached the device. If not, the listener is called when it has. Never
+/// waits for the device.
+pub fn console_is_silent() -> bool {
+    let mut console = CONSOLE.lock();
+    let is_silent = console.uart.as_ref().is_none_or(|uart| uart.waiting() == 0);
+    if !is_silent {
+        console.await_level(0);
+    }
+    is_silent
+}
+
+/// Waits until everything written so far has reached the device: for the end of the machine.
 pub fn console_flush() {
     if let Some(uart) = &mut CONSOLE.lock().uart {
         uart.write_polled(&[]);

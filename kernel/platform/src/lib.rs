@@ -25,8 +25,8 @@ use hal_api::{BootInformation, Configuration, Machine as _};
 use spin::Once;
 
 pub use console::{
-    console_flush, console_try_read, console_try_write, console_waiting, console_write, print, serve_console,
-    set_console_listener,
+    console_flush, console_is_silent, console_room, console_try_read, console_try_write, console_waiting,
+    console_write, print, serve_console, set_console_listener,
 };
 pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};

@@ -76,6 +76,35 @@ fn the_platform_on_the_fake_machine() {
     assert_eq!(buffer[0], b'k');
     simulation.set_external(0, false);
 
+    // A stalled line: a program's output has a quarter of the ring's 4,096 bytes, and the listener is called when there
+    // is more room than an eighth of them is in use, and when nothing waits any more.
+    uart.write8(LINE_STATUS, 0);
+    assert!(platform::console_is_silent());
+    assert_eq!(platform::console_room(5000), 1024);
+    platform::console_write(&[b'-'; 900]);
+    assert_eq!((platform::console_room(124), platform::console_room(125)), (124, 124));
+    assert!(!platform::console_is_silent());
+    let told = TOLD.load(Ordering::Relaxed);
+    platform::serve_console();
+    assert_eq!((platform::console_waiting(), TOLD.load(Ordering::Relaxed)), (900, told));
+    uart.write8(LINE_STATUS, 1 << 5);
+    for at in [512, 0] {
+        let told = TOLD.load(Ordering::Relaxed);
+        while platform::console_waiting() > at {
+            assert_eq!(TOLD.load(Ordering::Relaxed), told);
+            platform::serve_console();
+        }
+        assert_eq!(TOLD.load(Ordering::Relaxed), told + 1);
+        assert_eq!(platform::console_is_silent(), at == 0);
+    }
+    platform::serve_console();
+    assert_eq!(TOLD.load(Ordering::Relaxed), told + 2, "nothing was awaited");
+    // Output that no interrupt takes is sent by a writer that finds the ring full.
+    platform::console_write(&[b'-'; 5000]);
+    assert_eq!(platform::console_waiting(), 5000 - 16 - 4096);
+    platform::console_flush();
+    assert!(platform::console_is_silent());
+
     // Timer and interprocessor interrupts are the kernel's, and come once.
     Machine::set_timer(5);
     simulation.advance(5);

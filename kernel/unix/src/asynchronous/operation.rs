@@ -59,6 +59,8 @@ pub(crate) enum Operation {
     Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
     /// Receive from a socket.
     Receive { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<AddressOut> },
+    /// Control a device.
+    Control { file: Arc<OpenFile>, command: u32, argument: usize },
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Wait for a child.
@@ -136,6 +138,7 @@ impl Operation {
             Operation::Receive { file, buffer, flags, address } => {
                 file.receive(caller, *buffer, *flags, *address, waker)
             }
+            Operation::Control { file, command, argument } => file.object().control(caller, *command, *argument, waker),
             Operation::Sleep { deadline, alarm } => {
                 if Machine::now() >= *deadline {
                     return Poll::Ready(Ok(0));
@@ -178,6 +181,7 @@ impl Operation {
             Operation::Connect { .. } => SystemCall::Connect,
             Operation::Send { .. } => SystemCall::SendTo,
             Operation::Receive { .. } => SystemCall::ReceiveFrom,
+            Operation::Control { .. } => SystemCall::DeviceControl,
             Operation::Sleep { .. } => SystemCall::Sleep,
             Operation::WaitChild { .. } => SystemCall::Wait,
             Operation::Futex(_) => SystemCall::Futex,
@@ -220,7 +224,7 @@ impl Operation {
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
-            Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
+            Operation::Control { .. } | Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
         }
@@ -276,9 +280,10 @@ impl Operation {
             Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
                 file.object().forget_reader(waker)
             }
-            Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
-                file.object().forget_writer(waker)
-            }
+            Operation::Write { file, .. }
+            | Operation::Send { file, .. }
+            | Operation::Connect { file, .. }
+            | Operation::Control { file, .. } => file.object().forget_writer(waker),
             Operation::Sleep { alarm, .. } => {
                 if let Some(alarm) = alarm.take() {
                     time::clear(alarm);

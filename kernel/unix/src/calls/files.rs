@@ -9,6 +9,7 @@ use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastLink, Node, OpenOptions, Owner, Replacement, Writes,
 };
 
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::{self, OpenFile};
 use crate::files::stored::status_of;
@@ -228,7 +229,8 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
 /// Performs `ioctl`.
 #[inline(never)]
 pub(super) fn device_control(call: Call<'_>) -> Decoding {
-    call.file(0)?.object().control(&**call.process(), call.unsigned(1), call.address(2)).map(Into::into)
+    let (file, command, argument) = (call.file(0)?, call.unsigned(1), call.address(2));
+    Ok(Operation::Control { file, command, argument }.into())
 }
 
 /// Performs `getcwd`: returns the length with the NUL, as the system call does.

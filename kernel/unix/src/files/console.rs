@@ -2,7 +2,11 @@
 //! foreground.
 //!
 //! A kernel coroutine takes keys as they are pressed, and not when a program reads: they are echoed immediately, and
-//! the interrupt key must work while no program reads. Output never waits.
+//! the interrupt key must work while no program reads. An echo without room is lost, as on Linux.
+//!
+//! Output of a program waits for room in the serial line's ring, without a lock and without polling: a line may be slow
+//! or stalled, and the hart and the console are for others meanwhile. So do the requests that wait for the line to be
+//! silent. The same coroutine wakes the waiting callers.
 //!
 //! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each
 //! command that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the
@@ -36,6 +40,8 @@ struct Terminal {
     discipline: LineDiscipline,
     /// Wakers of readers that wait for input.
     readers: Waiters,
+    /// Wakers of callers that wait for the serial line to take more, or to be silent.
+    writers: Waiters,
     /// The group that gets the signals of keys.
     foreground: u32,
     /// Rows, columns, and pixels, as a program set them last. A serial line cannot tell its size.
@@ -45,11 +51,12 @@ struct Terminal {
 static TERMINAL: Mutex<Terminal> = Mutex::new(Terminal {
     discipline: LineDiscipline::new(),
     readers: Waiters::new(),
+    writers: Waiters::new(),
     foreground: process::FIRST,
     window: [24, 80, 0, 0],
 });
 
-/// The coroutine that takes keys.
+/// The coroutine that takes keys and wakes writers.
 static TAKER: Attendant = Attendant::new();
 
 /// Starts taking keys.
@@ -58,10 +65,12 @@ pub(crate) fn start() {
     platform::set_console_listener(|| TAKER.summon());
 }
 
-/// Takes keys as they come, for ever.
+/// Takes keys as they come, and wakes writers when there is room, for ever.
 async fn take_keys() {
     loop {
         TAKER.summoned().await;
+        // Those that still find no room ask the line again.
+        TERMINAL.lock().writers.wake_all();
         let mut keys = [0; 64];
         loop {
             let count = platform::console_try_read(&mut keys);
@@ -79,7 +88,7 @@ fn press(keys: &[u8]) {
         let signalled = {
             let mut terminal = TERMINAL.lock();
             let terminal = &mut *terminal;
-            let signal = terminal.discipline.press(key, &mut platform::console_write);
+            let signal = terminal.discipline.press(key, &mut |echo| _ = platform::console_try_write(echo));
             if terminal.discipline.is_ready(1) {
                 terminal.readers.wake_all();
             }
@@ -108,21 +117,30 @@ impl FileOperations for Console {
         read(caller, buffer, waker)
     }
 
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
-        Poll::Ready(write(caller, buffer, done))
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+        write(caller, buffer, done, waker)
     }
 
-    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+    fn readiness(&self, _: &dyn Caller, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let input = if is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
-        Ok(input | event::OUT | event::WRNORM)
+        let is_asked = wanted & (event::OUT | event::WRNORM) != 0;
+        let output = if is_asked && is_writable(waker)? { event::OUT | event::WRNORM } else { 0 };
+        Ok(input | output)
     }
 
     fn forget_reader(&self, waker: &Waker) {
-        forget(waker);
+        TERMINAL.lock().readers.forget(waker);
     }
 
-    fn control(&self, caller: &dyn Caller, command: u32, argument: usize) -> Result<usize, Errno> {
-        control(caller, command, argument)
+    fn forget_writer(&self, waker: &Waker) {
+        TERMINAL.lock().writers.forget(waker);
+    }
+
+    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Step {
+        if awaits_silence(command) && !is_silent(waker)? {
+            return Poll::Pending;
+        }
+        Poll::Ready(control(caller, command, argument))
     }
 }
 
@@ -171,23 +189,66 @@ fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
     Ok(terminal.discipline.is_ready(1))
 }
 
-/// Takes back a registration of [`read`] or [`is_readable`].
-fn forget(waker: &Waker) {
-    TERMINAL.lock().readers.forget(waker);
+/// Returns whether a write would not wait; `waker` is registered if there is one.
+fn is_writable(waker: Option<&Waker>) -> Result<bool, Errno> {
+    let mut terminal = TERMINAL.lock();
+    if let Some(waker) = waker {
+        terminal.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
+    }
+    Ok(line::room(2) == 2)
 }
 
-/// Writes a buffer from `*done` bytes on, and advances it.
-fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize) -> Result<usize, Errno> {
+/// Returns whether all output has left. Otherwise `waker` is registered if there is one.
+fn is_silent(waker: Option<&Waker>) -> Result<bool, Errno> {
+    let mut terminal = TERMINAL.lock();
+    let is_silent = line::is_silent();
+    match waker {
+        Some(waker) if is_silent => terminal.writers.forget(waker),
+        Some(waker) => terminal.writers.register(waker).map_err(|_| Errno::ENOMEM)?,
+        None => {}
+    }
+    Ok(is_silent)
+}
+
+/// Writes a buffer from `*done` bytes on, as far as the serial line has room, and advances it. Pending means that there
+/// is no room; `waker` is then registered if there is one.
+fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
     let mut bytes = [0; PIECE];
     while *done < buffer.len() {
-        let count = bytes.len().min(buffer.len() - *done);
-        if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..count]) {
-            return if *done == 0 { Err(error) } else { Ok(*done) };
+        let wanted = bytes.len().min(buffer.len() - *done);
+        if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..wanted]) {
+            return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
         }
-        TERMINAL.lock().discipline.write(&bytes[..count], &mut platform::console_write);
+        let mut terminal = TERMINAL.lock();
+        // Each byte may become two. The room may go to others meanwhile; far more of the ring is kept free for them.
+        let count = line::room(2 * wanted) / 2;
+        if count == 0 {
+            return match waker.map_or(Ok(()), |waker| terminal.writers.register(waker)) {
+                Ok(()) => Poll::Pending,
+                Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
+            };
+        }
+        if let Some(waker) = waker {
+            terminal.writers.forget(waker);
+        }
+        terminal.discipline.write(&bytes[..count], &mut platform::console_write);
         *done += count;
     }
-    Ok(*done)
+    Poll::Ready(Ok(*done))
+}
+
+/// The serial line, as far as output waits for it.
+mod line {
+    #[cfg(not(test))]
+    pub(super) use platform::{console_is_silent as is_silent, console_room as room};
+
+    #[cfg(test)]
+    pub(super) use super::tests::stalled::{is_silent, room};
+}
+
+/// Returns whether a request is carried out after all output has left.
+fn awaits_silence(request: u32) -> bool {
+    matches!(request, terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH | terminal::DRAIN)
 }
 
 /// Performs the `ioctl` requests of a terminal.
@@ -200,9 +261,6 @@ fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, 
         terminal::SET | terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH => {
             let mut bytes = [0; Termios::SIZE];
             caller.copy_in(argument, &mut bytes)?;
-            if request != terminal::SET {
-                platform::console_flush();
-            }
             let mut terminal = TERMINAL.lock();
             if request == terminal::SET_AND_FLUSH {
                 terminal.discipline.flush();
@@ -211,7 +269,7 @@ fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, 
             // There may be something to read now.
             terminal.readers.wake_all();
         }
-        terminal::DRAIN => platform::console_flush(),
+        terminal::DRAIN => {}
         terminal::FLUSH => match argument {
             terminal::queue::INPUT | terminal::queue::BOTH => TERMINAL.lock().discipline.flush(),
             terminal::queue::OUTPUT => {}
@@ -269,10 +327,47 @@ fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, 
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::{signal, terminal::local};
+    use abi_unix::types::{self, open, signal, terminal::local};
 
     use super::*;
     use crate::testing::{Program, run, simulation};
+
+    /// The fake machine's line has always room. This one can be stalled.
+    pub(super) mod stalled {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        const MOVES: usize = usize::MAX;
+
+        /// Number of bytes that it still takes.
+        static ROOM: AtomicUsize = AtomicUsize::new(MOVES);
+
+        pub(in super::super) fn room(wanted: usize) -> usize {
+            match ROOM.load(Ordering::Relaxed) {
+                MOVES => wanted,
+                room => {
+                    let taken = room.min(wanted);
+                    // A caller that asks writes all of it.
+                    ROOM.fetch_sub(taken, Ordering::Relaxed);
+                    taken
+                }
+            }
+        }
+
+        pub(in super::super) fn is_silent() -> bool {
+            ROOM.load(Ordering::Relaxed) == MOVES
+        }
+
+        /// Stops taking bytes after so many more.
+        pub(super) fn stall(room: usize) {
+            ROOM.store(room, Ordering::Relaxed);
+        }
+
+        /// Goes on, and tells the terminal, as the interrupt does.
+        pub(super) fn go_on() {
+            ROOM.store(MOVES, Ordering::Relaxed);
+            super::TAKER.summon();
+        }
+    }
 
     fn control(program: &mut Program, request: u32, argument: usize) -> Result<usize, Errno> {
         program.call(SystemCall::DeviceControl, [0, request as usize, argument])
@@ -424,6 +519,84 @@ mod tests {
             assert_eq!(program.write_to(1, &long), Ok(1000));
             assert!(simulation().output().ends_with(std::str::from_utf8(&long).unwrap()));
             assert_eq!(program.call(SystemCall::Write, [1, 0x1000, 5]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn a_stalled_line_holds_up_its_writers_and_no_other_program() {
+        run(|program| {
+            stalled::stall(2 * 300);
+            let long = vec![b'-'; 1000];
+            let writer = {
+                let long = long.clone();
+                program.spawn(move |program| assert_eq!(program.write_to(1, &long), Ok(1000))).unwrap()
+            };
+            let killed = program.spawn(move |program| _ = program.write_to(1, b"never")).unwrap();
+            program.sleep_ns(1_000_000);
+            assert!(simulation().output().ends_with(&"-".repeat(300)));
+            assert!(!simulation().output().ends_with(&"-".repeat(301)), "as many as there is room for");
+            // Keys, their echo and other calls go on.
+            type_keys(program, b"k\x15");
+            assert_eq!(program.call(SystemCall::GetProcess, []), Ok(program.id as usize));
+            // A writer that does not wait, and one that is ended while it waits.
+            let nonblocking = open::NONBLOCK as usize;
+            assert_eq!(program.call(SystemCall::FileControl, [1, types::control::SETFL as usize, nonblocking]), Ok(0));
+            assert_eq!(program.write_to(1, b"x"), Err(Errno::EAGAIN));
+            stalled::stall(2 * 3);
+            assert_eq!(program.write_to(1, b"12345"), Ok(3), "as much as there is room for");
+            assert_eq!(program.call(SystemCall::FileControl, [1, types::control::SETFL as usize, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Kill, [killed, signal::KILL as usize]), Ok(0));
+            assert_eq!(program.wait_for(killed), Ok((killed, signal::KILL)));
+            stalled::go_on();
+            assert_eq!(program.wait_for(writer), Ok((writer, 0)));
+            assert!(simulation().output().ends_with(&format!("123{}", "-".repeat(700))));
+        });
+    }
+
+    #[test]
+    fn requests_that_wait_for_silence_wait_without_keeping_the_hart() {
+        run(|program| {
+            let usual = settings(program);
+            for request in [terminal::DRAIN, terminal::SET_AND_WAIT, terminal::SET_AND_FLUSH] {
+                stalled::stall(0);
+                let waiter = program
+                    .spawn(move |program| {
+                        let place = program.store(&usual.to_bytes());
+                        assert_eq!(control(program, request, place), Ok(0));
+                    })
+                    .unwrap();
+                program.sleep_ns(1_000_000);
+                let (any, no_wait) = (usize::MAX, types::WNOHANG as usize);
+                assert_eq!(program.call(SystemCall::Wait, [any, 0, no_wait]), Ok(0), "{request:#x} waits");
+                // A summons for another reason.
+                TAKER.summon();
+                program.sleep_ns(1_000_000);
+                assert_eq!(program.call(SystemCall::Wait, [any, 0, no_wait]), Ok(0), "{request:#x} still waits");
+                stalled::go_on();
+                assert_eq!(program.wait_for(waiter), Ok((waiter, 0)));
+            }
+        });
+    }
+
+    #[test]
+    fn the_console_is_writable_when_its_line_has_room() {
+        run(|program| {
+            let events = |program: &mut Program, timeout: usize| {
+                let list = program.store(&[1u32.to_le_bytes(), event::OUT.to_le_bytes()].concat());
+                let result = program.call(SystemCall::Poll, [list, 1, timeout, 0, 0]);
+                (result, program.read_u32(list + 4) >> 16)
+            };
+            assert_eq!(events(program, 0), (Ok(1), event::OUT));
+            stalled::stall(1);
+            let none = program.store(&types::TimeSpec::from_ns(0).to_bytes());
+            assert_eq!(events(program, none), (Ok(0), 0));
+            program
+                .add_worker(|program| {
+                    program.sleep_ns(1_000_000);
+                    stalled::go_on();
+                })
+                .unwrap();
+            assert_eq!(events(program, 0), (Ok(1), event::OUT));
         });
     }
 

@@ -13,10 +13,9 @@
 //!
 //! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
 //! they are woken in portions ([`remainders`](crate::scheduling::remainders)), an epoll that does not wait may come
-//! before its item's turn. While some are still to be woken, such a wait looks at all files, if it has found nothing
-//! and they are no more than one step looks at. Looking at any number would let one process with thousands of waiters
-//! make the waits of all others long; so an epoll with more items has this gap. `ppoll` looks at the files, and has
-//! none.
+//! before its item's turn. While some are still to be woken, such a wait that has found nothing looks at the files of
+//! all level-triggered items, in steps, until it finds something. An edge-triggered item reports when it is told, since
+//! its file alone does not tell a new event from an old one.
 //!
 //! # Ownership
 //!
@@ -47,6 +46,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::ops::Bound;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
@@ -233,15 +233,17 @@ impl Epoll {
         Some(item)
     }
 
-    /// Enters the items whose files are ready into the list, if one step can look at all of them: some may still have
-    /// to be told. Edge-triggered items report what they are told, so they are left out.
-    fn enter_untold(&self, caller: &dyn Caller) -> Result<(), Errno> {
+    /// Goes on to look for items that were not told yet, as far as a step goes: enters those into the list whose files
+    /// are ready. Edge-triggered items report what they are told, so they are left out.
+    fn seek_untold(&self, caller: &dyn Caller, untold: &mut Untold) -> Result<(), Errno> {
+        let begin = match untold {
+            Untold::Unsought => Bound::Unbounded,
+            Untold::SoughtTo(key) => Bound::Excluded(*key),
+            Untold::Sought => return Ok(()),
+        };
         let items: SmallVec<[Arc<Item>; steps::ENTRIES]> = {
             let items = self.items.lock();
-            if items.entries.len() > steps::ENTRIES {
-                return Ok(());
-            }
-            items.entries.values().cloned().collect()
+            items.entries.range((begin, Bound::Unbounded)).take(steps::ENTRIES).map(|(_, item)| item.clone()).collect()
         };
         for item in &items {
             let events = item.wanted.lock().events;
@@ -250,6 +252,10 @@ impl Epoll {
                 self.ready.push(item);
             }
         }
+        *untold = match items.last() {
+            Some(last) if items.len() == steps::ENTRIES => Untold::SoughtTo(last.key),
+            _ => Untold::Sought,
+        };
         Ok(())
     }
 
@@ -676,6 +682,15 @@ pub(crate) struct EpollWait {
     limit: TimeLimit,
     /// Number of items of the list that are still to be looked at in this round.
     suspects: usize,
+    untold: Untold,
+}
+
+/// State of a wait's search for items that are ready and were not told yet.
+enum Untold {
+    Unsought,
+    /// All items up to this one were looked at.
+    SoughtTo(WatchKey),
+    Sought,
 }
 
 impl EpollWait {
@@ -686,40 +701,45 @@ impl EpollWait {
         }
         UserBuffer::new(address, most * Event::SIZE)?;
         let epoll = of(file)?.clone();
-        Ok(EpollWait { epoll, address, most, limit: limit_of_ms(timeout_ms), suspects: 0 })
+        Ok(EpollWait { epoll, address, most, limit: limit_of_ms(timeout_ms), suspects: 0, untold: Untold::Unsought })
     }
 
     /// Does one step.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Step {
         let epoll = &self.epoll;
         // The first step was the attempt in place.
-        if self.suspects > 0 && waker.is_some() && steps::must_pause(caller, waker) {
+        let has_begun = self.suspects > 0 || matches!(self.untold, Untold::SoughtTo(_));
+        if has_begun && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
-        if self.suspects == 0 {
-            // Items that come back during the round are for the next one.
-            self.suspects = epoll.ready.0.lock().items.len();
-        }
         loop {
-            let count = epoll.collect(caller, self.address, self.most, &mut self.suspects)?;
-            if count > 0 {
-                return Poll::Ready(Ok(count));
-            }
             if self.suspects == 0 {
+                // Items that come back during the round are for the next one.
+                self.suspects = epoll.ready.0.lock().items.len();
+            }
+            loop {
+                let count = epoll.collect(caller, self.address, self.most, &mut self.suspects)?;
+                if count > 0 {
+                    return Poll::Ready(Ok(count));
+                }
+                if self.suspects == 0 {
+                    break;
+                }
+                if steps::must_pause(caller, waker) {
+                    return Poll::Pending;
+                }
+            }
+            if !self.limit.has_passed() {
                 break;
             }
-            if steps::must_pause(caller, waker) {
+            match self.untold {
+                Untold::Sought => return Poll::Ready(Ok(0)),
+                Untold::Unsought if !remainders::are_pending() => return Poll::Ready(Ok(0)),
+                _ => epoll.seek_untold(caller, &mut self.untold)?,
+            }
+            if matches!(self.untold, Untold::SoughtTo(_)) && steps::must_pause(caller, waker) {
                 return Poll::Pending;
             }
-        }
-        if self.limit.has_passed() {
-            if !remainders::are_pending() {
-                return Poll::Ready(Ok(0));
-            }
-            epoll.enter_untold(caller)?;
-            // Ready items come back, and are reported once.
-            let mut untold = epoll.ready.0.lock().items.len();
-            return Poll::Ready(epoll.collect(caller, self.address, self.most, &mut untold));
         }
         let Some(waker) = waker else { return Poll::Pending };
         self.limit.arm(waker)?;
@@ -999,11 +1019,12 @@ fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use abi_unix::SystemCall;
     use abi_unix::types::{TimeSpec, open};
+    use abi_unix::{Counter, SystemCall};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::observing::counters;
     use crate::testing::{Program, run};
 
     const PAIRS: usize = 3;
@@ -1333,6 +1354,36 @@ mod tests {
             program.sleep_ns(1_000_000);
             assert!(!remainders::are_pending());
             assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
+        });
+    }
+
+    /// As above, by an epoll with far more items than one step looks at, of which the last one is ready.
+    #[test]
+    fn an_event_with_many_waiters_is_found_at_once_among_hundreds_of_watches() {
+        run(|program| {
+            let (others, watching) = (epoll(program), epoll(program));
+            let (quiet, _keeper) = program.pipe(0);
+            let (reader, writer) = program.pipe(0);
+            let watch = |program: &mut Program, watching, file| {
+                let copy = program.call(SystemCall::Duplicate, [file]).unwrap();
+                assert_eq!(change(program, watching, event::CTL_ADD, copy, event::IN), Ok(0));
+                copy
+            };
+            for _ in 0..100 {
+                watch(program, others, reader);
+                watch(program, watching, quiet);
+                watch(program, watching, quiet);
+            }
+            let last = watch(program, watching, reader);
+            assert_eq!(events(program, watching, 4), []);
+            // The next calls are in one slice.
+            program.sleep_ns(1_000_000);
+            program.write_to(writer, b"x").unwrap();
+            assert!(remainders::are_pending());
+            let looks = counters::read(Counter::Looks);
+            assert_eq!(events(program, watching, 4), [(last, event::IN)]);
+            let looks = counters::read(Counter::Looks) - looks;
+            assert!(looks >= 200 / steps::ENTRIES as u64, "{looks} looks: it goes in steps");
         });
     }
 

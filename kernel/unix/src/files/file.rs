@@ -142,11 +142,11 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     /// Takes back the registration of a writing step.
     fn forget_writer(&self, _: &Waker) {}
 
-    /// Performs `ioctl`.
+    /// Does one step of `ioctl`, as a writer if it waits.
     #[doc(alias = "ioctl")]
     #[doc(alias = "unlocked_ioctl")]
-    fn control(&self, _: &dyn Caller, _command: u32, _argument: usize) -> Result<usize, Errno> {
-        Err(Errno::ENOTTY)
+    fn control(&self, _: &dyn Caller, _command: u32, _argument: usize, _: Option<&Waker>) -> Step {
+        Poll::Ready(Err(Errno::ENOTTY))
     }
 
     // ---- waiting for input, without a coroutine ----

@@ -11,7 +11,7 @@
 //!
 //! # Missing features
 //!
-//! Flow control by keys (`IXON` is accepted and changes nothing: output never waits), parity, modem lines, other line
+//! Flow control by keys (`IXON` is accepted and changes nothing), parity, modem lines, other line
 //! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is
 //! taken and shown, and does nothing, since processes cannot be stopped.
 
