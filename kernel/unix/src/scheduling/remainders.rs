@@ -147,6 +147,9 @@ fn take(waker: &Waker) -> Poll<(Priority, Remainder)> {
     let mut remainders = REMAINDERS.lock();
     let Some(next) = remainders.pending.pop() else {
         remainders.idle = Some(waker.clone());
+        // A boost is for the remainders that have waited, and the next one begins at its caller's priority.
+        remainders.boosted = 0;
+        executor::set_priority(executor::current(), LEAST_CLAIM);
         return Poll::Pending;
     };
     remainders.follow(next.0);
