@@ -7,8 +7,8 @@
 //! locked; its text goes to the device directly then. From its first word on no other hart writes any more: a hart that
 //! tries waits for the end of the machine, which is near.
 //!
-//! Input waits in a ring until it is read. The wait queues are the kernel's: any number of tasks may wait, and a list of
-//! any length needs a heap, which is made later than the console. The kernel is notified of typed bytes, and of room
+//! Input waits in a ring until it is read. The wait queues are the kernel's: any number of tasks may wait, and a list
+//! of any length needs a heap, which is made later than the console. The kernel is notified of typed bytes, and of room
 //! that it has asked for.
 
 use core::fmt::{self, Write};

@@ -6,7 +6,7 @@
 //!
 //! Output of a program waits for room in the serial line's ring, without a lock and without polling: a line may be slow
 //! or stalled, and the hart and the console are for others meanwhile. So do the requests that wait for the line to be
-//! silent. The same coroutine wakes the waiting callers.
+//! silent. That coroutine wakes the waiting callers, too.
 //!
 //! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each
 //! command that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the
