@@ -343,7 +343,7 @@ pub(crate) fn fill(
     }
 }
 
-/// Does one step of reading `/dev/random` or `/dev/urandom`: gives as many bytes as one step may.
+/// Tries to read `/dev/random` or `/dev/urandom`: gives as many bytes as one step may.
 pub(crate) fn read(
     process: &(impl UserMemory + Ends + ?Sized),
     buffer: UserBuffer,

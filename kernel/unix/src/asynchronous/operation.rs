@@ -114,7 +114,7 @@ impl Operation {
         }
     }
 
-    /// Does one step: does the call, or registers `waker` with the object that it waits for.
+    /// Tries the call: does it, or registers `waker` with the object that it waits for.
     pub(crate) fn poll(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let caller: &Process = process;
         match self {

@@ -23,7 +23,7 @@ use abi_unix::{Act, Errno};
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{FileOperations, Properties, Step, status_of_device};
+use crate::files::file::{Attempt, FileOperations, Properties, status_of_device};
 use crate::files::line_discipline::LineDiscipline;
 use crate::files::tree::CONSOLE;
 use crate::process::user::{Caller, UserBuffer};
@@ -113,11 +113,11 @@ impl FileOperations for Console {
         status_of_device(CONSOLE, 0o600)
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         read(caller, buffer, waker)
     }
 
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
         write(caller, buffer, done, waker)
     }
 
@@ -136,7 +136,7 @@ impl FileOperations for Console {
         TERMINAL.lock().writers.forget(waker);
     }
 
-    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Step {
+    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
         if awaits_silence(command) && !is_silent(waker)? {
             return Poll::Pending;
         }
@@ -149,9 +149,9 @@ fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
     table::find(caller.number()).ok_or(Errno::ESRCH)
 }
 
-/// Does one step of reading: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means
-/// that there is nothing to read; `waker` is then registered if there is one.
-fn read(caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+/// Tries to read: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means that there
+/// is nothing to read; `waker` is then registered if there is one.
+fn read(caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
     if buffer.is_empty() {
         return Poll::Ready(Ok(0));
     }
@@ -212,7 +212,7 @@ fn is_silent(waker: Option<&Waker>) -> Result<bool, Errno> {
 
 /// Writes a buffer from `*done` bytes on, as far as the serial line has room, and advances it. Pending means that there
 /// is no room; `waker` is then registered if there is one.
-fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
     let mut bytes = [0; PIECE];
     while *done < buffer.len() {
         let wanted = bytes.len().min(buffer.len() - *done);

@@ -8,7 +8,7 @@ use abi_unix::{Errno, types};
 use filesystem::Access;
 use spin::Mutex;
 
-use crate::files::file::{self, OpenFile, Step};
+use crate::files::file::{self, Attempt, OpenFile};
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{AddressOut, Caller};
 
@@ -222,7 +222,7 @@ impl FreeDescriptor<'_> {
     }
 }
 
-/// Does one step of `accept`: makes a descriptor of a listening socket's next connection.
+/// Tries `accept`: makes a descriptor of a listening socket's next connection.
 ///
 /// The descriptor and the memory are reserved first. A connection taken from the queue could not be put back, so it
 /// must stay there while it has no descriptor. As on Linux, `EMFILE` is the answer even if no connection waits.
@@ -233,7 +233,7 @@ pub(crate) fn accept(
     address: Option<AddressOut>,
     flags: u32,
     waker: Option<&Waker>,
-) -> Step {
+) -> Attempt {
     let mut descriptors = descriptors.lock();
     let vacancy = descriptors.vacancy(0)?;
     caller.account().admit()?;

@@ -7,7 +7,7 @@ use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event};
 
 use crate::files::console::Console;
-use crate::files::file::{FileOperations, Properties, Reads, Step, Waits, status_of_device};
+use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
 use crate::files::stored::Stored;
 use crate::files::tree::{CONSOLE, NULL, RANDOM, ZERO};
 use crate::process::user::{Caller, UserBuffer};
@@ -37,7 +37,7 @@ struct Zero;
 struct Random;
 
 /// Swallows a buffer.
-fn swallow(buffer: UserBuffer, done: &mut usize) -> Step {
+fn swallow(buffer: UserBuffer, done: &mut usize) -> Attempt {
     *done = buffer.len();
     Poll::Ready(Ok(buffer.len()))
 }
@@ -51,11 +51,11 @@ impl FileOperations for Null {
         status_of_device(NULL, 0o666)
     }
 
-    fn read(&self, _: &dyn Caller, _: UserBuffer, _: Option<&Waker>) -> Step {
+    fn read(&self, _: &dyn Caller, _: UserBuffer, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Ok(0))
     }
 
-    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
     }
 }
@@ -69,11 +69,11 @@ impl FileOperations for Zero {
         status_of_device(ZERO, 0o666)
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
         Poll::Ready(caller.zero(buffer).map(|()| buffer.len()))
     }
 
-    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
     }
 }
@@ -87,11 +87,11 @@ impl FileOperations for Random {
         status_of_device(RANDOM, 0o666)
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         random::read(caller, buffer, waker)
     }
 
-    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+    fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
     }
 

@@ -59,7 +59,7 @@ use tables::Segments;
 use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{FileOperations, OpenFile, Step, status_of_anonymous};
+use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous};
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
@@ -705,7 +705,7 @@ impl EpollWait {
     }
 
     /// Does one step.
-    pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Step {
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         let epoll = &self.epoll;
         // The first step was the attempt in place.
         let has_begun = self.suspects > 0 || matches!(self.untold, Untold::SoughtTo(_));
@@ -890,7 +890,7 @@ impl PollFiles {
         caller: &dyn Caller,
         descriptors: &Mutex<Descriptors>,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         // The first step was the attempt in place.
         if self.is_long() && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;

@@ -9,7 +9,7 @@ use abi_unix::types::epoll as event;
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{FileOperations, Step, status_of_anonymous};
+use crate::files::file::{Attempt, FileOperations, status_of_anonymous};
 use crate::process::user::{Caller, UserBuffer};
 
 /// An event counter, the object of `eventfd2`: a number that writers add to and readers take.
@@ -35,8 +35,8 @@ impl FileOperations for EventCounter {
         status_of_anonymous()
     }
 
-    /// Does one step of reading eight bytes: the value, or one of it.
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    /// Tries to read eight bytes: the value, or one of it.
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         if buffer.len() < 8 {
             return Poll::Ready(Err(Errno::EINVAL));
         }
@@ -56,8 +56,8 @@ impl FileOperations for EventCounter {
         Poll::Ready(Ok(8))
     }
 
-    /// Does one step of writing eight bytes: a number to add.
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+    /// Tries to write eight bytes: a number to add.
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
         if buffer.len() < 8 {
             return Poll::Ready(Err(Errno::EINVAL));
         }

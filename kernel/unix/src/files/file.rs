@@ -30,8 +30,8 @@ use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer};
 use crate::scheduling::steps;
 
-/// Outcome of one step of a call on a file: its result, or that it has to wait.
-pub(crate) type Step = Poll<Result<usize, Errno>>;
+/// Outcome of one attempt at a call on a file: its result, or that it has to wait.
+pub(crate) type Attempt = Poll<Result<usize, Errno>>;
 
 /// The events of a file whose readiness never changes.
 const ALWAYS_READY: u32 = event::IN | event::RDNORM | event::OUT | event::WRNORM;
@@ -109,23 +109,23 @@ pub(crate) trait FileOperations: Any + Send + Sync {
 
     // ---- reading, writing and waiting ----
 
-    /// Does one step of reading into a buffer.
-    fn read(&self, _: &dyn Caller, _: UserBuffer, _: Option<&Waker>) -> Step {
+    /// Tries to read into a buffer.
+    fn read(&self, _: &dyn Caller, _: UserBuffer, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::EINVAL))
     }
 
-    /// Does one step of writing a buffer from `*done` bytes on, and advances it.
-    fn write(&self, _: &dyn Caller, _: UserBuffer, _done: &mut usize, _: Option<&Waker>) -> Step {
+    /// Tries to write a buffer from `*done` bytes on, and advances it.
+    fn write(&self, _: &dyn Caller, _: UserBuffer, _done: &mut usize, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::EINVAL))
     }
 
-    /// Does one step of reading into all buffers of a call, for a kind whose bytes of one call belong together.
-    fn read_all(&self, _: &dyn Caller, _: &[UserBuffer], _: Option<&Waker>) -> Step {
+    /// Tries to read into all buffers of a call, for a kind whose bytes of one call belong together.
+    fn read_all(&self, _: &dyn Caller, _: &[UserBuffer], _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::EINVAL))
     }
 
-    /// Does one step of writing all buffers of a call from `*done` bytes on, for such a kind.
-    fn write_all(&self, _: &dyn Caller, _: &[UserBuffer], _done: &mut usize, _: Option<&Waker>) -> Step {
+    /// Tries to write all buffers of a call from `*done` bytes on, for such a kind.
+    fn write_all(&self, _: &dyn Caller, _: &[UserBuffer], _done: &mut usize, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::EINVAL))
     }
 
@@ -136,16 +136,16 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Ok(0)
     }
 
-    /// Takes back the registration of a reading step.
+    /// Takes back the registration of an attempt at reading.
     fn forget_reader(&self, _: &Waker) {}
 
-    /// Takes back the registration of a writing step.
+    /// Takes back the registration of an attempt at writing.
     fn forget_writer(&self, _: &Waker) {}
 
     /// Does one step of `ioctl`, as a writer if it waits.
     #[doc(alias = "ioctl")]
     #[doc(alias = "unlocked_ioctl")]
-    fn control(&self, _: &dyn Caller, _command: u32, _argument: usize, _: Option<&Waker>) -> Step {
+    fn control(&self, _: &dyn Caller, _command: u32, _argument: usize, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTTY))
     }
 
@@ -223,17 +223,17 @@ pub(crate) trait FileOperations: Any + Send + Sync {
 
     // ---- connections ----
 
-    /// Does one step of `accept`: makes the next connection an object, and returns its peer's address.
+    /// Tries `accept`: makes the next connection an object, and returns its peer's address.
     fn accept(&self, _: &dyn Caller, _: Option<&Waker>) -> Poll<Result<Accepted, Errno>> {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
-    /// Does one step of `connect`. `started` tells whether an earlier step began it.
-    fn connect(&self, _: &dyn Caller, _: SocketAddress, _started: &mut bool, _: Option<&Waker>) -> Step {
+    /// Tries `connect`. `started` tells whether an earlier attempt began it.
+    fn connect(&self, _: &dyn Caller, _: SocketAddress, _started: &mut bool, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
-    /// Does one step of `sendto`.
+    /// Tries `sendto`.
     fn send(
         &self,
         _: &dyn Caller,
@@ -241,12 +241,12 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         _: Option<SocketAddress>,
         _sent: &mut usize,
         _: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
-    /// Does one step of `recvfrom`.
-    fn receive(&self, _: &dyn Caller, _: UserBuffer, _flags: u32, _: Option<AddressOut>, _: Option<&Waker>) -> Step {
+    /// Tries `recvfrom`.
+    fn receive(&self, _: &dyn Caller, _: UserBuffer, _flags: u32, _: Option<AddressOut>, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 }
@@ -406,7 +406,7 @@ impl OpenFile {
         buffers: &[UserBuffer],
         done: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         self.require_readable()?;
         if self.properties.unit == Unit::Call {
             return self.object.read_all(caller, buffers, waker);
@@ -468,14 +468,14 @@ impl OpenFile {
         Poll::Ready(Ok(*done))
     }
 
-    /// Does one step of writing buffers from `*written` bytes on, and advances it.
+    /// Tries to write buffers from `*written` bytes on, and advances it.
     pub(crate) fn write(
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
         written: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         self.require_writable()?;
         if self.properties.unit == Unit::Call {
             return self.object.write_all(caller, buffers, written, waker);
@@ -502,10 +502,10 @@ impl OpenFile {
                 }
                 let start = part;
                 let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
-                let step = self.object.write(caller, piece, &mut part, waker);
+                let attempt = self.object.write(caller, piece, &mut part, waker);
                 *written += part - start;
                 left -= part - start;
-                match step {
+                match attempt {
                     Poll::Ready(Ok(_)) if part == buffer.len() => break,
                     Poll::Ready(Ok(_)) if part == piece.len() => {}
                     Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
@@ -519,24 +519,24 @@ impl OpenFile {
 
     // ---- connections ----
 
-    /// Does one step of `connect`.
+    /// Tries `connect`.
     pub(crate) fn connect(
         self: &Arc<OpenFile>,
         caller: &dyn Caller,
         to: SocketAddress,
         started: &mut bool,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let was_started = *started;
-        let step = self.object.connect(caller, to, started, waker);
-        if *started && !was_started || step.is_ready() {
+        let attempt = self.object.connect(caller, to, started, waker);
+        if *started && !was_started || attempt.is_ready() {
             // The stack has a new object for the socket.
             Watchers::wake(self, caller.number());
         }
-        step
+        attempt
     }
 
-    /// Does one step of `sendto`.
+    /// Tries `sendto`.
     pub(crate) fn send(
         &self,
         caller: &dyn Caller,
@@ -545,14 +545,14 @@ impl OpenFile {
         to: Option<SocketAddress>,
         sent: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
         self.object.send(caller, buffer, to, sent, waker)
     }
 
-    /// Does one step of `recvfrom`.
+    /// Tries `recvfrom`.
     pub(crate) fn receive(
         &self,
         caller: &dyn Caller,
@@ -560,7 +560,7 @@ impl OpenFile {
         flags: u32,
         address: Option<AddressOut>,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         if flags & !(types::message::DONTWAIT | types::message::PEEK | types::message::NOSIGNAL) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
@@ -583,7 +583,7 @@ pub(crate) fn move_at_place(
     done: &mut usize,
     waker: Option<&Waker>,
     mut step: impl FnMut(UserBuffer, u64) -> Result<usize, Errno>,
-) -> Step {
+) -> Attempt {
     // The first step was the attempt in place.
     if *done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
         return Poll::Pending;

@@ -15,7 +15,7 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
-use crate::files::file::{self, FileOperations, Properties, Step, Unit, Waits};
+use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 
@@ -76,7 +76,12 @@ impl Reader {
     /// Reads the bytes that are there, up to the buffer's length, into a program's memory.
     ///
     /// Pending means that the pipe is empty; `waker` is then registered if there is one.
-    pub(crate) fn read(&self, memory: &(impl UserMemory + ?Sized), buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    pub(crate) fn read(
+        &self,
+        memory: &(impl UserMemory + ?Sized),
+        buffer: UserBuffer,
+        waker: Option<&Waker>,
+    ) -> Attempt {
         if buffer.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -150,7 +155,7 @@ impl Writer {
         buffers: &[UserBuffer],
         done: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let total = length_of(buffers);
         let mut state = self.0.state.lock();
         let mut begin = 0;
@@ -222,7 +227,7 @@ impl FileOperations for Reader {
         status()
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         Reader::read(self, caller, buffer, waker)
     }
 
@@ -249,8 +254,8 @@ impl FileOperations for Writer {
         status()
     }
 
-    fn write_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], done: &mut usize, waker: Option<&Waker>) -> Step {
-        Writer::write(self, caller, buffers, done, waker)
+    fn write_all(&self, from: &dyn Caller, buffers: &[UserBuffer], done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        Writer::write(self, from, buffers, done, waker)
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {

@@ -8,7 +8,7 @@ use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
 use filesystem::{Access, FileKind, Metadata, Node, SeekFrom, Writes};
 
-use crate::files::file::{FileOperations, Properties, Reads, Step, Waits, encode_device};
+use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, encode_device};
 use crate::files::tree::{self, errno_of};
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
@@ -103,13 +103,13 @@ impl FileOperations for Stored {
         if node.is_last_reference() { node.metadata().allocated as usize } else { 0 }
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
         let mut transfer = Transfer::new(caller, buffer);
         let outcome = self.0.read_with(buffer.len(), |piece| transfer.out(piece));
         Poll::Ready(transfer.result(outcome))
     }
 
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Step {
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         caller.account().admit()?;
         let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
         let mut transfer = Transfer::new(caller, rest);

@@ -21,7 +21,7 @@ use network::{
 use spin::Mutex;
 
 use crate::files::file::{
-    self, Accepted, FileOperations, OpenFile, Properties, Step, Unit, Waits, status_without_contents,
+    self, Accepted, Attempt, FileOperations, OpenFile, Properties, Unit, Waits, status_without_contents,
 };
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
@@ -249,7 +249,7 @@ impl Socket {
         }
     }
 
-    /// Does one step of sending the buffers together as one datagram.
+    /// Tries to send the buffers together as one datagram.
     fn send_datagram(
         &self,
         caller: &dyn Caller,
@@ -257,7 +257,7 @@ impl Socket {
         to: Option<SocketAddress>,
         sent: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let length = length_of(buffers);
@@ -294,7 +294,7 @@ impl Socket {
         })
     }
 
-    /// Does one step of receiving one datagram into the buffers, in order; bytes that do not fit are lost.
+    /// Tries to receive one datagram into the buffers, in order; bytes that do not fit are lost.
     fn receive_datagram(
         &self,
         caller: &dyn Caller,
@@ -302,7 +302,7 @@ impl Socket {
         flags: u32,
         from: Option<AddressOut>,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
@@ -547,15 +547,15 @@ impl FileOperations for Socket {
         if self.is_charged_to(account) { 0 } else { self.memory() }
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Step {
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         self.receive(caller, buffer, 0, None, waker)
     }
 
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Step {
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
         self.send(caller, buffer, None, done, waker)
     }
 
-    fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Step {
+    fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
         self.receive_datagram(caller, buffers, 0, None, waker)
     }
 
@@ -563,17 +563,17 @@ impl FileOperations for Socket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        written: &mut usize,
+        sent: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
-        self.send_datagram(caller, buffers, None, written, waker)
+    ) -> Attempt {
+        self.send_datagram(caller, buffers, None, sent, waker)
     }
 
     fn request(&self) -> Option<&latency::Request> {
         Some(&self.request)
     }
 
-    /// Does one step of `accept`: makes the next connection a new file, and returns its peer's address.
+    /// Tries `accept`: makes the next connection a new file, and returns its peer's address.
     fn accept(&self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<Result<Accepted, Errno>> {
         let inner = self.inner.lock();
         let SocketState::Listening(listener) = inner.state else {
@@ -597,8 +597,8 @@ impl FileOperations for Socket {
         }
     }
 
-    /// Does one step of `connect`. `started` tells whether an earlier step began it.
-    fn connect(&self, caller: &dyn Caller, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Step {
+    /// Tries `connect`. `started` tells whether an earlier attempt began it.
+    fn connect(&self, caller: &dyn Caller, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Attempt {
         let mut inner = self.inner.lock();
         match inner.state {
             SocketState::Fresh(binding) => {
@@ -647,7 +647,7 @@ impl FileOperations for Socket {
         }
     }
 
-    /// Does one step of sending: everything from `*sent` bytes on, advancing it.
+    /// Tries to send the bytes from `*sent` on, and advances it.
     fn send(
         &self,
         caller: &dyn Caller,
@@ -655,7 +655,7 @@ impl FileOperations for Socket {
         to: Option<SocketAddress>,
         sent: &mut usize,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let inner = self.inner.lock();
         let mut bad = None;
         match inner.state {
@@ -706,7 +706,7 @@ impl FileOperations for Socket {
         }
     }
 
-    /// Does one step of receiving: the bytes that are there, up to the buffer's length.
+    /// Tries to receive: the bytes that are there, up to the buffer's length.
     fn receive(
         &self,
         caller: &dyn Caller,
@@ -714,7 +714,7 @@ impl FileOperations for Socket {
         flags: u32,
         from: Option<AddressOut>,
         waker: Option<&Waker>,
-    ) -> Step {
+    ) -> Attempt {
         let inner = self.inner.lock();
         let peek = flags & message::PEEK != 0;
         let mut bad = None;
