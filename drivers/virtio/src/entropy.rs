@@ -2,7 +2,7 @@
 
 use drivers::Registers;
 
-use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
+use crate::mmio::{Interrupt, Kind, Mmio, feature};
 use crate::queue::{self, Direction, Notify, Queue};
 use crate::{Error, Memory};
 
@@ -89,17 +89,10 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
         }
     }
 
-    /// Acknowledges the device's interrupt. Do this before reading; see [`Acknowledger`].
+    /// Acknowledges the device's interrupt. Do this before reading; see
+    /// [`Acknowledger`](crate::mmio::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
-    }
-
-    /// Returns a handle that acknowledges interrupts without the driver, for an interrupt handler.
-    pub fn acknowledger(&self) -> Acknowledger<R>
-    where
-        R: Clone,
-    {
-        self.transport.acknowledger()
     }
 }
 

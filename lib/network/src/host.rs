@@ -568,15 +568,10 @@ impl Host {
 
     /// Lets a connection send one segment. Returns `Now` if it may have more.
     fn send_one<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> Next {
-        let Some(connection) = self.connections.get_mut(index) else {
+        let Some(connection) = self.connections.get_mut(index).filter(|connection| connection.listed) else {
             return Next::Gone;
         };
-        let Engine::Wire(wire) = &mut connection.engine else {
-            return Next::Gone;
-        };
-        if !connection.listed {
-            return Next::Gone;
-        }
+        let Engine::Wire(wire) = &mut connection.engine else { return Next::Gone };
         let via = wire.via;
         // The last acknowledgement is not delayed: the other side may be waiting for nothing else.
         let time = match wire.socket().state() {
