@@ -23,7 +23,7 @@ pub enum Step {
     Format,
     /// The rules of the tree: ranks, sides, unsafe code, the map.
     Tidy,
-    /// Everything for the target compiles and links, the C example too.
+    /// All packages for the target compile and link, the C example too.
     Build,
     /// No warnings of clippy, for the host and for the target.
     Clippy,

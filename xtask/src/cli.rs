@@ -22,7 +22,7 @@ WHAT IT NEEDS
   this is Debian and you are root, and named with the command to run otherwise; `cargo xtask doctor` shows the state.
 
 FILES
-  Everything made is under the target directory: cops/kernel-unix (ELF file with symbols), cops/initramfs.cpio,
+  All products are under the target directory: cops/kernel-unix (ELF file with symbols), cops/initramfs.cpio,
   cops/vdso.so, cops/kernel-micro and cops/root-task, cops/logs/*.log (serial output of each boot), cops/demo.html.
 
 ENVIRONMENT

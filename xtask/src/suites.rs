@@ -34,7 +34,7 @@ use crate::workspace::{self, Package, Target, Workspace};
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Suite {
-    /// Everything that runs on the host: `cargo test` of all packages but those for the target only.
+    /// All tests on the host: `cargo test` of all packages but those for the target only.
     Host,
     /// The models of concurrent code, every interleaving.
     Loom,
@@ -126,7 +126,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Everything that a run of suites has found.
+/// All findings of a run of suites.
 #[derive(Debug, Default)]
 struct Findings {
     parts: Vec<(String, Tally)>,

@@ -91,7 +91,7 @@ impl Rights {
     pub const GRANT_REPLY: Rights = Rights(8);
     /// Nothing.
     pub const NONE: Rights = Rights(0);
-    /// Everything.
+    /// All of them.
     pub const ALL: Rights = Rights(15);
     /// To read and to write.
     pub const READ_WRITE: Rights = Rights(3);

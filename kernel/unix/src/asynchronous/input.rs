@@ -22,8 +22,8 @@
 //!
 //! # The end
 //!
-//! A process that has ended is left to its completer ([`leave`]): that has the greatest importance then, ends each call
-//! in turns of the usual length, and wakes the last worker of the process, which takes the last steps.
+//! A process that has ended is handed over to its completer ([`hand_over`]): that has the greatest importance then,
+//! ends each call in turns of the usual length, and wakes the last worker of the process, which takes the last steps.
 //!
 //! # Locks
 //!
@@ -405,10 +405,10 @@ fn try_some(process: &Arc<Process>) -> Progress {
     }
 }
 
-/// Leaves the calls of a process that has ended, which were woken, to its completer. When [all of them are
+/// Hands the calls of a process that has ended, which were woken, over to its completer. When [all of them are
 /// done](InputCalls::are_over) its last worker goes on, so that ports and memory are free before the end of the process
 /// is visible. Returns `false` if there is no completer.
-pub(crate) fn leave(process: &Process) -> bool {
+pub(crate) fn hand_over(process: &Process) -> bool {
     let calls = &process.input_calls;
     let mut list = calls.list.lock();
     if list.is_new() {

@@ -142,7 +142,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     /// Takes back the registration of an attempt at writing.
     fn forget_writer(&self, _: &Waker) {}
 
-    /// Does one step of `ioctl`, as a writer if it waits.
+    /// Tries `ioctl`, as a writer if it waits.
     #[doc(alias = "ioctl")]
     #[doc(alias = "unlocked_ioctl")]
     fn control(&self, _: &dyn Caller, _command: u32, _argument: usize, _: Option<&Waker>) -> Attempt {

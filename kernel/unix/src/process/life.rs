@@ -131,7 +131,7 @@ impl Process {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
         executor::set_priority(executor::current(), MOST_CLAIM);
         self.close_descriptors().await;
-        if input::leave(self) {
+        if input::hand_over(self) {
             self.departed(|| self.input_calls.are_over()).await;
         }
         stretch::goes_on_as(abi_unix::trace::stretch::END);
@@ -162,7 +162,7 @@ impl Process {
         }
         steps::pause_at_the_end().await;
         // Taken out of the lock before they are woken.
-        let mut waiters = table::leave(self, ending, ticks);
+        let mut waiters = table::unregister(self, ending, ticks);
         waiters.wake_all();
         if self.id == FIRST {
             crate::machine::first_process_has_ended(ending);

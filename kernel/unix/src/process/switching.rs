@@ -140,7 +140,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
             pause => go_on(&worker, &mut context, pause).await,
         }
     }
-    leave(&worker, context).await;
+    exit(&worker, context).await;
 }
 
 /// Handles a pause in which the worker keeps its coroutine or its thread.
@@ -193,7 +193,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
 
 /// Performs a worker's last steps.
 #[doc(alias = "do_exit")]
-async fn leave(worker: &Arc<Worker>, context: Box<UserContext>) {
+async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
     // The last worker reports the process's time to the parent; only the time from here on is missing from that.
     let now = Machine::now();
@@ -263,7 +263,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
             pause => current.block_on(go_on(worker, &mut context, pause)),
         }
     }
-    current.block_on(leave(worker, context));
+    current.block_on(exit(worker, context));
 }
 
 /// Attempts an operation again and again, and lets others run in between, until it is done.

@@ -161,7 +161,7 @@ pub(super) fn let_go_of_children(process: &Process) -> bool {
 
 /// Records the ending of a process for its parent. Returns the waiters for children of that parent.
 #[must_use]
-pub(super) fn leave(process: &Process, ending: Ending, ticks: u64) -> Waiters {
+pub(super) fn unregister(process: &Process, ending: Ending, ticks: u64) -> Waiters {
     TABLE.lock().has_ended(process, ending, ticks)
 }
 
