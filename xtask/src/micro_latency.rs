@@ -42,6 +42,8 @@ pub const GOALS: &[Goal] = &[
     ("wait-clear", WORST),
     ("wait-delete-nested-cnodes", WORST),
     ("wait-delete-notification", WORST),
+    ("wait-clear-irq-notification", WORST),
+    ("wait-delete-irq-handler", WORST),
     ("wait-cancel-badged-sends", WORST),
 ];
 

@@ -27,6 +27,8 @@ const LOWER: u64 = 100;
 const LOWEST: u64 = 1;
 /// The real-time clock of the board: its registers and its interrupt.
 const CLOCK: (u64, u64) = (0x10_1000, 11);
+/// An interrupt that no device of the board uses.
+const UNUSED_IRQ: u64 = 33;
 /// Offsets of the clock's registers.
 mod clock {
     pub const TIME_LOW: usize = 0x00;
@@ -67,6 +69,8 @@ enum Operation {
     Revoke(u64),
     Delete(u64),
     CancelBadgedSends(u64),
+    /// Takes the notification of an interrupt away.
+    Clear(u64),
     Retype {
         untyped: Untyped,
         kind: ObjectType,
@@ -86,6 +90,7 @@ impl Operation {
             Operation::Revoke(slot) => Slot::own(slot).revoke(),
             Operation::Delete(slot) => Slot::own(slot).delete(),
             Operation::CancelBadgedSends(slot) => Slot::own(slot).cancel_badged_sends(),
+            Operation::Clear(handler) => IrqHandler::from_pointer(handler).clear(),
             Operation::Retype { untyped, kind, bits, first, count } => {
                 untyped.retype(kind, bits, Slot { root: initial::CNODE, index: 0, depth: 0 }, first, count)
             }
@@ -107,6 +112,7 @@ fn request(operation: Operation) {
         Operation::Retype { untyped, kind, bits, first, count } => {
             [4, untyped.pointer(), kind.number() as u64, bits as u64, first, count]
         }
+        Operation::Clear(handler) => [5, handler, 0, 0, 0, 0],
     };
     REQUEST.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
 }
@@ -124,6 +130,7 @@ fn requested() -> Operation {
             first: fourth,
             count: fifth,
         },
+        5 => Operation::Clear(first),
         _ => Operation::Spin(first),
     }
 }
@@ -391,6 +398,26 @@ impl Latency {
             latency.make(ObjectType::Notification, 0, first, 1)?;
             latency.threads(first + 1, WAITERS, wait_for_ever, first)?;
             Ok(Operation::Delete(first))
+        })?;
+        worst = worst.max(wait);
+        // The interrupt has the last capability to a notification for which threads wait.
+        let handler = self.allocator.slot()?;
+        let prepare = |latency: &mut Latency| -> Result<()> {
+            Slot::own(handler).delete()?;
+            initial::IRQ_CONTROL.get(UNUSED_IRQ, Slot::own(handler))?;
+            latency.make(ObjectType::Notification, 0, first, 1)?;
+            latency.threads(first + 1, WAITERS, wait_for_ever, first)?;
+            IrqHandler::from_pointer(handler).set_notification(Notification::from_pointer(first))?;
+            Slot::own(first).delete()
+        };
+        let (wait, _) = self.row("clear-irq-notification", 2, |latency| {
+            prepare(latency)?;
+            Ok(Operation::Clear(handler))
+        })?;
+        worst = worst.max(wait);
+        let (wait, _) = self.row("delete-irq-handler", 2, |latency| {
+            prepare(latency)?;
+            Ok(Operation::Delete(handler))
         })?;
         worst = worst.max(wait);
         let (wait, _) = self.row("cancel-badged-sends", 2, |latency| {

@@ -37,7 +37,7 @@ use abi_sel4::message::{MAXIMUM_CAPABILITIES, REGISTERS};
 use abi_sel4::{Invocation, InvocationError, MessageInfo, Operand, Rights, asynchronous};
 use hal_api::Machine as _;
 use objects::{
-    Capability, FrameSize, HANDLER_SLOTS, HandlerState, Ref, Slot, Tcb, ThreadState, VirtualRights, Words, frame_words,
+    Capability, FrameSize, HandlerState, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, VirtualRights, Words, frame_words,
     own, tag,
 };
 use platform::Machine;
@@ -53,6 +53,8 @@ use crate::{console, cspace, derivation};
 const TURN: usize = 32;
 /// Divisor of a tick: an idle hart polls an empty buffer for this part of a tick.
 const LINGER: u64 = 16;
+
+const _: () = assert!(TCB_SLOTS - own::FRAMES == MAXIMUM_FRAMES);
 
 /// A checked registration of a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +112,11 @@ impl Buffer {
     /// Finds the thread's buffer; `None` if one of its frames was deleted.
     fn of(thread: Ref<Tcb>) -> Option<Buffer> {
         let count = usize::from(thread.handler.frames.get());
-        let (base, size, _) = thread.handler_slot(1).capability.memory()?;
+        let (base, size, _) = thread.own_slot(own::FRAMES).capability.memory()?;
         let header = frame_words(base);
         let mut frames = [header; MAXIMUM_FRAMES];
         for (index, place) in frames.iter_mut().enumerate().take(count).skip(1) {
-            *place = frame_words(thread.handler_slot(1 + index).capability.memory()?.0);
+            *place = frame_words(thread.own_slot(own::FRAMES + index).capability.memory()?.0);
         }
         let frame_bits = size.bits();
         let capacity = thread.handler.capacity.get() as usize;
@@ -238,21 +240,24 @@ pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, InvocationErr
 }
 
 impl Kernel {
-    /// Replaces a thread's handler.
-    pub(crate) fn register_handler(&self, thread: Ref<Tcb>, new: Option<NewHandler>) {
-        self.forget_handler(thread);
-        let Some(NewHandler { capacity, notification, frames }) = new else { return };
+    /// Replaces a thread's handler. The old one's notification may go, with all threads that wait for it.
+    pub(crate) fn register_handler(&self, thread: Ref<Tcb>, new: Option<NewHandler>) -> Result<(), Preempted> {
+        self.retire_handler(thread);
+        for slot in handler_slots(thread) {
+            self.delete(slot)?;
+        }
+        let Some(NewHandler { capacity, notification, frames }) = new else { return Ok(()) };
         let install = |index: usize, source: Ref<Slot>| {
             // Checked: both kinds can always be copied.
             if let Ok(copy) = derivation::derive(source, source.capability.get()) {
-                derivation::insert(copy, source, thread.handler_slot(index));
+                derivation::insert(copy, source, thread.own_slot(index));
             }
         };
-        install(0, notification);
+        install(own::DOORBELL, notification);
         let mut count = 0;
         for (index, frame) in frames.iter().enumerate() {
             if let Some(frame) = *frame {
-                install(1 + index, frame);
+                install(own::FRAMES + index, frame);
                 count += 1;
             }
         }
@@ -267,10 +272,22 @@ impl Kernel {
             ring::Words::<RESPONSE_WORDS>::tail(&buffer).store(0, Ordering::Relaxed);
             buffer.handler().store(SLEEPING, Ordering::Release);
         }
+        Ok(())
     }
 
-    /// Removes a thread's handler, if it has one. Requests that it has not taken are not executed.
-    pub(crate) fn forget_handler(&self, thread: Ref<Tcb>) {
+    /// Ends a thread's handler, and deletes its capabilities in one step for each. If one was the last to a
+    /// notification with waiting threads, its remains are left in the thread's slot.
+    fn forget_handler(&self, thread: Ref<Tcb>) {
+        // Without a handler the thread may be dying, and its slots may hold other remains.
+        if thread.handler.state() != HandlerState::None {
+            self.retire_handler(thread);
+            handler_slots(thread).for_each(|slot| self.delete_step(slot));
+        }
+    }
+
+    /// Ends a thread's handler, if it has one, without deleting its capabilities. Requests that it has not taken are
+    /// not executed.
+    pub(crate) fn retire_handler(&self, thread: Ref<Tcb>) {
         match thread.handler.state() {
             HandlerState::None => return,
             HandlerState::Asleep => {}
@@ -287,9 +304,6 @@ impl Kernel {
             }
         }
         thread.handler.set_state(HandlerState::None);
-        for index in 0..HANDLER_SLOTS {
-            self.delete_one(thread.handler_slot(index));
-        }
     }
 
     fn handlers_of(&self, thread: Ref<Tcb>) -> Ready<'_, Handlers> {
@@ -592,7 +606,7 @@ impl Kernel {
         handler.responses.set(responses.published());
         if ring::must_be_called(buffer.receiver()) {
             buffer.receiver().store(AWAKE, Ordering::Relaxed);
-            if let Some((notification, badge)) = thread.handler_slot(0).capability.signal() {
+            if let Some((notification, badge)) = thread.own_slot(own::DOORBELL).capability.signal() {
                 self.signal(notification, badge);
             }
         }
@@ -694,6 +708,11 @@ impl Kernel {
         response.set(1, information.0);
         results.iter().enumerate().for_each(|(index, &result)| response.set(2 + index, result));
     }
+}
+
+/// Returns the slots of a thread's handler.
+fn handler_slots(thread: Ref<Tcb>) -> impl Iterator<Item = Ref<Slot>> {
+    (own::DOORBELL..TCB_SLOTS).map(move |index| thread.own_slot(index))
 }
 
 /// Executes a request that invokes no capability.

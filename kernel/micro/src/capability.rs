@@ -25,7 +25,7 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
         (Thread { tcb }, Thread { tcb: other }) => tcb == other,
         (Reply { caller, .. }, Reply { caller: other, .. }) => caller == other,
         (Domain, Domain) => true,
-        (IrqControl, IrqControl | IrqHandler { .. }) => true,
+        (IrqControl, IrqControl | IrqHandler { .. } | Remains { object: Dying::Interrupt { .. }, .. }) => true,
         (IrqHandler { irq }, IrqHandler { irq: other }) => irq == other,
         (PageTable { table, .. }, PageTable { table: other, .. }) => table == other,
         (AsidControl, AsidControl) => true,
@@ -39,7 +39,7 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
 pub fn same_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {
-        (Untyped { .. }, _) | (IrqControl, IrqHandler { .. }) => false,
+        (Untyped { .. }, _) | (IrqControl, IrqHandler { .. } | Remains { .. }) => false,
         (Frame { base, size, device, .. }, Frame { base: other, size: other_size, device: other_device, .. }) => {
             base == other && size == other_size && device == other_device
         }
@@ -69,6 +69,7 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
             Dying::CNode { slots, radix } => range(slots.physical(), usize::from(*radix) + SLOT_BITS),
             Dying::Endpoint(endpoint) => range(endpoint.physical(), ENDPOINT_BITS),
             Dying::Notification(notification) => range(notification.physical(), NOTIFICATION_BITS),
+            Dying::Interrupt { .. } => None,
         },
         Frame { base, size, .. } => range(*base, size.bits() as usize),
         PageTable { table, .. } => range(table.physical(), PAGE_TABLE_BITS),

@@ -183,6 +183,11 @@ impl Kernel {
                 match object {
                     Dying::Endpoint(endpoint) => check_endpoint(endpoint),
                     Dying::Notification(notification) => check_notification(notification),
+                    Dying::Interrupt { irq, .. } => {
+                        let state = self.interrupts.state(irq.into());
+                        assert_eq!(state, Some(IrqState::Signal), "an interrupt without a handler is free too early");
+                        found.interrupts += 1;
+                    }
                     Dying::Thread(_) | Dying::CNode { .. } => {}
                 }
                 if let Some((slots, count)) = object.slots().filter(|(slots, _)| *slots != root) {

@@ -1,16 +1,18 @@
 //! Deletion and revocation of capabilities.
 //!
 //! Most capabilities are deleted in one step. An object is destroyed in one step with its last capability, unless it
-//! holds slots or threads wait at it: then a zombie, the object's *remains*, replaces the capability. Remains can be
+//! holds slots or threads wait at it: then a zombie, the object's *remains*, replaces the capability. CNodes, threads
+//! and interrupts with a notification hold slots. Remains can be
 //! deleted and moved like a capability, and allow nothing else. They are destroyed in a sequence of steps, each of
 //! which leaves a consistent state and takes at most about a thousand instructions, independent of the object's size;
 //! between two steps is a preemption point. The remains alone contain the progress, so that any later deletion
-//! continues where the last step stopped.
+//! continues where the last step stopped. Kernel code without a preemption point takes a single step, or removes a
+//! reply capability, which is never the last capability to an object.
 //!
 //! **OUTLIVED**: an object's remains are in the capability derivation tree until its slots are empty and no thread
 //! waits at it. The tree prevents reuse of the object's memory.
 //!
-//! **HOME**: of the objects in a ring ([`ring`]) at most one has its remains in a slot that is not its
+//! **HOME**: of the objects in a ring ([`deletion_ring`]) at most one has its remains in a slot that is not its
 //! own.
 //!
 //! A CNode may hold the last capability to another CNode, which may hold the last capability to a third. A dying object
@@ -21,14 +23,14 @@
 //! preempted elsewhere joins in the same way.
 //!
 //! A revocation that finds remains in a slot of their own object destroys that object only: the other objects of the
-//! ring belong to another deletion, or were unreachable before. The invariants are stated and proved in
+//! ring belong to another deletion, or were unreachable before. The invariants are stated and argued in
 //! [decision 024](../../../docs/decisions/024-deleting-and-revoking.md).
 
 use objects::{Capability, Dying, Page, Queue, Ref, Slot};
 
 use crate::invocation::Preempted;
 use crate::kernel::Kernel;
-use crate::{derivation, ring};
+use crate::{deletion_ring, derivation};
 
 /// The largest number of empty slots that one step skips.
 const SCAN: u64 = 64;
@@ -45,17 +47,6 @@ impl Kernel {
                 return Ok(());
             }
             self.preemption_point()?;
-        }
-    }
-
-    /// Deletes a capability whose deletion is short: it is not the last capability of an object with slots.
-    #[doc(alias = "cteDeleteOne")]
-    pub(crate) fn delete_one(&self, slot: Ref<Slot>) {
-        if matches!(slot.capability.get_here(), Capability::Reply { .. }) {
-            return derivation::remove(slot);
-        }
-        while !slot.is_empty() {
-            self.delete_step(slot);
         }
     }
 
@@ -85,7 +76,7 @@ impl Kernel {
     }
 
     /// Performs one step of deleting the capability in a slot.
-    fn delete_step(&self, slot: Ref<Slot>) {
+    pub(crate) fn delete_step(&self, slot: Ref<Slot>) {
         match slot.capability.get_here() {
             Capability::Null => {}
             Capability::Remains { object, .. } => match object.slots() {
@@ -111,7 +102,6 @@ impl Kernel {
             }
             return derivation::remove(slot);
         }
-        let mut unused_irq = None;
         let dying = match capability {
             Capability::Endpoint { endpoint, .. } => waiting(&endpoint.queue).then_some(Dying::Endpoint(endpoint)),
             Capability::Notification { notification, .. } => {
@@ -120,16 +110,18 @@ impl Kernel {
             }
             Capability::CNode { slots, radix, .. } => Some(Dying::CNode { slots, radix }),
             Capability::Thread { tcb } => {
-                self.forget_handler(tcb);
+                self.retire_handler(tcb);
                 // In this order: a signal that is pending in its interrupt file must not wake it.
                 self.suspend(tcb);
                 self.unbind_thread(tcb);
                 Some(Dying::Thread(tcb))
             }
             Capability::IrqHandler { irq } => {
-                self.stop_irq(irq);
-                unused_irq = Some(irq);
-                None
+                let slot = self.interrupts.slot(irq).filter(|slot| !slot.is_empty());
+                if slot.is_none() {
+                    self.release_irq(irq);
+                }
+                slot.map(|slot| Dying::Interrupt { irq, slot })
             }
             Capability::PageTable { table, mapping: Some(mapping) } => {
                 self.begin_space_epoch();
@@ -144,13 +136,10 @@ impl Kernel {
         };
         match dying {
             Some(object) => {
-                slot.capability.set(Capability::Remains { object, ring: ring::alone(slot) });
+                slot.capability.set(Capability::Remains { object, ring: deletion_ring::alone(slot) });
                 slot.set_left(object.slots().map_or(0, |(_, count)| count));
             }
             None => derivation::remove(slot),
-        }
-        if let Some(irq) = unused_irq {
-            self.release_irq(irq);
         }
     }
 
@@ -184,8 +173,11 @@ impl Kernel {
     /// Removes the remains of an object that is destroyed. The next object of its ring moves into the slot, unless that
     /// is one of the object's own slots, which are free memory now.
     fn finish_deletion(&self, place: Ref<Slot>, object: Dying) {
-        let next = ring::leave(place);
+        let next = deletion_ring::leave(place);
         derivation::remove(place);
+        if let Dying::Interrupt { irq, .. } = object {
+            self.release_irq(irq);
+        }
         if let Some(next) = next
             && !has_slot(object, place)
         {
@@ -198,7 +190,7 @@ impl Kernel {
         let queue = match &object {
             Dying::Endpoint(endpoint) => &endpoint.queue,
             Dying::Notification(notification) => &notification.queue,
-            Dying::Thread(_) | Dying::CNode { .. } => return,
+            Dying::Thread(_) | Dying::CNode { .. } | Dying::Interrupt { .. } => return,
         };
         if self.release_waiting(queue, WAKE) {
             derivation::remove(place);
@@ -233,7 +225,7 @@ pub(crate) fn has_slot(object: Dying, slot: Ref<Slot>) -> bool {
 /// slots, the `count` slots from `own` on; both objects are in one ring from then on. A capability that was in that
 /// slot moves to the other object's slot.
 fn go_home(slot: Ref<Slot>, own: Ref<Slot>, count: u64, place: Ref<Slot>) {
-    ring::join(place, slot);
+    deletion_ring::join(place, slot);
     // All slots that were visited are empty. If none was, the last slot's content is exchanged without a check.
     let index = slot.left().min(count - 1);
     slot.set_left(index);

@@ -12,7 +12,7 @@ use abi_sel4::InvocationError;
 use objects::{Capability, Lineage, Page, Ref, Slot, tag};
 
 use crate::capability::{is_within, same_object, same_region};
-use crate::ring;
+use crate::deletion_ring;
 
 /// Returns whether the second capability, which must follow the first in the list, is a child of the first.
 #[doc(alias = "isMDBParentOf")]
@@ -147,7 +147,7 @@ pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
     from.reset();
     relink(to);
     if to.capability.tag() == tag::ZOMBIE {
-        ring::moved(from, to);
+        deletion_ring::moved(from, to);
     }
 }
 
@@ -181,7 +181,7 @@ pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: C
     second.next.set(other(first_next, second, first));
     relink(first);
     relink(second);
-    ring::exchanged(first, second);
+    deletion_ring::exchanged(first, second);
 }
 
 /// Removes a slot from the list and empties it.

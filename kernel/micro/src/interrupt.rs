@@ -6,7 +6,7 @@
 use abi_sel4::{Invocation, InvocationError, Rights, Trigger};
 use objects::{Capability, Ref, Slot};
 
-use crate::invocation::{Arguments, Done};
+use crate::invocation::{Arguments, Done, Preempted};
 use crate::kernel::Kernel;
 use crate::state::IrqState;
 use crate::{console, cspace, derivation, machine};
@@ -80,7 +80,7 @@ impl Kernel {
     }
 
     /// Performs a decoded invocation.
-    pub(crate) fn invoke_irq(&self, call: IrqCall) -> Done {
+    pub(crate) fn invoke_irq(&self, call: IrqCall) -> Result<Done, Preempted> {
         match call {
             IrqCall::Issue { irq, control, slot, trigger } => {
                 self.interrupts.set_state(irq, IrqState::Signal);
@@ -90,25 +90,18 @@ impl Kernel {
             IrqCall::Acknowledge { irq } => machine::unmask_irq(irq.into()),
             IrqCall::SetNotification { irq, notification, source } => {
                 if let Some(slot) = self.interrupts.slot(irq) {
-                    self.delete_one(slot);
+                    // The notification that was there may go, with all threads that wait for it.
+                    self.delete(slot)?;
                     derivation::insert(notification, source, slot);
                 }
             }
             IrqCall::Clear { irq } => {
                 if let Some(slot) = self.interrupts.slot(irq) {
-                    self.delete_one(slot);
+                    self.delete(slot)?;
                 }
             }
         }
-        Done::Plain
-    }
-
-    /// Deletes a handler's notification, when the last capability to the handler is deleted.
-    #[doc(alias = "deletingIRQHandler")]
-    pub(crate) fn stop_irq(&self, irq: u16) {
-        if let Some(slot) = self.interrupts.slot(irq) {
-            self.delete_one(slot);
-        }
+        Ok(Done::Plain)
     }
 
     /// Disables an interrupt without a handler.

@@ -151,12 +151,12 @@ impl Kernel {
         debug_assert_eq!(receiver.state(), ThreadState::BlockedOnReply);
         if receiver.has_no_fault() {
             self.transfer(sender, None, 0, grant, receiver);
-            self.delete_one(slot);
+            derivation::remove(slot);
             self.set_state(receiver, ThreadState::Running);
             self.possibly_switch_to(receiver);
             return;
         }
-        self.delete_one(slot);
+        derivation::remove(slot);
         let restarts = self.answer_fault(receiver, sender);
         receiver.clear_fault();
         if restarts {
@@ -307,7 +307,7 @@ impl Kernel {
                 thread.clear_fault();
                 // The reply capability is the only possible child of the thread's master reply capability.
                 if let Some(right) = thread.own_slot(own::REPLY).next.get() {
-                    self.delete_one(right);
+                    derivation::remove(right);
                 }
             }
             ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}

@@ -14,8 +14,8 @@
 //! (`invocation`) from a thread's `message`. Invocations can also be requested in shared memory, and are executed in
 //! parallel with the program or in batches (`asynchronous`). Signals can interrupt a running thread (`user_interrupt`),
 //! without the kernel if the machine supports that (`interrupt_file`). Capabilities are values (`capability`), and the
-//! capability derivation tree is a list through their slots (`derivation`). `delete` destroys objects, and `ring` links
-//! those that are destroyed together. `boot` creates the first thread.
+//! capability derivation tree is a list through their slots (`derivation`). `delete` destroys objects, and
+//! `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
 //!
 //! # One lock
 //!
@@ -35,6 +35,7 @@ pub mod console;
 mod cspace;
 mod debug_call;
 mod delete;
+mod deletion_ring;
 pub mod derivation;
 mod domain;
 mod fastpath;
@@ -48,7 +49,6 @@ mod kernel;
 pub mod machine;
 mod message;
 mod node;
-mod ring;
 mod schedule;
 mod smp;
 mod state;

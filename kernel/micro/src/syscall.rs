@@ -17,7 +17,7 @@ use crate::invocation::{Arguments, Done, NUMBERING, Preempted};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;
 use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_capability, set_message_register};
-use crate::{cnode, cspace, domain, fault, interrupt, message, thread, untyped, vspace};
+use crate::{cnode, cspace, derivation, domain, fault, interrupt, message, thread, untyped, vspace};
 
 impl Kernel {
     /// Serves a trap of a virtualised thread. Out of line, so that the path of other threads is not affected.
@@ -343,11 +343,11 @@ impl Kernel {
             }
             Capability::IrqControl => {
                 let decoded = self.decode_irq_control(invocation, slot, arguments);
-                self.carry_out(arguments, decoded, |call| Ok(self.invoke_irq(call)))
+                self.carry_out(arguments, decoded, |call| self.invoke_irq(call))
             }
             Capability::IrqHandler { irq } => {
                 let decoded = self.decode_irq_handler(invocation, irq, arguments);
-                self.carry_out(arguments, decoded, |call| Ok(self.invoke_irq(call)))
+                self.carry_out(arguments, decoded, |call| self.invoke_irq(call))
             }
             Capability::Domain => {
                 let decoded = self.decode_domain(invocation, arguments);
@@ -413,7 +413,7 @@ impl Kernel {
                     // The reply capability for the last caller is lost now.
                     let caller = thread.own_slot(own::CALLER);
                     if !caller.is_empty() {
-                        self.delete_one(caller);
+                        derivation::remove(caller);
                     }
                     return self.receive_message(thread, endpoint, rights, mode);
                 }

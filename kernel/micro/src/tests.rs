@@ -660,53 +660,146 @@ fn a_revocation_takes_an_object_out_of_a_deletion_that_is_under_way() {
     }
 }
 
-#[test]
-fn waiters_at_a_deleted_object_are_released_in_short_steps() {
-    const THREADS: u64 = 60;
-    let simulation = Simulation::new();
-    let machine = Machine::new(&simulation);
-    let (untyped, other, free) = (machine.untyped(18), machine.untyped(12), machine.first_empty());
-    for kind in [ObjectType::Endpoint, ObjectType::Notification] {
-        assert_eq!(machine.retype(untyped, ObjectType::Tcb, 0, free + 1, THREADS).0, 0);
-        assert_eq!(machine.retype(other, kind, 0, free, 1).0, 0);
-        let threads: Vec<_> = (0..THREADS)
-            .map(|index| match machine.slot(free + 1 + index).capability.get() {
-                Capability::Thread { tcb } => tcb,
+/// Number of threads that wait at an object which is deleted.
+const WAITERS: u64 = 60;
+
+impl Machine {
+    /// Makes an object at which threads wait; it uses slots from `free` on, the first for the object.
+    fn waiters(&self, kind: ObjectType, untyped: u64, other: u64, free: u64) -> Vec<Ref<Tcb>> {
+        assert_eq!(self.retype(untyped, ObjectType::Tcb, 0, free + 1, WAITERS).0, 0);
+        assert_eq!(self.retype(other, kind, 0, free, 1).0, 0);
+        let threads: Vec<_> = (free + 1..=free + WAITERS)
+            .map(|slot| match self.slot(slot).capability.get() {
+                Capability::Thread { tcb } => (slot, tcb),
                 _ => panic!("no thread"),
             })
             .collect();
-        for (index, &tcb) in threads.iter().enumerate() {
-            let slot = free + 1 + index as u64;
-            assert_eq!(machine.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
+        for &(slot, tcb) in &threads {
+            assert_eq!(self.call(slot, Invocation::TcbSetSpace, &[0, 0, 0], &[2, 3]).0, 0);
             tcb.register::<10>().set(free);
-            match machine.slot(free).capability.get() {
+            match self.slot(free).capability.get() {
                 Capability::Endpoint { endpoint, rights, .. } => {
-                    machine.kernel.receive_message(tcb, endpoint, rights, ReceiveMode::Blocking)
+                    self.kernel.receive_message(tcb, endpoint, rights, ReceiveMode::Blocking)
                 }
                 Capability::Notification { notification, .. } => {
-                    machine.kernel.receive_signals(tcb, notification, ReceiveMode::Blocking)
+                    self.kernel.receive_signals(tcb, notification, ReceiveMode::Blocking)
                 }
                 _ => panic!("nothing to wait for"),
             }
         }
-        machine.kernel.check();
+        self.kernel.check();
+        threads.into_iter().map(|(_, tcb)| tcb).collect()
+    }
+
+    /// Makes an invocation again until it is done, interrupted at every look. Each time it wakes a few threads at most,
+    /// and all of them in the end.
+    fn release_in_steps(&self, simulation: &Simulation, threads: &[Ref<Tcb>], call: impl Fn()) {
         let running = || threads.iter().filter(|tcb| tcb.state() == ThreadState::Restart).count();
         simulation.set_external(0, true);
-        assert!(!machine.call_interrupted(Invocation::CNodeDelete, free));
         let mut woken = 0;
-        loop {
-            let is_done = machine.call_interrupted(Invocation::CNodeDelete, free);
-            assert!((1..=8).contains(&(running() - woken)), "a step wakes {}", running() - woken);
+        let steps = (1..=3 * WAITERS).find(|_| {
+            let before = self.init.pc().get();
+            call();
+            assert!(running() - woken <= 8, "a step wakes {}", running() - woken);
             woken = running();
-            machine.kernel.check();
-            if is_done {
-                break;
-            }
-        }
+            self.kernel.check();
+            self.init.pc().get() != before
+        });
         simulation.set_external(0, false);
-        assert_eq!(woken, THREADS as usize);
+        assert!(steps.is_some_and(|steps| steps >= WAITERS / 8), "{steps:?} steps");
+        assert_eq!(woken, threads.len());
+    }
+}
+
+#[test]
+fn waiters_at_a_deleted_object_are_released_in_short_steps() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, other, free) = (machine.untyped(18), machine.untyped(12), machine.first_empty());
+    for kind in [ObjectType::Endpoint, ObjectType::Notification] {
+        let threads = machine.waiters(kind, untyped, other, free);
+        machine.release_in_steps(&simulation, &threads, || {
+            machine.call_interrupted(Invocation::CNodeDelete, free);
+        });
         assert!(machine.is_unused(other));
         assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+    }
+}
+
+/// The right to make IRQ handlers, and an interrupt without a device.
+const IRQ_CONTROL: u64 = 4;
+const IRQ: u64 = 33;
+
+#[test]
+fn waiters_for_the_last_notification_of_an_interrupt_are_released_in_short_steps() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, other, free) = (machine.untyped(18), machine.untyped(12), machine.first_empty());
+    let (handler, replacement, node) = (free + 100, free + 101, free + 102);
+    let small = machine.untyped(15);
+    assert_eq!(machine.retype(small, ObjectType::Notification, 0, replacement, 1).0, 0);
+    for way in 0..5 {
+        assert_eq!(machine.call(IRQ_CONTROL, Invocation::IrqControlGet, &[IRQ, handler, 64], &[2]).0, 0);
+        let threads = machine.waiters(ObjectType::Notification, untyped, other, free);
+        assert_eq!(machine.call(handler, Invocation::IrqHandlerSetNotification, &[], &[free]).0, 0);
+        assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free, 64], &[]).0, 0);
+        assert!(!machine.is_unused(other), "the interrupt keeps its notification");
+        if way == 4 {
+            // The handler's last capability goes with the CNode that holds it.
+            assert_eq!(machine.retype(small, ObjectType::CapTable, 2, node, 1).0, 0);
+            assert_eq!(machine.call(node, Invocation::CNodeMove, &[2, 2, handler, 64], &[2]).0, 0);
+        }
+        machine.release_in_steps(&simulation, &threads, || match way {
+            0 => drop(machine.call(handler, Invocation::IrqHandlerClear, &[], &[])),
+            1 => drop(machine.call(handler, Invocation::IrqHandlerSetNotification, &[], &[replacement])),
+            2 => drop(machine.call(2, Invocation::CNodeDelete, &[handler, 64], &[])),
+            3 => drop(machine.call(2, Invocation::CNodeRevoke, &[IRQ_CONTROL, 64], &[])),
+            _ => drop(machine.call(2, Invocation::CNodeDelete, &[node, 64], &[])),
+        });
+        assert!(machine.is_unused(other), "way {way}");
+        assert_eq!(machine.kernel.interrupts.in_use(), usize::from(way < 2));
+        if way == 1 {
+            let slot = machine.kernel.interrupts.slot(IRQ as u16).unwrap();
+            assert!(slot.capability.signal().is_some(), "the replacement is there");
+        }
+        assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[IRQ_CONTROL, 64], &[]).0, 0);
+        assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+        assert_eq!(machine.kernel.interrupts.in_use(), 0);
+        machine.kernel.check();
+    }
+}
+
+#[test]
+fn waiters_for_the_last_notification_of_a_handler_are_released_in_short_steps() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let (untyped, other, free) = (machine.untyped(18), machine.untyped(12), machine.first_empty());
+    let (pages, owner) = (free + 100, free + 110);
+    for way in 0..4 {
+        let memory = machine.untyped(15);
+        assert_eq!(machine.retype(memory, ObjectType::Page, 0, pages, BUFFER_FRAMES).0, 0);
+        assert_eq!(machine.retype(memory, ObjectType::Tcb, 0, owner, 1).0, 0);
+        let threads = machine.waiters(ObjectType::Notification, untyped, other, free);
+        let words = [64, pages, BUFFER_FRAMES];
+        assert_eq!(machine.call(owner, Invocation::TcbRegisterAsyncSyscall, &words, &[free]).0, 0);
+        assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free, 64], &[]).0, 0);
+        let Capability::Thread { tcb } = machine.slot(owner).capability.get() else { panic!("no thread") };
+        if way == 3 {
+            // A handler that has lost a frame ends in one step, which leaves the notification's remains.
+            assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[pages, 64], &[]).0, 0);
+            assert!(!machine.kernel.wake_handler(tcb));
+            assert_eq!(tcb.own_slot(own::DOORBELL).capability.tag(), tag::ZOMBIE);
+            machine.kernel.check();
+        }
+        machine.release_in_steps(&simulation, &threads, || match way {
+            0 | 3 => drop(machine.call(owner, Invocation::TcbRegisterAsyncSyscall, &[0, 0, 0], &[2])),
+            1 => drop(machine.call(2, Invocation::CNodeDelete, &[owner, 64], &[])),
+            _ => drop(machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[])),
+        });
+        assert!(machine.is_unused(other), "way {way}");
+        assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]).0, 0);
+        assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+        machine.kernel.check();
     }
 }
 
@@ -831,8 +924,8 @@ fn a_pool_goes_at_once_with_all_its_address_spaces() {
     machine.kernel.check();
 }
 
-/// Deletes and revokes CNodes, threads and endpoints that hold each other in any way, from several places in turn, each
-/// a few steps at a time.
+/// Deletes and revokes CNodes, threads, endpoints and interrupts that hold each other in any way, or at which threads
+/// wait, from several places in turn, each a few steps at a time.
 fn tear_down_in_turns(seed: u64) {
     const PLACES: u64 = 24;
     let simulation = Simulation::new();
@@ -844,16 +937,31 @@ fn tear_down_in_turns(seed: u64) {
     // An invocation of another capability than a CNode's would be a message.
     let is_node = |slot: u64| [tag::CNODE, tag::NULL].contains(&machine.slot(slot).capability.tag());
     for index in 0..PLACES {
-        let kind = random.choose([4, 4, 4, 1, 2]);
-        let kind = ObjectType::from_number(kind as usize).unwrap();
-        machine.retype(random.choose(memory), kind, 1 + random.below(3), free + index, 1);
+        let kind = random.choose([4, 4, 4, 1, 2, 3, IRQ]);
+        if let Some(kind) = ObjectType::from_number(kind as usize) {
+            machine.retype(random.choose(memory), kind, 1 + random.below(3), free + index, 1);
+        } else {
+            machine.call(IRQ_CONTROL, Invocation::IrqControlGet, &[IRQ + random.below(4), free + index, 64], &[2]);
+        }
     }
     // Each step links two of them in a random direction, mostly by moving, so that they hold each other's last
     // capabilities.
     for _ in 0..200 {
         let (node, from) = (free + random.below(PLACES), free + random.below(PLACES));
         let index = random.below(8);
-        match random.below(4) {
+        match random.below(5) {
+            4 if machine.slot(node).capability.tag() == tag::IRQ_HANDLER => {
+                machine.call(node, Invocation::IrqHandlerSetNotification, &[], &[from])
+            }
+            4 => {
+                if let (Capability::Thread { tcb }, Capability::Notification { notification, .. }) =
+                    (machine.slot(node).capability.get(), machine.slot(from).capability.get())
+                    && tcb.state() == ThreadState::Inactive
+                {
+                    machine.kernel.receive_signals(tcb, notification, ReceiveMode::Blocking);
+                }
+                continue;
+            }
             0 if is_node(node) => machine.call(node, Invocation::CNodeCopy, &[index, 3, from, 64, 15], &[2]),
             1 if machine.slot(from).capability.tag() == tag::THREAD => {
                 machine.call(from, Invocation::TcbSetSpace, &[0, 0, 0], &[node, 3])
@@ -892,6 +1000,8 @@ fn tear_down_in_turns(seed: u64) {
         machine.kernel.check();
     }
     simulation.set_external(0, false);
+    assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[IRQ_CONTROL, 64], &[]).0, 0);
+    assert_eq!(machine.kernel.interrupts.in_use(), 0, "seed {seed}");
     for untyped in memory {
         assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
         assert!(machine.is_unused(untyped), "seed {seed}");

@@ -195,7 +195,7 @@ impl Kernel {
                 }
             }
             ThreadCall::Suspend => self.suspend(tcb),
-            ThreadCall::SetHandler { handler } => self.register_handler(tcb, handler),
+            ThreadCall::SetHandler { handler } => self.register_handler(tcb, handler)?,
             ThreadCall::SetInterrupts { registration } => {
                 let entries = self.set_interrupts(tcb, registration);
                 if arguments.is_call() {

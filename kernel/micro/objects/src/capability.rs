@@ -67,6 +67,13 @@ pub enum Dying {
     Endpoint(Ref<Endpoint>),
     /// A notification with waiting threads.
     Notification(Ref<Notification>),
+    /// A device's interrupt without a handler, whose slot must be emptied.
+    Interrupt {
+        /// Its number.
+        irq: u16,
+        /// The slot for its notification.
+        slot: Ref<Slot>,
+    },
 }
 
 impl Dying {
@@ -76,6 +83,7 @@ impl Dying {
         match self {
             Dying::Thread(tcb) => Some((tcb.own_slot(0), TCB_SLOTS as u64)),
             Dying::CNode { slots, radix } => Some((slots, 1 << radix)),
+            Dying::Interrupt { slot, .. } => Some((slot, 1)),
             Dying::Endpoint(_) | Dying::Notification(_) => None,
         }
     }
@@ -227,6 +235,7 @@ mod remains {
     pub const THREAD: u64 = 0xff;
     pub const ENDPOINT: u64 = 0xfe;
     pub const NOTIFICATION: u64 = 0xfd;
+    pub const INTERRUPT: u64 = 0xfc;
 }
 
 /// A packed capability. The first word contains the tag (bits 0 to 4), small fields from bit 8 on, and a reference in
@@ -269,14 +278,15 @@ impl Capability {
             Capability::IrqControl => [tag::IRQ_CONTROL, 0],
             Capability::IrqHandler { irq } => [tag::IRQ_HANDLER, u64::from(irq)],
             Capability::Remains { object, ring } => {
-                let (kind, object) = match object {
+                let (small, object) = match object {
                     Dying::Thread(tcb) => (remains::THREAD, tcb.raw()),
                     Dying::CNode { slots, radix } => (u64::from(radix), slots.raw()),
                     Dying::Endpoint(endpoint) => (remains::ENDPOINT, endpoint.raw()),
                     Dying::Notification(notification) => (remains::NOTIFICATION, notification.raw()),
+                    Dying::Interrupt { irq, slot } => (remains::INTERRUPT | u64::from(irq) << 8, slot.raw()),
                 };
                 let ring = u64::from(ring.previous.raw()) | reference(ring.next.raw());
-                [tag::ZOMBIE | kind << 8 | reference(object), ring]
+                [tag::ZOMBIE | small << 8 | reference(object), ring]
             }
             Capability::Domain => [tag::DOMAIN, 0],
             Capability::Frame { base, size, rights, device, mapping } => {
@@ -335,6 +345,9 @@ impl Packed {
                     remains::THREAD => Dying::Thread(Ref::from_raw(reference)?),
                     remains::ENDPOINT => Dying::Endpoint(Ref::from_raw(reference)?),
                     remains::NOTIFICATION => Dying::Notification(Ref::from_raw(reference)?),
+                    remains::INTERRUPT => {
+                        Dying::Interrupt { irq: (first >> 16) as u16, slot: Ref::from_raw(reference)? }
+                    }
                     _ => Dying::CNode { slots: Ref::from_raw(reference)?, radix: byte & 63 },
                 },
                 ring: Ring { next: Ref::from_raw((second >> 32) as u32)?, previous: Ref::from_raw(second as u32)? },
@@ -611,6 +624,7 @@ mod tests {
             Dying::Thread(caller),
             Dying::Endpoint(endpoint),
             Dying::Notification(notification),
+            Dying::Interrupt { irq: 1023, slot: slots },
         ] {
             round(Capability::Remains { object, ring });
         }

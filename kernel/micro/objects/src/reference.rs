@@ -134,16 +134,4 @@ impl Ref<crate::Tcb> {
         // A thread begins with its slots, and its alignment is larger than their size.
         Ref::<crate::Slot>(self.0, PhantomData).in_node(index as u64)
     }
-
-    /// Returns one of the slots of the thread's handler.
-    ///
-    /// # Panics
-    /// If the index is too large.
-    #[inline(always)]
-    pub fn handler_slot(self, index: usize) -> Ref<crate::Slot> {
-        assert!(index < crate::HANDLER_SLOTS, "a handler has no slot {index}");
-        let offset = core::mem::offset_of!(crate::Tcb, handler.slots);
-        const { assert!((core::mem::offset_of!(crate::Tcb, handler.slots) as u64).is_multiple_of(UNIT)) };
-        Ref::<crate::Slot>(self.0.saturating_add((offset as u64 / UNIT) as u32), PhantomData).slot(index as u64)
-    }
 }

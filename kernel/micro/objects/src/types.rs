@@ -273,14 +273,14 @@ pub mod own {
     pub const CALLER: usize = 3;
     /// The frame of its IPC buffer.
     pub const BUFFER: usize = 4;
+    /// The notification that its handler of asynchronous invocations signals.
+    pub const DOORBELL: usize = 5;
+    /// The first frame of the handler's buffer; the others follow.
+    pub const FRAMES: usize = 6;
 }
 
 /// Number of slots of a thread.
-pub const TCB_SLOTS: usize = 5;
-
-/// Number of slots of a thread's handler of asynchronous invocations: the notification that it signals, then the frames
-/// of its buffer.
-pub const HANDLER_SLOTS: usize = 9;
+pub const TCB_SLOTS: usize = own::FRAMES + 8;
 
 /// The state of a thread's handler of asynchronous invocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +299,6 @@ pub enum HandlerState {
 /// the handler keeps while it does not run.
 #[repr(C, align(16))]
 pub struct SyscallHandler {
-    pub(crate) slots: [Slot; HANDLER_SLOTS],
     /// The next handler in the queue of handlers.
     pub next: Cell<Option<Ref<Tcb>>>,
     /// The previous handler in the queue.
