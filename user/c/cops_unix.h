@@ -58,6 +58,16 @@
 #define COPS_SYS_clock_nanosleep 115
 #define COPS_SYS_sched_yield 124
 #define COPS_SYS_kill 129
+#define COPS_SYS_tkill 130
+#define COPS_SYS_tgkill 131
+#define COPS_SYS_sigaltstack 132
+#define COPS_SYS_rt_sigsuspend 133
+#define COPS_SYS_rt_sigaction 134
+#define COPS_SYS_rt_sigprocmask 135
+#define COPS_SYS_rt_sigpending 136
+#define COPS_SYS_rt_sigtimedwait 137
+#define COPS_SYS_rt_sigqueueinfo 138
+#define COPS_SYS_rt_sigreturn 139
 #define COPS_SYS_reboot 142
 #define COPS_SYS_times 153
 #define COPS_SYS_setpgid 154
@@ -89,6 +99,7 @@
 #define COPS_SYS_execve 221
 #define COPS_SYS_mmap 222
 #define COPS_SYS_mprotect 226
+#define COPS_SYS_rt_tgsigqueueinfo 240
 #define COPS_SYS_accept4 242
 #define COPS_SYS_wait4 260
 #define COPS_SYS_prlimit64 261

@@ -233,6 +233,29 @@ system_calls! {
     /// is the caller's, a negative number the group of that number, and -1 are all but the first process and the
     /// caller. Processes that the caller may not signal are left out; `EPERM` if all are.
     Kill = 129 kill(process: Number, signal: Number) Never;
+    /// Sends a signal to a thread of any process.
+    KillThread = 130 tkill(thread: Number, signal: Number) Never;
+    /// Sends a signal to a thread of a process.
+    KillThreadOf = 131 tgkill(process: Number, thread: Number, signal: Number) Never;
+    /// Sets the caller's stack for handlers, and returns the old one; at least 2,048 bytes. `EPERM` while a handler
+    /// runs on it.
+    SignalStack = 132 sigaltstack(stack: Input, old: Output) Never by Worker;
+    /// Blocks these signals instead of the present ones until a handler has run; the result is always `EINTR`.
+    SignalSuspend = 133 rt_sigsuspend(mask: Input, size: Length) Possible by Worker;
+    /// Sets the action of a signal, and returns the old one. Flags `SA_NOCLDSTOP`, `SA_NOCLDWAIT`, `SA_SIGINFO`,
+    /// `SA_ONSTACK`, `SA_RESTART`, `SA_NODEFER`, `SA_RESETHAND`.
+    SignalAction = 134 rt_sigaction(signal: Number, action: Input, old: Output, size: Length) Never;
+    /// Changes the signals that the caller blocks, and returns the old ones.
+    SignalMask = 135 rt_sigprocmask(how: Number, set: Input, old: Output, size: Length) Never by Worker;
+    /// Returns the signals that are pending and blocked.
+    SignalPending = 136 rt_sigpending(set: Output, size: Length) Never by Worker;
+    /// Waits until one of some blocked signals is pending, and takes it. `EAGAIN` after the time limit.
+    SignalWait = 137 rt_sigtimedwait(set: Input, information: Output, timeout: Input, size: Length) Possible by Worker;
+    /// Sends a signal to a process with information of the caller's own. At most 256 signals queue with their
+    /// information in a process; a real-time signal beyond that is `EAGAIN`.
+    SignalQueue = 138 rt_sigqueueinfo(process: Number, signal: Number, information: Input) Never;
+    /// Returns from a handler: takes registers, blocked signals and stack from the frame at the stack pointer.
+    SignalReturn = 139 rt_sigreturn() Never by Worker;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
     /// Writes the processor time of the caller and of the children that it has waited for, in hundredths of a second;
@@ -302,6 +325,8 @@ system_calls! {
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
     /// Changes the protection of mappings.
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
+    /// Sends a signal to a thread of a process with information of the caller's own, as `rt_sigqueueinfo`.
+    SignalQueueThread = 240 rt_tgsigqueueinfo(process: Number, thread: Number, signal: Number, information: Input) Never;
     /// Takes a connection as `accept` does, with flags for the new descriptor.
     AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
     /// Waits for a child to end; takes its status. -1 is any child, 0 any of the caller's process group, a negative

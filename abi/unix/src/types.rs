@@ -535,8 +535,17 @@ pub mod epoll {
 
 /// `wait4`: do not wait.
 pub const WNOHANG: u32 = 1;
+/// `wait4`: children that have stopped, too.
+pub const WUNTRACED: u32 = 2;
+/// `wait4`: children that have gone on, too.
+pub const WCONTINUED: u32 = 8;
+/// `wait4`: `__WNOTHREAD`, `__WALL` and `__WCLONE`, which have no effect: all children are of one kind, and the
+/// process's.
+pub const WAIT_KINDS: u32 = 0xe000_0000;
+/// Status of a child that has gone on.
+pub const CONTINUED: u32 = 0xffff;
 
-/// Signals that have a meaning here: the default action is taken, there are no handlers.
+/// Signals that the kernel sends or that programs need by name.
 #[allow(missing_docs)]
 pub mod signal {
     pub const HUP: u32 = 1;

@@ -30,7 +30,8 @@ use abi_unix::types::clock::MONOTONIC;
 use abi_unix::types::futex::ROBUST_HEAD;
 use abi_unix::types::protection::{READ, WRITE};
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, mapping, open, signal,
+    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, limit, mapping, open,
+    signal,
 };
 use ring::{Completions, Producer, Requests};
 use unix::process::{Child, Ending, StringList};
@@ -257,7 +258,20 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Execute | SystemCall::Spawn => {
             arguments[0] = random.of(&[0, 1, areas.input + 3 * STEP, areas.input + 7 * STEP])
         }
-        SystemCall::Kill => arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX]),
+        SystemCall::Kill | SystemCall::KillThread | SystemCall::SignalQueue => {
+            arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX])
+        }
+        SystemCall::KillThreadOf | SystemCall::SignalQueueThread => {
+            arguments[2] = random.of(&[0, 65, 1 << 20, usize::MAX])
+        }
+        // Frames and handlers at random addresses would end this program, and a wait without a limit would keep it.
+        SystemCall::SignalReturn | SystemCall::SignalSuspend => return None,
+        SystemCall::SignalAction => arguments[1] = random.of(&[0, 1, usize::MAX, 0xffff_ffc0_8020_0000]),
+        SystemCall::SignalWait => arguments[2] = random.of(&[1, usize::MAX, 0xffff_ffc0_8020_0000]),
+        // With a low limit of its own it could not make the files of its last check.
+        SystemCall::ProcessLimit if matches!(arguments[1] as u32, limit::DESCRIPTORS | limit::KERNEL_MEMORY) => {
+            arguments[2] = random.of(&[0, 1, usize::MAX, 0xffff_ffc0_8020_0000])
+        }
         SystemCall::Reboot => arguments[0] = 0,
         // The end of a thread changes memory there.
         SystemCall::SetThreadIdAddress => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,
@@ -538,14 +552,24 @@ impl core::fmt::Write for Text {
     }
 }
 
-/// Returns whether calls still work.
-fn still_works() -> bool {
-    let Ok((reader, writer)) = unix::file::pipe(0) else { return false };
+/// Returns the number of the first thing that does not work any more; 0 if all do.
+fn first_defect() -> i32 {
+    // SAFETY: an unknown number.
+    if decode(unsafe { syscall(0xfff, [0; 6]) }) != Err(unix::Errno::ENOSYS) {
+        return 1;
+    }
+    let (reader, writer) = match unix::file::pipe(0) {
+        Ok(ends) => ends,
+        Err(error) => return 100 + error.number() as i32,
+    };
     let mut buffer = [0; 4];
-    unix::file::write(writer.raw(), b"ping") == Ok(4)
-        && unix::file::read(reader.raw(), &mut buffer) == Ok(4)
-        && buffer == *b"ping"
-        && unix::process::number() != 0
+    if unix::file::write(writer.raw(), b"ping") != Ok(4) {
+        return 6;
+    }
+    if unix::file::read(reader.raw(), &mut buffer) != Ok(4) || buffer != *b"ping" {
+        return 7;
+    }
+    if unix::process::number() == 0 { 8 } else { 0 }
 }
 
 fn main() -> i32 {
@@ -591,8 +615,6 @@ fn main() -> i32 {
     for descriptor in 3..32 {
         drop(unix::Descriptor::from_raw(descriptor));
     }
-    // SAFETY: an unknown number.
-    let unknown = decode(unsafe { syscall(0xfff, [0; 6]) });
     // The files of a process that shares are removed by the one that has started it.
     for path in OWN_PATHS.iter().filter(|_| !is_shared) {
         let mut text = [0; LONGEST_PATH];
@@ -600,5 +622,5 @@ fn main() -> i32 {
         text[..bytes.len()].copy_from_slice(bytes);
         remove(&mut text, bytes.len());
     }
-    i32::from(unknown != Err(unix::Errno::ENOSYS) || !still_works())
+    first_defect()
 }

@@ -127,6 +127,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         aside if aside.starts_with("aside-") => {
             crate::preemption::end_while_others_are_aside(&aside["aside-".len()..]).await
         }
+        signals if signals.starts_with("signals-") => crate::signals::act(signals),
         models if models.starts_with("models-") => crate::models::act(models).await,
         threads if threads.starts_with("threads-") => crate::thread::act(threads),
         other => {

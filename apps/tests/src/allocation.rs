@@ -475,6 +475,21 @@ const SCRIPTS: &[Script] = scripts![
     Kill "one": |_| with([process::number() as usize, 0]), nothing;
     Kill "a group": |_| with([0, 0]), nothing;
     Kill "all": |_| with([usize::MAX, 0]), nothing;
+    KillThread "": |_| with([process::number() as usize, 0]), nothing;
+    KillThreadOf "": |_| with([process::number() as usize, process::number() as usize, 0]), nothing;
+    SignalStack "": |state| with([0, state.at(OUTPUT)]), nothing;
+    SignalAction "": |state| with([10, state.put(0, &[1, 0, 0]), state.at(OUTPUT), 8]), nothing;
+    SignalMask "": |state| with([2, state.put(0, &[1 << 9]), state.at(OUTPUT), 8]), nothing;
+    SignalPending "": |state| with([state.at(OUTPUT), 8]), nothing;
+    SignalWait "": |state| {
+        // A signal that is blocked and pending.
+        let set = state.put(0, &[1 << 9]);
+        call(SystemCall::SignalMask, [2, set, 0, 8, 0, 0])?;
+        call(SystemCall::Kill, [process::number() as usize, 10, 0, 0, 0, 0])?;
+        with([set, state.at(OUTPUT), 0, 8])
+    }, nothing;
+    SignalQueue "": |_| with([process::number() as usize, 0, 0]), nothing;
+    SignalQueueThread "": |_| with([process::number() as usize, process::number() as usize, 0, 0]), nothing;
     Times "": |state| with([state.at(OUTPUT)]), nothing;
     SetProcessGroup "": |_| with([0, 0]), nothing;
     GetProcessGroup "": |_| with([0]), nothing;
@@ -652,7 +667,14 @@ const CHANGES: &[Script] = scripts![
 ];
 
 /// Calls that end their caller, or the machine.
-const NEVER: [SystemCall; 3] = [SystemCall::Exit, SystemCall::ExitGroup, SystemCall::Reboot];
+const NEVER: [SystemCall; 5] = [
+    SystemCall::Exit,
+    SystemCall::ExitGroup,
+    SystemCall::Reboot,
+    // They wait for a signal, or return from one.
+    SystemCall::SignalSuspend,
+    SystemCall::SignalReturn,
+];
 
 const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
 

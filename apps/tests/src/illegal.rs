@@ -5,7 +5,9 @@ use abi_unix::authority::version;
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
 use abi_unix::errno::decode;
 use abi_unix::trace::subject;
-use abi_unix::types::{AT_FDCWD, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, socket_option};
+use abi_unix::types::{
+    AT_FDCWD, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, signal, socket_option,
+};
 use abi_unix::{Errno, SystemCall};
 use alloc::vec::Vec;
 use cops::system;
@@ -176,6 +178,20 @@ pub async fn calls() -> Outcome {
         (Kill, &[999_999, 0], &[ESRCH]),
         (Kill, &[0, 65], &[EINVAL]),
         (Kill, &[0, minus_one], &[EINVAL]),
+        (KillThread, &[0, 0], &[EINVAL]),
+        (KillThread, &[999_999, 0], &[ESRCH]),
+        (KillThreadOf, &[999_999, 999_999, 0], &[ESRCH]),
+        (SignalStack, &[wrong_time, 0], &[EINVAL]),
+        (SignalSuspend, &[buffer, 4], &[EINVAL]),
+        (SignalAction, &[0, 0, buffer, 8], &[EINVAL]),
+        (SignalAction, &[65, 0, buffer, 8], &[EINVAL]),
+        (SignalAction, &[10, 0, buffer, 4], &[EINVAL]),
+        (SignalMask, &[0, 0, buffer, 4], &[EINVAL]),
+        (SignalPending, &[buffer, 9], &[EINVAL]),
+        (SignalWait, &[buffer, 0, 0, 4], &[EINVAL]),
+        (SignalWait, &[buffer, 0, wrong_time, 8], &[EINVAL]),
+        (SignalQueue, &[999_999, 0, buffer], &[ESRCH]),
+        (SignalQueueThread, &[999_999, 999_999, 0, buffer], &[ESRCH]),
         (Reboot, &[0, 0, 0, 0], &[EINVAL]),
         (Reboot, &[0xfee1_dead, 672_274_793, 77, 0], &[EINVAL]),
         (Socket, &[99, 1, 0], &[EAFNOSUPPORT]),
@@ -302,7 +318,7 @@ pub async fn addresses() -> Outcome {
     let (address, monotonic) = (things.address.as_ptr() as usize, clock::MONOTONIC as usize);
     let header = [version::THREE, 0];
     let header = header.as_ptr() as usize;
-    let processes = subject::PROCESSES as usize;
+    let (processes, own) = (subject::PROCESSES as usize, system::process::number() as usize);
 
     // Arguments with which each call would work. Each address that is not 0 is made wrong in turn.
     let cases: &[(SystemCall, &[usize])] = &[
@@ -335,6 +351,17 @@ pub async fn addresses() -> Outcome {
         (SleepOn, &[monotonic, 0, buffer, 0]),
         (GetTime, &[monotonic, buffer]),
         (GetResolution, &[monotonic, 1]),
+        (SignalStack, &[buffer, 0]),
+        (SignalStack, &[0, buffer]),
+        (SignalSuspend, &[buffer, 8]),
+        (SignalAction, &[10, buffer, 0, 8]),
+        (SignalAction, &[10, 0, buffer, 8]),
+        (SignalMask, &[0, buffer, 0, 8]),
+        (SignalMask, &[0, 0, buffer, 8]),
+        (SignalPending, &[buffer, 8]),
+        (SignalWait, &[buffer, 0, buffer, 8]),
+        (SignalQueue, &[own, signal::WINCH as usize, buffer]),
+        (SignalQueueThread, &[own, own, signal::WINCH as usize, buffer]),
         (Times, &[buffer]),
         (GetUsage, &[0, buffer]),
         (SystemName, &[buffer]),

@@ -19,6 +19,7 @@ mod mapping;
 mod processes;
 mod readiness;
 mod scheduling;
+mod signals;
 mod sockets;
 mod system;
 mod threads;
@@ -39,6 +40,8 @@ use crate::asynchronous::submission::Submission;
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause, Source};
 use crate::observing::counters;
 use crate::process::worker::Worker;
+
+pub(crate) use time::tell_rest_of_sleep;
 
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
@@ -152,6 +155,17 @@ fn decode(call: Call<'_>) -> Decoding {
         ExitGroup => processes::exit_group(call),
         Wait => processes::wait(call),
         Kill => processes::kill(call),
+        KillThread => signals::kill_thread(call),
+        KillThreadOf => signals::kill_thread_of(call),
+        SignalStack => signals::stack(call),
+        SignalSuspend => signals::suspend(call),
+        SignalAction => signals::action(call),
+        SignalMask => signals::mask(call),
+        SignalPending => signals::pending(call),
+        SignalWait => signals::wait(call),
+        SignalQueue => signals::queue(call),
+        SignalQueueThread => signals::queue_thread(call),
+        SignalReturn => signals::return_from_handler(call),
         SetProcessGroup => processes::set_group(call),
         GetProcessGroup => processes::get_group(call),
         ProcessLimit => processes::limit(call),
@@ -264,7 +278,7 @@ mod tests {
         run(|program| {
             for &call in SystemCall::ALL {
                 // They end the caller or its program, or change how it runs.
-                let is_last = matches!(call, SystemCall::Exit | SystemCall::ExitGroup);
+                let is_last = matches!(call, SystemCall::Exit | SystemCall::ExitGroup | SystemCall::SignalReturn);
                 if is_last || matches!(call, SystemCall::KernelSide | SystemCall::WorkerWait | SystemCall::Clone) {
                     continue;
                 }

@@ -14,11 +14,11 @@
 //! [`Process`] is the sum of its parts, each a type with a file of its own: the address space (`usermode::Space`), the
 //! pages shared with the kernel ([`shared`]), descriptors (`files::descriptor`), its relations to others ([`family`]),
 //! [`capabilities`], the account ([`accounts`]), its scheduling (`scheduling::standing`), workers ([`worker`],
-//! [`thread`]), [`futex`]es, request rings (`asynchronous::rings`), calls in flight (`asynchronous::in_flight`,
-//! `asynchronous::input`) and [`completions`]. This file has the parts together, and the operations on several of them:
-//! on calls in flight with their completions, and on workers with the claims of the process. Above it are the [`table`]
-//! of all processes, [`signals`], the end of a process and its replacement by another program ([`life`]), and
-//! [`authority`].
+//! [`thread`]), [`signals`], [`futex`]es, request rings (`asynchronous::rings`), calls in flight
+//! (`asynchronous::in_flight`, `asynchronous::input`) and [`completions`]. This file has the parts together, and the
+//! operations on several of them: on calls in flight with their completions, and on workers with the claims of the
+//! process. Above it are the [`table`] of all processes, the [`delivery`] of signals, [`kill`], the end of a process
+//! and its replacement by another program ([`life`]), and [`authority`].
 //!
 //! # Locks
 //!
@@ -32,9 +32,11 @@ pub(crate) mod accounts;
 pub(crate) mod authority;
 pub(crate) mod capabilities;
 pub(crate) mod completions;
+pub(crate) mod delivery;
 pub(crate) mod ending;
 pub(crate) mod family;
 pub(crate) mod futex;
+pub(crate) mod kill;
 pub(crate) mod killer;
 pub(crate) mod life;
 pub(crate) mod limits;
@@ -86,6 +88,7 @@ use crate::process::ending::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed};
+use crate::process::signals::Signals;
 use crate::process::thread::Threads;
 use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_of_fault};
 use crate::process::worker::Worker;
@@ -98,6 +101,16 @@ use crate::scheduling::steps::{self, Ends};
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
 /// The first process: the parent of orphans in name, and the one whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
+
+/// Conditions of a process that all its workers look at before user mode, as bits.
+struct Condition;
+
+impl Condition {
+    /// It has ended.
+    const ENDED: u8 = 1;
+    /// It is stopped.
+    const STOPPED: u8 = 2;
+}
 
 /// Owner of a call in flight, which goes on with it.
 pub(crate) enum CallOwner {
@@ -252,6 +265,8 @@ pub(crate) struct Process {
     pub standing: Standing,
     /// Its authority towards others.
     pub authority: Authority,
+    /// Its signals.
+    pub signals: Signals,
     /// First bytes of its program's name.
     name: [AtomicU64; 2],
     /// Its share of the things of which the network has a limited number.
@@ -262,7 +277,8 @@ pub(crate) struct Process {
     pub kernel_side: Choice,
     /// Number of lines about it that found no room on the console.
     pub lines: report::Lines,
-    ended: AtomicBool,
+    /// Bits of a [`Condition`], for all its workers.
+    condition: AtomicU8,
     /// Set when one worker has begun, after the end, to make all threads and calls look around.
     all_are_called: AtomicBool,
     /// The coroutine that takes the process apart, once there is one.
@@ -361,12 +377,13 @@ impl Process {
             default_priority,
             standing,
             authority,
+            signals: Signals::new(),
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
             shares: crate::network::shares::Shares::new(account.clone()),
             kernel_side: Choice::default(),
             lines: report::Lines::of(id),
-            ended: AtomicBool::new(false),
+            condition: AtomicU8::new(0),
             all_are_called: AtomicBool::new(false),
             last_worker: AtomicU64::new(0),
             ending: Mutex::new(None),
@@ -570,7 +587,23 @@ impl Process {
     /// Returns whether the process must stop. Workers look before each visit to user mode, calls at each poll.
     pub(crate) fn has_ended(&self) -> bool {
         // Acquire: a reader that sees it sees the ending too.
-        self.ended.load(Ordering::Acquire)
+        self.condition.load(Ordering::Acquire) & Condition::ENDED != 0
+    }
+
+    /// Returns the bits of its condition: 0 if its workers may go on. A worker that sees another value looks again,
+    /// with an acquire.
+    #[inline(always)]
+    pub(super) fn condition(&self) -> u8 {
+        self.condition.load(Ordering::Relaxed)
+    }
+
+    /// Records that it is stopped, or goes on. Called under the lock of its signals.
+    pub(super) fn set_stopped(&self, is_stopped: bool) {
+        if is_stopped {
+            self.condition.fetch_or(Condition::STOPPED, Ordering::AcqRel);
+        } else {
+            self.condition.fetch_and(!Condition::STOPPED, Ordering::AcqRel);
+        }
     }
 
     /// Ends the process. The first ending counts; later ones change nothing.
@@ -582,7 +615,7 @@ impl Process {
                 return;
             }
             *slot = Some(ending);
-            self.ended.store(true, Ordering::Release);
+            self.condition.fetch_or(Condition::ENDED, Ordering::AcqRel);
         }
         self.standing.has_ended();
         self.rings.order_anew(&self.standing);
@@ -665,6 +698,12 @@ impl Process {
         Ok(thread)
     }
 
+    /// Returns the first worker or thread for which `is_meant` holds.
+    pub(crate) fn find_worker(&self, is_meant: impl Fn(&Worker) -> bool) -> Option<Arc<Worker>> {
+        let (workers, threads) = (self.workers.lock(), self.threads.lock());
+        workers.iter().chain(threads.iter()).find(|worker| is_meant(worker)).cloned()
+    }
+
     /// Returns the worker or thread with this slot.
     pub(crate) fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
         if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }
@@ -700,6 +739,7 @@ impl Process {
         } else {
             worker.leaves_its_index();
         }
+        delivery::has_left(worker);
         // Before the waiters for departures are woken, who compare it.
         self.departed_workers.fetch_add(1, Ordering::AcqRel);
         // AcqRel: the changes of other workers to the process happen before the last one takes it apart.

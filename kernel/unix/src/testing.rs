@@ -49,6 +49,8 @@ const OF_WORKERS: usize = DATA + LENGTH / 2;
 const OF_A_WORKER: usize = LENGTH / 2 / 16;
 /// Address of a program's handler of user interrupts.
 pub(crate) const HANDLER: usize = CODE as usize + 0x800;
+/// Address of a program's handler of signals.
+pub(crate) const SIGNAL_HANDLER: usize = CODE as usize + 0x900;
 /// Path of the one program, which every process runs.
 pub(crate) const PATH: &[u8] = b"/bin/test\0";
 
@@ -96,6 +98,10 @@ struct World {
     failures: Vec<String>,
     /// User interrupts that were handled: the process, and the bits that its handler found.
     handled: Vec<(u32, u64)>,
+    /// Signals that were handled: the process, and the bytes of the handler's frame.
+    signals: Vec<(u32, Vec<u8>)>,
+    /// Address of each program's calls, by its identity. The first process keeps its own from test to test.
+    calls: HashMap<u64, u64>,
 }
 
 type SharedWorld = Arc<Mutex<World>>;
@@ -242,6 +248,7 @@ impl RunningMachine {
         world.fresh.clear();
         world.bodies.clear();
         world.handled.clear();
+        world.signals.clear();
         drop(world);
         for (_, Running { go_on, turns, thread }) in ended {
             drop((go_on, turns));
@@ -317,7 +324,19 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
         return handle_interrupt(shared, id, context);
     }
     let mut world = lock(shared);
+    if context.pc == SIGNAL_HANDLER as u64 {
+        let frame = read(id, context.stack() as usize, ::signals::frame::SIZE);
+        assert_eq!(u64::from(frame[0]), context.register(10), "the signal's number");
+        world.signals.push((id, frame));
+        context.set_register(17, SystemCall::SignalReturn as u64);
+        return Trap::SystemCall;
+    }
     let mut identity = context.register(IDENTITY);
+    if identity != 0 && world.calls.get(&identity) == Some(&context.pc) {
+        // The call is made again.
+        context.pc += 4;
+        return Trap::SystemCall;
+    }
     let mut body = None;
     if identity == 0 {
         world.last_identity += 1;
@@ -342,6 +361,8 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
     match turn.unwrap_or(exit) {
         Turn::Trap(trap) => trap,
         Turn::Call { number, arguments, token, cid } => {
+            // All calls of a program are made at one address.
+            context.pc = *lock(shared).calls.entry(identity).or_insert(context.pc) + 4;
             context.set_register(17, number as u64);
             context.set_register(16, cid);
             context.set_register(5, token);
@@ -351,6 +372,13 @@ fn step(shared: &SharedWorld, context: &mut UserContext) -> Trap {
             Trap::SystemCall
         }
     }
+}
+
+/// Reads the memory of a process.
+fn read(id: u32, address: usize, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    table::find(id).expect("a process that runs").copy_in(address, &mut bytes).expect("its memory");
+    bytes
 }
 
 /// Runs a handler that records its interrupts and returns.
@@ -667,6 +695,12 @@ impl Program {
             let seen = self.process().posted() as usize;
             let _ = self.call(SystemCall::WorkerWait, [seen, usize::MAX]);
         }
+    }
+
+    /// Returns the frames of the signals that its handler has handled.
+    pub(crate) fn signals(&self) -> Vec<Vec<u8>> {
+        let world = lock(&self.world);
+        world.signals.iter().filter(|(id, _)| *id == self.id).map(|(_, frame)| frame.clone()).collect()
     }
 
     /// Returns the bits of the user interrupts that its process's handler has taken, in their order.

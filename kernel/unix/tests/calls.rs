@@ -224,6 +224,15 @@ impl World {
                 SystemCall::Exit | SystemCall::ExitGroup | SystemCall::Execute if is_first => continue,
                 // A handler without a stack ends its process.
                 SystemCall::InterruptHandler if is_first => continue,
+                // Handlers, frames and waits without end are for the others.
+                SystemCall::SignalAction
+                | SystemCall::SignalReturn
+                | SystemCall::SignalSuspend
+                | SystemCall::SignalWait
+                    if is_first =>
+                {
+                    continue;
+                }
                 SystemCall::KernelSide => continue,
                 SystemCall::Execute if self.random.one_in(2) => arguments[..3].copy_from_slice(&[INPUT, ARGUMENTS, 0]),
                 SystemCall::Spawn if !self.random.one_in(8) => {
@@ -243,6 +252,16 @@ impl World {
                 SystemCall::WorkerWait => arguments[1] = self.random.below(100_000),
                 // The first process is not ended, nor kept from starting others.
                 SystemCall::Kill | SystemCall::ProcessLimit if is_first => arguments[0] = 2 + self.random.below(20),
+                SystemCall::KillThread
+                | SystemCall::KillThreadOf
+                | SystemCall::SignalQueue
+                | SystemCall::SignalQueueThread => {
+                    let target = 2 + self.random.below(20);
+                    arguments[0] = target;
+                    if matches!(call, SystemCall::KillThreadOf | SystemCall::SignalQueueThread) {
+                        arguments[1] = target;
+                    }
+                }
                 SystemCall::Kill => arguments[0] = self.random.below(20),
                 SystemCall::Reboot => arguments[0] = 0,
                 // The machine's memory is the test's: files must not become arbitrarily long.

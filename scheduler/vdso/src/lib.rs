@@ -8,6 +8,9 @@
 //! Programs find the image by `AT_SYSINFO_EHDR` and its functions by its dynamic symbols, as on Linux; the kernel,
 //! which contains the bytes, uses the symbols without the auxiliary vector.
 //!
+//! The image's entry point is no function for programs but the return from a signal's handler (`rt_sigreturn`); the
+//! kernel gives its address to handlers.
+//!
 //! The functions are [`scheduler::entry`]'s, with the names in [`scheduler::entry::NAMES`]; `user/c/cops.h` declares
 //! them for C and the `coroutine` crate for Rust.
 //!
@@ -55,6 +58,21 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
         core::hint::spin_loop();
     }
 }
+
+// The return from a signal's handler: `rt_sigreturn`, under Linux's name and version. Debuggers know a handler's caller
+// by it.
+#[cfg(all(target_os = "none", target_arch = "riscv64"))]
+core::arch::global_asm!(
+    ".section .text.signal_return, \"ax\", @progbits",
+    ".balign 4",
+    ".globl __vdso_rt_sigreturn",
+    ".type __vdso_rt_sigreturn, @function",
+    "__vdso_rt_sigreturn:",
+    "li a7, 139",
+    "ecall",
+    ".size __vdso_rt_sigreturn, . - __vdso_rt_sigreturn",
+    ".text",
+);
 
 /// See [`entry::version`].
 #[unsafe(no_mangle)]

@@ -403,7 +403,15 @@ impl Attack {
             SetRobustList => with([0, futex::ROBUST_HEAD]),
             Sleep => with([at(&self.soon), 0]),
             SleepOn => with([1, 0, at(&self.soon)]),
-            Kill => with([system::process::number() as usize, 0]),
+            Kill | KillThread | SignalQueue => with([system::process::number() as usize, 0]),
+            KillThreadOf | SignalQueueThread => {
+                with([system::process::number() as usize, system::process::number() as usize, 0])
+            }
+            SignalAction => with([10, 0, buffer, 8]),
+            SignalMask => with([0, 0, buffer, 8]),
+            SignalPending => with([buffer, 8]),
+            SignalStack => with([0, buffer]),
+            SignalWait => with([at(&WORD), 0, at(&self.now), 8]),
             Wait => with([self.start_program()?, 0, 0, 0]),
             ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
             Spawn => with(self.program()),

@@ -24,8 +24,12 @@ const BEFORE: Duration = Duration::from_millis(200);
 const VICTIM: Priority = Priority::saturating(31);
 
 /// Calls that are not repeated, with the reason.
-const EXCEPTIONS: &[(SystemCall, &str)] =
-    &[(SystemCall::Exit, "ends the caller; `spawn` repeats processes that exit"), (SystemCall::ExitGroup, "as exit")];
+const EXCEPTIONS: &[(SystemCall, &str)] = &[
+    (SystemCall::Exit, "ends the caller; `spawn` repeats processes that exit"),
+    (SystemCall::ExitGroup, "as exit"),
+    (SystemCall::SignalReturn, "needs a frame"),
+    (SystemCall::SignalSuspend, "waits without a limit"),
+];
 
 /// Number of times [`BEFORE`] in which an attacker's children must have ended.
 const PATIENCE: usize = 200;

@@ -25,6 +25,7 @@ use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::{OpenFile, move_at_place};
 use crate::observing::counters;
 use crate::process::futex::FutexWait;
+use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
 use crate::process::user::{AddressOut, UserBuffer};
 use crate::process::{CallOwner, Process, table};
@@ -64,7 +65,7 @@ pub(crate) enum Operation {
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Wait for a child.
-    WaitChild { parent: u32, which: Children, status: usize, no_wait: bool, usage: usize },
+    WaitChild { parent: u32, which: Children, status: usize, options: u32, usage: usize },
     /// Wait at a futex.
     Futex(Box<FutexWait>),
     /// Fill a buffer with random bytes, step by step.
@@ -148,20 +149,22 @@ impl Operation {
                 }
                 Poll::Pending
             }
-            Operation::WaitChild { which, status, no_wait, usage, .. } => match process.poll_child(*which, waker) {
-                Poll::Ready(Ok((id, ending, ticks))) => {
-                    if *usage != 0 {
-                        process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+            Operation::WaitChild { which, status, options, usage, .. } => {
+                match process.poll_child(*which, *options, waker) {
+                    Poll::Ready(Ok((id, reported, ticks))) => {
+                        if *usage != 0 {
+                            process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+                        }
+                        if *status != 0 {
+                            process.copy_out(*status, &reported.to_le_bytes())?;
+                        }
+                        Poll::Ready(Ok(id as usize))
                     }
-                    if *status != 0 {
-                        process.copy_out(*status, &ending.status().to_le_bytes())?;
-                    }
-                    Poll::Ready(Ok(id as usize))
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending if *options & types::WNOHANG != 0 => Poll::Ready(Ok(0)),
+                    Poll::Pending => Poll::Pending,
                 }
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Pending if *no_wait => Poll::Ready(Ok(0)),
-                Poll::Pending => Poll::Pending,
-            },
+            }
             Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
@@ -274,6 +277,25 @@ impl Operation {
         }
     }
 
+    /// Returns whether a signal can interrupt it: whether it waits, and not only goes on in steps.
+    pub(crate) fn can_be_interrupted(&self) -> bool {
+        match self {
+            Operation::Read { file, .. } | Operation::Write { file, .. } => !file.never_waits(),
+            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
+            _ => true,
+        }
+    }
+
+    /// Returns what becomes of the call when a handler has interrupted it (signal(7), "Interruption of system calls").
+    pub(crate) fn restart(&self) -> Restart {
+        match self {
+            Operation::Sleep { deadline, .. } => Restart::Sleep { deadline: *deadline },
+            Operation::Epoll(_) | Operation::PollFiles(_) => Restart::Never,
+            Operation::Futex(wait) if wait.has_limit() => Restart::Never,
+            _ => Restart::AfterHandler,
+        }
+    }
+
     /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self, waker: &Waker) {
         match self {
@@ -298,18 +320,18 @@ impl Operation {
         }
     }
 
-    /// Waits in a worker's own coroutine until the call is done, or until `must_stop`, which gives `EINTR` (or the
-    /// number of bytes moved so far).
+    /// Waits in a worker's own coroutine until the call is done, or until `look`, which is called at each turn, says
+    /// that the wait is over, which gives `EINTR` (or the number of bytes moved so far).
     ///
     /// # Cancellation
     /// Dropping it takes all registrations back. Bytes that were written or sent before stay so.
-    pub(crate) fn wait<'a, F: Fn() -> bool + Unpin>(
+    pub(crate) fn wait<'a, F: Fn(&Operation, &Waker) -> Interruption + Unpin>(
         self,
         process: &'a Arc<Process>,
         deadline: &'a time::Reservation,
-        must_stop: F,
+        look: F,
     ) -> Wait<'a, F> {
-        Wait { waiting: Waiting { operation: self, registered: None }, process, deadline, alarm: None, must_stop }
+        Wait { waiting: Waiting { operation: self, registered: None }, process, deadline, alarm: None, look }
     }
 }
 
@@ -356,18 +378,18 @@ impl Drop for Waiting {
 /// [`BETWEEN_LOOKS_NS`], by that same deadline, and tries to get a place each time.
 #[doc(alias = "wait_event")]
 #[doc(alias = "prepare_to_wait")]
-pub(crate) struct Wait<'a, F: Fn() -> bool + Unpin> {
+pub(crate) struct Wait<'a, F: Fn(&Operation, &Waker) -> Interruption + Unpin> {
     waiting: Waiting,
     process: &'a Arc<Process>,
     deadline: &'a time::Reservation,
     alarm: Option<Alarm>,
-    must_stop: F,
+    look: F,
 }
 
 /// Time between two looks of a worker for which there is no memory to register.
 const BETWEEN_LOOKS_NS: u64 = 1_000_000;
 
-impl<F: Fn() -> bool + Unpin> Wait<'_, F> {
+impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Wait<'_, F> {
     fn set_alarm(&mut self, ticks: u64, waker: &Waker) {
         self.clear_alarm();
         self.alarm = Some(self.deadline.set(ticks, waker));
@@ -378,45 +400,58 @@ impl<F: Fn() -> bool + Unpin> Wait<'_, F> {
             time::clear(alarm);
         }
     }
-}
 
-impl<F: Fn() -> bool + Unpin> Drop for Wait<'_, F> {
-    fn drop(&mut self) {
-        self.clear_alarm();
-    }
-}
-
-impl<F: Fn() -> bool + Unpin> Future for Wait<'_, F> {
-    type Output = Result<usize, Errno>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        stretch::goes_on_with(this.waiting.operation.call());
-        if (this.must_stop)() {
-            return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
-        }
-        if let Operation::Sleep { deadline, .. } = this.waiting.operation {
+    #[inline(always)]
+    fn poll_operation(&mut self, waker: &Waker) -> Poll<Result<usize, Errno>> {
+        if let Operation::Sleep { deadline, .. } = self.waiting.operation {
             if Machine::now() >= deadline {
                 return Poll::Ready(Ok(0));
             }
-            if this.alarm.is_none() {
-                this.set_alarm(deadline, cx.waker());
+            if self.alarm.is_none() {
+                self.set_alarm(deadline, waker);
             }
             return Poll::Pending;
         }
-        match this.waiting.poll(this.process, cx.waker()) {
+        match self.waiting.poll(self.process, waker) {
             // Either the call fails so, or it could not be registered with the object that it waits for: without a
             // waker only the call itself can fail.
-            Poll::Ready(Err(Errno::ENOMEM)) if !this.waiting.operation.must_be_completed() => {
-                let tried = this.waiting.operation.poll(this.process, None);
+            Poll::Ready(Err(Errno::ENOMEM)) if !self.waiting.operation.must_be_completed() => {
+                let tried = self.waiting.operation.poll(self.process, None);
                 if tried.is_pending() {
                     let soon = Machine::now() + time::ticks_at_ns(BETWEEN_LOOKS_NS);
-                    this.set_alarm(soon, cx.waker());
+                    self.set_alarm(soon, waker);
                 }
                 tried
             }
             other => other,
         }
+    }
+}
+
+impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Drop for Wait<'_, F> {
+    fn drop(&mut self) {
+        self.clear_alarm();
+    }
+}
+
+impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Future for Wait<'_, F> {
+    type Output = Result<usize, Errno>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        stretch::goes_on_with(this.waiting.operation.call());
+        let is_interrupted = match (this.look)(&this.waiting.operation, cx.waker()) {
+            Interruption::GoOn => false,
+            Interruption::Handler => true,
+            Interruption::Hold => return Poll::Pending,
+            Interruption::Leave => return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR)),
+        };
+        let polled = this.poll_operation(cx.waker());
+        // An event that has come goes before the handler.
+        if is_interrupted && polled.is_pending() {
+            return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
+        }
+        polled
     }
 }
 

@@ -8,6 +8,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::Pin;
 
+use ::signals::Set;
+use abi_unix::call::ASYNCHRONOUS;
 use abi_unix::{Errno, SystemCall};
 use hal_api::UserContext;
 use memory::faults;
@@ -16,6 +18,7 @@ use crate::asynchronous::operation::Operation;
 use crate::files::file::OpenFile;
 use crate::process::Process;
 use crate::process::accounts::MEMORY_OF_A_WAIT;
+use crate::process::signals::SignalWait;
 use crate::process::user::UserBuffer;
 use crate::process::worker::Worker;
 use crate::scheduling::steps::Long;
@@ -27,6 +30,10 @@ pub(crate) enum Pause {
     GiveWay,
     /// A call must wait.
     Wait(Operation),
+    /// A call must wait for a signal.
+    WaitForSignal(SignalWait),
+    /// The process is stopped.
+    Stopped,
     /// The worker has nothing to run: it sleeps until completions beyond `seen`, or until a tick.
     Park { seen: u64, deadline: Option<u64> },
     /// The process wants another program: the addresses of path, arguments and environment.
@@ -194,13 +201,29 @@ impl<'a> Call<'a> {
         Ok(self.process().descriptors.lock().get(descriptor)?.clone())
     }
 
-    /// Checks a signal mask: its address in this argument, its size in the next. No signal can be masked yet; a mask
-    /// that could not be read on Linux is an error here too.
-    pub(crate) fn check_signal_mask(&self, argument: usize) -> Result<(), Errno> {
+    /// Reads the signals that are blocked instead of the present ones while the call waits: their address in this
+    /// argument, their size in the next.
+    pub(crate) fn signal_mask(&self, argument: usize) -> Result<Option<Set>, Errno> {
         match (self.address(argument), self.length(argument + 1)) {
-            (0, _) => Ok(()),
-            (address, 8) => self.process().copy_in(address, &mut [0; 8]),
+            (0, _) => Ok(None),
+            (address, 8) => {
+                let mut bytes = [0; 8];
+                self.process().copy_in(address, &mut bytes)?;
+                Ok(Some(Set::mask(u64::from_le_bytes(bytes))))
+            }
             _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Blocks these signals until the call is over. A call that does not wait in its worker is not interrupted, and
+    /// replaces nothing.
+    pub(crate) fn replace_signal_mask(&self, mask: Option<Set>) {
+        let is_synchronous = match &self.source {
+            Source::Registers(context) => context.call_number() as usize & ASYNCHRONOUS == 0,
+            Source::Request(_) => false,
+        };
+        if let Some(mask) = mask.filter(|_| is_synchronous) {
+            self.worker.replace_blocked(mask);
         }
     }
 }
@@ -273,9 +296,9 @@ mod tests {
             let worker = program.process().worker(0).unwrap();
             let mask = program.place(8) as u64;
             let check = |address: u64, size: u64| {
-                Call::new(&worker, SystemCall::Poll, Source::Request(&[0, 0, 0, address, size, 0])).check_signal_mask(3)
+                Call::new(&worker, SystemCall::Poll, Source::Request(&[0, 0, 0, address, size, 0])).signal_mask(3)
             };
-            assert_eq!((check(0, 99), check(mask, 8)), (Ok(()), Ok(())));
+            assert_eq!((check(0, 99), check(mask, 8)), (Ok(None), Ok(Some(Set::EMPTY))));
             assert_eq!((check(mask, 4), check(mask, 16)), (Err(Errno::EINVAL), Err(Errno::EINVAL)));
             assert_eq!(check(0x1000, 8), Err(Errno::EFAULT));
         });

@@ -7,7 +7,7 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept_steps};
 use crate::process::ending::Ending;
 use crate::process::table::Children;
-use crate::process::{authority, limits, program, signals, table};
+use crate::process::{authority, kill, limits, program, table};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -45,11 +45,11 @@ pub(super) fn wait(call: Call<'_>) -> Decoding {
         group => Children::Group(group.unsigned_abs()),
     };
     let options = call.unsigned(2);
-    if options & !types::WNOHANG != 0 {
+    if options & !(types::WNOHANG | types::WUNTRACED | types::WCONTINUED | types::WAIT_KINDS) != 0 {
         return Err(Errno::EINVAL);
     }
-    let (parent, no_wait) = (process.id, options & types::WNOHANG != 0);
-    Ok(Operation::WaitChild { parent, which, status: call.address(1), no_wait, usage: call.address(3) }.into())
+    let parent = process.id;
+    Ok(Operation::WaitChild { parent, which, status: call.address(1), options, usage: call.address(3) }.into())
 }
 
 #[inline(never)]
@@ -59,14 +59,14 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     if target > 0 {
-        return signals::signal_one(call.process(), target as u32, signal).map(Into::into);
+        return kill::signal_one(call.process(), target as u32, signal).map(Into::into);
     }
     let caller = call.process().clone();
     Ok(kept_steps(call.number, async move {
         match target {
-            0 => signals::signal_group(&caller, caller.group(), signal).await,
-            -1 => signals::signal_all_processes(&caller, signal).await,
-            id => signals::signal_group(&caller, id.unsigned_abs(), signal).await,
+            0 => kill::signal_group(&caller, caller.group(), signal).await,
+            -1 => kill::signal_all_processes(&caller, signal).await,
+            id => kill::signal_group(&caller, id.unsigned_abs(), signal).await,
         }
         .map(|()| 0)
     }))
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(program.wait_for(child), Ok((child, 0xff00)));
             assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD));
             assert!(!table::exists(child as u32));
-            assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 2, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 4, 0]), Err(Errno::EINVAL));
         });
     }
 

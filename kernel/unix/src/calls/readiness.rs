@@ -62,10 +62,11 @@ pub(super) fn control_epoll(call: Call<'_>) -> Decoding {
 
 #[inline(always)]
 pub(super) fn wait_for_epoll(call: Call<'_>) -> Decoding {
-    call.check_signal_mask(4)?;
+    let mask = call.signal_mask(4)?;
     // A negative count is too large a one.
     let count = call.signed(2) as usize;
     let wait = EpollWait::new(&*call.file(0)?, call.address(1), count, call.signed(3))?;
+    call.replace_signal_mask(mask);
     Ok(Operation::Epoll(kept(wait)).into())
 }
 
@@ -76,19 +77,14 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
     if count > epoll::SHORT_LIST {
         call.admitted()?;
     }
-    call.check_signal_mask(3)?;
+    let mask = call.signal_mask(3)?;
     let limit = match call.address(2) {
         0 => TimeLimit::Never,
         address => TimeLimit::after_ns(operation::read_time(process, address)?),
     };
-    Ok(Operation::PollFiles(kept(epoll::PollFiles::read(
-        &**process,
-        &process.descriptors,
-        call.address(0),
-        count,
-        limit,
-    )?))
-    .into())
+    let files = epoll::PollFiles::read(&**process, &process.descriptors, call.address(0), count, limit)?;
+    call.replace_signal_mask(mask);
+    Ok(Operation::PollFiles(kept(files)).into())
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ fn clone_thread(
     }
     let process = &parent.process;
     let thread = switching::start_thread(process, fresh, |thread| {
+        thread.signals.inherit(&parent.signals);
         if has(flag::CHILD_CLEARTID) {
             thread.set_end_word(child_word);
         }

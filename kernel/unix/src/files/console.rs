@@ -27,7 +27,7 @@ use crate::files::file::{Attempt, FileOperations, Properties, status_of_device};
 use crate::files::line_discipline::LineDiscipline;
 use crate::files::tree::CONSOLE;
 use crate::process::user::{Caller, UserBuffer};
-use crate::process::{self, Process, authority, signals, table};
+use crate::process::{self, Process, authority, kill, table};
 use crate::scheduling::executor::{self, Attendant};
 
 /// Bytes that are moved at once between a program and the serial line.
@@ -96,7 +96,7 @@ fn press(keys: &[u8]) {
         };
         // Without the lock: a process that ends takes many locks.
         if let Some((signal, group)) = signalled {
-            signals::signal_group_from_terminal(group, signal);
+            kill::signal_group_from_terminal(group, signal);
         }
     }
 }

@@ -85,7 +85,7 @@ impl Descriptors {
     /// both before they take the file from somewhere. Errors are those of [`add`](Self::add).
     pub(crate) fn vacancy(&mut self, least: usize) -> Result<FreeDescriptor<'_>, Errno> {
         if least >= self.limit() {
-            return Err(Errno::EINVAL);
+            return Err(if least == 0 { Errno::EMFILE } else { Errno::EINVAL });
         }
         let mut at = least.max(self.lowest_free);
         // Pieces whose descriptors are all open are skipped.

@@ -37,6 +37,8 @@ pub(crate) struct Family {
     /// Its process group, which keys of the terminal and `kill` reach together. Its parent's group until another is
     /// set.
     pub(super) group: AtomicU32,
+    /// Status for its parent since it has stopped or gone on, 0 for none. Changed under the lock of the table.
+    pub(super) change: AtomicU32,
     /// Processor time of children that were waited for.
     children_ticks: AtomicU64,
 }
@@ -49,6 +51,7 @@ impl Family {
             parent: AtomicU32::new(parent),
             above: AtomicU32::new(parent),
             group: AtomicU32::new(group),
+            change: AtomicU32::new(0),
             children_ticks: AtomicU64::new(0),
         }
     }

@@ -209,6 +209,11 @@ pub(crate) struct FutexWait {
 }
 
 impl FutexWait {
+    /// Returns whether it waits for a limited time.
+    pub(crate) fn has_limit(&self) -> bool {
+        !matches!(self.limit, TimeLimit::Never)
+    }
+
     /// Does one step: compares and enters the table if there is a waker; after that, looks whether it was taken out.
     pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let mut table = self.futexes.0.lock();

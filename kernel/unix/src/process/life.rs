@@ -13,7 +13,7 @@ use crate::files::remains;
 use crate::process::completions::drop_in_steps;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{CallOwner, FIRST, Member, Process, table};
+use crate::process::{CallOwner, FIRST, Member, Process, delivery, table};
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::{steps, stretch};
@@ -164,6 +164,9 @@ impl Process {
         // Taken out of the lock before they are woken.
         let mut waiters = table::unregister(self, ending, ticks);
         waiters.wake_all();
+        if let Some(parent) = table::find(self.parent()) {
+            delivery::tell_end(&parent, self.id, ending);
+        }
         if self.id == FIRST {
             crate::machine::first_process_has_ended(ending);
         }

@@ -212,6 +212,8 @@ impl Shared {
 struct Common {
     global: SharedFrame,
     image: Vec<SharedFrame>,
+    /// Offset of the return from a handler.
+    signal_return: usize,
 }
 
 static COMMON: Once<Common> = Once::new();
@@ -226,14 +228,22 @@ pub(crate) fn start(image: &[u8], ticks_per_second: u64, epoch_ns: u64, harts: u
     store(core::mem::offset_of!(GlobalPage, epoch_ns), epoch_ns);
     store(core::mem::offset_of!(GlobalPage, harts), harts);
     assert!(image.len() <= LARGEST_IMAGE, "the build checks the image's size");
+    // The entry point in the header of an ELF file.
+    let signal_return =
+        image.get(24..32).map_or(0, |word| word.iter().rev().fold(0, |word, &byte| word << 8 | byte as usize));
     let mut frames = Vec::new();
     for piece in image.chunks(PAGE_SIZE) {
         let frame = zeroed()?;
         frame.write(0, piece);
         frames.push(frame);
     }
-    COMMON.call_once(|| Common { global, image: frames });
+    COMMON.call_once(|| Common { global, image: frames, signal_return });
     Ok(())
+}
+
+/// Returns the offset in the scheduler's image of the instructions to which a signal's handler returns.
+pub(crate) fn signal_return() -> usize {
+    COMMON.get().map_or(0, |common| common.signal_return)
 }
 
 /// Publishes the mode for all executors.

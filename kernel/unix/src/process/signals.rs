@@ -1,110 +1,287 @@
-//! Signals: `kill` and the keys of the terminal. There are no handlers; a signal ends a process or has no effect.
+//! The signals of a process and of its workers: actions, blocked and pending ones, and the answers that waits get.
+//!
+//! The data alone; [`delivery`](crate::process::delivery) sends them, and begins their handlers.
 
-use abi_unix::types::signal;
-use abi_unix::{Act, Errno};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::process::ending::Ending;
-use crate::process::table::{exists, find, next_in_steps, next_living};
-use crate::process::{FIRST, Process, authority};
-use crate::scheduling::steps;
+use ::signals::frame::Stack;
+use ::signals::{
+    Action, Actions, DefaultAction, Details, Disposition, Full, Information, Pending, Set, Signal, action_flag,
+};
+use abi_unix::Errno;
+use spin::Mutex;
+use waiters::Waiters;
 
-/// Returns whether a signal's default action ends the process. There are no handlers, and a signal that would stop a
-/// process ends it.
-pub(crate) fn ends(number: u32) -> bool {
-    !matches!(number, 0 | signal::CHLD | signal::CONT | signal::URG | signal::WINCH)
+use crate::process::accounts::{Account, Charge, Resource};
+
+/// The signals of a process.
+pub(crate) struct Signals {
+    pub(super) state: Mutex<State>,
+    /// Number of the signal that has stopped the process; 0 while it runs.
+    pub(super) stopped: AtomicU8,
+    /// Workers of a stopped process.
+    pub(super) continued: Mutex<Waiters>,
 }
 
-/// Sends a signal to a process, if the caller may.
-fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
-    authority::permit_towards(caller, process, Act::Signal)?;
-    if ends(number) {
-        if process.id == FIRST && caller.id != FIRST {
-            return Err(Errno::EPERM);
+pub(super) struct State {
+    pub(super) actions: Actions,
+    /// Signals to the process as a whole.
+    pub(super) pending: Pending,
+    /// Number of signals of the process and all its workers that queue with their information.
+    pub(super) queued: usize,
+    /// Charge for the actions and for pending signals, once the process has used either.
+    charge: Option<Charge>,
+}
+
+/// The signals of a worker or thread. The lock of its process's signals is taken before that of its own.
+pub(crate) struct OwnSignals {
+    pub(super) blocked: AtomicU64,
+    /// Signals for which it waits although it blocks them. Changed under the lock of its process's signals.
+    pub(super) awaited: AtomicU64,
+    pub(super) state: Mutex<OwnState>,
+}
+
+pub(super) struct OwnState {
+    /// Signals to this worker alone.
+    pub(super) pending: Pending,
+    /// Its stack for handlers.
+    pub(super) stack: Stack,
+    /// The blocked signals from before a call that has replaced them for its duration.
+    pub(super) replaced: Option<Set>,
+    /// Whether that call was interrupted: a handler comes before the old set.
+    pub(super) was_interrupted: bool,
+}
+
+/// Result of a look at a worker's signals.
+pub(super) enum Next {
+    /// None is to be delivered.
+    Nothing,
+    /// The process ends by this signal.
+    End(Signal),
+    /// The process stops by this signal.
+    Stop(Signal),
+    /// A handler is to run. The signal is still pending.
+    Handler,
+}
+
+/// Answer to a wait that asks whether it may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interruption {
+    /// It may.
+    GoOn,
+    /// It must not go on before its process is continued.
+    Hold,
+    /// It is over, unless its event has come: a handler is to run.
+    Handler,
+    /// It is over: the worker leaves.
+    Leave,
+}
+
+impl Signals {
+    /// Creates the signals of a process that begins.
+    pub(crate) const fn new() -> Signals {
+        let state = State { actions: Actions::new(), pending: Pending::new(), queued: 0, charge: None };
+        Signals { state: Mutex::new(state), stopped: AtomicU8::new(0), continued: Mutex::new(Waiters::new()) }
+    }
+
+    /// Returns whether the process is stopped.
+    pub(crate) fn are_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the number of the signal that has stopped the process; 0 while it runs.
+    pub(super) fn stopped_by(&self) -> u8 {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Returns the action of a signal.
+    pub(super) fn action(&self, signal: Signal) -> Action {
+        self.state.lock().actions.get(signal)
+    }
+
+    /// Returns whether children that end leave no zombie.
+    pub(crate) fn discard_children(&self) -> bool {
+        let action = self.action(Signal::CHLD);
+        action.handler == Action::IGNORE || action.has(action_flag::NOCLDWAIT)
+    }
+
+    /// Drops the signals to a worker or thread that has ended; returns those to the process.
+    pub(super) fn forget(&self, own: &OwnSignals) -> Set {
+        let mut state = self.state.lock();
+        let mut own = own.state.lock();
+        state.queued -= own.pending.queued();
+        own.pending = Pending::new();
+        state.pending.set()
+    }
+
+    /// Prepares for another program: no handlers, and no stacks for them. Pending signals stay.
+    pub(crate) fn start_afresh(&self) {
+        self.state.lock().actions.forget_handlers();
+    }
+}
+
+impl OwnSignals {
+    /// Creates the signals of a worker that blocks none.
+    pub(crate) const fn new() -> OwnSignals {
+        let state = OwnState { pending: Pending::new(), stack: Stack::NONE, replaced: None, was_interrupted: false };
+        OwnSignals { blocked: AtomicU64::new(0), awaited: AtomicU64::new(0), state: Mutex::new(state) }
+    }
+
+    /// Blocks the set that its creator blocks, before it begins.
+    pub(crate) fn inherit(&self, creator: &OwnSignals) {
+        self.blocked.store(creator.blocked.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Returns the signals that the worker blocks.
+    pub(crate) fn blocked(&self) -> Set {
+        Set::from_bits(self.blocked.load(Ordering::Relaxed))
+    }
+
+    /// Forgets its stack for handlers, for another program.
+    pub(crate) fn start_afresh(&self) {
+        self.state.lock().stack = Stack::NONE;
+    }
+
+    /// Records that the call which has replaced the blocked signals was interrupted.
+    pub(crate) fn were_interrupted(&self) {
+        self.state.lock().was_interrupted = true;
+    }
+
+    /// Returns whether it receives a signal now.
+    pub(super) fn receives(&self, signal: Signal) -> bool {
+        !self.blocked().has(signal) || Set::from_bits(self.awaited.load(Ordering::Relaxed)).has(signal)
+    }
+}
+
+impl State {
+    /// Makes room for actions and pending signals, at the first use of either.
+    pub(super) fn prepare(&mut self, account: &Arc<Account>) -> Result<(), Errno> {
+        if self.charge.is_none() {
+            let charge = account.charge(Resource::Memory, Actions::MEMORY + Pending::MEMORY)?;
+            self.charge = Some(charge);
         }
-        process.end(Ending::Killed(number as u8));
+        Ok(())
     }
-    Ok(())
-}
 
-/// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
-#[doc(alias = "kill_pid")]
-pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
-    match find(id) {
-        Some(process) => signal(caller, &process, number),
-        None if exists(id) => Ok(()),
-        None => Err(Errno::ESRCH),
-    }
-}
-
-/// Performs `kill` with a process group: sends a signal, in steps, to its members to which the caller may. `EPERM` if
-/// there are only others, `ESRCH` if it is empty. The caller comes last, because it does not go on after that.
-///
-/// # Cancellation
-/// Some have got the signal and others have not.
-pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
-    let mut answer = Err(Errno::ESRCH);
-    let mut last = 0;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
-        if process.id != caller.id {
-            let sent = signal(caller, &process, number);
-            if answer != Ok(()) {
-                answer = sent;
+    /// Looks for the signal that a worker has to handle next; those with handlers only if `may_handle`. Ignored ones
+    /// go; the first process ignores those that would stop it, because no other could continue it.
+    pub(super) fn next(&mut self, own: &OwnSignals, is_first: bool, may_handle: bool) -> Next {
+        let mut state = own.state.lock();
+        let mut left = Set::EMPTY;
+        loop {
+            let pending = state.pending.set().union(self.pending.set());
+            let Some(signal) = pending.without(own.blocked()).without(left).first() else {
+                return Next::Nothing;
+            };
+            let next = match self.actions.disposition(signal) {
+                Disposition::Handle(_) if !may_handle => {
+                    left.insert(signal);
+                    continue;
+                }
+                Disposition::Handle(_) => return Next::Handler,
+                Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => None,
+                Disposition::Default(DefaultAction::End) => Some(Next::End(signal)),
+                Disposition::Default(DefaultAction::Stop) if is_first => None,
+                Disposition::Default(DefaultAction::Stop) => Some(Next::Stop(signal)),
+            };
+            self.take(&mut state, signal);
+            if let Some(next) = next {
+                return next;
             }
-            steps::pause(caller).await;
         }
     }
-    if caller.group() == group { signal(caller, caller, number) } else { answer }
-}
 
-/// Performs `kill` with -1: sends a signal, in steps, to every process to which the caller may, but the first process
-/// and itself. `ESRCH` if there is no other; if there is one, the call succeeds even if it may signal none, as on
-/// Linux.
-///
-/// # Cancellation
-/// Some have got the signal and others have not.
-pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Result<(), Errno> {
-    let mut answer = Err(Errno::ESRCH);
-    let mut last = FIRST;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
-        let _ = signal(caller, &process, number);
-        answer = Ok(());
-        steps::pause(caller).await;
-    }
-    answer
-}
-
-/// Ends all members of a process group because of a key of the terminal.
-pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
-    let mut last = 0;
-    while let Some(process) = next_living(last, |process| process.group() == group) {
-        last = process.id;
-        if ends(number) {
-            process.end(Ending::Killed(number as u8));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use abi_unix::SystemCall;
-
-    use super::*;
-    use crate::testing::run;
-
-    #[test]
-    fn signals_end_a_process_or_have_no_effect() {
-        run(|program| {
-            let own = program.id as usize;
-            for number in [0, signal::CHLD, signal::CONT, signal::URG, signal::WINCH] {
-                assert!(!ends(number));
-                assert_eq!(program.call(SystemCall::Kill, [own, number as usize]), Ok(0));
+    /// Returns the action of the handler that is to run next, if any is.
+    pub(super) fn next_handler(&self, own: &OwnSignals) -> Option<Action> {
+        let mut rest = own.state.lock().pending.set().union(self.pending.set()).without(own.blocked());
+        while let Some(signal) = rest.first() {
+            rest.remove(signal);
+            if let Disposition::Handle(action) = self.actions.disposition(signal) {
+                return Some(action);
             }
-            assert!(ends(signal::KILL) && ends(signal::TERM));
-            assert_eq!(program.call(SystemCall::Kill, [30_000, 0]), Err(Errno::ESRCH));
-            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
-            assert_eq!(program.call(SystemCall::Kill, [child, signal::TERM as usize]), Ok(0));
-            assert_eq!(program.wait_for(child), Ok((child, signal::TERM)));
-            assert_eq!(program.call(SystemCall::Kill, [child, 0]), Err(Errno::ESRCH), "its parent has waited");
-        });
+        }
+        None
     }
+
+    /// Takes a signal: the worker's own one first.
+    pub(super) fn take(&mut self, own: &mut OwnState, signal: Signal) -> Option<Information> {
+        let before = own.pending.queued() + self.pending.queued();
+        let taken = own.pending.take(signal).or_else(|| self.pending.take(signal));
+        self.queued -= before - own.pending.queued() - self.pending.queued();
+        taken
+    }
+
+    /// Adds a signal to those of the process, or of one worker.
+    pub(super) fn add(&mut self, target: Option<&OwnSignals>, information: Information) -> Result<(), Full> {
+        // The information of a fault always has room: there is one at a time. Without a charge there is room for none.
+        let is_fault = matches!(information.details, Details::Fault(_));
+        let has_room = is_fault || self.queued < Pending::LONGEST && self.charge.is_some();
+        let mut add = |pending: &mut Pending| {
+            let before = pending.queued();
+            let added = pending.add(information, has_room);
+            self.queued += pending.queued() - before;
+            added
+        };
+        match target {
+            Some(own) => add(&mut own.state.lock().pending),
+            None => add(&mut self.pending),
+        }
+    }
+
+    /// Removes signals of the process as a whole.
+    pub(super) fn remove_all(&mut self, signals: Set) {
+        let before = self.pending.queued();
+        self.pending.remove_all(signals);
+        self.queued -= before - self.pending.queued();
+    }
+
+    /// Returns whether anything is to be delivered to a worker.
+    pub(super) fn has_any_for(&self, own: &OwnSignals) -> bool {
+        let pending = own.state.lock().pending.set().union(self.pending.set());
+        !pending.without(own.blocked()).is_empty()
+    }
+}
+
+/// Fate of a call that a handler has interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ERESTARTSYS")]
+#[doc(alias = "SA_RESTART")]
+pub(crate) enum Restart {
+    /// It is made again if the handler's action says so (`SA_RESTART`).
+    AfterHandler,
+    /// Its result is `EINTR`.
+    Never,
+    /// Its result is `EINTR`, and a relative sleep tells the rest of its time.
+    Sleep {
+        /// The tick at which it would have ended.
+        deadline: u64,
+    },
+}
+
+/// The ways in which `rt_sigprocmask` combines a set with the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Combination {
+    /// `SIG_BLOCK`.
+    Add,
+    /// `SIG_UNBLOCK`.
+    Remove,
+    /// `SIG_SETMASK`.
+    Set,
+}
+
+/// A wait for signals themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SignalWait {
+    /// `rt_sigsuspend`: until a handler has run.
+    Handler,
+    /// `rt_sigtimedwait`: until one of these is pending, which is taken without a handler.
+    One {
+        /// The signals.
+        set: Set,
+        /// Address for its information, or 0.
+        information: usize,
+        /// Tick at which the wait ends with `EAGAIN`.
+        deadline: Option<u64>,
+    },
 }

@@ -22,7 +22,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::task::Poll;
+use core::task::{Poll, Waker};
 
 use abi_unix::{Errno, SystemCall, errno};
 use hal_api::{Machine as _, UserContext};
@@ -36,9 +36,10 @@ use crate::asynchronous::{interrupts, ring};
 use crate::calls::call::Pause;
 use crate::process::ending::Ending;
 use crate::process::program::Plan;
+use crate::process::signals::Interruption;
 use crate::process::visit::visit;
 use crate::process::worker::{Means, Worker};
-use crate::process::{Process, thread};
+use crate::process::{Process, delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::stretch;
 
@@ -147,9 +148,29 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
 async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
     let result = match pause {
         Pause::GiveWay => return executor::yield_now().await,
-        Pause::Wait(operation) => operation.wait(&worker.process, worker.deadline(), || worker.is_to_stop()).await,
+        Pause::Wait(operation) => {
+            let restart = operation.restart();
+            let look = |operation: &Operation, waker: &Waker| match operation.can_be_interrupted() {
+                true => delivery::interruption(worker, waker),
+                false if worker.is_to_stop() => Interruption::Leave,
+                false => Interruption::GoOn,
+            };
+            let result = operation.wait(&worker.process, worker.deadline(), look).await;
+            if result == Err(Errno::EINTR) && !delivery::ends_call(worker, context, restart) {
+                return;
+            }
+            result
+        }
+        Pause::WaitForSignal(wait) => {
+            let result = wait.wait(worker).await;
+            if result == Err(Errno::EINTR) {
+                worker.signals.were_interrupted();
+            }
+            result
+        }
+        Pause::Stopped => return delivery::until_continued(worker).await,
         Pause::Park { seen, deadline } => {
-            let result = worker.park(seen, deadline).await;
+            let result = worker.park(seen, deadline, |waker| delivery::interruption(worker, waker)).await;
             // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
             // important.
             if worker.is_outranked() {
@@ -179,6 +200,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
     worker.process.forget_others(worker);
     interrupts::give_up(worker);
     worker.process.kernel_side.reset();
+    worker.process.signals.start_afresh();
     worker.start_afresh();
     stretch::goes_on_with(SystemCall::Execute);
     match plan.carry_out(&worker.process).await {

@@ -6,7 +6,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 
-use abi_unix::{Counter, Errno};
+use abi_unix::{Counter, Errno, types};
 use spin::Mutex;
 use waiters::Waiters;
 
@@ -45,6 +45,8 @@ struct ProcessTable {
     /// Children that live, but for orphans, and zombies. So a search for a child to wait for looks at one entry.
     living: BTreeSet<Child>,
     ended: BTreeSet<Child>,
+    /// Living children that have stopped or gone on and were not waited for since.
+    changed: BTreeSet<Child>,
     /// All processes that live, by the process above them.
     below: BTreeSet<(u32, u32)>,
     /// Waiters for children, by parent.
@@ -56,6 +58,7 @@ static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
     last: 0,
     living: BTreeSet::new(),
     ended: BTreeSet::new(),
+    changed: BTreeSet::new(),
     below: BTreeSet::new(),
     waiters: BTreeMap::new(),
 });
@@ -94,6 +97,7 @@ impl ProcessTable {
     /// Takes a process that lives out of the indexes; returns whether its parent may wait for it.
     fn leave_indexes(&mut self, process: &Process) -> bool {
         self.below.remove(&(process.family.above.load(Ordering::Relaxed), process.id));
+        self.changed.remove(&(process.parent(), process.group(), process.id));
         self.living.remove(&(process.parent(), process.group(), process.id))
     }
 
@@ -122,6 +126,7 @@ impl ProcessTable {
                 self.below.insert((above, id));
                 if let Some(ProcessEntry::Alive(child)) = self.entries.get(&id) {
                     child.family.above.store(above, Ordering::Relaxed);
+                    self.changed.remove(&(process.id, child.group(), id));
                     if self.living.remove(&(process.id, child.group(), id)) {
                         child.family.parent.store(FIRST, Ordering::Relaxed);
                     }
@@ -141,7 +146,16 @@ impl ProcessTable {
         while self.lets_go_of_children(process) {}
         self.waiters.remove(&process.id);
         let (parent, group) = (process.parent(), process.group());
+        let keeps_zombies = match self.entries.get(&parent) {
+            Some(ProcessEntry::Alive(parent)) => !parent.signals.discard_children(),
+            _ => true,
+        };
         if self.leave_indexes(process) {
+            if !keeps_zombies {
+                self.entries.remove(&process.id);
+                counters::uncount(Counter::Processes);
+                return self.waiters.remove(&parent).unwrap_or_default();
+            }
             let _place = process.family.place.lock().take();
             self.ended.insert((parent, group, process.id));
             self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, _place });
@@ -300,6 +314,9 @@ pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Err
     if table.living.remove(&(parent, old, process.id)) {
         table.living.insert((parent, group, process.id));
     }
+    if table.changed.remove(&(parent, old, process.id)) {
+        table.changed.insert((parent, group, process.id));
+    }
     Ok(())
 }
 
@@ -308,7 +325,58 @@ pub(crate) fn exists(id: u32) -> bool {
     TABLE.lock().entries.contains_key(&id)
 }
 
-fn poll_for_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
+/// Records for its parent that a process has stopped, or gone on. Returns the parent, the waiters for its children, to
+/// be woken without the lock, and the signal that has stopped the process, or 0; `None` if there is no parent that
+/// could wait.
+#[must_use]
+pub(super) fn report_change(process: &Process) -> Option<(Arc<Process>, Waiters, u8)> {
+    let mut table = TABLE.lock();
+    // Under the lock: of a stop and a continuation at one time, the later report has the state that lasts.
+    let signal = process.signals.stopped_by();
+    let status = if signal == 0 { types::CONTINUED } else { u32::from(signal) << 8 | 0x7f };
+    let child = (process.parent(), process.group(), process.id);
+    if !table.living.contains(&child) {
+        return None;
+    }
+    process.family.change.store(status, Ordering::Relaxed);
+    table.changed.insert(child);
+    let Some(ProcessEntry::Alive(parent)) = table.entries.get(&child.0) else { return None };
+    Some((parent.clone(), table.waiters.remove(&child.0).unwrap_or_default(), signal))
+}
+
+/// Returns whether a status of a child that lives is one that these options of `wait4` want.
+fn is_wanted(status: u32, options: u32) -> bool {
+    let option = if status == types::CONTINUED { types::WCONTINUED } else { types::WUNTRACED };
+    options & option != 0
+}
+
+/// Returns a child that has stopped or gone on, as the options want it, with its status.
+fn find_changed(table: &ProcessTable, parent: u32, which: Children, options: u32) -> Option<(Child, u32)> {
+    let look = |child: Child| match table.entries.get(&child.2) {
+        Some(ProcessEntry::Alive(process)) => {
+            let status = process.family.change.load(Ordering::Relaxed);
+            is_wanted(status, options).then_some((child, status))
+        }
+        _ => None,
+    };
+    let group = match which {
+        Children::One(id) => {
+            let Some(ProcessEntry::Alive(process)) = table.entries.get(&id) else { return None };
+            let child = (parent, process.group(), id);
+            return if table.changed.contains(&child) { look(child) } else { None };
+        }
+        Children::Group(group) => Some(group),
+        Children::Any => None,
+    };
+    table.changed.range(family(parent, group)).find_map(|&child| look(child))
+}
+
+fn poll_for_child(
+    parent: u32,
+    which: Children,
+    options: u32,
+    waker: Option<&Waker>,
+) -> Poll<Result<(u32, u32, u64), Errno>> {
     let mut table = TABLE.lock();
     let of = |children: &BTreeSet<Child>, table: &ProcessTable| match which {
         Children::Any => children.range(family(parent, None)).next().copied(),
@@ -329,7 +397,13 @@ fn poll_for_child(parent: u32, which: Children, waker: Option<&Waker>) -> Poll<R
             return Poll::Ready(Err(Errno::ECHILD));
         };
         counters::uncount(Counter::Processes);
-        return Poll::Ready(Ok((child.2, ending, ticks)));
+        return Poll::Ready(Ok((child.2, ending.status(), ticks)));
+    }
+    let wants_changes = options & (types::WUNTRACED | types::WCONTINUED) != 0;
+    let changed = if wants_changes { find_changed(&table, parent, which, options) } else { None };
+    if let Some((child, status)) = changed {
+        table.changed.remove(&child);
+        return Poll::Ready(Ok((child.2, status, 0)));
     }
     if of(&table.living, &table).is_none() {
         return Poll::Ready(Err(Errno::ECHILD));
@@ -352,12 +426,18 @@ pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
 }
 
 impl Process {
-    /// Looks for a zombie among its children and removes it, with the processor time that it and its children have
-    /// used; pending if there are children but no zombie.
+    /// Looks for a zombie among its children and removes it, or for a child that has stopped or gone on if `options`
+    /// want one; returns its number, its status, and the processor time that a zombie and its children have used.
+    /// Pending if there are children but none of these.
     #[doc(alias = "do_wait")]
     #[doc(alias = "wait4")]
-    pub(crate) fn poll_child(&self, which: Children, waker: Option<&Waker>) -> Poll<Result<(u32, Ending, u64), Errno>> {
-        let found = poll_for_child(self.id, which, waker);
+    pub(crate) fn poll_child(
+        &self,
+        which: Children,
+        options: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<(u32, u32, u64), Errno>> {
+        let found = poll_for_child(self.id, which, options, waker);
         if let Poll::Ready(Ok((_, _, ticks))) = found {
             self.family.add_ticks(ticks);
         }

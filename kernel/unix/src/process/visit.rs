@@ -7,11 +7,11 @@ use alloc::sync::Arc;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
+use ::signals::{Signal, code};
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Counter;
 use abi_unix::trace::{Cause, Kind, Reason};
-use abi_unix::types::signal;
 use hal_api::{Access, Machine as _, Trap, UserContext};
 use platform::{Machine, Pending};
 use usermode::Kind as SpaceKind;
@@ -20,9 +20,10 @@ use crate::asynchronous::interrupts;
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::observing::{counters, trace};
+use crate::process::delivery::Attended;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{self, Process, accounts, program, shared};
+use crate::process::{self, accounts, delivery, program, shared};
 use crate::scheduling::{executor, standing, stretch};
 use crate::time;
 
@@ -89,11 +90,20 @@ impl<'a> Visit<'a> {
         loop {
             // Deliberate failures of memory happen in calls, and not where the program touches a page.
             memory::faults::works_for(0);
+            // Before user interrupts: the frame of a fault has the registers of the instruction that has caused it.
+            if worker.needs_attention(process) {
+                match delivery::attend(worker, context) {
+                    Attended::GoesOn => {}
+                    Attended::IsStopped => return Pause::Stopped,
+                    Attended::Leaves => return Pause::Leave,
+                }
+            }
             if worker.line.is_pending() {
                 deliver_interrupt(worker, context);
-            }
-            if worker.is_to_stop() {
-                return Pause::Leave;
+                // Without a stack for its frame the process ends.
+                if process.has_ended() {
+                    return Pause::Leave;
+                }
             }
             process.post_waiting_completions();
             if stretch::returns_are_watched() {
@@ -209,7 +219,7 @@ impl<'a> Visit<'a> {
                 }
             }
             Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
-            Err(_) => segmentation_fault(process, context, address, Trap::PageFault { address, access }),
+            Err(_) => segmentation_fault(self.worker, context, address, Trap::PageFault { address, access }),
         }
         ControlFlow::Continue(())
     }
@@ -220,19 +230,19 @@ impl<'a> Visit<'a> {
     #[cold]
     #[inline(never)]
     fn on_error(self, context: &mut UserContext, trap: Trap) -> ControlFlow<()> {
-        let (what, signal) = match trap {
-            Trap::AccessFault { .. } => ("bus error", signal::BUS),
-            Trap::Misaligned { .. } => ("misaligned access", signal::BUS),
+        let (what, signal, code) = match trap {
+            Trap::AccessFault { .. } => ("bus error", Signal::BUS, code::NO_ADDRESS),
+            Trap::Misaligned { .. } => ("misaligned access", Signal::BUS, code::NOT_ALIGNED),
             Trap::IllegalInstruction { .. } if interrupts::claim_without_file(self.worker, context, trap) => {
                 return ControlFlow::Continue(());
             }
-            Trap::IllegalInstruction { .. } => ("illegal instruction", signal::ILL),
-            Trap::Breakpoint => ("breakpoint", signal::TRAP),
+            Trap::IllegalInstruction { .. } => ("illegal instruction", Signal::ILL, code::ILLEGAL_CODE),
+            Trap::Breakpoint => ("breakpoint", Signal::TRAP, code::BREAKPOINT),
             Trap::SystemCall | Trap::Interrupt | Trap::PageFault { .. } | Trap::Other { .. } => {
-                ("unknown trap", signal::KILL)
+                ("unknown trap", Signal::KILL, code::KERNEL)
             }
         };
-        fault(&self.worker.process, context, what, signal, trap);
+        fault(self.worker, context, what, signal, code, trap);
         ControlFlow::Continue(())
     }
 
@@ -254,7 +264,7 @@ impl<'a> Visit<'a> {
         if trace::is_on() {
             let reason = match pause {
                 Pause::GiveWay | Pause::MoveToThread => Reason::GaveWay,
-                Pause::Wait(_) => Reason::Waits,
+                Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Stopped => Reason::Waits,
                 Pause::Park { .. } => Reason::Sleeps,
                 Pause::Execute(_) => Reason::Executes,
                 Pause::Leave => Reason::Ends,
@@ -288,7 +298,7 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
 fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
     match pause {
         Pause::Wait(_) if !worker.is_thread() => worker.process.share_ready_coroutines(worker),
-        Pause::Wait(_) | Pause::Park { .. } | Pause::Execute(_) => {}
+        Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Park { .. } | Pause::Execute(_) | Pause::Stopped => {}
         Pause::GiveWay => {
             context.set_result(0);
             worker.process.bring_forward_others(worker);
@@ -321,16 +331,29 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
 #[doc(alias = "SIGSEGV")]
 #[cold]
 #[inline(never)]
-fn segmentation_fault(process: &Process, context: &UserContext, address: u64, trap: Trap) {
-    let overflow = program::is_in_guard(&process.space, address, context.stack());
+fn segmentation_fault(worker: &Worker, context: &UserContext, address: u64, trap: Trap) {
+    let space = &worker.process.space;
+    let overflow = program::is_in_guard(space, address, context.stack());
     let what = if overflow { "stack overflow" } else { "segmentation fault" };
-    fault(process, context, what, signal::SEGV, trap);
+    let is_mapped = space.lock().region_at(address).is_some();
+    let code = if is_mapped { code::NOT_PERMITTED } else { code::NOT_MAPPED };
+    fault(worker, context, what, Signal::SEGV, code, trap);
 }
 
-/// Ends a process for a fault, and reports it in the log.
+/// Makes a program handle a fault, or ends its process and reports the fault in the log.
 #[cold]
 #[inline(never)]
-fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap: Trap) {
+fn fault(worker: &Worker, context: &UserContext, what: &str, signal: Signal, code: i32, trap: Trap) {
+    let process = &worker.process;
+    let address = match trap {
+        Trap::PageFault { address, .. } | Trap::AccessFault { address, .. } | Trap::Misaligned { address, .. } => {
+            address
+        }
+        _ => context.pc,
+    };
+    if delivery::raise_fault(worker, context.pc, signal, code, address) {
+        return;
+    }
     let detail = match trap {
         Trap::PageFault { address, access }
         | Trap::AccessFault { address, access }
@@ -356,7 +379,7 @@ fn fault(process: &Process, context: &UserContext, what: &str, signal: u32, trap
             "killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"
         )),
     }
-    process.end(Ending::Killed(signal as u8));
+    process.end(Ending::Killed(signal.number()));
 }
 
 #[cfg(test)]
@@ -370,20 +393,20 @@ mod tests {
     #[test]
     fn faults_end_a_program_with_their_signal() {
         for (trap, number) in [
-            (Trap::IllegalInstruction { bits: 0 }, signal::ILL),
-            (Trap::Breakpoint, signal::TRAP),
-            (Trap::PageFault { address: 8, access: Access::Write }, signal::SEGV),
-            (Trap::PageFault { address: 1 << 62, access: Access::Read }, signal::SEGV),
-            (Trap::PageFault { address: CODE, access: Access::Write }, signal::SEGV),
-            (Trap::PageFault { address: DATA as u64, access: Access::Execute }, signal::SEGV),
-            (Trap::AccessFault { address: 8, access: Access::Read }, signal::BUS),
-            (Trap::Misaligned { address: 1, access: Access::Write }, signal::BUS),
+            (Trap::IllegalInstruction { bits: 0 }, Signal::ILL),
+            (Trap::Breakpoint, Signal::TRAP),
+            (Trap::PageFault { address: 8, access: Access::Write }, Signal::SEGV),
+            (Trap::PageFault { address: 1 << 62, access: Access::Read }, Signal::SEGV),
+            (Trap::PageFault { address: CODE, access: Access::Write }, Signal::SEGV),
+            (Trap::PageFault { address: DATA as u64, access: Access::Execute }, Signal::SEGV),
+            (Trap::AccessFault { address: 8, access: Access::Read }, Signal::BUS),
+            (Trap::Misaligned { address: 1, access: Access::Write }, Signal::BUS),
         ] {
             let ending = run_to_its_end(move |program| {
                 program.add_worker(|program| program.sleep_ns(1_000_000_000)).unwrap();
                 program.trap(trap);
             });
-            assert_eq!(ending, Ending::Killed(number as u8), "{trap:?}");
+            assert_eq!(ending, Ending::Killed(number.number()), "{trap:?}");
         }
     }
 

@@ -7,9 +7,10 @@
 
 use alloc::sync::Arc;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
+use ::signals::Set;
 use abi_queue::Priority;
 use abi_unix::{Counter, Errno};
 use coroutine::State;
@@ -22,7 +23,8 @@ use usermode::Kind as SpaceKind;
 use crate::asynchronous::interrupts::{self, Line};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
-use crate::process::{self, Process};
+use crate::process::signals::{self, Interruption, OwnSignals};
+use crate::process::{self, Process, delivery};
 use crate::scheduling;
 use crate::scheduling::executor::{self, Cid, Owner};
 use crate::time;
@@ -50,6 +52,18 @@ impl Means {
     }
 }
 
+/// Reasons for a worker to look around before it goes to user mode, as bits.
+pub(super) struct Attention;
+
+impl Attention {
+    /// It leaves for good.
+    pub(super) const STOP: u8 = 1;
+    /// It may have signals to handle.
+    pub(super) const SIGNAL: u8 = 2;
+    /// The signals that it blocks were replaced for a call.
+    pub(super) const BLOCKED: u8 = 4;
+}
+
 /// A worker of a process.
 #[doc(alias = "task_struct")]
 #[doc(alias = "thread_struct")]
@@ -61,9 +75,12 @@ pub(crate) struct Worker {
     cid: AtomicU64,
     /// The hart on which it is in user mode, or [`NOWHERE`].
     hart: AtomicUsize,
-    stopped: AtomicBool,
     /// Set when its coroutine is done, and another worker may have its index.
     gone: AtomicBool,
+    /// [`Attention`]s that it has not paid.
+    attention: AtomicU8,
+    /// Its signals.
+    pub signals: OwnSignals,
     /// Deadline of its sleeps with a time limit.
     deadline: time::Reservation,
     /// Charge for itself and its coroutine, and for its kernel thread's stack.
@@ -138,7 +155,28 @@ impl Worker {
 
     /// Records that it leaves by its own call.
     pub(super) fn is_leaving(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.set_attention(Attention::STOP);
+    }
+
+    /// Makes it look around before it next goes to user mode; it may have to be [interrupted](Self::interrupt) for
+    /// that.
+    pub(super) fn set_attention(&self, attention: u8) {
+        // Release: a worker that sees it sees its reason, too.
+        self.attention.fetch_or(attention, Ordering::Release);
+    }
+
+    /// Takes attention back, before the look for its reason: a later reason sets it again.
+    pub(super) fn clear_attention(&self, attention: u8) {
+        // Acquire: pairs with the release above. Release: no later look comes before it.
+        self.attention.fetch_and(!attention, Ordering::AcqRel);
+    }
+
+    /// Returns whether it must look around before it goes to user mode or waits, for its own reasons or for those of
+    /// its process.
+    #[inline(always)]
+    pub(super) fn needs_attention(&self, process: &Process) -> bool {
+        // Relaxed: the looks that follow acquire.
+        process.condition() | self.attention.load(Ordering::Relaxed) != 0
     }
 
     /// Gives its index back: it does nothing any more.
@@ -168,8 +206,9 @@ impl Worker {
             index: AtomicUsize::new(index),
             cid: AtomicU64::new(0),
             hart: AtomicUsize::new(NOWHERE),
-            stopped: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            attention: AtomicU8::new(0),
+            signals: OwnSignals::new(),
             deadline,
             charge: Mutex::new(charge),
             _kept: kept,
@@ -247,12 +286,12 @@ impl Worker {
 
     /// Returns whether it must leave for good.
     pub(crate) fn is_to_stop(&self) -> bool {
-        self.process.has_ended() || self.stopped.load(Ordering::Acquire)
+        self.process.has_ended() || self.attention.load(Ordering::Acquire) & Attention::STOP != 0
     }
 
     /// Ends this worker alone.
     pub(crate) fn stop(&self) {
-        if !self.stopped.swap(true, Ordering::AcqRel) {
+        if self.attention.fetch_or(Attention::STOP, Ordering::AcqRel) & Attention::STOP == 0 {
             self.interrupt();
         }
     }
@@ -377,11 +416,33 @@ impl Worker {
         }
     }
 
+    /// Looks again at its signals before user mode, after a change to the set that it blocks.
+    pub(super) fn look_again(&self, signals: &signals::State) {
+        if signals.has_any_for(&self.signals) {
+            self.set_attention(Attention::SIGNAL);
+        }
+    }
+
+    /// Replaces the signals that it blocks until its present call is over.
+    pub(crate) fn replace_blocked(&self, set: Set) {
+        let state = self.process.signals.state.lock();
+        {
+            let mut own = self.signals.state.lock();
+            let now = self.signals.blocked();
+            own.replaced.get_or_insert(now);
+            own.was_interrupted = false;
+        }
+        self.set_attention(Attention::BLOCKED);
+        delivery::block(&self.process, &state, self, Set::mask(set.bits()));
+        self.look_again(&state);
+    }
+
     /// Becomes the first worker of another program, without handler and interrupts.
     pub(super) fn start_afresh(&self) {
         self.index.store(0, Ordering::Relaxed);
         self.set_end_word(0);
         self.set_robust_list(0);
+        self.signals.start_afresh();
         self.line.reset();
     }
 
@@ -463,11 +524,18 @@ impl Worker {
     ///
     /// # Cancellation
     /// Dropping it leaves the worker awake; nothing is lost.
-    pub(super) async fn park(&self, seen: u64, deadline: Option<u64>) -> Result<usize, Errno> {
+    pub(super) async fn park(
+        &self,
+        seen: u64,
+        deadline: Option<u64>,
+        look: impl Fn(&Waker) -> Interruption,
+    ) -> Result<usize, Errno> {
         let mut alarm = None;
         let result = poll_fn(|cx| {
-            if self.is_to_stop() {
-                return Poll::Ready(Err(Errno::EINTR));
+            match look(cx.waker()) {
+                Interruption::GoOn => {}
+                Interruption::Hold => return Poll::Pending,
+                Interruption::Handler | Interruption::Leave => return Poll::Ready(Err(Errno::EINTR)),
             }
             // The program has made room in the ring; completions that waited for that are news too.
             self.process.post_waiting_completions();

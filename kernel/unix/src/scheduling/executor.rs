@@ -114,6 +114,19 @@ pub(crate) fn visited_process(hart: usize) -> u32 {
     VISITS.process(hart)
 }
 
+/// Calls back all other harts that visit the program of a process: they look around before they enter it again. A
+/// change that they must see was stored before.
+pub(crate) fn call_visitors_back(process: u32) {
+    // Pairs with the fence of `begin_visit`.
+    fence(Ordering::SeqCst);
+    let own = Machine::hart();
+    for hart in (0..crate::machine::harts()).filter(|&hart| hart != own) {
+        if visited_process(hart) == process {
+            HARTS.interrupt(hart);
+        }
+    }
+}
+
 impl coroutine::Platform for Harts {
     const HAS_AFFINITY: bool = true;
 

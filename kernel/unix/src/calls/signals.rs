@@ -1,0 +1,205 @@
+//! The calls on signals: actions, blocked and pending signals, stacks, sending, waiting, and the return from a handler.
+
+use ::signals::frame::Stack;
+use ::signals::{Action, Details, Information, Set, Signal, code};
+use abi_unix::Errno;
+use alloc::sync::Arc;
+
+use crate::asynchronous::operation;
+use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
+use crate::process::signals::{Combination, SignalWait};
+use crate::process::worker::Worker;
+use crate::process::{Process, delivery, kill, table};
+use crate::time;
+
+/// Bytes of a set of signals. `EINVAL` for any other size.
+const SET: usize = 8;
+
+impl Call<'_> {
+    /// Returns a signal's number. `EINVAL` if there is no such signal.
+    fn signal(&self, argument: usize) -> Result<Signal, Errno> {
+        Signal::new(self.unsigned(argument)).ok_or(Errno::EINVAL)
+    }
+
+    /// Returns a signal's number, or `None` for 0, which asks only whether it may be sent.
+    fn signal_or_none(&self, argument: usize) -> Result<Option<Signal>, Errno> {
+        if self.unsigned(argument) == 0 { Ok(None) } else { self.signal(argument).map(Some) }
+    }
+
+    fn check_size_of_set(&self, argument: usize) -> Result<(), Errno> {
+        if self.length(argument) == SET { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Reads a set of signals at an address.
+    fn set_of_signals(&self, argument: usize) -> Result<Set, Errno> {
+        let mut bytes = [0; SET];
+        self.process().copy_in(self.address(argument), &mut bytes)?;
+        Ok(Set::from_bits(u64::from_le_bytes(bytes)))
+    }
+}
+
+#[inline(never)]
+pub(super) fn action(call: Call<'_>) -> Decoding {
+    let (process, new, old) = (call.process(), call.address(1), call.address(2));
+    call.check_size_of_set(3)?;
+    let signal = call.signal(0)?;
+    let action = match new {
+        0 => None,
+        address => {
+            let mut bytes = [0; Action::SIZE];
+            process.copy_in(address, &mut bytes)?;
+            Some(Action::from_bytes(bytes))
+        }
+    };
+    let before = delivery::change_action(process, signal, action)?;
+    if old != 0 {
+        process.copy_out(old, &before.to_bytes())?;
+    }
+    Ok(0.into())
+}
+
+#[inline(never)]
+pub(super) fn mask(call: Call<'_>) -> Decoding {
+    let (new, old) = (call.address(1), call.address(2));
+    call.check_size_of_set(3)?;
+    let before = call.worker.signals.blocked();
+    if new != 0 {
+        let set = call.set_of_signals(1)?;
+        let how = match call.signed(0) {
+            0 => Combination::Add,
+            1 => Combination::Remove,
+            2 => Combination::Set,
+            _ => return Err(Errno::EINVAL),
+        };
+        delivery::change_blocked(call.worker, how, set)?;
+    }
+    if old != 0 {
+        call.process().copy_out(old, &before.bits().to_le_bytes())?;
+    }
+    Ok(0.into())
+}
+
+#[inline(never)]
+pub(super) fn pending(call: Call<'_>) -> Decoding {
+    // Smaller sets are cut, as on Linux.
+    let size = call.length(1);
+    if size > SET {
+        return Err(Errno::EINVAL);
+    }
+    let bytes = delivery::pending(call.worker).bits().to_le_bytes();
+    call.process().copy_out(call.address(0), &bytes[..size])?;
+    Ok(0.into())
+}
+
+#[inline(never)]
+pub(super) fn stack(call: Call<'_>) -> Decoding {
+    let (process, worker) = (call.process(), call.worker);
+    let (new, old) = (call.address(0), call.address(1));
+    let stack = match new {
+        0 => None,
+        address => {
+            let mut bytes = [0; Stack::SIZE];
+            process.copy_in(address, &mut bytes)?;
+            Some(Stack::from_bytes(&bytes))
+        }
+    };
+    let before = delivery::change_stack(worker, call.registers()?.stack(), stack)?;
+    if old != 0 {
+        process.copy_out(old, &before.to_bytes())?;
+    }
+    Ok(0.into())
+}
+
+#[inline(never)]
+pub(super) fn suspend(call: Call<'_>) -> Decoding {
+    call.check_size_of_set(1)?;
+    call.worker.replace_blocked(call.set_of_signals(0)?);
+    Ok(Pause::WaitForSignal(SignalWait::Handler).into())
+}
+
+#[inline(never)]
+pub(super) fn wait(call: Call<'_>) -> Decoding {
+    call.check_size_of_set(3)?;
+    let set = Set::mask(call.set_of_signals(0)?.bits());
+    let deadline = match call.address(2) {
+        0 => None,
+        address => {
+            let ns = operation::read_time(call.process(), address)?;
+            Some(time::ticks_at_ns(time::now_ns().saturating_add(ns)))
+        }
+    };
+    Ok(Pause::WaitForSignal(SignalWait::One { set, information: call.address(1), deadline }).into())
+}
+
+#[inline(never)]
+pub(super) fn return_from_handler(call: Call<'_>) -> Decoding {
+    let worker = call.worker;
+    delivery::return_from_handler(worker, call.registers()?);
+    Ok(Decoded::Outcome(Outcome::Unchanged))
+}
+
+/// Finds a process by the caller's name for it. `EINVAL` for a name that none can have, `ESRCH` if there is none.
+fn process_of(call: &Call<'_>, argument: usize) -> Result<Arc<Process>, Errno> {
+    match call.signed(argument) {
+        id if id > 0 => table::find(id as u32).ok_or(Errno::ESRCH),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Finds a thread by its number, which has its process's number in it.
+fn thread_of(process: &Process, number: i32) -> Result<Arc<Worker>, Errno> {
+    let above = u32::try_from(number).ok().and_then(|number| number.checked_sub(process.id));
+    let slot = above.filter(|above| above.is_multiple_of(0x1_0000)).ok_or(Errno::ESRCH)? / 0x1_0000;
+    process.worker_or_thread(slot as usize).ok_or(Errno::ESRCH)
+}
+
+fn kill_thread_in(call: &Call<'_>, process: &Process, thread: i32, signal: Option<Signal>) -> Decoding {
+    let target = thread_of(process, thread)?;
+    let details = Details::Sender { process: call.process().id, user: 0, value: 0 };
+    let information = signal.map(|signal| Information { signal, code: code::THREAD, details });
+    kill::send(call.process(), process, Some(&target), information).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn kill_thread(call: Call<'_>) -> Decoding {
+    let (thread, signal) = (call.signed(0), call.signal_or_none(1)?);
+    if thread <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = table::find(thread as u32 % 0x1_0000).ok_or(Errno::ESRCH)?;
+    kill_thread_in(&call, &process, thread, signal)
+}
+
+#[inline(never)]
+pub(super) fn kill_thread_of(call: Call<'_>) -> Decoding {
+    let (thread, signal) = (call.signed(1), call.signal_or_none(2)?);
+    if thread <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    kill_thread_in(&call, &*process_of(&call, 0)?, thread, signal)
+}
+
+/// Reads the information that a program sends. `EPERM` if it would pass for the kernel's or for `tkill`'s, unless the
+/// program sends it to itself.
+fn information(call: &Call<'_>, argument: usize, signal: Signal, process: &Process) -> Result<Information, Errno> {
+    let mut bytes = [0; Information::SIZE];
+    call.process().copy_in(call.address(argument), &mut bytes)?;
+    let information = Information::from_program(signal, &bytes);
+    let is_forged = information.code >= 0 || information.code == code::THREAD;
+    if is_forged && process.id != call.process().id { Err(Errno::EPERM) } else { Ok(information) }
+}
+
+#[inline(never)]
+pub(super) fn queue(call: Call<'_>) -> Decoding {
+    let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(1)?);
+    let sent = signal.map(|signal| information(&call, 2, signal, &process)).transpose()?;
+    kill::send(call.process(), &process, None, sent).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn queue_thread(call: Call<'_>) -> Decoding {
+    let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(2)?);
+    let target = thread_of(&process, call.signed(1))?;
+    let sent = signal.map(|signal| information(&call, 3, signal, &process)).transpose()?;
+    kill::send(call.process(), &process, Some(&target), sent).map(Into::into)
+}

@@ -1,0 +1,990 @@
+//! Delivery of signals: sending, waiting, stopping, and the one place where a handler begins.
+//!
+//! # The attention of a worker
+//!
+//! A signal is sent in three steps, under the lock of the process's signals: it becomes pending, for the process or for
+//! one of its workers or threads; a receiver is found that does not block it; and the receiver's *attention* is set,
+//! before it is woken or called back from user mode. A worker looks at its attention at the head of each turn in user
+//! mode, and at each poll of a wait. Both looks come after the wait's registration with its object, so that no signal
+//! is lost between a look and the sleep.
+//!
+//! Only a synchronous wait is interrupted. Asynchronous calls and requests of a ring are not disturbed by signals: the
+//! program that gets the completion is interrupted, and goes on.
+//!
+//! # The end of a wait
+//!
+//! A wait ends with `EINTR` only if a handler is to run. A signal that is ignored wakes no worker; one that stops the
+//! process makes the wait *hold*, with all its registrations and its deadline; one that ends the process ends the wait
+//! like any other end. Whether an interrupted call is made again after its handler, the operation says
+//! ([`Restart`]). It is made again by its own instruction: `pc` goes back, and
+//! the registers, of which a waiting call changes none, still have its arguments.
+//!
+//! # Delivery
+//!
+//! [`attend`] is the only function that begins a handler: it chooses the signal, writes Linux's frame, and sets mask,
+//! stack and registers. `rt_sigreturn` takes them back from the frame, which is unvalidated memory of the program.
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::sync::atomic::Ordering;
+use core::task::{Poll, Waker};
+
+use ::signals::frame::{self, Stack};
+use ::signals::{Action, DefaultAction, Details, Disposition, Information, Set, Signal, action_flag, code};
+use abi_unix::Errno;
+use hal_api::{Machine as _, UserContext};
+use platform::{Machine, println};
+use spin::MutexGuard;
+
+use crate::process::ending::Ending;
+use crate::process::shared;
+use crate::process::signals::{Combination, Interruption, Next, OwnState, Restart, SignalWait, State};
+use crate::process::worker::{Attention, Worker};
+use crate::process::{FIRST, Process, table};
+use crate::scheduling::executor;
+
+/// Sends a signal to a process, or to one of its workers or threads alone, without any check of authority. `EAGAIN` if
+/// the value of `sigqueue` finds no room.
+pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Information) -> Result<(), Errno> {
+    let signal = information.signal;
+    if process.has_ended() {
+        return Ok(());
+    }
+    if signal == Signal::KILL {
+        process.end(Ending::Killed(signal.number()));
+        return Ok(());
+    }
+    let mut state = process.signals.state.lock();
+    // Both at the time of sending, whether or not the signal is blocked, ignored or caught.
+    if signal == Signal::CONT {
+        state.remove_all(Set::STOPPING);
+    } else if Set::STOPPING.has(signal) {
+        state.remove_all(Set::of(&[Signal::CONT]));
+    }
+    let disposition = state.actions.disposition(signal);
+    let sent = with_receiver(process, target, signal, |receiver| {
+        let is_dropped = match disposition {
+            // A blocked one may be caught or awaited.
+            Disposition::Ignore => receiver.is_some_and(|one| !one.signals.blocked().has(signal)),
+            // Pending while the process is stopped.
+            Disposition::Default(DefaultAction::End)
+                if receiver.is_some_and(|one| !one.signals.blocked().has(signal)) && !process.signals.are_stopped() =>
+            {
+                process.end(Ending::Killed(signal.number()));
+                true
+            }
+            _ => false,
+        };
+        if is_dropped {
+            return Ok(());
+        }
+        let added = state.add(target.map(|worker| &worker.signals), information);
+        if added.is_err() && information.code == code::QUEUE && signal.is_real_time() {
+            return Err(Errno::EAGAIN);
+        }
+        if let Some(receiver) = receiver {
+            receiver.set_attention(Attention::SIGNAL);
+            receiver.interrupt();
+        }
+        Ok(())
+    });
+    if signal == Signal::CONT {
+        go_on(process, state);
+    }
+    sent
+}
+
+/// Calls a function with the worker that receives a signal now: the target, or any for a signal to the process; `None`
+/// if all block it.
+fn with_receiver<T>(
+    process: &Process,
+    target: Option<&Worker>,
+    signal: Signal,
+    then: impl FnOnce(Option<&Worker>) -> T,
+) -> T {
+    if let Some(target) = target {
+        return then(Some(target).filter(|target| target.signals.receives(signal)));
+    }
+    let found = process.find_worker(|worker| worker.signals.receives(signal));
+    then(found.as_deref())
+}
+
+/// Sends a signal from the kernel, without details.
+pub(crate) fn send_from_kernel(process: &Process, signal: Signal) {
+    // Without a value there is no error.
+    let _ = send(process, None, Information::of_kernel(signal));
+}
+
+/// Gives the process of a worker the signal of a fault, if it has a handler for it that is not blocked and can begin at
+/// this `pc`; otherwise returns `false`, and the fault ends the process.
+pub(crate) fn raise_fault(worker: &Worker, pc: u64, signal: Signal, code: i32, address: u64) -> bool {
+    if worker.process.shared.is_in_image(pc as usize) {
+        return false;
+    }
+    let mut state = worker.process.signals.state.lock();
+    let is_caught = matches!(state.actions.disposition(signal), Disposition::Handle(_));
+    if !is_caught || worker.signals.blocked().has(signal) {
+        return false;
+    }
+    let information = Information { signal, code, details: Details::Fault(address) };
+    let added = state.add(Some(&worker.signals), information);
+    worker.set_attention(Attention::SIGNAL);
+    added.is_ok()
+}
+
+/// Tells a parent that a child has ended.
+pub(crate) fn tell_end(parent: &Process, child: u32, ending: Ending) {
+    match ending {
+        Ending::Exited(status) => tell_parent(parent, child, code::CHILD_EXITED, status.into()),
+        Ending::Killed(signal) => tell_parent(parent, child, code::CHILD_KILLED, signal.into()),
+    }
+}
+
+/// Tells the parent of a process that this has stopped or gone on.
+fn report_change(process: &Process) {
+    let Some((parent, mut waiters, signal)) = table::report_change(process) else { return };
+    waiters.wake_all();
+    let (code, signal) = match signal {
+        0 => (code::CHILD_CONTINUED, Signal::CONT.number()),
+        signal => (code::CHILD_STOPPED, signal),
+    };
+    tell_parent(&parent, process.id, code, signal.into());
+}
+
+/// Tells a parent that a child has ended, stopped or gone on.
+fn tell_parent(parent: &Process, child: u32, code: i32, status: i32) {
+    if matches!(code, code::CHILD_STOPPED | code::CHILD_CONTINUED)
+        && parent.signals.action(Signal::CHLD).has(action_flag::NOCLDSTOP)
+    {
+        return;
+    }
+    let details = Details::Child { process: child, user: 0, status };
+    let _ = send(parent, None, Information { signal: Signal::CHLD, code, details });
+}
+
+/// Returns whether a signal to this process would end or stop it by default.
+pub(crate) fn is_harmful(process: &Process, signal: Signal) -> bool {
+    let disposition = process.signals.state.lock().actions.disposition(signal);
+    matches!(disposition, Disposition::Default(DefaultAction::End | DefaultAction::Stop))
+}
+
+// ---- stopping ----
+
+/// Stops a process: none of its workers goes on before it is continued. The lock of its signals is held since the
+/// signal was taken, so that a continuation that is sent later comes later.
+fn stop(process: &Process, state: MutexGuard<'_, State>, signal: Signal) {
+    let before = process.signals.stopped.swap(signal.number(), Ordering::AcqRel);
+    process.set_stopped(true);
+    drop(state);
+    if before == 0 {
+        // The others look before they go on.
+        executor::call_visitors_back(process.id);
+        report_change(process);
+    }
+}
+
+/// Continues a process that is stopped.
+fn go_on(process: &Process, state: MutexGuard<'_, State>) {
+    let before = process.signals.stopped.swap(0, Ordering::AcqRel);
+    process.set_stopped(false);
+    drop(state);
+    if before != 0 {
+        // Taken out of the lock before they are woken.
+        let mut waiting = core::mem::take(&mut *process.signals.continued.lock());
+        waiting.wake_all();
+        report_change(process);
+    }
+}
+
+/// Registers a worker of a stopped process; returns `false` if it is continued already.
+fn holds(process: &Process, waker: &Waker) -> bool {
+    let signals = &process.signals;
+    // Registered before the look: a later continuation finds the waker. Without memory it looks again.
+    if signals.continued.lock().register(waker).is_err() {
+        waker.wake_by_ref();
+    }
+    let is_stopped = signals.are_stopped() && !process.has_ended();
+    if !is_stopped {
+        signals.continued.lock().forget(waker);
+    }
+    is_stopped
+}
+
+/// Waits until a stopped process is continued or ends.
+///
+/// # Cancellation
+/// Dropping it leaves a waker behind, which is woken for nothing.
+pub(crate) async fn until_continued(worker: &Worker) {
+    poll_fn(
+        |cx| {
+            if worker.is_to_stop() || !holds(&worker.process, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
+        },
+    )
+    .await;
+}
+
+// ---- waiting and delivery ----
+
+/// Looks at the signals of a worker that waits in a call.
+#[inline(always)]
+pub(crate) fn interruption(worker: &Worker, waker: &Waker) -> Interruption {
+    if worker.needs_attention(&worker.process) { look_while_waiting(worker, waker) } else { Interruption::GoOn }
+}
+
+#[cold]
+#[inline(never)]
+fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
+    let process = &worker.process;
+    if worker.is_to_stop() {
+        return Interruption::Leave;
+    }
+    loop {
+        // All but SIGKILL waits until the process is continued.
+        if process.signals.are_stopped() && holds(process, waker) {
+            return Interruption::Hold;
+        }
+        worker.clear_attention(Attention::SIGNAL);
+        let mut state = process.signals.state.lock();
+        match state.next(&worker.signals, process.id == FIRST, true) {
+            Next::Nothing => return Interruption::GoOn,
+            Next::End(signal) => {
+                drop(state);
+                process.end(Ending::Killed(signal.number()));
+                return Interruption::Leave;
+            }
+            Next::Stop(signal) => stop(process, state, signal),
+            Next::Handler => {
+                worker.set_attention(Attention::SIGNAL);
+                return Interruption::Handler;
+            }
+        }
+    }
+}
+
+/// Decides whether the result of a call that was interrupted is `EINTR`. If not, the worker makes it again after the
+/// handler, with the registers as they are.
+pub(crate) fn ends_call(worker: &Worker, context: &mut UserContext, restart: Restart) -> bool {
+    if worker.is_to_stop() {
+        return true;
+    }
+    worker.signals.were_interrupted();
+    // Only looked at: a signal that ends or stops the process may have come first meanwhile, and stays pending.
+    let handler = worker.process.signals.state.lock().next_handler(&worker.signals);
+    let again = match restart {
+        // Without a handler another worker was faster.
+        Restart::AfterHandler => handler.is_none_or(|action| action.has(action_flag::RESTART)),
+        Restart::Never | Restart::Sleep { .. } => false,
+    };
+    // Looked at again before user mode.
+    worker.set_attention(Attention::SIGNAL);
+    if again {
+        context.pc = context.pc.wrapping_sub(4);
+    } else if let Restart::Sleep { deadline } = restart {
+        crate::calls::tell_rest_of_sleep(&worker.process, context, deadline);
+    }
+    !again
+}
+
+/// Answer to a worker that wants to go to user mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attended {
+    /// It may.
+    GoesOn,
+    /// Not before its process is continued.
+    IsStopped,
+    /// It leaves.
+    Leaves,
+}
+
+/// Does everything that a worker's attention asks for, before it goes to user mode: begins handlers, stops, ends.
+#[cold]
+#[inline(never)]
+pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
+    let process = &worker.process;
+    if worker.is_to_stop() {
+        return Attended::Leaves;
+    }
+    // The scheduler's critical sections lie in its image: no handler runs between their instructions.
+    let may_handle = !process.shared.is_in_image(context.pc as usize);
+    loop {
+        // All but SIGKILL waits until the process is continued.
+        if process.signals.are_stopped() {
+            return Attended::IsStopped;
+        }
+        worker.clear_attention(Attention::SIGNAL);
+        let mut state = process.signals.state.lock();
+        restore_blocked(worker, &state, false);
+        match state.next(&worker.signals, process.id == FIRST, may_handle) {
+            // Some signals may be free now.
+            Next::Nothing if restore_blocked(worker, &state, true) => {}
+            Next::Nothing => break,
+            Next::End(signal) => {
+                drop(state);
+                process.end(Ending::Killed(signal.number()));
+                return Attended::Leaves;
+            }
+            Next::Stop(signal) => stop(process, state, signal),
+            Next::Handler => {
+                if begin_handler(&mut state, worker, context).is_err() {
+                    drop(state);
+                    let stack = context.stack();
+                    println!("[{}] killed: no stack for a signal at sp {stack:#x}", process.id);
+                    process.end(Ending::Killed(Signal::SEGV.number()));
+                    return Attended::Leaves;
+                }
+            }
+        }
+    }
+    if !may_handle {
+        worker.set_attention(Attention::SIGNAL);
+    }
+    Attended::GoesOn
+}
+
+/// Gives a worker back the blocked signals from before a call that had replaced them: at once, or after its handlers if
+/// the call was interrupted. Returns whether there was such a call.
+fn restore_blocked(worker: &Worker, state: &State, after_handlers: bool) -> bool {
+    let mut own = worker.signals.state.lock();
+    if own.was_interrupted && !after_handlers {
+        return false;
+    }
+    own.was_interrupted = false;
+    worker.clear_attention(Attention::BLOCKED);
+    let replaced = own.replaced.take();
+    if let Some(blocked) = replaced {
+        block(&worker.process, state, worker, blocked);
+    }
+    replaced.is_some()
+}
+
+/// Begins the handler of the next signal.
+fn begin_handler(state: &mut State, worker: &Worker, context: &mut UserContext) -> Result<(), Errno> {
+    let process = &worker.process;
+    let mut own = worker.signals.state.lock();
+    let blocked = worker.signals.blocked();
+    let pending = own.pending.set().union(state.pending.set());
+    let Some(signal) = pending.without(blocked).first() else { return Ok(()) };
+    let Disposition::Handle(action) = state.actions.take_disposition(signal) else { return Ok(()) };
+    let Some(information) = state.take(&mut own, signal) else { return Ok(()) };
+
+    let pointer = context.stack();
+    let is_on_stack = own.stack.holds(pointer);
+    let changes_stack = action.has(action_flag::ONSTACK) && !is_on_stack && own.stack.flags & Stack::DISABLED == 0;
+    let top = if changes_stack { own.stack.start + own.stack.size } else { pointer };
+    let place = frame::place(top);
+    let kept_stack = Stack { flags: own.stack.flags | if is_on_stack { Stack::ON_STACK } else { 0 }, ..own.stack };
+    let mut bytes = [0; frame::SIZE];
+    // A call that had replaced the blocked signals gives the old ones back with the frame.
+    let old = own.replaced.take().unwrap_or(blocked);
+    frame::write(&mut bytes, &information, context, old, kept_stack);
+    process.copy_out(place as usize, &bytes)?;
+    if own.stack.flags & Stack::AUTO_DISARM != 0 {
+        own.stack = Stack::NONE;
+    }
+    let mut now = blocked.union(action.mask);
+    if !action.has(action_flag::NODEFER) {
+        now.insert(signal);
+    }
+    block(process, state, worker, now);
+    context.set_register(1, process.shared.image_address().wrapping_add(shared::signal_return()) as u64);
+    context.set_register(2, place);
+    context.set_register(10, signal.number().into());
+    context.set_register(11, place + frame::INFORMATION as u64);
+    context.set_register(12, place + frame::CONTEXT as u64);
+    context.pc = action.handler & !1;
+    Ok(())
+}
+
+/// Performs `rt_sigreturn`: takes registers, blocked signals and stack from the frame at the stack pointer. A frame
+/// that cannot be read ends the process.
+pub(crate) fn return_from_handler(worker: &Worker, context: &mut UserContext) {
+    let process = &worker.process;
+    let mut bytes = [0; frame::SIZE];
+    let read = process.copy_in(context.stack() as usize, &mut bytes).ok();
+    let Some((blocked, stack)) = read.and_then(|()| frame::read(&bytes, context).ok()) else {
+        let stack = context.stack();
+        println!("[{}] killed: no frame of a signal at sp {stack:#x}", process.id);
+        process.end(Ending::Killed(Signal::SEGV.number()));
+        return;
+    };
+    let state = process.signals.state.lock();
+    block(process, &state, worker, blocked);
+    // Errors are ignored, as on Linux.
+    let _ = set_stack(&mut worker.signals.state.lock(), stack, context.stack());
+    worker.look_again(&state);
+}
+
+// ---- calls ----
+
+/// Changes the signals that a worker blocks.
+pub(crate) fn change_blocked(worker: &Worker, how: Combination, set: Set) -> Result<(), Errno> {
+    let mut state = worker.process.signals.state.lock();
+    let set = Set::mask(set.bits());
+    let now = worker.signals.blocked();
+    let new = match how {
+        Combination::Add => now.union(set),
+        Combination::Remove => now.without(set),
+        Combination::Set => set,
+    };
+    if !new.is_empty() {
+        // Blocked signals will be pending.
+        state.prepare(&worker.process.account)?;
+    }
+    block(&worker.process, &state, worker, new);
+    worker.look_again(&state);
+    Ok(())
+}
+
+/// Sets the signals that a worker blocks. Another receiver is looked for if a signal to the process that it was to
+/// handle is among them.
+pub(super) fn block(process: &Process, state: &State, worker: &Worker, set: Set) {
+    let before = worker.signals.blocked();
+    worker.signals.blocked.store(set.bits(), Ordering::Relaxed);
+    let mut left = state.pending.set().intersection(set.without(before));
+    find_receivers(process, &mut left);
+}
+
+/// Makes other workers look at signals to the process.
+fn find_receivers(process: &Process, left: &mut Set) {
+    while let Some(signal) = left.first() {
+        left.remove(signal);
+        if let Some(receiver) = process.find_worker(|one| one.signals.receives(signal)) {
+            receiver.set_attention(Attention::SIGNAL);
+            receiver.interrupt();
+        }
+    }
+}
+
+/// Drops the signals to a worker or thread that has left, and gives those to the process that it was to handle to
+/// others.
+pub(super) fn has_left(worker: &Worker) {
+    let process = &worker.process;
+    let mut left = process.signals.forget(&worker.signals).without(worker.signals.blocked());
+    if !process.has_ended() {
+        find_receivers(process, &mut left);
+    }
+}
+
+/// Returns and sets the action of a signal.
+pub(crate) fn change_action(process: &Process, signal: Signal, action: Option<Action>) -> Result<Action, Errno> {
+    let mut state = process.signals.state.lock();
+    let old = state.actions.get(signal);
+    if let Some(action) = action {
+        if Set::UNBLOCKABLE.has(signal) {
+            return Err(Errno::EINVAL);
+        }
+        state.prepare(&process.account)?;
+        state.actions.set(signal, action).map_err(|_| Errno::ENOMEM)?;
+        if state.actions.disposition(signal) == Disposition::Ignore {
+            state.remove_all(Set::of(&[signal]));
+        }
+    }
+    Ok(old)
+}
+
+/// Returns the signals that are pending for a worker and blocked.
+pub(crate) fn pending(worker: &Worker) -> Set {
+    let state = worker.process.signals.state.lock();
+    let own = worker.signals.state.lock().pending.set();
+    own.union(state.pending.set()).intersection(worker.signals.blocked())
+}
+
+/// Returns the stack for handlers, and sets another one. `EPERM` while the worker runs on it; `ENOMEM` if the new one
+/// is too small.
+pub(crate) fn change_stack(worker: &Worker, pointer: u64, stack: Option<Stack>) -> Result<Stack, Errno> {
+    let mut own = worker.signals.state.lock();
+    let is_on_stack = own.stack.holds(pointer);
+    let old = Stack { flags: own.stack.flags | if is_on_stack { Stack::ON_STACK } else { 0 }, ..own.stack };
+    if let Some(stack) = stack {
+        set_stack(&mut own, stack, pointer)?;
+    }
+    Ok(old)
+}
+
+fn set_stack(own: &mut OwnState, stack: Stack, pointer: u64) -> Result<(), Errno> {
+    if own.stack.holds(pointer) && own.stack.flags & Stack::AUTO_DISARM == 0 {
+        return Err(Errno::EPERM);
+    }
+    let mode = stack.flags & !Stack::AUTO_DISARM;
+    own.stack = match mode {
+        Stack::DISABLED => Stack::NONE,
+        0 | Stack::ON_STACK if stack.size < Stack::SMALLEST => return Err(Errno::ENOMEM),
+        0 | Stack::ON_STACK if stack.start.checked_add(stack.size).is_none() => return Err(Errno::ENOMEM),
+        0 | Stack::ON_STACK => Stack { flags: stack.flags & Stack::AUTO_DISARM, ..stack },
+        _ => return Err(Errno::EINVAL),
+    };
+    Ok(())
+}
+
+impl SignalWait {
+    /// Waits.
+    ///
+    /// # Cancellation
+    /// Dropping it takes everything back; no signal is lost.
+    pub(crate) async fn wait(self, worker: &Arc<Worker>) -> Result<usize, Errno> {
+        let deadline = match self {
+            SignalWait::Handler => None,
+            SignalWait::One { deadline, .. } => deadline,
+        };
+        let mut alarm = None;
+        let result = poll_fn(|cx| {
+            if let SignalWait::One { set, information, .. } = self
+                && let Some(found) = take_awaited(worker, set)
+            {
+                return Poll::Ready(accept(&worker.process, &found, information));
+            }
+            match interruption(worker, cx.waker()) {
+                Interruption::Handler | Interruption::Leave => return Poll::Ready(Err(Errno::EINTR)),
+                Interruption::Hold => return Poll::Pending,
+                Interruption::GoOn => {}
+            }
+            if let Some(deadline) = deadline {
+                if Machine::now() >= deadline {
+                    return Poll::Ready(Err(Errno::EAGAIN));
+                }
+                alarm.get_or_insert_with(|| worker.deadline().set(deadline, cx.waker()));
+            }
+            Poll::Pending
+        })
+        .await;
+        if let Some(alarm) = alarm {
+            crate::time::clear(alarm);
+        }
+        worker.signals.awaited.store(Set::EMPTY.bits(), Ordering::Relaxed);
+        result
+    }
+}
+
+/// Takes the first pending one of some signals; without one, lets them wake the worker although it blocks them.
+fn take_awaited(worker: &Worker, set: Set) -> Option<Information> {
+    let mut state = worker.process.signals.state.lock();
+    let mut own = worker.signals.state.lock();
+    let found = own.pending.set().union(state.pending.set()).intersection(set).first();
+    match found {
+        Some(signal) => state.take(&mut own, signal),
+        None => {
+            worker.signals.awaited.store(set.bits(), Ordering::Relaxed);
+            None
+        }
+    }
+}
+
+fn accept(process: &Process, found: &Information, address: usize) -> Result<usize, Errno> {
+    if address != 0 {
+        process.copy_out(address, &found.to_bytes())?;
+    }
+    Ok(found.signal.number().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ::signals::Pending;
+    use abi_unix::SystemCall;
+    use abi_unix::types::{self, TimeSpec, signal};
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::testing::{Program, SIGNAL_HANDLER, run, run_to_its_end};
+
+    const TERM: usize = signal::TERM as usize;
+    const USR1: usize = 10;
+    const REAL_TIME: usize = 40;
+
+    fn act(program: &mut Program, signal: usize, handler: usize, flags: u64, mask: u64) -> Result<usize, Errno> {
+        let action = Action { handler: handler as u64, flags, mask: Set::from_bits(mask) };
+        let place = program.store(&action.to_bytes());
+        program.call(SystemCall::SignalAction, [signal, place, 0, 8])
+    }
+
+    fn handle(program: &mut Program, signal: usize, flags: u64) {
+        assert_eq!(act(program, signal, SIGNAL_HANDLER, flags, 0), Ok(0));
+    }
+
+    fn block(program: &mut Program, how: usize, set: u64) -> u64 {
+        let (place, old) = (program.store(&set.to_le_bytes()), program.place(8));
+        assert_eq!(program.call(SystemCall::SignalMask, [how, place, old, 8]), Ok(0));
+        program.read_u64(old)
+    }
+
+    fn kill(program: &mut Program, target: usize, signal: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::Kill, [target, signal])
+    }
+
+    fn bit(signal: usize) -> u64 {
+        1 << (signal - 1)
+    }
+
+    /// Numbers of the signals that were handled.
+    fn handled(program: &Program) -> Vec<u8> {
+        program.signals().iter().map(|frame| frame[0]).collect()
+    }
+
+    fn word(frame: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(frame[at..at + 8].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_handler_runs_with_its_information_and_returns() {
+        run(|program| {
+            let own = program.id as usize;
+            act(program, USR1, SIGNAL_HANDLER, action_flag::SIGINFO, bit(TERM)).unwrap();
+            assert_eq!(kill(program, own, USR1), Ok(0), "the result comes back with the registers");
+            let frames = program.signals();
+            assert_eq!(handled(program), [10]);
+            assert_eq!(word(&frames[0], 8) as i32, code::USER);
+            assert_eq!(word(&frames[0], 16), own as u64, "the sender");
+            assert_eq!(block(program, 2, 0), 0, "the blocked signals of the handler are free again");
+            // An action can be read, and the handler be given up.
+            let old = program.place(Action::SIZE);
+            assert_eq!(program.call(SystemCall::SignalAction, [USR1, 0, old, 8]), Ok(0));
+            assert_eq!(program.read_u64(old), SIGNAL_HANDLER as u64);
+            act(program, USR1, Action::IGNORE as usize, 0, 0).unwrap();
+            assert_eq!(kill(program, own, USR1), Ok(0));
+            assert_eq!(handled(program).len(), 1);
+        });
+    }
+
+    #[test]
+    fn illegal_requests_are_refused() {
+        run(|program| {
+            let own = program.id as usize;
+            for (signal, error) in [(0, Errno::EINVAL), (65, Errno::EINVAL), (9, Errno::EINVAL), (19, Errno::EINVAL)] {
+                assert_eq!(act(program, signal, SIGNAL_HANDLER, 0, 0), Err(error));
+            }
+            let place = program.place(128);
+            assert_eq!(program.call(SystemCall::SignalAction, [USR1, place, 0, 16]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SignalAction, [USR1, 0x1000, 0, 8]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::SignalMask, [3, place, 0, 8]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SignalMask, [0, place, 0, 4]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SignalMask, [9, 0, place, 8]), Ok(0), "only a look");
+            assert_eq!(program.call(SystemCall::SignalSuspend, [place, 4]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SignalPending, [place, 9]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SignalWait, [place, 0, 0, 4]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::KillThread, [0, USR1]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::KillThread, [own, 65]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::KillThread, [own + 0x50_0000, 0]), Err(Errno::ESRCH));
+            assert_eq!(program.call(SystemCall::KillThreadOf, [own + 1, own, 0]), Err(Errno::ESRCH));
+            assert_eq!(program.call(SystemCall::KillThreadOf, [own, own, 0]), Ok(0));
+            // The information of the kernel can be forged towards oneself only.
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            program.write(place, &[0; 128]);
+            assert_eq!(program.call(SystemCall::SignalQueue, [child, USR1, place]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::SignalQueue, [child, 0, place]), Ok(0));
+            assert_eq!(kill(program, child, 9), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, 9)));
+        });
+    }
+
+    #[test]
+    fn blocked_signals_wait_and_come_in_their_order() {
+        run(|program| {
+            let own = program.id as usize;
+            for signal in [USR1, TERM, REAL_TIME] {
+                handle(program, signal, 0);
+            }
+            assert_eq!(block(program, 0, bit(USR1) | bit(TERM) | bit(REAL_TIME)), 0);
+            for _ in 0..3 {
+                for signal in [REAL_TIME, TERM, USR1] {
+                    assert_eq!(kill(program, own, signal), Ok(0));
+                }
+            }
+            let place = program.place(8);
+            assert_eq!(program.call(SystemCall::SignalPending, [place, 8]), Ok(0));
+            assert_eq!(program.read_u64(place), bit(USR1) | bit(TERM) | bit(REAL_TIME));
+            assert!(handled(program).is_empty());
+            assert_eq!(block(program, 1, bit(TERM)), bit(USR1) | bit(TERM) | bit(REAL_TIME));
+            assert_eq!(handled(program), [15]);
+            block(program, 2, 0);
+            // A frame lies on the one before: the last begun runs first.
+            let mut rest = handled(program).split_off(1);
+            rest.sort_unstable();
+            assert_eq!(rest, [10, 40, 40, 40]);
+        });
+    }
+
+    /// A call that waits is over when its handler has run, or is made again.
+    #[test]
+    fn handlers_interrupt_a_wait() {
+        for (flags, expected) in [(0, Err(Errno::EINTR)), (action_flag::RESTART, Ok(b"x".to_vec()))] {
+            run(move |program| {
+                handle(program, USR1, flags);
+                let (reader, writer) = program.pipe(0);
+                let own = program.id as usize;
+                let other = program
+                    .add_worker(move |program| {
+                        program.sleep_ns(1_000_000);
+                        assert_eq!(kill(program, own, USR1), Ok(0));
+                        program.sleep_ns(1_000_000);
+                        assert_eq!(program.write_to(writer, b"x"), Ok(1));
+                        program.sleep_ns(1_000_000);
+                    })
+                    .unwrap();
+                assert_eq!(other, 1);
+                // The first worker receives what is sent to the process.
+                assert_eq!(program.read_from(reader, 5), expected);
+                assert_eq!(handled(program), [10]);
+                program.sleep_ns(5_000_000);
+            });
+        }
+    }
+
+    #[test]
+    fn a_sleep_is_never_made_again_and_tells_its_rest() {
+        run(|program| {
+            handle(program, USR1, action_flag::RESTART);
+            let own = program.id as usize;
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    assert_eq!(program.call(SystemCall::KillThread, [own, USR1]), Ok(0));
+                    program.sleep_ns(1_000_000);
+                })
+                .unwrap();
+            let (time, rest) = (program.store(&TimeSpec::from_ns(10_000_000).to_bytes()), program.place(16));
+            assert_eq!(program.call(SystemCall::Sleep, [time, rest]), Err(Errno::EINTR));
+            let rest = TimeSpec::from_bytes(program.read(rest, 16).try_into().unwrap()).to_ns().unwrap();
+            assert!((8_000_000..9_100_000).contains(&rest), "{rest}");
+            program.sleep_ns(2_000_000);
+        });
+    }
+
+    /// Ignored signals, and those of other threads, leave a wait alone.
+    #[test]
+    fn signals_without_a_handler_wake_no_wait() {
+        run(|program| {
+            act(program, USR1, Action::IGNORE as usize, 0, 0).unwrap();
+            let own = program.id as usize;
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    for signal in [USR1, signal::CHLD as usize, signal::CONT as usize, signal::WINCH as usize] {
+                        assert_eq!(kill(program, own, signal), Ok(0));
+                    }
+                    program.sleep_ns(1_000_000);
+                })
+                .unwrap();
+            program.sleep_ns(5_000_000);
+            assert!(handled(program).is_empty());
+        });
+    }
+
+    #[test]
+    fn a_suspended_worker_goes_on_behind_its_handler() {
+        run(|program| {
+            handle(program, USR1, 0);
+            let own = program.id as usize;
+            block(program, 0, bit(USR1) | bit(TERM));
+            assert_eq!(kill(program, own, USR1), Ok(0));
+            assert!(handled(program).is_empty());
+            let mask = program.store(&bit(TERM).to_le_bytes());
+            assert_eq!(program.call(SystemCall::SignalSuspend, [mask, 8]), Err(Errno::EINTR));
+            assert_eq!(handled(program), [10]);
+            assert_eq!(word(&program.signals()[0], 168), bit(USR1) | bit(TERM), "the frame has the old set");
+            assert_eq!(block(program, 0, 0), bit(USR1) | bit(TERM));
+        });
+    }
+
+    #[test]
+    fn awaited_signals_are_taken_without_a_handler() {
+        run(|program| {
+            let own = program.id as usize;
+            block(program, 0, bit(USR1) | bit(REAL_TIME));
+            let set = program.store(&(bit(USR1) | bit(REAL_TIME)).to_le_bytes());
+            let information = program.place(128);
+            let limit = program.store(&TimeSpec::from_ns(1_000_000).to_bytes());
+            let wait = [set, information, limit, 8];
+            assert_eq!(program.call(SystemCall::SignalWait, wait), Err(Errno::EAGAIN));
+            // One with a value, from itself.
+            let mut sent = [0; 128];
+            sent[8..12].copy_from_slice(&code::QUEUE.to_le_bytes());
+            sent[24..32].copy_from_slice(&77u64.to_le_bytes());
+            let place = program.store(&sent);
+            assert_eq!(program.call(SystemCall::SignalQueue, [own, REAL_TIME, place]), Ok(0));
+            assert_eq!(program.call(SystemCall::SignalWait, wait), Ok(REAL_TIME));
+            assert_eq!(program.read_u64(information + 24), 77);
+            // One that comes while it waits.
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    assert_eq!(program.call(SystemCall::KillThreadOf, [own, own, USR1]), Ok(0));
+                    program.sleep_ns(1_000_000);
+                })
+                .unwrap();
+            assert_eq!(program.call(SystemCall::SignalWait, [set, information, 0, 8]), Ok(USR1));
+            assert_eq!(program.read_u32(information + 8) as i32, code::THREAD);
+            program.sleep_ns(2_000_000);
+        });
+    }
+
+    #[test]
+    fn queues_are_bounded() {
+        run(|program| {
+            let own = program.id as usize;
+            block(program, 0, bit(REAL_TIME) | bit(USR1));
+            let mut sent = [0; 128];
+            sent[8..12].copy_from_slice(&code::QUEUE.to_le_bytes());
+            let place = program.store(&sent);
+            for _ in 0..Pending::LONGEST {
+                assert_eq!(program.call(SystemCall::SignalQueue, [own, REAL_TIME, place]), Ok(0));
+            }
+            assert_eq!(program.call(SystemCall::SignalQueue, [own, REAL_TIME, place]), Err(Errno::EAGAIN));
+            assert_eq!(program.call(SystemCall::SignalQueueThread, [own, own, REAL_TIME, place]), Err(Errno::EAGAIN));
+            assert_eq!(kill(program, own, USR1), Ok(0), "without its information");
+            let set = program.store(&(bit(USR1) | bit(REAL_TIME)).to_le_bytes());
+            for expected in core::iter::once(USR1).chain((0..Pending::LONGEST).map(|_| REAL_TIME)) {
+                assert_eq!(program.call(SystemCall::SignalWait, [set, 0, 0, 8]), Ok(expected));
+            }
+            assert_eq!(program.call(SystemCall::SignalQueue, [own, REAL_TIME, place]), Ok(0), "there is room again");
+        });
+    }
+
+    #[test]
+    fn a_stopped_process_goes_on_where_it_was() {
+        run(|program| {
+            let child = program.spawn(|program| program.sleep_ns(10_000_000)).unwrap();
+            program.sleep_ns(1_000_000);
+            let place = program.place(8);
+            let options = (types::WUNTRACED | types::WCONTINUED) as usize;
+            let wait = |program: &mut Program, more: u32| {
+                let result = program.call(SystemCall::Wait, [child, place, options | more as usize, 0]);
+                result.map(|child| (child, program.read_u32(place)))
+            };
+            assert_eq!(wait(program, types::WNOHANG).map(|found| found.0), Ok(0));
+            assert_eq!(kill(program, child, 19), Ok(0));
+            assert_eq!(wait(program, 0), Ok((child, 0x137f)));
+            assert_eq!(wait(program, types::WNOHANG).map(|found| found.0), Ok(0), "told once");
+            // Its sleep is over long since.
+            program.sleep_ns(50_000_000);
+            assert_eq!(program.call(SystemCall::Wait, [child, place, types::WNOHANG as usize, 0]), Ok(0));
+            assert_eq!(kill(program, child, signal::CONT as usize), Ok(0));
+            assert_eq!(wait(program, 0), Ok((child, types::CONTINUED)));
+            assert_eq!(wait(program, 0), Ok((child, 0)));
+        });
+    }
+
+    #[test]
+    fn a_stopped_process_can_be_ended() {
+        run(|program| {
+            let child = program
+                .spawn(|program| {
+                    program.add_worker(|program| program.sleep_ns(1_000_000_000)).unwrap();
+                    loop {
+                        program.call(SystemCall::GetProcess, []).unwrap();
+                    }
+                })
+                .unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(kill(program, child, 20), Ok(0));
+            program.sleep_ns(1_000_000);
+            assert!(table::find(child as u32).unwrap().signals.are_stopped());
+            assert_eq!(kill(program, child, 9), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, 9)));
+        });
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_a_signal() {
+        run(|program| {
+            handle(program, signal::CHLD as usize, action_flag::RESTART);
+            let child = program.spawn(|program| {
+                let _ = program.call(SystemCall::ExitGroup, [3]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0x300)));
+            program.sleep_ns(1_000_000);
+            let frames = program.signals();
+            assert_eq!(handled(program), [17]);
+            assert_eq!((word(&frames[0], 16) as usize, word(&frames[0], 24)), (child, 3));
+            // A parent that ignores it gets no zombies.
+            act(program, signal::CHLD as usize, Action::IGNORE as usize, 0, 0).unwrap();
+            let child = program.spawn(|_| {}).unwrap();
+            assert_eq!(program.wait_for(child), Err(Errno::ECHILD));
+            assert!(!table::exists(child as u32));
+        });
+    }
+
+    #[test]
+    fn faults_go_to_their_handler() {
+        use hal_api::{Access, Trap};
+        run(|program| {
+            handle(program, signal::SEGV as usize, 0);
+            program.trap(Trap::PageFault { address: 0x5678, access: Access::Read });
+            let frames = program.signals();
+            assert_eq!(handled(program), [11]);
+            assert_eq!((word(&frames[0], 8) as i32, word(&frames[0], 16)), (code::NOT_MAPPED, 0x5678));
+        });
+        // One that is blocked cannot wait.
+        let ending = run_to_its_end(|program| {
+            handle(program, signal::SEGV as usize, 0);
+            block(program, 0, bit(signal::SEGV as usize));
+            program.trap(Trap::PageFault { address: 0x5678, access: Access::Read });
+        });
+        assert_eq!(ending, Ending::Killed(11));
+    }
+
+    #[test]
+    fn handlers_can_have_a_stack_of_their_own() {
+        run(|program| {
+            let own = program.id as usize;
+            let start = program.place(4096) as u64;
+            let stack = |program: &mut Program, stack: Stack| {
+                let (new, old) = (program.store(&stack.to_bytes()), program.place(Stack::SIZE));
+                let result = program.call(SystemCall::SignalStack, [new, old]);
+                let old = Stack::from_bytes(&program.read(old, Stack::SIZE).try_into().unwrap());
+                result.map(|_| old)
+            };
+            assert_eq!(stack(program, Stack { start, flags: 0, size: 2047 }), Err(Errno::ENOMEM));
+            assert_eq!(stack(program, Stack { start, flags: 8, size: 4096 }), Err(Errno::EINVAL));
+            assert_eq!(stack(program, Stack { start: u64::MAX, flags: 0, size: 4096 }), Err(Errno::ENOMEM));
+            let mine = Stack { start, flags: 0, size: 4096 };
+            assert_eq!(stack(program, mine), Ok(Stack::NONE));
+            handle(program, USR1, action_flag::ONSTACK);
+            assert_eq!(kill(program, own, USR1), Ok(0));
+            let frames = program.signals();
+            assert_eq!(word(&frames[0], 144), start, "the frame has the stack");
+            let there = program.read(frame::place(start + 4096) as usize, 4);
+            assert_eq!(there, [10, 0, 0, 0], "and lies on it");
+            assert_eq!(stack(program, Stack::NONE), Ok(mine));
+        });
+    }
+
+    /// Frames are memory of the program: without one, and without a stack for one, the process ends.
+    #[test]
+    fn frames_that_cannot_be_read_or_written_end_the_process() {
+        let ending = run_to_its_end(|program| {
+            // Either there is no memory for a whole frame, or it announces further registers.
+            let end = program.stack + frame::SIZE - 8;
+            let _ = program.process().copy_out(end, &[1; 8]);
+            let _ = program.call(SystemCall::SignalReturn, []);
+        });
+        assert_eq!(ending, Ending::Killed(11));
+        let ending = run_to_its_end(|program| {
+            let own = program.id as usize;
+            let stack = Stack { start: 0x1000, flags: 0, size: 4096 };
+            let place = program.store(&stack.to_bytes());
+            assert_eq!(program.call(SystemCall::SignalStack, [place, 0]), Ok(0));
+            handle(program, USR1, action_flag::ONSTACK);
+            let _ = kill(program, own, USR1);
+        });
+        assert_eq!(ending, Ending::Killed(11));
+    }
+
+    /// A set that replaces the blocked one for a call gives way to the old one, whatever the call's result is.
+    #[test]
+    fn sets_of_a_call_are_restored() {
+        run(|program| {
+            handle(program, USR1, 0);
+            let own = program.id as usize;
+            block(program, 0, bit(USR1));
+            assert_eq!(kill(program, own, USR1), Ok(0));
+            let (mask, limit) = (program.store(&0u64.to_le_bytes()), program.store(&TimeSpec::from_ns(0).to_bytes()));
+            // A time limit of 0 is no wait: nothing is delivered.
+            assert_eq!(program.call(SystemCall::Poll, [0, 0, limit, 0, 8]), Ok(0));
+            assert!(handled(program).is_empty());
+            let limit = program.store(&TimeSpec::from_ns(5_000_000).to_bytes());
+            assert_eq!(program.call(SystemCall::Poll, [0, 0, limit, mask, 8]), Err(Errno::EINTR));
+            assert_eq!(handled(program), [10]);
+            assert_eq!(block(program, 0, 0), bit(USR1));
+        });
+    }
+}

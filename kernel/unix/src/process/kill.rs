@@ -1,0 +1,113 @@
+//! Sending signals: `kill` and the keys of the terminal, and whether a process may.
+
+use ::signals::{Details, Information, Signal, code};
+use abi_unix::{Act, Errno};
+
+use crate::process::table::{exists, find, next_in_steps, next_living};
+use crate::process::worker::Worker;
+use crate::process::{FIRST, Process, authority, delivery};
+use crate::scheduling::steps;
+
+/// Sends a signal to a process, if the caller may; the number 0 asks only whether it may.
+fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
+    let details = Details::Sender { process: caller.id, user: 0, value: 0 };
+    let information = Signal::new(number).map(|signal| Information { signal, code: code::USER, details });
+    send(caller, process, None, information)
+}
+
+/// Sends a signal to a process, or to one of its workers or threads, if the caller may; without a signal, asks only
+/// whether it may. `EPERM` towards the first process if the signal would end or stop it.
+pub(crate) fn send(
+    caller: &Process,
+    process: &Process,
+    target: Option<&Worker>,
+    information: Option<Information>,
+) -> Result<(), Errno> {
+    authority::permit_towards(caller, process, Act::Signal)?;
+    let Some(information) = information else { return Ok(()) };
+    if process.id == FIRST && caller.id != FIRST && delivery::is_harmful(process, information.signal) {
+        return Err(Errno::EPERM);
+    }
+    delivery::send(process, target, information)
+}
+
+/// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
+#[doc(alias = "kill_pid")]
+pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
+    match find(id) {
+        Some(process) => signal(caller, &process, number),
+        None if exists(id) => Ok(()),
+        None => Err(Errno::ESRCH),
+    }
+}
+
+/// Performs `kill` with a process group: sends a signal, in steps, to its members to which the caller may. `EPERM` if
+/// there are only others, `ESRCH` if it is empty. The caller comes last, because it does not go on after that.
+///
+/// # Cancellation
+/// Some have got the signal and others have not.
+pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
+    let mut answer = Err(Errno::ESRCH);
+    let mut last = 0;
+    while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
+        if process.id != caller.id {
+            let sent = signal(caller, &process, number);
+            if answer != Ok(()) {
+                answer = sent;
+            }
+            steps::pause(caller).await;
+        }
+    }
+    if caller.group() == group { signal(caller, caller, number) } else { answer }
+}
+
+/// Performs `kill` with -1: sends a signal, in steps, to every process to which the caller may, but the first process
+/// and itself. `ESRCH` if there is no other; if there is one, the call succeeds even if it may signal none, as on
+/// Linux.
+///
+/// # Cancellation
+/// Some have got the signal and others have not.
+pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Result<(), Errno> {
+    let mut answer = Err(Errno::ESRCH);
+    let mut last = FIRST;
+    while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
+        let _ = signal(caller, &process, number);
+        answer = Ok(());
+        steps::pause(caller).await;
+    }
+    answer
+}
+
+/// Sends a signal to all members of a process group because of a key of the terminal.
+pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
+    let Some(signal) = Signal::new(number) else { return };
+    let mut last = 0;
+    while let Some(process) = next_living(last, |process| process.group() == group) {
+        last = process.id;
+        delivery::send_from_kernel(&process, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::signal;
+
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn signals_end_a_process_or_have_no_effect() {
+        run(|program| {
+            let own = program.id as usize;
+            for number in [0, signal::CHLD, signal::CONT, signal::URG, signal::WINCH] {
+                assert_eq!(program.call(SystemCall::Kill, [own, number as usize]), Ok(0));
+            }
+            assert_eq!(program.call(SystemCall::Kill, [30_000, 0]), Err(Errno::ESRCH));
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            assert_eq!(program.call(SystemCall::Kill, [child, signal::TERM as usize]), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, signal::TERM)));
+            assert_eq!(program.call(SystemCall::Kill, [child, 0]), Err(Errno::ESRCH), "its parent has waited");
+        });
+    }
+}

@@ -1,0 +1,89 @@
+//! Signals that were sent and have not been delivered.
+
+use alloc::vec::Vec;
+
+use crate::information::{Details, Information, code};
+use crate::set::{Set, Signal};
+
+/// Pending signals of a process or of a thread.
+///
+/// Of a standard signal at most one is pending, with the information of the first. Real-time signals queue. If there is
+/// no memory for the information of a signal, the signal is pending without it, as on Linux.
+#[derive(Debug, Default)]
+#[doc(alias = "sigpending")]
+pub struct Pending {
+    set: Set,
+    /// Information in the order of sending.
+    queue: Vec<Information>,
+}
+
+/// A real-time signal that a program sends with a value found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl Pending {
+    /// Greatest number of signals that queue in a process; more keep no information, and are `EAGAIN` for `sigqueue`.
+    pub const LONGEST: usize = 256;
+    /// Bytes of memory that so many take.
+    pub const MEMORY: usize = Pending::LONGEST * size_of::<Information>();
+
+    /// Makes the state without any.
+    pub const fn new() -> Pending {
+        Pending { set: Set::EMPTY, queue: Vec::new() }
+    }
+
+    /// Returns the pending signals.
+    pub const fn set(&self) -> Set {
+        self.set
+    }
+
+    /// Returns the number of signals that queue with their information.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Adds a signal, with its information if that may queue. One that is standard and pending already is not added
+    /// again.
+    ///
+    /// # Errors
+    /// There is no room for the information. The signal is pending without it, unless it is a real-time signal of
+    /// `sigqueue`, whose value would be lost: that is not added.
+    pub fn add(&mut self, information: Information, has_room: bool) -> Result<(), Full> {
+        let signal = information.signal;
+        if self.set.has(signal) && !signal.is_real_time() {
+            return Ok(());
+        }
+        let has_room = has_room && self.queue.try_reserve(1).is_ok();
+        if has_room {
+            self.queue.push(information);
+        } else if signal.is_real_time() && information.code == code::QUEUE {
+            return Err(Full);
+        }
+        self.set.insert(signal);
+        if has_room { Ok(()) } else { Err(Full) }
+    }
+
+    /// Removes all of these signals.
+    pub fn remove_all(&mut self, signals: Set) {
+        self.set = self.set.without(signals);
+        self.queue.retain(|information| !signals.has(information.signal));
+    }
+
+    /// Takes a signal that is pending: the first of its kind.
+    pub fn take(&mut self, signal: Signal) -> Option<Information> {
+        if !self.set.has(signal) {
+            return None;
+        }
+        let of_kind = |information: &Information| information.signal == signal;
+        let found = self.queue.iter().position(of_kind).map(|place| self.queue.remove(place));
+        if !self.queue.iter().any(of_kind) {
+            self.set.remove(signal);
+        }
+        if self.queue.is_empty() {
+            self.queue = Vec::new();
+        }
+        let without =
+            Information { signal, code: code::USER, details: Details::Sender { process: 0, user: 0, value: 0 } };
+        Some(found.unwrap_or(without))
+    }
+}
