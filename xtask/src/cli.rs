@@ -437,12 +437,12 @@ pub struct Fuzz {
 #[command(after_help = "\
 EXAMPLES
   cargo xtask mutants ring
-  cargo xtask mutants filesystem --part 0/8     # an eighth of the changes")]
+  cargo xtask mutants filesystem --part 0/8     # every eighth change")]
 pub struct Mutants {
     /// The crate; the default is all crates in the list, which takes many hours.
     #[arg(value_name = "CRATE")]
     pub package: Option<String>,
-    /// Only this part of the changes, the first being 0.
+    /// Only every Nth change, from the Kth on, the first being 0.
     #[arg(long, value_name = "K/N")]
     pub part: Option<String>,
     /// Only the crate's own tests, not those of the crates that use it.

@@ -5,10 +5,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
-use abi_unix::types::{epoll, futex, mapping, open, protection};
+use abi_unix::types::{TimeSpec, epoll, futex, mapping, open, protection};
 use abi_unix::{Counter, SystemCall, WILL_BE_POSTED};
 use cops::io::pipe;
 use cops::process::Command;
+use cops::system::kernel_side::{KernelSide, choose};
 use cops::system::{self, scheduling, worker};
 use cops::time::Duration;
 
@@ -486,6 +487,33 @@ pub async fn thousands_of_waiters_at_one_pipe_are_woken_in_portions() -> Outcome
     let looked = counter(Counter::Looks)? - looks;
     check!(looked >= (READERS / ENTRIES) as u64, "{looked} looks while {READERS} were woken");
     Ok(())
+}
+
+/// A polling thread with thousands of transfers looks in the middle of its turns: interrupts and more important work
+/// need not wait until it has tried all.
+pub async fn a_polling_thread_tries_thousands_of_transfers_in_steps() -> Outcome {
+    const TURNS: usize = 3;
+    static mut BYTE: u8 = 0;
+    let mut ends = [0u32; 2];
+    must!(call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]));
+    // Sleeps, with which this test waits, are no transfers, and hardly a look comes with one.
+    let looks = counter(Counter::Looks)?;
+    for _ in 0..TURNS * READERS / ENTRIES {
+        must!(system::system::sleep(TimeSpec::from_ns(1_000_000)));
+    }
+    let looks = counter(Counter::Looks)? - looks;
+    check!(looks < (TURNS * READERS / ENTRIES / 2) as u64, "{looks} looks without transfers");
+    must!(choose(KernelSide::PollingThread));
+    let completions = counter(Counter::Completions)?;
+    for _ in 0..READERS {
+        leave(SystemCall::Read, [ends[0] as usize, (&raw mut BYTE) as usize, 1, 0, 0, 0])?;
+    }
+    // Only the polling thread works, and each of its turns is through all reads.
+    let looks = counter(Counter::Looks)?;
+    reaches(Counter::Looks, looks + (TURNS * READERS / ENTRIES) as u64).await?;
+    close(ends[1])?;
+    reaches(Counter::Completions, completions + READERS as u64).await?;
+    close(ends[0])
 }
 
 pub async fn children_of_others_wake_no_waiter() -> Outcome {

@@ -257,6 +257,7 @@ const TESTS: &[Test] = tests![
     long::a_full_ring_is_taken_in_steps;
     long::thousands_of_waiters_are_woken_and_moved_in_steps;
     long::thousands_of_waiters_at_one_pipe_are_woken_in_portions;
+    long::a_polling_thread_tries_thousands_of_transfers_in_steps;
     long::children_of_others_wake_no_waiter;
     long::a_parent_hears_of_its_own_children_only;
     long::untaken_console_lines_delay_no_process;

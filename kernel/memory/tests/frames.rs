@@ -87,6 +87,9 @@ fn blocks_are_contiguous_and_aligned() {
     assert_eq!(odd.len(), 6 * 4096);
     assert_eq!(before - frames::free_frames(), 1 + 4 + 512 + 1024 + 6);
     assert_eq!(Block::allocate_zeroed(LARGEST_ORDER + 1), Err(OutOfMemory));
+    for frames in [(1 << LARGEST_ORDER) + 1, (1 << 31) + 1, u32::MAX as usize, 1 << 32] {
+        assert_eq!(Block::allocate_bytes(frames * 4096), Err(OutOfMemory), "{frames} frames");
+    }
     assert_eq!(Block::allocate_bytes(usize::MAX), Err(OutOfMemory));
     assert_eq!(frames::physical_address(std::ptr::null()), None);
     let local = 0u8;

@@ -372,6 +372,28 @@ fn a_hundred_thousand_coroutines() {
     assert!(handles.iter().all(|handle| handle.is_finished()));
 }
 
+/// Slots are never given back, so an executor has as many as coroutines have existed at once, and no more.
+#[test]
+fn later_coroutines_have_the_slots_of_earlier_ones() {
+    const COUNT: usize = 1000;
+    let (executor, mut worker) = executor();
+    let mut wave = |is_run: bool| {
+        let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(yield_now(), Priority::DEFAULT)).collect();
+        let largest = handles.iter().map(|handle| handle.cid().raw() as u32).max().unwrap_or_default();
+        if is_run {
+            assert_eq!(worker.run(), Outcome::Idle);
+        }
+        drop(handles);
+        assert_eq!(worker.run(), Outcome::Idle);
+        largest
+    };
+    let largest = wave(true);
+    assert!((largest as usize) < COUNT.next_multiple_of(scheduler::SLOTS_IN_CHUNK));
+    for number in 0..20 {
+        assert!(wave(number % 2 == 0) <= largest);
+    }
+}
+
 #[test]
 fn a_spawn_beyond_the_last_slot_gives_the_future_back() {
     let (executor, mut worker) = executor();
