@@ -73,7 +73,12 @@ impl<S: Slots> Uintc<S> {
     /// Makes a slot empty and inactive, for a new receiver.
     pub fn reset(&self, slot: Slot) {
         self.deactivate(slot);
-        self.0.read(slot.register(HIGH));
+        self.take(slot);
+    }
+
+    /// Takes the pending vectors of a slot, one bit each.
+    pub fn take(&self, slot: Slot) -> u64 {
+        self.0.read(slot.register(HIGH))
     }
 
     /// Lets a slot interrupt a hart, by the machine's number of the hart. Pending vectors interrupt it at once.
@@ -134,6 +139,8 @@ mod tests {
         assert_eq!(model.accesses.take(), [(0x48, Some(5 << 16 | 3)), (0x40, Some(9)), (0x48, Some(2))]);
         controller.reset(slot);
         assert_eq!(model.accesses.take(), [(0x48, Some(2)), (0x50, None)]);
+        assert_eq!(controller.take(slot), 0);
+        assert_eq!(model.accesses.take(), [(0x50, None)]);
         let last = Slot::new(SLOTS - 1).unwrap();
         controller.activate(last, 0);
         assert!(model.accesses.take().iter().all(|access| (access.0 as u64) < LENGTH));

@@ -144,8 +144,8 @@ pub struct Build {
 #[command(after_help = "\
 The machine `uintc` is QEMU's `virt` with user-level interrupts: the N extension, the UIPI instructions and their
 controller UINTC. Its emulator is Debian's source of QEMU 7.2, fetched with apt, with the patches of boards/uintc; it is
-kept in a cache of the user, and then `--machine uintc` boots it. The kernels have no back end of user interrupts for it
-yet: they use those of `aia`, through the kernel by default.")]
+kept in a cache of the user, and then `--machine uintc` boots it. `--user-interrupts uintc` lets the Unix-like kernel use
+it; the default is `kernel`, as on every machine.")]
 pub struct BuildMachine {
     /// The machine.
     pub name: Variant,
@@ -176,11 +176,11 @@ pub struct Machine {
     #[arg(long, value_name = "SIZE", value_parser = crate::board::memory_size)]
     pub memory: Option<String>,
     /// Which interrupt controller: `aia` has APLIC and IMSIC, `plic` the older PLIC; `uintc` is `aia` with user-level
-    /// interrupts, which the kernels do not use yet, and is built by `cargo xtask machine uintc`.
+    /// interrupts, and is built by `cargo xtask machine uintc`.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,
-    /// Path of user interrupts to programs: through the kernel, or in hardware (`imsic`); `auto` is hardware if there
-    /// is some.
+    /// Path of user interrupts to programs: through the kernel, or in hardware (`imsic`, `uintc`); `auto` is hardware
+    /// if there is some.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
 }
@@ -192,19 +192,26 @@ pub enum UserInterrupts {
     Kernel,
     /// Through guest files of the IMSIC: programs run in VS-mode.
     Imsic,
+    /// Through UINTC, on the machine `uintc`: programs run in user mode.
+    Uintc,
     /// In hardware if there is some.
     Auto,
 }
 
 impl UserInterrupts {
-    /// Returns the word for the kernel's command line, with a space behind it.
-    pub fn word(choice: Option<UserInterrupts>) -> &'static str {
-        match choice {
-            None => "",
-            Some(UserInterrupts::Kernel) => "user-interrupts=kernel ",
-            Some(UserInterrupts::Imsic) => "user-interrupts=imsic ",
-            Some(UserInterrupts::Auto) => "user-interrupts=auto ",
+    /// Returns its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            UserInterrupts::Kernel => "kernel",
+            UserInterrupts::Imsic => "imsic",
+            UserInterrupts::Uintc => "uintc",
+            UserInterrupts::Auto => "auto",
         }
+    }
+
+    /// Returns the word for the kernel's command line, with a space behind it.
+    pub fn word(choice: Option<UserInterrupts>) -> String {
+        choice.map_or_else(String::new, |choice| format!("user-interrupts={} ", choice.name()))
     }
 }
 

@@ -354,17 +354,26 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         }
         boots.part(findings, "system", |boots, log| boots.system(log, &names));
     }
-    if arguments.user_interrupts.is_none() && arguments.machine.is_none_or(|chosen| chosen == Variant::Aia) {
-        // Once more with the other back end, which runs programs in another mode.
-        for (machine, harts) in machines(Some(Variant::Aia), arguments.harts) {
-            let machine = cli::Machine {
-                machine: Some(machine),
-                user_interrupts: Some(cli::UserInterrupts::Imsic),
-                ..chosen_machine(arguments, Some(harts))
-            };
-            let boots = Boots { context, toolchain, products: &products, machine };
-            let names: Vec<_> = arguments.filter.iter().cloned().collect();
-            boots.part(findings, "system with imsic", |boots, log| boots.system(log, &names));
+    if arguments.user_interrupts.is_none() {
+        // Once more with the other back ends, which change the programs' visits to user mode.
+        let has_uintc = || emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok();
+        let others = [(Variant::Aia, cli::UserInterrupts::Imsic), (Variant::Uintc, cli::UserInterrupts::Uintc)];
+        for (variant, back_end) in others {
+            // Without the emulator the suite of the machine says in one line that it is missing.
+            if arguments.machine.map_or(variant == Variant::Uintc && !has_uintc(), |chosen| chosen != variant) {
+                continue;
+            }
+            for (machine, harts) in machines(Some(variant), arguments.harts) {
+                let machine = cli::Machine {
+                    machine: Some(machine),
+                    user_interrupts: Some(back_end),
+                    ..chosen_machine(arguments, Some(harts))
+                };
+                let boots = Boots { context, toolchain, products: &products, machine };
+                let names: Vec<_> = arguments.filter.iter().cloned().collect();
+                let name = format!("system with {}", back_end.name());
+                boots.part(findings, &name, |boots, log| boots.system(log, &names));
+            }
         }
     }
     if arguments.filter.is_none() {

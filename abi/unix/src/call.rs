@@ -400,7 +400,9 @@ system_calls! {
     /// the rest is the address. With the back end `imsic` the store reaches the receiver's hart without the kernel;
     /// when it cannot, it enters the kernel, which acts as `interrupt_send` does, puts the result into `a0`, and
     /// continues behind the store. The page stays where it is: `munmap`, `mprotect` and a fixed `mmap` of it are
-    /// `EINVAL`. `ENOSPC` if the process has the maximum number of such pages.
+    /// `EINVAL`. With the back end `uintc` the result is below 4096 and no address: the index with which the
+    /// instruction `uipi_send` sends. When it cannot reach the receiver, the kernel acts in the same way. `ENOSPC` if
+    /// the process has the maximum number of such pages or indexes.
     InterruptPage = 0x1025 interrupt_page(right: Descriptor) Never;
 
     /// Writes the scheduling of a process (0: the caller), as [`crate::types::Scheduling`] or as much of it as fits;

@@ -739,8 +739,8 @@ pub mod auxiliary {
     pub const COPS_COMPLETION_RING: u64 = 0x434f_0003;
     /// Number of harts that run the system.
     pub const COPS_HARTS: u64 = 0x434f_0004;
-    /// Delivery of user interrupts to this process: 0 through the kernel, 1 in hardware (the program runs virtualised
-    /// and has supervisor registers of its own).
+    /// Delivery of user interrupts to this process: 0 through the kernel; in hardware 1 (the program runs virtualised
+    /// and has supervisor registers of its own) or 2 (it runs in user mode and has the registers of the N extension).
     pub const COPS_USER_INTERRUPTS: u64 = 0x434f_0005;
 }
 

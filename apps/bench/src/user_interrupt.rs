@@ -1,5 +1,5 @@
-//! User interrupts within a process: from the send to the handler's end, and to a coroutine that continues; and the
-//! kernel entries for them.
+//! User interrupts within a process: from the send to the handler's end, and to a coroutine that continues; the kernel
+//! entries for them; and a receiver's own entries into the kernel.
 
 use abi_unix::Counter;
 use cops::interrupt::{Receiver, SendRight};
@@ -8,6 +8,8 @@ use crate::{Outcome, attempt, figure, now};
 
 /// Number of signals for each figure.
 const SENT: u64 = 100_000;
+/// Number of calls for each figure.
+const CALLS: u64 = 10_000;
 
 pub async fn measure() -> Outcome {
     let receiver = attempt!(Receiver::new());
@@ -28,6 +30,19 @@ pub async fn measure() -> Outcome {
     // The second look at the counters is an entry itself.
     let handler_entries = entries_after - entries_before - 1;
 
+    // The receiver's own entries: a call that does nothing, and leaving the hart and coming back.
+    let start = now();
+    for _ in 0..CALLS {
+        // SAFETY: the call has no pointers.
+        let _ = unsafe { cops::system::call!(GetProcess) };
+    }
+    let call = (now() - start) as f64 / CALLS as f64;
+    let start = now();
+    for _ in 0..CALLS {
+        cops::system::worker::yield_now();
+    }
+    let visit = (now() - start) as f64 / CALLS as f64;
+
     // Two coroutines signal each other in turn: each signal is one hand-over, as between the two threads on Linux.
     let other = attempt!(Receiver::new());
     let back = attempt!(other.grant());
@@ -41,6 +56,8 @@ pub async fn measure() -> Outcome {
     // Printing interrupts the kernel.
     figure("handler", handler, "instructions");
     figure("entries", handler_entries as f64, "kernel entries");
+    figure("call", call, "instructions");
+    figure("visit", visit, "instructions");
     figure("coroutine", (end - start) as f64 / (2 * SENT) as f64, "instructions");
     figure("coroutine_entries", (entries_after - entries_before - 1) as f64, "kernel entries");
     Ok(())

@@ -44,6 +44,8 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "send-until-error" => crate::user_interrupt::send_until_error(Some(Duration::from_micros(200))).await,
         "revoke-descriptor-0" => crate::user_interrupt::revoke_descriptor_0(),
         "claim-without-file" => crate::user_interrupt::claim_without_file(),
+        "send-without-right" => crate::user_interrupt::send_without_right(argument).await,
+        "misuse-own-slot" => crate::user_interrupt::misuse_own_slot().await,
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
         "others" => crate::authority::others(argument),

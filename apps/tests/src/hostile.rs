@@ -87,7 +87,7 @@ pub async fn unimportant_processes_do_not_delay_important_ones() -> Outcome {
 pub async fn a_million_random_calls() -> Outcome {
     let (free, in_flight) = (counter(Counter::FramesFree)?, counter(Counter::CallsInFlight)?);
     // QEMU drops its translations at each call from VS-mode, so a million would take hours.
-    let calls = if cops::system::interrupt::is_in_hardware() { "5000" } else { "250000" };
+    let calls = if cops::system::interrupt::is_virtualised() { "5000" } else { "250000" };
     let mut children = Vec::new();
     for seed in 1..=4u32 {
         children.push(must!(Command::new("/bin/fuzz").argument(&alloc::format!("{seed}")).argument(calls).spawn()));

@@ -205,6 +205,8 @@ const TESTS: &[Test] = tests![
     user_interrupt::as_many_receivers_as_there_can_be;
     user_interrupt::more_receiving_processes_than_the_hardware_serves;
     user_interrupt::a_program_without_its_interrupt_file_claims_nothing;
+    user_interrupt::an_index_without_a_right_ends_a_program;
+    user_interrupt::a_slot_that_its_owner_misuses_is_only_its_own;
     user_interrupt::nonsense_in_the_interrupt_words;
     user_interrupt::a_fault_in_the_handler_ends_only_its_process;
     user_interrupt::wakers_of_combinators;

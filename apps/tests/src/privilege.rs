@@ -183,7 +183,7 @@ pub fn find_registers() -> i32 {
 }
 
 pub async fn registers_are_not_handed_on() -> Outcome {
-    if !cops::system::interrupt::is_in_hardware() {
+    if !cops::system::interrupt::is_virtualised() {
         // User mode has none of them.
         check_eq!(ending_of_act("leave-registers").await?, Ending::Killed(signal::ILL as u8));
         return Ok(());
@@ -199,7 +199,7 @@ pub async fn registers_are_not_handed_on() -> Outcome {
 
 /// An act: enters VU-mode and makes calls from there. (After its next context switch it is in VS-mode again.)
 pub fn lower_privilege() -> i32 {
-    if !cops::system::interrupt::is_in_hardware() {
+    if !cops::system::interrupt::is_virtualised() {
         return 0;
     }
     // SAFETY: the code continues behind `sret`, without supervisor registers, which no later code needs; interrupts are

@@ -383,11 +383,73 @@ pub fn claim_without_file() -> i32 {
 }
 
 pub async fn a_program_without_its_interrupt_file_claims_nothing() -> Outcome {
-    let in_hardware = cops::system::interrupt::is_in_hardware();
+    let is_virtualised = cops::system::interrupt::is_virtualised();
     // User mode has no such register.
-    let ending = if in_hardware { Ending::Exited(0) } else { Ending::Killed(4) };
+    let ending = if is_virtualised { Ending::Exited(0) } else { Ending::Killed(4) };
     check_eq!(ending_of_act("claim-without-file").await?, ending);
     Ok(())
+}
+
+/// Numbers that are no index of a right of the program in [`send_without_right`].
+const NO_INDEXES: [usize; 12] = [0, 2, 64, 65, 511, 512, 513, 1 << 16, 1 << 31, 1 << 32, 1 << 61, usize::MAX];
+
+/// An act: sends by the instruction with a number, beside a right of its own that it has used, with index 1.
+pub async fn send_without_right(argument: Option<&str>) -> i32 {
+    let Some(index) = argument.and_then(|text| text.parse::<usize>().ok()) else { return 1 };
+    let Ok(receiver) = Receiver::new() else { return 2 };
+    let Ok(right) = receiver.grant() else { return 3 };
+    if right.send().is_err() || signalled(&receiver).await.is_err() {
+        return 4;
+    }
+    // SAFETY: the process ends here. The instruction is `uipi_send`.
+    unsafe { core::arch::asm!(".insn r 0x7b, 6, 0, x0, {}, x0", in(reg) index, out("a0") _, options(nostack)) };
+    0
+}
+
+pub async fn an_index_without_a_right_ends_a_program() -> Outcome {
+    for index in NO_INDEXES {
+        let command = Command::new(OWN_PATH).argument("--act").argument("send-without-right");
+        let child = must!(command.argument(&alloc::format!("{index}")).spawn());
+        let ending = wait(&child).await;
+        check!(ending == Some(Ok(Ending::Killed(4))), "{index}: {ending:?}");
+    }
+    Ok(())
+}
+
+/// An act: makes every vector pending in its own slot, again and again, and deactivates it.
+pub async fn misuse_own_slot() -> i32 {
+    let Ok(receiver) = Receiver::new() else { return 1 };
+    let Ok(right) = receiver.grant() else { return 2 };
+    for _ in 0..1000 {
+        // SAFETY: the handler ignores identities without a receiver. The instruction is `uipi_write`.
+        unsafe { core::arch::asm!(".insn r 0x7b, 6, 2, x0, {}, x0", in(reg) u64::MAX, options(nostack)) };
+    }
+    if signalled(&receiver).await.is_err() {
+        return 3;
+    }
+    for _ in 0..100 {
+        // SAFETY: the slot is the worker's own, and active again when the worker next comes to a hart. The instruction
+        // is `uipi_deactivate`.
+        unsafe { core::arch::asm!(".insn r 0x7b, 6, 4, x0, x0, x0", options(nostack)) };
+        if right.send().is_err() {
+            return 4;
+        }
+        cops::sleep(Duration::from_micros(100)).await;
+        if signalled(&receiver).await.is_err() {
+            return 5;
+        }
+    }
+    0
+}
+
+pub async fn a_slot_that_its_owner_misuses_is_only_its_own() -> Outcome {
+    let receiver = must!(Receiver::new());
+    let right = must!(receiver.grant());
+    let ending = if cops::system::interrupt::has_slots() { Ending::Exited(0) } else { Ending::Killed(4) };
+    check_eq!(ending_of_act("misuse-own-slot").await?, ending);
+    check!(!receiver.try_wait());
+    must!(right.send());
+    signalled(&receiver).await
 }
 
 pub async fn nonsense_in_the_interrupt_words() -> Outcome {

@@ -19,11 +19,12 @@ pub struct UserContext {
     kernel_stack: u64,
     token: u64,
     floating_point: FloatingPoint,
-    /// Additional registers of a virtualised program; unused in other programs.
+    /// Additional registers of a virtualised program, or of one that is armed; unused in other programs.
     pub supervisor: SupervisorRegisters,
 }
 
-/// Supervisor registers of a virtualised program, with which it handles its own interrupts without the kernel.
+/// The registers with which a program handles its own interrupts without the kernel: supervisor registers of a
+/// virtualised program, those of the N extension of an armed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupervisorRegisters {
     /// Status register; bits that concern the machine below are ignored.

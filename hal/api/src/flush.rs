@@ -35,6 +35,11 @@ impl HartSet {
         if hart < MAXIMUM_HARTS { HartSet(self.0 & !(1 << hart)) } else { self }
     }
 
+    /// Returns the harts of either set.
+    pub const fn union(self, other: HartSet) -> HartSet {
+        HartSet(self.0 | other.0)
+    }
+
     /// Returns whether the hart belongs to the set.
     pub const fn contains(self, hart: usize) -> bool {
         hart < MAXIMUM_HARTS && self.0 >> hart & 1 == 1

@@ -144,6 +144,54 @@ pub trait Virtualisation: Machine {
     fn pending_guest_files() -> u64;
 }
 
+/// Programs that take interrupts in user mode and send them by an instruction, where harts have the N extension and
+/// UIPI (boards/uintc/README.md).
+///
+/// A program that is *armed* owns the registers of the N extension while it is on the hart. No other program sees or
+/// changes them.
+pub trait UserLevel: Machine {
+    /// Loads a program's registers and delegates its interrupts to it. It has no slot and no sender table yet.
+    fn arm(registers: &SupervisorRegisters);
+
+    /// Saves the registers of the program that is armed, and takes its interrupts and its rights from the hart. The
+    /// caller has made its slot inactive before, so that no other hart raises the interrupt again.
+    fn disarm(registers: &mut SupervisorRegisters);
+
+    /// Lets the armed program receive in a slot of the controller; `None` for none.
+    fn receive_in(slot: Option<u16>);
+
+    /// Lets the armed program send through a table; `None` for none. The machine only reads the table's entries, which
+    /// name slots of the controller and never memory.
+    fn send_through(table: Option<SenderTable>);
+
+    /// Makes the armed program's software interrupt pending.
+    fn raise_user_interrupt();
+}
+
+/// A sender table: whole pages of memory that no program can write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderTable {
+    /// Number of its first frame.
+    pub first_frame: u64,
+    /// Number of frames.
+    pub frames: u64,
+}
+
+/// An instruction of UIPI that the machine has refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedUipi {
+    /// Sending through the entry whose index is in this register.
+    Send {
+        /// Number of the register.
+        index: usize,
+    },
+    /// Taking the pending vectors into this register.
+    Take {
+        /// Number of the register.
+        destination: usize,
+    },
+}
+
 /// Exit status of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -211,6 +259,25 @@ impl Trap {
         const DESTINATION: u64 = 31 << 7;
         match self {
             Trap::IllegalInstruction { bits } if bits & !DESTINATION == CLAIM => Some((bits >> 7 & 31) as usize),
+            _ => None,
+        }
+    }
+
+    /// Returns the instruction if the machine has refused to send or to take interrupts by UIPI. A kernel may act for
+    /// it, and continue behind it: its entry is not valid now, or the program has no slot now.
+    pub const fn refused_uipi(self) -> Option<RefusedUipi> {
+        /// `uipi_send x0` and `uipi_read x0`: custom-3 with the function 6, and 0 or 1 in the upper bits.
+        const SEND: u64 = 6 << 12 | 0x7b;
+        const TAKE: u64 = 1 << 25 | SEND;
+        const SOURCE: u64 = 31 << 15;
+        const DESTINATION: u64 = 31 << 7;
+        match self {
+            Trap::IllegalInstruction { bits } if bits & !SOURCE == SEND => {
+                Some(RefusedUipi::Send { index: (bits >> 15 & 31) as usize })
+            }
+            Trap::IllegalInstruction { bits } if bits & !DESTINATION == TAKE => {
+                Some(RefusedUipi::Take { destination: (bits >> 7 & 31) as usize })
+            }
             _ => None,
         }
     }
@@ -292,6 +359,26 @@ mod tests {
         for destination in 0..32 {
             assert_eq!(register(0x15c0_1073 | destination << 7), Some(destination as usize));
         }
+    }
+
+    #[test]
+    fn sending_and_taking_are_told_from_all_other_instructions() {
+        let refused = |bits| Trap::IllegalInstruction { bits }.refused_uipi();
+        // As an assembler writes `.insn r 0x7b, 6, 0, x0, a1, x0` and `.insn r 0x7b, 6, 1, a0, x0, x0`.
+        assert_eq!(refused(0x0005_e07b), Some(RefusedUipi::Send { index: 11 }));
+        assert_eq!(refused(0x0200_657b), Some(RefusedUipi::Take { destination: 10 }));
+        let changed = |bits: u64, field: core::ops::Range<u32>| {
+            (0..64).filter(move |bit| !field.contains(bit)).map(move |bit| bits ^ 1 << bit)
+        };
+        // One bit tells them apart from each other, when the registers are x0.
+        for bits in changed(0x0005_e07b, 15..20).chain(changed(0x0200_657b, 7..12)).chain([0, u64::MAX, 0x15c0_12f3]) {
+            assert_eq!(refused(bits), None, "{bits:#x}");
+        }
+        // Adding vectors, activating and deactivating are nothing that a kernel does for a program.
+        for function in 2..5 {
+            assert_eq!(refused(function << 25 | 0x607b), None);
+        }
+        assert_eq!(Trap::SystemCall.refused_uipi(), None);
     }
 
     #[test]

@@ -31,8 +31,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use hal_api::{
-    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, Status, SupervisorRegisters, Trap, UserContext,
-    Virtualisation,
+    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status, SupervisorRegisters, Trap,
+    UserContext, UserLevel, Virtualisation,
 };
 
 /// Physical address of the first byte of the fake memory.
@@ -68,6 +68,7 @@ struct Page([u8; 4096]);
 struct State {
     now: u64,
     harts: [Hart; MAXIMUM_HARTS],
+    user_level: [UserLevelState; MAXIMUM_HARTS],
     script: VecDeque<Step>,
     flushes: Vec<Flush>,
     synchronised: Vec<HartSet>,
@@ -78,6 +79,17 @@ struct State {
     devices: Vec<Range<u64>>,
     registers: BTreeMap<u64, u8>,
     ends_when_idle: bool,
+}
+
+/// A hart's part in user-level interrupts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserLevelState {
+    /// The registers of the program that is armed.
+    pub registers: Option<SupervisorRegisters>,
+    /// The slot in which it receives.
+    pub slot: Option<u16>,
+    /// The table through which it sends.
+    pub table: Option<SenderTable>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -215,6 +227,11 @@ impl Simulation {
     /// Returns the page table that is active on a hart: root frame and identifier.
     pub fn active(&self, hart: usize) -> (u64, u16) {
         self.state().harts[hart].active
+    }
+
+    /// Returns the program that is armed on a hart, with its slot and its table.
+    pub fn user_level(&self, hart: usize) -> UserLevelState {
+        self.state().user_level[hart].clone()
     }
 
     /// Returns the console output so far.
@@ -386,6 +403,37 @@ impl Virtualisation for Host {
     }
 }
 
+impl UserLevel for Host {
+    fn arm(registers: &SupervisorRegisters) {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart] =
+            UserLevelState { registers: Some(registers.clone()), ..UserLevelState::default() };
+    }
+
+    fn disarm(registers: &mut SupervisorRegisters) {
+        let (simulation, hart) = current();
+        let state = core::mem::take(&mut simulation.state().user_level[hart]);
+        *registers = state.registers.expect("no program is armed");
+    }
+
+    fn receive_in(slot: Option<u16>) {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart].slot = slot;
+    }
+
+    fn send_through(table: Option<SenderTable>) {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart].table = table;
+    }
+
+    fn raise_user_interrupt() {
+        let (simulation, hart) = current();
+        if let Some(registers) = &mut simulation.state().user_level[hart].registers {
+            registers.notified = 1;
+        }
+    }
+}
+
 /// Checks the number of harts and stores nothing: the fake machine needs no configuration.
 ///
 /// # Errors
@@ -431,6 +479,9 @@ pub fn set_panic_writer(_writer: fn(&[u8])) {}
 
 /// Does nothing: the fake machine has no guest interrupt files.
 pub fn use_guest_files(_limit: usize, _identities: u32) {}
+
+/// Does nothing: harts of the fake machine can be armed at any time.
+pub fn prepare_user_level(_controller: u64) {}
 
 /// Returns the calling hart's cycle counter, which is the fake machine's time.
 pub fn cycles() -> u64 {
@@ -593,6 +644,25 @@ mod tests {
         window.write32(8, 0x1234_5678);
         assert_eq!((window.read32(8), window.read8(9), window.read8(0)), (0x1234_5678, 0x56, 0));
         assert!(Window::new(0x1010, 17).is_none());
+    }
+
+    #[test]
+    fn an_armed_program_has_its_registers_until_it_is_disarmed() {
+        let simulation = Simulation::new();
+        let _hart = simulation.attach(1);
+        let mut registers = SupervisorRegisters { vector: 0x40, ..SupervisorRegisters::NEW };
+        Host::arm(&registers);
+        Host::receive_in(Some(7));
+        Host::send_through(Some(SenderTable { first_frame: 9, frames: 1 }));
+        Host::raise_user_interrupt();
+        let state = simulation.user_level(1);
+        assert_eq!((state.slot, state.table.map(|table| table.first_frame)), (Some(7), Some(9)));
+        Host::disarm(&mut registers);
+        assert_eq!((registers.vector, registers.notified), (0x40, 1));
+        assert_eq!(simulation.user_level(1), UserLevelState::default());
+        // An interrupt without a program is lost.
+        Host::raise_user_interrupt();
+        assert_eq!(simulation.user_level(1).registers, None);
     }
 
     #[test]

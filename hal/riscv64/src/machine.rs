@@ -3,15 +3,15 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{
-    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, Status, SupervisorRegisters,
-    Trap, UserContext, Virtualisation,
+    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, SenderTable, Status,
+    SupervisorRegisters, Trap, UserContext, UserLevel, Virtualisation,
 };
 
 use crate::csr::{self, read_csr, write_csr};
 use crate::device::Window;
 use crate::layout::{self, DEVICE_WINDOW, DIRECT_MAP, DIRECT_MAP_SIZE, MAXIMUM_RANGES};
 use crate::tables::{self, MapError, Permission};
-use crate::{boot, guest, hart, trap};
+use crate::{boot, guest, hart, trap, user_level};
 
 /// The largest number of pages to flush one by one; beyond it, flushing the whole address space is cheaper.
 const MAXIMUM_PAGES: usize = 64;
@@ -322,6 +322,28 @@ impl Virtualisation for Riscv64 {
 
     fn pending_guest_files() -> u64 {
         guest::pending()
+    }
+}
+
+impl UserLevel for Riscv64 {
+    fn arm(registers: &SupervisorRegisters) {
+        user_level::arm(&registers.into(), None, None);
+    }
+
+    fn disarm(registers: &mut SupervisorRegisters) {
+        *registers = user_level::disarm().into();
+    }
+
+    fn receive_in(slot: Option<u16>) {
+        user_level::receive_in(slot);
+    }
+
+    fn send_through(table: Option<SenderTable>) {
+        user_level::send_through(table);
+    }
+
+    fn raise_user_interrupt() {
+        user_level::raise();
     }
 }
 

@@ -12,6 +12,8 @@
 //!   vectors are still pending in the slot of the controller, which raises it again when the slot becomes active.
 //! * The timer's interrupt is off while no program is armed, so that `wfi` waits.
 
+use hal_api::{SenderTable, SupervisorRegisters};
+
 use crate::csr::{self, clear_csr, read_csr, set_csr, write_csr};
 
 /// A program's software interrupt, in `sideleg`, `sie` and `sip`.
@@ -70,13 +72,34 @@ impl Default for UserLevelRegisters {
     }
 }
 
-/// A sender table: whole pages of memory that no program can write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SenderTable {
-    /// Number of its first frame.
-    pub first_frame: u64,
-    /// Number of frames.
-    pub frames: u64,
+impl From<&SupervisorRegisters> for UserLevelRegisters {
+    fn from(registers: &SupervisorRegisters) -> UserLevelRegisters {
+        UserLevelRegisters {
+            status: registers.status,
+            enabled: registers.enabled,
+            vector: registers.vector,
+            scratch: registers.scratch,
+            interrupted: registers.interrupted,
+            cause: registers.cause,
+            deadline: registers.deadline,
+            raised: registers.notified != 0,
+        }
+    }
+}
+
+impl From<UserLevelRegisters> for SupervisorRegisters {
+    fn from(registers: UserLevelRegisters) -> SupervisorRegisters {
+        SupervisorRegisters {
+            status: registers.status,
+            enabled: registers.enabled,
+            vector: registers.vector,
+            scratch: registers.scratch,
+            interrupted: registers.interrupted,
+            cause: registers.cause,
+            deadline: registers.deadline,
+            notified: registers.raised.into(),
+        }
+    }
 }
 
 /// Prepares this hart for programs that take interrupts, before it runs any. According to the device tree, which the
@@ -99,12 +122,9 @@ pub fn prepare_user_level(controller: u64) {
 /// Loads a program's registers, and lets it receive in `slot` and send through `table`. The kernel activates the slot
 /// afterwards.
 pub fn arm(registers: &UserLevelRegisters, slot: Option<u16>, table: Option<SenderTable>) {
-    let slot = slot.map_or(0, |slot| ENABLE | u64::from(slot));
-    let table = table
-        .filter(|table| table.frames <= MAXIMUM_PAGES)
-        .map_or(0, |table| ENABLE | table.frames << PAGES_SHIFT | table.first_frame & ((1 << PAGES_SHIFT) - 1));
-    // SAFETY: the registers are the program's own and have an effect in user mode only. The caller answers for slot and
-    // table: the controller interrupts, and a table's entries name slots, never memory.
+    receive_in(slot);
+    send_through(table);
+    // SAFETY: the registers are the program's own and have an effect in user mode only.
     unsafe {
         write_csr!(csr::USTATUS, registers.status & STATUS);
         write_csr!(csr::UTVEC, registers.vector);
@@ -113,12 +133,31 @@ pub fn arm(registers: &UserLevelRegisters, slot: Option<u16>, table: Option<Send
         write_csr!(csr::UCAUSE, registers.cause);
         write_csr!(csr::UTVAL, 0u64);
         write_csr!(csr::UTIMECMP, registers.deadline);
-        write_csr!(csr::SUIST, table);
-        write_csr!(csr::SUIRS, slot);
         write_csr!(csr::SIDELEG, SOFTWARE | TIMER);
         set_csr!(csr::SIE, registers.enabled & (SOFTWARE | TIMER));
         set_csr!(csr::SIP, if registers.raised { SOFTWARE } else { 0 });
     }
+}
+
+/// Lets the program receive in a slot.
+pub fn receive_in(slot: Option<u16>) {
+    // SAFETY: the controller only interrupts programs; the caller answers for the slot.
+    unsafe { write_csr!(csr::SUIRS, slot.map_or(0, |slot| ENABLE | u64::from(slot))) };
+}
+
+/// Lets the program send through a table.
+pub fn send_through(table: Option<SenderTable>) {
+    let table = table
+        .filter(|table| table.frames <= MAXIMUM_PAGES)
+        .map_or(0, |table| ENABLE | table.frames << PAGES_SHIFT | table.first_frame & ((1 << PAGES_SHIFT) - 1));
+    // SAFETY: the machine only reads the table, whose entries name slots and never memory; the caller answers for it.
+    unsafe { write_csr!(csr::SUIST, table) };
+}
+
+/// Makes the program's software interrupt pending.
+pub fn raise() {
+    // SAFETY: the interrupt is the program's, and disabled while none is armed.
+    unsafe { set_csr!(csr::SIP, SOFTWARE) };
 }
 
 /// Saves the program's registers and takes its interrupts and rights from the hart. The kernel has made the slot

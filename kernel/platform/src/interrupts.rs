@@ -58,10 +58,19 @@ pub fn start(description: &Description) {
 }
 
 fn prepare_hart(hart: usize) {
+    prepare_user_level();
     let Some(controller) = CONTROLLER.get() else { return };
     controller.prepare_hart(hart);
     if let Some(window) = controller.doorbell(hart) {
         machine::set_doorbell(hart, &window);
+    }
+}
+
+/// Prepares the calling hart for programs that take interrupts in user mode, where the machine has them. Each hart does
+/// it for itself before it runs a program.
+pub fn prepare_user_level() {
+    if let Some((controller, _)) = crate::get().user_interrupts {
+        machine::prepare_user_level(controller);
     }
 }
 

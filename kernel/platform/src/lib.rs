@@ -31,7 +31,8 @@ pub use console::{
 pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
 pub use interrupts::{
-    InterruptHandler, RegisterError, guest_page, notify_guest_file, register_interrupt, remove_interrupt,
+    InterruptHandler, RegisterError, guest_page, notify_guest_file, prepare_user_level, register_interrupt,
+    remove_interrupt,
 };
 pub use registers::Mapped;
 

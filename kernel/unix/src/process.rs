@@ -63,7 +63,7 @@ use abi_unix::{Counter, Errno};
 use filesystem::Node;
 use memory::space::StringError;
 use platform::println;
-use spin::Mutex;
+use spin::{Mutex, Once};
 use usermode::Space;
 use waiters::Waiters;
 
@@ -73,7 +73,7 @@ use platform::Machine;
 
 use crate::asynchronous::in_flight::InFlight;
 use crate::asynchronous::input::{self, InputCall, InputCalls};
-use crate::asynchronous::interrupts::{self, Receivers, SendPages};
+use crate::asynchronous::interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::asynchronous::kernel_side::Choice;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::asynchronous::ring_words::CompletionView;
@@ -314,8 +314,10 @@ pub(crate) struct Process {
     departures: Mutex<Waiters>,
     /// Its receivers of user interrupts.
     pub receivers: Mutex<Receivers>,
-    /// Rights whose pages it has requested.
+    /// Rights whose pages, or entries of its sender table, it has requested.
     pub send_pages: Mutex<SendPages>,
+    /// Its sender table (back end `uintc`), from its first request on.
+    pub sender_table: Once<SenderTable>,
 }
 
 impl UserMemory for Process {
@@ -407,6 +409,7 @@ impl Process {
             departures: Mutex::new(Waiters::new()),
             receivers: Mutex::new(interrupts::NO_RECEIVERS),
             send_pages: Mutex::new([const { None }; SEND_PAGES]),
+            sender_table: Once::new(),
             shared,
         }
     }

@@ -10,9 +10,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use drivers::uintc::{self, Slot, Uintc};
 use hal_api::{
-    Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, Status, Trap, UserContext,
+    Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, SenderTable, Status, Trap,
+    UserContext,
 };
-use hal_riscv64::{SenderTable, UserLevelRegisters};
+use hal_riscv64::UserLevelRegisters;
 use platform::{Machine, Platform, poll_interrupts, println};
 
 use crate::programs;

@@ -98,6 +98,8 @@ pub(crate) fn work(number: usize) -> ! {
     // SAFETY: the handler uses atomics, and the scheduler's wake, which is never interrupted by it.
     let handled = unsafe { unix::interrupt::set_handler(interrupt::on_interrupt, || local::current().index.get()) };
     debug_assert!(handled.is_ok() || cfg!(not(target_os = "none")));
+    // SAFETY: as above, without the scheduler; it computes with integers alone.
+    unsafe { unix::interrupt::set_quick_handler(interrupt::on_interrupt_quickly) };
     work_as(worker, number)
 }
 

@@ -25,7 +25,7 @@
 //! raises the worker's attention word, and the worker wakes it between two polls.
 
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 
 use abi_queue::{MAXIMUM_WORKERS, ProcessPage};
@@ -40,18 +40,19 @@ const LARGEST_IDENTITY: usize = 62;
 
 /// State of one receiver: its mark, and its waiting coroutine.
 ///
-/// * `signalled`: the handler sets it (release), the waiter takes it (acquire).
+/// * `signalled`: the handler makes it 1 (release), the waiter 0 (acquire). A word, since a byte takes more
+///   instructions.
 /// * `cid`: the waiter writes it before it looks at `signalled`; the handler after it set `signalled`. Both swap, which
 ///   puts these in one order: at least one of the two sees the other.
 /// * `waker`: likewise; an `AtomicWaker` orders them.
 struct ReceiverState {
-    signalled: AtomicBool,
+    signalled: AtomicU32,
     cid: AtomicU64,
     waker: AtomicWaker,
 }
 
 static RECEIVERS: [ReceiverState; LARGEST_IDENTITY + 1] =
-    [const { ReceiverState { signalled: AtomicBool::new(false), cid: AtomicU64::new(0), waker: AtomicWaker::new() } };
+    [const { ReceiverState { signalled: AtomicU32::new(0), cid: AtomicU64::new(0), waker: AtomicWaker::new() } };
         LARGEST_IDENTITY + 1];
 
 /// Bit `n`: a receiver has identity `n`. Bits 0 and 63 are never given.
@@ -109,6 +110,35 @@ pub(crate) extern "C" fn on_interrupt(come: u64) {
     preemption::consider();
 }
 
+/// The quick part of the handler, where the hardware shows the identities that have come: marks receivers for which no
+/// coroutine waits, if that is all there is to do. Otherwise returns `false`, and has done nothing that the handler may
+/// not do again. It uses no floating point.
+///
+/// An interrupt of the kernel has no identity or 63. So completions and changes of the mode are the handler's; those
+/// that have come without an interrupt of their own are left to the executor.
+pub(crate) extern "C" fn on_interrupt_quickly(come: u64) -> bool {
+    // 63 is the sign.
+    if come as i64 <= 0 || preemption::is_enabled() {
+        return false;
+    }
+    // SAFETY: the page stays mapped, and every word of it is atomic.
+    let Some(page) = (unsafe { PAGE.load(Ordering::Relaxed).as_ref() }) else { return false };
+    // Nothing waits at identity 0.
+    let mut bits = come & TAKEN.load(Ordering::Relaxed);
+    while bits != 0 {
+        let Some(place) = RECEIVERS.get(bits.trailing_zeros() as usize) else { return false };
+        bits &= bits - 1;
+        place.signalled.swap(1, Ordering::AcqRel);
+        // A read that writes, for the order of these two with the waiter's. The handler wakes a waiter.
+        if place.cid.fetch_or(0, Ordering::AcqRel) != 0 {
+            return false;
+        }
+    }
+    let count = &page.interrupts[local::current().index.get() % MAXIMUM_WORKERS].1;
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    true
+}
+
 /// Makes the calling worker leave its run when the poll has ended, to [`attend`] and to look at the clock.
 pub(crate) fn raise_attention() {
     attention(local::current().index.get()).store(1, Ordering::Relaxed);
@@ -130,7 +160,7 @@ fn signal(bits: u64, worker: usize) {
         let identity = bits.trailing_zeros() as usize;
         bits &= bits - 1;
         let place = &RECEIVERS[identity];
-        place.signalled.swap(true, Ordering::AcqRel);
+        place.signalled.swap(1, Ordering::AcqRel);
         match place.cid.swap(0, Ordering::AcqRel) {
             0 => {}
             FOREIGN => {
@@ -176,7 +206,7 @@ impl Receiver {
                 break identity;
             }
         };
-        RECEIVERS[identity].signalled.store(false, Ordering::Relaxed);
+        RECEIVERS[identity].signalled.store(0, Ordering::Relaxed);
         match unix::interrupt::receiver(identity) {
             Ok(descriptor) => Ok(Receiver { descriptor: Some(descriptor), identity }),
             Err(error) => {
@@ -226,7 +256,7 @@ impl Receiver {
     /// Takes a signal that has come; `false` if none has.
     pub fn try_wait(&self) -> bool {
         // Acquire: publishes the sender's writes before its signal.
-        RECEIVERS[self.identity].signalled.swap(false, Ordering::AcqRel)
+        RECEIVERS[self.identity].signalled.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Waits for a signal, and takes it. One coroutine at a time: of several only the last to ask is woken.
@@ -241,7 +271,7 @@ impl Receiver {
     /// Polls [`Receiver::wait`].
     pub fn poll_wait(&self, context: &mut Context<'_>) -> Poll<()> {
         let place = &RECEIVERS[self.identity];
-        if place.signalled.load(Ordering::Relaxed) && self.try_wait() {
+        if place.signalled.load(Ordering::Relaxed) != 0 && self.try_wait() {
             return Poll::Ready(());
         }
         let cid = match executor::cid_of(context.waker()) {
@@ -254,7 +284,7 @@ impl Receiver {
         place.cid.swap(cid, Ordering::AcqRel);
         // Either the handler's swap came before this one, and its mark is seen here; or it comes after it, and finds
         // the cid.
-        if place.signalled.load(Ordering::Relaxed) && self.try_wait() { Poll::Ready(()) } else { Poll::Pending }
+        if place.signalled.load(Ordering::Relaxed) != 0 && self.try_wait() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -328,11 +358,17 @@ impl SendRight {
     #[doc(alias("send_msg", "senduipi"))]
     #[inline]
     pub fn send(&self) -> Result<()> {
-        match self.page.load(Ordering::Relaxed) {
-            NO_PAGE => unix::interrupt::send(&self.descriptor),
-            UNKNOWN_PAGE => self.send_first(),
-            // SAFETY: `send_first` stored it.
-            page => unix::interrupt::store(unsafe { SendPage::from_raw(page) }),
+        let page = self.page.load(Ordering::Relaxed);
+        if page == NO_PAGE {
+            return unix::interrupt::send(&self.descriptor);
+        }
+        // SAFETY: `send_first` stored it.
+        let way = unsafe { SendPage::from_raw(page) };
+        // In the order of signed numbers: indexes, an unknown page, addresses.
+        match page as isize {
+            1.. => unix::interrupt::store(way),
+            0 => self.send_first(),
+            _ => unix::interrupt::send_by_instruction(way),
         }
     }
 
@@ -342,6 +378,7 @@ impl SendRight {
         let page = if unix::interrupt::is_in_hardware() { unix::interrupt::page(&self.descriptor).ok() } else { None };
         self.page.store(page.map_or(NO_PAGE, SendPage::raw), Ordering::Relaxed);
         match page {
+            Some(index) if index.is_index() => unix::interrupt::send_by_instruction(index),
             Some(page) => unix::interrupt::store(page),
             None => unix::interrupt::send(&self.descriptor),
         }

@@ -1,16 +1,20 @@
 //! User interrupts: a worker calls a function between two of its instructions.
 //!
-//! Two back ends, of which the kernel chooses one at boot ([`is_in_hardware`] returns the choice):
+//! Three back ends, of which the kernel chooses one at boot ([`is_in_hardware`] and [`is_virtualised`] tell the
+//! choice):
 //!
 //! * `kernel`: the kernel enters [`set_handler`]'s function through a few instructions that save every register a
 //!   function may change, and returns to the interrupted instruction afterwards (`interrupt_return`;
 //!   `abi_unix::SystemCall` and the kernel's `interrupts` module state the contract).
 //! * `imsic`: the program runs in VS-mode and takes the interrupt itself, through supervisor registers of its own; it
 //!   ends with `sret`. The kernel is not involved.
+//! * `uintc`: the program runs in user mode and takes the interrupt itself, through the registers of the N extension;
+//!   it ends with `uret`. The kernel is not involved. Only the registers that a function without floating point may
+//!   change are saved at first: a [quick handler](set_quick_handler) often is all that is needed.
 //!
-//! In both the handler runs on the interrupted code's stack, at an arbitrary point: it must not take a lock, allocate
-//! or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the code
-//! here, which sets its own timer and tries again a little later.
+//! In all of them the handler runs on the interrupted code's stack, at an arbitrary point: it must not take a lock,
+//! allocate or free. It never interrupts the scheduler's image, whose locks it needs: the kernel waits, and so does the
+//! code here, which sets its own timer and tries again a little later.
 
 use crate::{Descriptor, Result, call};
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -26,7 +30,7 @@ core::arch::global_asm!(
     ".option push",
     ".option arch, +d",
     // At sp: the registers that a function may change, except a7, which the two entries keep in different places.
-    ".macro SAVE_FOR_HANDLER",
+    ".macro SAVE_INTEGERS",
     "sd ra, 0(sp)",
     "sd t0, 8(sp)",
     "sd t1, 16(sp)",
@@ -42,6 +46,8 @@ core::arch::global_asm!(
     "sd a4, 96(sp)",
     "sd a5, 104(sp)",
     "sd a6, 112(sp)",
+    ".endm",
+    ".macro SAVE_FLOATS",
     "fsd ft0, 120(sp)",
     "fsd ft1, 128(sp)",
     "fsd ft2, 136(sp)",
@@ -65,7 +71,11 @@ core::arch::global_asm!(
     "frcsr t0",
     "sd t0, 280(sp)",
     ".endm",
-    ".macro RESTORE_AFTER_HANDLER",
+    ".macro SAVE_FOR_HANDLER",
+    "SAVE_INTEGERS",
+    "SAVE_FLOATS",
+    ".endm",
+    ".macro RESTORE_FLOATS",
     "ld t0, 280(sp)",
     "fscsr t0",
     "fld ft0, 120(sp)",
@@ -88,6 +98,8 @@ core::arch::global_asm!(
     "fld fa5, 256(sp)",
     "fld fa6, 264(sp)",
     "fld fa7, 272(sp)",
+    ".endm",
+    ".macro RESTORE_INTEGERS",
     "ld ra, 0(sp)",
     "ld t0, 8(sp)",
     "ld t1, 16(sp)",
@@ -103,6 +115,10 @@ core::arch::global_asm!(
     "ld a4, 96(sp)",
     "ld a5, 104(sp)",
     "ld a6, 112(sp)",
+    ".endm",
+    ".macro RESTORE_AFTER_HANDLER",
+    "RESTORE_FLOATS",
+    "RESTORE_INTEGERS",
     ".endm",
     // Back end `kernel`. The kernel has put pc, a7 and sp at sp, which is 16-byte aligned.
     ".balign 4",
@@ -143,6 +159,82 @@ core::arch::global_asm!(
     "ld a7, 288(sp)",
     "ld sp, 312(sp)",
     "sret",
+    // Back end `uintc`: a trap in user mode, interrupts are off; each cause has an entry. 0x041 is uepc, 0x044 uip.
+    // Behind the saved registers: a7, the identities. The other registers of the trap stay as they are, since nothing
+    // else is interrupted meanwhile.
+    ".balign 4",
+    ".option push",
+    ".option norvc",
+    "cops_interrupt_user_vector:",
+    "j 1f",
+    "unimp",
+    "unimp",
+    "unimp",
+    "j 2f",
+    ".option pop",
+    // Software. The interrupt is cleared before the identities are taken: what comes from here on raises it again.
+    "1:",
+    "addi sp, sp, -144",
+    "SAVE_INTEGERS",
+    "sd a7, 120(sp)",
+    "csrci 0x044, 1",
+    // uipi_read. A worker without a slot enters the kernel, which puts 0 into the register.
+    ".insn r 0x7b, 6, 1, a0, x0, x0",
+    "csrr a1, 0x041",
+    "la t1, {quickly}",
+    "ld t0, 0(t1)",
+    "ld t1, 8(t1)",
+    "sub t0, a1, t0",
+    "srli t0, t0, {image_bits}",
+    "beqz t0, 4f",
+    "sd a0, 128(sp)",
+    "jalr t1",
+    "beqz a0, 3f",
+    // The handler finds out the rest if it was raised again.
+    "li a0, 0",
+    "csrr t0, 0x044",
+    "andi t0, t0, 1",
+    "bnez t0, 5f",
+    "6:",
+    "RESTORE_INTEGERS",
+    "ld a7, 120(sp)",
+    "addi sp, sp, 144",
+    // uret
+    ".insn i 0x73, 0, x0, x0, 2",
+    // Timer.
+    "2:",
+    "addi sp, sp, -144",
+    "SAVE_INTEGERS",
+    "sd a7, 120(sp)",
+    "call {take_timer}",
+    "li a0, 0",
+    "j 5f",
+    "3:",
+    "ld a0, 128(sp)",
+    "5:",
+    "csrr a1, 0x041",
+    "4:",
+    "call {take_from_slot}",
+    "j 6b",
+    // As a function: calls a1 with a0, with everything saved that other code on another stack may change while this
+    // interrupt is not over: floating point, uepc, ustatus (0x000).
+    "cops_interrupt_slowly:",
+    "addi sp, sp, -320",
+    "SAVE_FLOATS",
+    "csrr t0, 0x041",
+    "csrr t1, 0x000",
+    "sd ra, 288(sp)",
+    "sd t0, 296(sp)",
+    "sd t1, 304(sp)",
+    "jalr a1",
+    "ld t0, 296(sp)",
+    "ld t1, 304(sp)",
+    "csrw 0x041, t0",
+    "csrw 0x000, t1",
+    "RESTORE_FLOATS",
+    "ld ra, 288(sp)",
+    "addi sp, sp, 320",
+    "ret",
     // a0: memory for this context, a1: the next one. As a function it may change the registers that are not saved here.
     "cops_switch_context:",
     "sd ra, 0(a0)",
@@ -208,6 +300,10 @@ core::arch::global_asm!(
     ".popsection",
     handler = sym HANDLER,
     take = sym take,
+    take_from_slot = sym take_from_slot,
+    take_timer = sym take_timer,
+    quickly = sym QUICKLY,
+    image_bits = const abi_queue::pages::LARGEST_IMAGE.trailing_zeros(),
     interrupt_return = const abi_unix::SystemCall::InterruptReturn as usize,
 );
 
@@ -215,6 +311,8 @@ core::arch::global_asm!(
 unsafe extern "C" {
     fn cops_interrupt_entry();
     fn cops_interrupt_vector();
+    fn cops_interrupt_user_vector();
+    fn cops_interrupt_slowly(identities: u64, then: extern "C" fn(u64));
     fn cops_switch_context(from: *mut Context, to: *const Context);
 }
 
@@ -252,37 +350,67 @@ pub unsafe fn switch(from: *mut Context, to: *const Context) {
 /// Allows further interrupts after a handler has [switched](switch) to code that is no handler.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub fn leave_handler() {
-    if IN_HARDWARE.load(Ordering::Relaxed) {
+    match BACK_END.load(Ordering::Relaxed) {
         // SAFETY: enables the program's own interrupts.
-        unsafe { core::arch::asm!("csrsi sstatus, 2", options(nostack)) };
-    } else {
-        // SAFETY: the call has no pointers. It fails only outside of a handler.
-        let _ = unsafe { call!(InterruptLeave) };
+        IMSIC => unsafe { core::arch::asm!("csrsi sstatus, 2", options(nostack)) },
+        // SAFETY: as above.
+        UINTC => unsafe { core::arch::asm!("csrsi 0x000, 1", options(nostack)) },
+        _ => {
+            // SAFETY: the call has no pointers. It fails only outside of a handler.
+            let _ = unsafe { call!(InterruptLeave) };
+        }
     }
 }
 
 /// Prepares the end of a handler that was switched back to; it is not interrupted where that matters.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub fn enter_handler_again() {
-    if IN_HARDWARE.load(Ordering::Relaxed) {
+    match BACK_END.load(Ordering::Relaxed) {
         // SAFETY: disables the program's own interrupts, until the handler's end puts the status back.
-        unsafe { core::arch::asm!("csrci sstatus, 2", options(nostack)) };
+        IMSIC => unsafe { core::arch::asm!("csrci sstatus, 2", options(nostack)) },
+        // SAFETY: as above.
+        UINTC => unsafe { core::arch::asm!("csrci 0x000, 1", options(nostack)) },
+        _ => {}
     }
 }
 
-/// Has the handler called after this many ticks, if the worker has a timer of its own (back end `imsic`). The earliest
-/// of several requests counts.
+/// Has the handler called after this many ticks, if the worker has a timer of its own (back ends `imsic` and `uintc`).
+/// The earliest of several requests counts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
 pub fn call_handler_after(ticks: u64) {
-    if IN_HARDWARE.load(Ordering::Relaxed) {
+    if BACK_END.load(Ordering::Relaxed) != KERNEL {
         set_timer(ticks);
     }
 }
 
-/// Whether interrupts come in hardware; set with the handler.
+/// Numbers of the back ends, as the auxiliary vector has them.
+const KERNEL: u64 = 0;
+const IMSIC: u64 = 1;
+const UINTC: u64 = 2;
+
+/// The back end; set with the handler.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-static IN_HARDWARE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+static BACK_END: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(KERNEL);
+
+/// Data of the first instructions of an interrupt (back end `uintc`).
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[repr(C)]
+struct Quickly {
+    /// Address of the scheduler's image.
+    image: AtomicUsize,
+    /// Function that is called before the handler, outside of the image.
+    handler: AtomicUsize,
+}
+
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+static QUICKLY: Quickly = Quickly { image: AtomicUsize::new(0), handler: AtomicUsize::new(0) };
+
+/// The quick handler of a program that has none.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+extern "C" fn nothing_is_quick(_identities: u64) -> bool {
+    false
+}
 
 /// Address of the process page, from the auxiliary vector, with the workers' pending interrupts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -305,7 +433,6 @@ pub const AGAIN_TICKS: u64 = 200;
 /// interrupted.
 ///
 /// A sender can send all the time. Identities that have come again when the handler is done are taken a few times more;
-/// after that the program runs for a while with its timer only.
 /// after that the program continues for a while with its timer only.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 extern "C" fn take(cause: u64, pc: usize) {
@@ -340,6 +467,70 @@ fn take_more(handler: extern "C" fn(u64)) {
     // SAFETY: the program's own registers.
     unsafe { core::arch::asm!("csrc sie, {}", in(reg) 1u64 << EXTERNAL, options(nostack)) };
     set_timer(AGAIN_TICKS);
+}
+
+/// Takes an interrupt in user mode that needs more than the quick handler, as [`take`] does in VS-mode. Only integer
+/// registers are saved yet.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+extern "C" fn take_from_slot(identities: u64, pc: usize) {
+    if pc.wrapping_sub(IMAGE.load(Ordering::Relaxed)) < abi_queue::pages::LARGEST_IMAGE {
+        return take_later(identities);
+    }
+    // SAFETY: this calls `take_slowly` with the identities.
+    unsafe { cops_interrupt_slowly(identities, take_slowly) };
+}
+
+/// Calls the handler, with all registers saved, and again for identities that have come while it ran.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+extern "C" fn take_slowly(identities: u64) {
+    // SAFETY: `set_handler` stored such a function before it enabled interrupts.
+    let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
+    handler(identities);
+    for _ in 0..MAXIMUM_REPEATS {
+        if !is_raised() {
+            return;
+        }
+        handler(claim_from_slot());
+    }
+    // Until the timer comes, as in `take_more`.
+    // SAFETY: the program's own register.
+    unsafe { core::arch::asm!("csrci 0x004, 1", options(nostack)) };
+    set_timer(AGAIN_TICKS);
+}
+
+/// Takes all identities that have come in the worker's slot. The interrupt is cleared first: what comes from here on
+/// makes it pending again.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn claim_from_slot() -> u64 {
+    let identities: u64;
+    // SAFETY: clears the program's own interrupt, in `uip`, and takes from its own slot (`uipi_read`). A worker without
+    // a slot enters the kernel, which puts 0 into the register.
+    unsafe {
+        core::arch::asm!("csrci 0x044, 1", ".insn r 0x7b, 6, 1, {}, x0, x0", out(reg) identities, options(nostack));
+    }
+    identities
+}
+
+/// Returns whether the worker's software interrupt is pending.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn is_raised() -> bool {
+    let pending: u64;
+    // SAFETY: reads the program's own register `uip`.
+    unsafe { core::arch::asm!("csrr {}, 0x044", out(reg) pending, options(nomem, nostack)) };
+    pending & 1 != 0
+}
+
+/// Handles the interrupt of the worker's own timer in user mode: the handler looks at the time. Software interrupts may
+/// have been disabled until now.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+extern "C" fn take_timer() {
+    // SAFETY: the program's own timer `utimecmp`, and its own interrupts.
+    unsafe {
+        core::arch::asm!("csrw 0x04d, {}", in(reg) u64::MAX, options(nostack));
+        core::arch::asm!("csrsi 0x004, 1", options(nostack));
+    }
 }
 
 /// Number of further calls of the handler for identities that have come meanwhile.
@@ -413,23 +604,50 @@ fn take_later(identities: u64) {
     set_timer(AGAIN_TICKS);
 }
 
-/// Sets the worker's own timer, in VS-mode, unless it is set to an earlier time, which is still needed.
+/// Sets the worker's own timer, unless it is set to an earlier time, which is still needed.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 fn set_timer(ticks: u64) {
-    // SAFETY: reads the time and writes the program's own timer.
-    unsafe {
-        let (now, deadline): (u64, u64);
-        core::arch::asm!("rdtime {}", out(reg) now, options(nomem, nostack));
-        core::arch::asm!("csrr {}, 0x14d", out(reg) deadline, options(nomem, nostack));
-        if now + ticks < deadline {
-            core::arch::asm!("csrw 0x14d, {}", in(reg) now + ticks, options(nostack));
-        }
+    /// Sets the timer that is this register, by number.
+    macro_rules! set {
+        ($register:literal) => {
+            // SAFETY: reads the time and writes the program's own timer.
+            unsafe {
+                let (now, deadline): (u64, u64);
+                core::arch::asm!("rdtime {}", out(reg) now, options(nomem, nostack));
+                core::arch::asm!(concat!("csrr {}, ", $register), out(reg) deadline, options(nomem, nostack));
+                if now + ticks < deadline {
+                    core::arch::asm!(concat!("csrw ", $register, ", {}"), in(reg) now + ticks, options(nostack));
+                }
+            }
+        };
+    }
+    if BACK_END.load(Ordering::Relaxed) == UINTC {
+        // `utimecmp`.
+        set!("0x04d");
+    } else {
+        // `stimecmp`.
+        set!("0x14d");
     }
 }
 
-/// Returns whether user interrupts reach this process in hardware (back end `imsic`).
+/// Returns the number of the back end of this process.
+fn back_end() -> u64 {
+    crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS).unwrap_or(KERNEL)
+}
+
+/// Returns whether user interrupts reach this process in hardware (back ends `imsic` and `uintc`).
 pub fn is_in_hardware() -> bool {
-    crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_USER_INTERRUPTS) == Some(1)
+    back_end() != KERNEL
+}
+
+/// Returns whether this process runs in VS-mode (back end `imsic`).
+pub fn is_virtualised() -> bool {
+    back_end() == IMSIC
+}
+
+/// Returns whether workers of this process receive in slots of UINTC (back end `uintc`).
+pub fn has_slots() -> bool {
+    back_end() == UINTC
 }
 
 /// Makes `handler` the function that user interrupts of the calling worker call, with the identities that have come in
@@ -446,17 +664,19 @@ pub fn is_in_hardware() -> bool {
 /// that the interrupted code may be in the middle of changing, except through atomics. This holds for `worker` too.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) -> Result<()> {
-    let in_hardware = is_in_hardware();
-    if in_hardware {
+    let back_end = back_end();
+    if back_end != KERNEL {
         let page = crate::start::auxiliary_value(abi_unix::types::auxiliary::COPS_PROCESS_PAGE).unwrap_or(0);
         PAGE.store(page as *mut abi_queue::ProcessPage, Ordering::Relaxed);
         let image = crate::start::auxiliary_value(abi_unix::types::auxiliary::SYSINFO_EHDR).unwrap_or(0);
         IMAGE.store(image as usize, Ordering::Relaxed);
         WORKER.store(worker as usize, Ordering::Relaxed);
     }
+    QUICKLY.image.store(IMAGE.load(Ordering::Relaxed), Ordering::Relaxed);
+    QUICKLY.handler.store(nothing_is_quick as *const () as usize, Ordering::Relaxed);
     HANDLER.store(handler as *const () as usize, Ordering::Release);
-    IN_HARDWARE.store(in_hardware, Ordering::Relaxed);
-    if in_hardware {
+    BACK_END.store(back_end, Ordering::Relaxed);
+    if back_end == IMSIC {
         // SAFETY: the vector preserves the interrupted code's registers; the handler's behaviour is the caller's
         // promise. The registers are this worker's own.
         unsafe {
@@ -473,8 +693,47 @@ pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) ->
         }
     }
     // SAFETY: the entry preserves the interrupted code's registers; the handler's behaviour is the caller's promise.
-    unsafe { call!(InterruptHandler, cops_interrupt_entry as *const () as usize) }.map(drop)
+    unsafe { call!(InterruptHandler, cops_interrupt_entry as *const () as usize) }?;
+    if back_end == UINTC {
+        // The registers are there for workers with a handler: utimecmp, utvec, uie (software and timer), ustatus.
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                "csrw 0x04d, {never}",
+                "csrw 0x005, {vector}",
+                "csrw 0x004, {enabled}",
+                "csrsi 0x000, 1",
+                never = in(reg) u64::MAX,
+                // With an entry for each cause.
+                vector = in(reg) cops_interrupt_user_vector as *const () as usize | 1,
+                enabled = in(reg) 1u64 << 4 | 1,
+                options(nostack),
+            );
+        }
+    }
+    Ok(())
 }
+
+/// Adds a function to the handler, which is called first, with the identities that have come; if it returns `true`, the
+/// handler is not called. It saves time where the back end saves no floating-point registers for it (`uintc`); other
+/// back ends do not call it.
+///
+/// # Safety
+///
+/// As for [`set_handler`]'s handler. Neither the function nor anything that it calls uses a floating-point register,
+/// and it leaves the stack as a function does.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub unsafe fn set_quick_handler(quick: extern "C" fn(u64) -> bool) {
+    QUICKLY.handler.store(quick as *const () as usize, Ordering::Release);
+}
+
+/// There are no user interrupts on this machine.
+///
+/// # Safety
+///
+/// No condition.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub unsafe fn set_quick_handler(_quick: extern "C" fn(u64) -> bool) {}
 
 /// There are no user interrupts on this machine.
 ///
@@ -540,12 +799,21 @@ pub fn send(right: &Descriptor) -> Result<()> {
     unsafe { call!(InterruptSend, right.raw()) }.map(drop)
 }
 
-/// The address to which a store sends; used by [`store`].
+/// The address to which a store sends ([`store`]), or the index with which an instruction sends
+/// ([`send_by_instruction`]).
 #[derive(Clone, Copy, Debug)]
 pub struct SendPage(usize);
 
+/// The bit of an index; addresses do not have it.
+const INDEX: usize = 1 << (usize::BITS - 1);
+
 impl SendPage {
-    /// Returns the address as a number that is not 0.
+    /// Returns whether it is an index.
+    pub const fn is_index(self) -> bool {
+        self.0 & INDEX != 0
+    }
+
+    /// Returns a number that stands for it: at least 4096 for an address, negative if signed for an index.
     pub const fn raw(self) -> usize {
         self.0
     }
@@ -560,7 +828,8 @@ impl SendPage {
     }
 }
 
-/// Requests the page to which a store sends through a right, for as long as one descriptor of it is open.
+/// Requests the page to which a store sends through a right, or the index with which an instruction does, for as long
+/// as one descriptor of it is open.
 ///
 /// # Errors
 ///
@@ -568,7 +837,42 @@ impl SendPage {
 /// pages, `EINVAL` and `EBADF` if it is no right.
 pub fn page(right: &Descriptor) -> Result<SendPage> {
     // SAFETY: the call has no pointers.
-    unsafe { call!(InterruptPage, right.raw()) }.map(SendPage)
+    let way = unsafe { call!(InterruptPage, right.raw()) }?;
+    Ok(SendPage(if way < abi_queue::pages::PAGE_SIZE { way | INDEX } else { way }))
+}
+
+/// Sends a user interrupt by an instruction: without the kernel if the receiver is on a hart, through it otherwise.
+///
+/// # Errors
+///
+/// As [`send`]; but an interrupt that reaches the receiver's slot is never an error.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+pub fn send_by_instruction(index: SendPage) -> Result<()> {
+    let result: usize;
+    // SAFETY: the instruction (`uipi_send`) changes no Rust object. If it enters the kernel, the kernel continues
+    // behind it with its answer in `a0`; if it does not, `a0` stays 0. The fence makes earlier writes visible to the
+    // receiver.
+    unsafe {
+        core::arch::asm!(
+            "fence rw, o",
+            ".insn r 0x7b, 6, 0, x0, {index}, x0",
+            index = in(reg) index.0 & !INDEX,
+            inlateout("a0") 0usize => result,
+            options(nostack),
+        );
+    }
+    abi_unix::errno::decode(result).map(drop)
+}
+
+/// There are no user interrupts on this machine.
+///
+/// # Errors
+///
+/// `ENOSYS`.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub fn send_by_instruction(_index: SendPage) -> Result<()> {
+    Err(crate::Errno::ENOSYS)
 }
 
 /// Sends a user interrupt by a store: without the kernel if the receiver has an interrupt file, through it otherwise.

@@ -43,26 +43,55 @@
 //!   *orphan*: first its pages are unmapped, so that no store reaches it any more, then its own hart takes pending
 //!   interrupts out of it and passes them on ([`drain_orphans`]). Nothing is lost, and nothing comes twice.
 //! * **No free file.** The worker has none, and interrupts for it come through the kernel. If it was just claiming from
-//!   the file that it had, it finds nothing more ([`claim_without_file`]).
+//!   the file that it had, it finds nothing more ([`complete_refused`]).
 //!
 //! The kernel itself interrupts a virtualised worker that runs on another hart through the file too; a worker without a
 //! file by calling it back and giving it the supervisor's software interrupt.
+//!
+//! # The back end `uintc`
+//!
+//! A worker with a handler has the registers of the N extension while it is on a hart, and with receivers a *slot* of
+//! the controller UINTC. A process that has requested to send has a *sender table*, memory that no program can reach;
+//! an entry of it is the right to send one vector to one slot ([`slots`]). Neither side enters the kernel. A worker
+//! keeps its slot on every hart, and no sender can send another vector than its receiver's.
+//!
+//! UINTC interrupts nobody for a slot whose worker is away, and its raised line may be another program's. So entries
+//! are valid only while a sent vector is noticed:
+//!
+//! * **AWAY-INVALID.** While a worker is on no hart, the entries that reach its slot are not valid, unless it is
+//!   *told*: it is ready, will be on a hart before it sleeps, and finds in its slot what comes meanwhile. A sender's
+//!   instruction is refused otherwise; the kernel wakes the worker, which is told from then on, and entries are valid
+//!   again ([`reach`]).
+//! * **Leaving the hart.** A worker that stays ready is told. For one that is going to wait, first the slot becomes
+//!   inactive, then the entries are cleared, in all tables, then every send that had read one before has ended
+//!   ([`slots::finish`]), then the kernel takes the vectors that have come, and a worker with some does not sleep.
+//! * **Revocation and ends** make entries not valid in the same way. When that returns, nothing comes through them; so
+//!   a slot that is given back has no vector that was meant for its former owner.
+//! * **Refused instructions.** The kernel does for a sender what it does for a store ([`complete_refused`]), and a
+//!   handler without a slot finds no vector. Every other refusal is a mistake of the program.
+
+mod slots;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
 use abi_unix::types::Status;
 use abi_unix::{Counter, Errno, errno};
+use drivers::uintc::{self, Slot};
 use filesystem::Access;
-use hal_api::{MAXIMUM_HARTS, Machine as _, Trap, UserContext, Virtualisation as _};
+use hal_api::{
+    HartSet, MAXIMUM_HARTS, Machine as _, RefusedUipi, Trap, UserContext, UserLevel as _, Virtualisation as _,
+};
 use memory::space::Placement;
 use memory::sv39::Protection;
 use platform::{Machine, Pending, guest_page, println};
 use spin::Mutex;
 use usermode::Kind;
 
+pub(crate) use self::slots::SenderTable;
+use self::slots::finish;
 use crate::files::file::{self, FileOperations, OpenFile, status_of_anonymous};
 use crate::machine;
 use crate::observing::counters;
@@ -102,17 +131,30 @@ pub(crate) struct Line {
     left: AtomicUsize,
     /// Number of the worker's receivers.
     receivers: AtomicUsize,
-    /// Its guest interrupt file (back end `imsic`). Sending through the file holds the lock.
-    file: Mutex<FileState>,
+    /// Place in the hardware where its interrupts arrive. The kernel holds the lock when it sends there.
+    arrival: Mutex<Arrival>,
     /// Value of the program's count of hardware interrupts at the last reading.
     counted: AtomicU64,
 }
 
 #[derive(Default)]
-struct FileState {
-    place: Option<GuestFile>,
-    /// Places where its page is mapped.
+struct Arrival {
+    place: Option<Place>,
+    /// Set while its slot is active, because the worker is on a hart (back end `uintc`).
+    is_on_hart: bool,
+    /// Set if the worker is away and will be on a hart before it sleeps (AWAY-INVALID).
+    is_told: bool,
+    /// Places where its page is mapped, or where entries for its slot are valid.
     mappings: Vec<Mapping>,
+}
+
+/// A place in the hardware where a worker's interrupts arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Back end `imsic`.
+    File(GuestFile),
+    /// Back end `uintc`.
+    Slot(Slot),
 }
 
 /// A guest interrupt file.
@@ -122,7 +164,7 @@ struct GuestFile {
     file: usize,
 }
 
-/// A page of a sending process.
+/// A page of a sending process, or an entry of its sender table.
 struct Mapping {
     process: Weak<Process>,
     page: usize,
@@ -145,12 +187,56 @@ static FILE_USES: [Mutex<[FileUse; FILES]>; MAXIMUM_HARTS] =
     [const { Mutex::new([const { FileUse::Free }; FILES]) }; MAXIMUM_HARTS];
 /// Set if a hart has orphans.
 static HAS_ORPHANS: [AtomicBool; MAXIMUM_HARTS] = [const { AtomicBool::new(false) }; MAXIMUM_HARTS];
-/// Set if new processes run virtualised.
-static VIRTUALISE: AtomicBool = AtomicBool::new(false);
+/// The back end, as a number for programs: `abi_unix::types::auxiliary::COPS_USER_INTERRUPTS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum BackEnd {
+    Kernel = 0,
+    Imsic = 1,
+    Uintc = 2,
+}
 
-/// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, or `auto`, which is `imsic` if the
-/// machine has it.
+/// The back end of all processes. It does not change after the start.
+static BACK_END: AtomicU8 = AtomicU8::new(BackEnd::Kernel as u8);
+
+fn back_end() -> BackEnd {
+    match BACK_END.load(Ordering::Relaxed) {
+        1 => BackEnd::Imsic,
+        2 => BackEnd::Uintc,
+        _ => BackEnd::Kernel,
+    }
+}
+
+/// Returns whether interrupts reach programs without the kernel, which then has work when a worker comes to a hart and
+/// leaves it.
+#[inline(always)]
+pub(crate) fn is_in_hardware() -> bool {
+    BACK_END.load(Ordering::Relaxed) != BackEnd::Kernel as u8
+}
+
+/// Returns the back end's number for programs.
+pub(crate) fn number_of_back_end() -> usize {
+    BACK_END.load(Ordering::Relaxed).into()
+}
+
+/// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, `uintc`, or `auto`, which is the first
+/// of `uintc` and `imsic` that the machine has.
 pub(crate) fn start(choice: Option<&str>, harts: usize) {
+    let chosen = choose(choice.unwrap_or("kernel"), harts);
+    BACK_END.store(chosen as u8, Ordering::Relaxed);
+}
+
+fn choose(choice: &str, harts: usize) -> BackEnd {
+    match choice {
+        "uintc" | "auto" if slots::start() => return BackEnd::Uintc,
+        "uintc" => {
+            println!(
+                "user interrupts: this machine has no controller of user interrupts; they come through the kernel"
+            );
+            return BackEnd::Kernel;
+        }
+        _ => {}
+    }
     machine::handle_with(on_interrupt);
     let files = Machine::guest_files();
     let pages = (0..harts).filter_map(|hart| Some(guest_page(hart, 1)?..guest_page(hart, files)? + PAGE_SIZE as u64));
@@ -162,13 +248,15 @@ pub(crate) fn start(choice: Option<&str>, harts: usize) {
     }
     let permitted = memory::sv39::permit_devices(&ranges[..count]).is_ok();
     let possible = files > 0 && permitted;
-    match choice.unwrap_or("kernel") {
-        "kernel" => {}
-        "auto" => VIRTUALISE.store(possible, Ordering::Relaxed),
-        "imsic" if possible => VIRTUALISE.store(true, Ordering::Relaxed),
+    match choice {
+        "imsic" | "auto" if possible => return BackEnd::Imsic,
+        "kernel" | "auto" => {}
         "imsic" => println!("user interrupts: this machine has no guest interrupt files; they come through the kernel"),
-        other => println!("user interrupts: `{other}` is none of kernel, imsic and auto; they come through the kernel"),
+        other => println!(
+            "user interrupts: `{other}` is none of kernel, imsic, uintc and auto; they come through the kernel"
+        ),
     }
+    BackEnd::Kernel
 }
 
 /// Handles interrupts that came in guest interrupt files, at every look.
@@ -181,7 +269,7 @@ fn on_interrupt(pending: Pending) {
 
 /// Returns the kind of new processes.
 pub(crate) fn kind_of_processes() -> Kind {
-    if VIRTUALISE.load(Ordering::Relaxed) { Kind::Virtualised } else { Kind::User }
+    if back_end() == BackEnd::Imsic { Kind::Virtualised } else { Kind::User }
 }
 
 /// Words at the stack pointer of an interrupted program: program counter, `a7`, stack pointer, and a word of padding.
@@ -229,12 +317,14 @@ impl Line {
     /// Makes the program go on in its handler if that is possible now.
     pub(crate) fn deliver(&self, process: &Process, context: &mut UserContext) {
         let handler = self.handler.load(Ordering::Relaxed);
-        if process.space.kind() == Kind::Virtualised {
+        if is_in_hardware() {
             if handler != 0 {
                 self.pending.store(false, Ordering::Relaxed);
                 counters::count(Counter::UserInterrupts);
-                if !self.notify_through_file() {
-                    Machine::notify_virtualised();
+                match back_end() {
+                    BackEnd::Uintc => Machine::raise_user_interrupt(),
+                    _ if self.notify_directly() => {}
+                    _ => Machine::notify_virtualised(),
                 }
             }
             return;
@@ -262,11 +352,16 @@ impl Line {
         crate::observing::trace::of_process(abi_unix::trace::Kind::UserInterrupt, process.id, 0, 0);
     }
 
-    /// Interrupts a virtualised worker through its file; returns `false` if it has none.
-    pub(crate) fn notify_through_file(&self) -> bool {
-        let state = self.file.lock();
-        let Some(place) = state.place else { return false };
-        platform::notify_guest_file(place.hart, place.file, KERNEL_IDENTITY);
+    /// Interrupts a worker through its guest interrupt file, or through its slot while it is on a hart; returns `false`
+    /// if there is neither.
+    pub(crate) fn notify_directly(&self) -> bool {
+        let arrival = self.arrival.lock();
+        match arrival.place {
+            Some(Place::File(GuestFile { hart, file })) => platform::notify_guest_file(hart, file, KERNEL_IDENTITY),
+            // The worker cannot leave the hart meanwhile, since that needs the lock, and takes the vector then.
+            Some(Place::Slot(slot)) if arrival.is_on_hart => slots::send(slot, KERNEL_IDENTITY),
+            _ => return false,
+        }
         true
     }
 
@@ -293,14 +388,37 @@ impl Line {
     }
 }
 
-/// Brings a virtualised worker to a hart: gives it a guest interrupt file there if it has receivers, and loads its
-/// supervisor registers.
+/// Brings a worker to a hart, for which it has its own interrupts if they come in hardware.
 pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
+    match back_end() {
+        BackEnd::Kernel => {}
+        BackEnd::Imsic => arrive_virtualised(worker, context, hart),
+        BackEnd::Uintc => arrive_armed(worker, context, hart),
+    }
+}
+
+/// Takes a worker, which `stays_ready` if it waits for nothing, from the hart.
+pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
+    match back_end() {
+        BackEnd::Kernel => return,
+        BackEnd::Imsic => depart_virtualised(worker, context, hart, stays_ready),
+        BackEnd::Uintc => depart_armed(worker, context, hart, stays_ready),
+    }
+    if worker.is_thread() {
+        return;
+    }
+    let claimed = worker.process.shared.hardware_interrupts(worker.index());
+    let before = worker.line.counted.swap(claimed, Ordering::Relaxed);
+    counters::add(Counter::HardwareInterrupts, claimed.wrapping_sub(before));
+}
+
+/// Gives a virtualised worker a guest interrupt file if it has receivers, and loads its supervisor registers.
+fn arrive_virtualised(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     let line = &worker.line;
     let mut file = 0;
     if line.receivers.load(Ordering::Relaxed) > 0 {
         file = settle(worker, hart);
-    } else if has_file(worker) {
+    } else if has_place(worker) {
         // Its last receiver is gone, and no interrupt may wait in a file that is not the running program's.
         give_up(worker);
     }
@@ -308,15 +426,14 @@ pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
     watch(hart, file);
     if file != 0 && context.supervisor.notified != 0 {
         // Notifications of the kernel from the time without a file come through the file too.
-        line.notify_through_file();
+        line.notify_directly();
     }
 }
 
-/// Takes a virtualised worker, which `stays_ready` if it waits for nothing, from the hart.
-pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
+fn depart_virtualised(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
     Machine::save_supervisor(&mut context.supervisor);
-    let place = worker.line.file.lock().place;
-    if let Some(place) = place
+    let place = worker.line.arrival.lock().place;
+    if let Some(Place::File(place)) = place
         && let FileUse::Used { told, .. } = &mut FILE_USES[hart].lock()[place.file]
     {
         // The file is the hart's: the worker has just settled there. It may not have handled the interrupt of which it
@@ -324,12 +441,61 @@ pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usiz
         *told &= stays_ready && Machine::pending_guest_files() & 1 << place.file != 0;
     }
     watch(hart, 0);
-    if worker.is_thread() {
+}
+
+/// Gives a worker a slot if it has receivers, loads its registers and its rights, and lets the slot interrupt the hart.
+fn arrive_armed(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
+    let line = &worker.line;
+    let mut slot = None;
+    if line.receivers.load(Ordering::Relaxed) > 0 {
+        slot = take_slot(worker);
+    } else if has_place(worker) {
+        give_up(worker);
+    }
+    let table = worker.process.sender_table.get();
+    if slot.is_none() && table.is_none() && !line.has_handler() {
         return;
     }
-    let claimed = worker.process.shared.hardware_interrupts(worker.index());
-    let before = worker.line.counted.swap(claimed, Ordering::Relaxed);
-    counters::add(Counter::HardwareInterrupts, claimed.wrapping_sub(before));
+    slots::arm(hart, &context.supervisor, slot, table);
+    if let Some(slot) = slot {
+        let mut arrival = line.arrival.lock();
+        arrival.is_on_hart = true;
+        arrival.is_told = false;
+        slots::activate(slot, hart);
+    }
+}
+
+fn depart_armed(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
+    let (place, is_told) = {
+        let mut arrival = worker.line.arrival.lock();
+        // From here on the kernel sends nothing to the slot, and no entry becomes valid unless the worker is told.
+        arrival.is_on_hart = false;
+        arrival.is_told = stays_ready && worker.line.has_handler();
+        (arrival.place, arrival.is_told)
+    };
+    if let Some(Place::Slot(slot)) = place {
+        slots::deactivate(slot);
+        if !is_told {
+            unmap_all(worker);
+            let vectors = slots::take_vectors(slot);
+            if vectors != 0 {
+                worker.raise(vectors & !(1 << KERNEL_IDENTITY));
+            }
+        }
+    }
+    slots::disarm(hart, &mut context.supervisor);
+}
+
+/// Returns the worker's slot; `None` if it has none and none is free.
+fn take_slot(worker: &Worker) -> Option<Slot> {
+    let mut arrival = worker.line.arrival.lock();
+    if let Some(Place::Slot(slot)) = arrival.place {
+        return Some(slot);
+    }
+    let slot = slots::take()?;
+    counters::count(Counter::GuestFiles);
+    arrival.place = Some(Place::Slot(slot));
+    Some(slot)
 }
 
 /// Watches all files of this hart that are in use, except the running worker's and those whose workers were told.
@@ -342,9 +508,9 @@ fn watch(hart: usize, running: usize) {
 
 /// Returns the worker's file on this hart, on which it is; 0 if none is free.
 fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
-    let place = worker.line.file.lock().place;
+    let place = worker.line.arrival.lock().place;
     match place {
-        Some(place) if place.hart == hart => return place.file,
+        Some(Place::File(place)) if place.hart == hart => return place.file,
         Some(_) => give_up(worker),
         None => {}
     }
@@ -357,64 +523,112 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     };
     Machine::prepare_guest_file(file, IDENTITIES);
     counters::count(Counter::GuestFiles);
-    worker.line.file.lock().place = Some(GuestFile { hart, file });
+    worker.line.arrival.lock().place = Some(Place::File(GuestFile { hart, file }));
     file
 }
 
-/// Gives a new receiver's worker, which runs on this hart, a file immediately.
+/// Gives a new receiver's worker, which runs on this hart, a place in the hardware immediately.
 fn settle_now(worker: &Arc<Worker>) {
     let hart = Machine::hart();
-    if worker.process.space.kind() == Kind::Virtualised && worker.line.file.lock().place.is_none() {
+    if !is_in_hardware() || has_place(worker) {
+        return;
+    }
+    if back_end() == BackEnd::Uintc {
+        let Some(slot) = take_slot(worker) else { return };
+        slots::receive_in(hart, slot);
+        let mut arrival = worker.line.arrival.lock();
+        arrival.is_on_hart = true;
+        slots::activate(slot, hart);
+    } else {
         let file = settle(worker, hart);
-        if file != 0 {
-            Machine::choose_guest_file(file);
-            watch(hart, file);
-            // Stands for interrupts that were pending without a file.
-            worker.line.notify_through_file();
+        if file == 0 {
+            return;
+        }
+        Machine::choose_guest_file(file);
+        watch(hart, file);
+    }
+    // Stands for interrupts that were pending without the place.
+    worker.line.notify_directly();
+}
+
+/// Lets a worker, which runs on this hart, use the registers of its handler, from the moment at which it sets one.
+pub(crate) fn handler_is_set() {
+    if back_end() == BackEnd::Uintc {
+        slots::arm_if_needed(Machine::hart());
+    }
+}
+
+/// Takes the worker's place in the hardware away, while it is on no hart: when this returns, nothing arrives there any
+/// more, and its pending interrupts will be passed on to the worker.
+pub(crate) fn give_up(worker: &Arc<Worker>) {
+    let place = {
+        let mut arrival = worker.line.arrival.lock();
+        arrival.is_told = false;
+        arrival.place.take()
+    };
+    // Nothing is mapped from here on.
+    unmap_all(worker);
+    match place {
+        None => {}
+        Some(Place::Slot(slot)) => {
+            let vectors = slots::take_vectors(slot);
+            slots::give_back(slot);
+            counters::uncount(Counter::GuestFiles);
+            if vectors != 0 {
+                worker.raise(vectors & !(1 << KERNEL_IDENTITY));
+            }
+        }
+        Some(Place::File(place)) => {
+            FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
+            HAS_ORPHANS[place.hart].store(true, Ordering::Release);
+            counters::uncount(Counter::GuestFiles);
+            if place.hart == Machine::hart() {
+                drain_orphans();
+            } else {
+                Machine::send_ipi(place.hart);
+            }
         }
     }
 }
 
-/// Takes the worker's file away: when this returns, no store reaches it any more, and its pending interrupts will be
-/// passed on to the worker.
-pub(crate) fn give_up(worker: &Arc<Worker>) {
-    let place = worker.line.file.lock().place.take();
-    // It is not mapped from here on.
-    unmap_all(worker);
-    let Some(place) = place else { return };
-    FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
-    HAS_ORPHANS[place.hart].store(true, Ordering::Release);
-    counters::uncount(Counter::GuestFiles);
-    if place.hart == Machine::hart() {
-        drain_orphans();
-    } else {
-        Machine::send_ipi(place.hart);
+/// Unmaps a sender page of a process, on every hart, or ends the validity of an entry of its sender table. Returns the
+/// harts on which a send through that entry may not have ended yet.
+#[must_use]
+fn unmap(process: &Process, page: usize) -> HartSet {
+    if back_end() == BackEnd::Uintc {
+        return process.sender_table.get().map_or(HartSet::EMPTY, |table| table.invalidate(page));
     }
-}
-
-/// Unmaps a sender page of a process, on every hart.
-fn unmap(process: &Process, page: usize) {
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
     let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
     // It can fail only if the program has mapped something else around the page, which is not there then.
     if let Ok(removed) = removed {
         usermode::flush(removed);
     }
+    HartSet::EMPTY
 }
 
-/// Unmaps every page of a worker's file.
+/// Unmaps every page of a worker's file, or ends the validity of every entry for its slot.
 ///
-/// Pages are mapped and unmapped with the file's lock held, so that no store goes through a page that is not in the
-/// list. A process that may be dropped with its rights, which come here again, is dropped after that.
+/// Pages are mapped and unmapped with the lock held, until no store or send is under way any more: none goes through a
+/// page or an entry that is not in the list. A process that may be dropped with its rights, which come here again, is
+/// dropped after that.
 fn unmap_all(worker: &Worker) {
+    /// Number of mappings that are ended with the lock held once.
+    const AT_ONCE: usize = 8;
     loop {
-        let _process = {
-            let mut state = worker.line.file.lock();
-            let Some(mapping) = state.mappings.pop() else { break };
-            let process = mapping.process.upgrade();
-            process.iter().for_each(|process| unmap(process, mapping.page));
-            process
-        };
+        let mut processes: [Option<Arc<Process>>; AT_ONCE] = [const { None }; AT_ONCE];
+        let mut harts = HartSet::EMPTY;
+        let mut arrival = worker.line.arrival.lock();
+        for place in &mut processes {
+            let Some(mapping) = arrival.mappings.pop() else { break };
+            *place = mapping.process.upgrade();
+            place.iter().for_each(|process| harts = harts.union(unmap(process, mapping.page)));
+        }
+        finish(harts);
+        if arrival.mappings.is_empty() {
+            return;
+        }
+        drop(arrival);
     }
 }
 
@@ -473,17 +687,33 @@ pub(crate) fn on_guest_files() {
     Machine::watch_guest_files(watched & !waiting);
 }
 
-/// Returns whether the worker has a guest interrupt file.
-pub(crate) fn has_file(worker: &Worker) -> bool {
-    worker.line.file.lock().place.is_some()
+/// Returns whether the worker has a place in the hardware where its interrupts arrive.
+pub(crate) fn has_place(worker: &Worker) -> bool {
+    worker.line.arrival.lock().place.is_some()
 }
 
-/// Answers a claim of a program without a guest interrupt file: it had one when its handler began, and then it came to
-/// a hart that had none left. The claim finds nothing, since the file's interrupts are in the worker's word. Returns
-/// `false` if something else has trapped.
-pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
-    let Some(destination) = trap.claim_without_file() else { return false };
-    if worker.process.space.kind() != Kind::Virtualised || has_file(worker) {
+/// Completes an instruction of user interrupts that the machine has refused, if the program may expect that it works.
+/// Returns `false` if something else has trapped.
+///
+/// * Sending through an entry that is not valid now, see [`send_refused`].
+/// * Taking interrupts without a place in the hardware. The worker had one when its handler began, and then it came to
+///   a hart without a free file; or it has none, and the kernel has interrupted it. It finds nothing, since its
+///   interrupts are in its word.
+pub(crate) fn complete_refused(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
+    let destination = match back_end() {
+        BackEnd::Kernel => None,
+        BackEnd::Imsic => trap.claim_without_file(),
+        BackEnd::Uintc => match trap.refused_uipi() {
+            Some(RefusedUipi::Send { index }) => {
+                let index = context.register(index);
+                return send_refused(&worker.process, context, index);
+            }
+            Some(RefusedUipi::Take { destination }) => Some(destination),
+            None => None,
+        },
+    };
+    let Some(destination) = destination else { return false };
+    if has_place(worker) {
         return false;
     }
     context.set_register(destination, 0);
@@ -491,9 +721,86 @@ pub(crate) fn claim_without_file(worker: &Worker, context: &mut UserContext, tra
     true
 }
 
+/// Sends for a program on this hart whose instruction was refused, or makes the entry valid, so that the instruction
+/// works when it is executed again. The index is the program's, so it is checked. Returns `false` if the process has
+/// requested no entry with this index.
+fn send_refused(process: &Arc<Process>, context: &mut UserContext, index: u64) -> bool {
+    let Some(page) = index.checked_sub(1).map(|page| page as usize).filter(|&page| page < SEND_PAGES) else {
+        return false;
+    };
+    let right = process.send_pages.lock()[page].clone();
+    let Some(right) = right else { return false };
+    // Closed by its last owner: `EBADF`.
+    let reached = right.upgrade().map_or(Err(Errno::EBADF), |right| reach(process, page, &right));
+    let result = match reached {
+        Ok(Reached::ByEntry) => return true,
+        Ok(Reached::ByKernel) => Ok(0),
+        Err(error) => Err(error),
+    };
+    context.pc += 4;
+    context.set_result(errno::encode(result) as u64);
+    true
+}
+
+/// The way in which a receiver can be reached.
+enum Reached {
+    /// The entry is valid now.
+    ByEntry,
+    /// The kernel has sent.
+    ByKernel,
+}
+
+/// Makes an entry of a process valid if its receiver notices what comes (AWAY-INVALID); sends otherwise.
+fn reach(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> Result<Reached, Errno> {
+    let receiver = right.receiver()?;
+    let worker = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()).ok_or(Errno::EPIPE)?;
+    {
+        let mut arrival = worker.line.arrival.lock();
+        // Again under the lock, which revoking takes after it has marked the right.
+        right.receiver()?;
+        if let Some(Place::Slot(slot)) = arrival.place {
+            if !arrival.is_on_hart && !arrival.is_told {
+                // It is woken below, and so it is on a hart before it sleeps; without a handler it may sleep.
+                arrival.is_told = worker.line.has_handler();
+            } else if let Some(table) = process.sender_table.get()
+                && let Some(entry) = uintc::entry(slot, receiver.identity as u8)
+                // If the machine refuses a valid entry of a table that is loaded, the kernel sends.
+                && (!slots::load_table(Machine::hart(), table) || !table.has(page, entry))
+                && arrival.add(process, page, right)
+            {
+                table.set(page, entry);
+                return Ok(Reached::ByEntry);
+            }
+        }
+    }
+    counters::count(Counter::InterruptSends);
+    worker.raise(receiver.bit());
+    Ok(Reached::ByKernel)
+}
+
+impl Arrival {
+    /// Adds a page or an entry to the list; `false` if there is no memory for that. An entry of it in the list is
+    /// stale: the program was replaced, the previous right is being dropped, or another hart has added it at this
+    /// moment.
+    fn add(&mut self, process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
+        // A right that is gone ends its mapping itself, and stays in the list until then.
+        self.mappings.retain(|mapping| mapping.process.strong_count() > 0);
+        if self.mappings.try_reserve(1).is_err() {
+            return false;
+        }
+        self.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
+        self.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
+        true
+    }
+}
+
 /// Performs the `interrupt_page` call.
 pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> {
     let receiver = right.receiver()?;
+    if back_end() == BackEnd::Uintc && process.sender_table.get().is_none() {
+        let table = SenderTable::new(&process.account)?;
+        process.sender_table.call_once(|| table);
+    }
     let page = {
         let mut pages = process.send_pages.lock();
         let is_same =
@@ -505,13 +812,17 @@ pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, 
                 let page = pages.iter().position(is_free).ok_or(Errno::ENOSPC)?;
                 if pages[page].is_some() {
                     // The previous right may be being dropped at this moment, with its page still there.
-                    unmap(process, page);
+                    finish(unmap(process, page));
                 }
                 pages[page] = Some(Arc::downgrade(right));
                 page
             }
         }
     };
+    if back_end() == BackEnd::Uintc {
+        // No index is 0.
+        return Ok(page + 1);
+    }
     Ok((process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) | receiver.identity)
 }
 
@@ -545,15 +856,15 @@ pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, a
 fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     let Ok(receiver) = right.receiver() else { return false };
     let Some(worker) = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()) else { return false };
-    let mut state = worker.line.file.lock();
+    let mut arrival = worker.line.arrival.lock();
     // Again under the lock, which revoking takes after it has marked the right.
     if right.receiver().is_err() {
         return false;
     }
-    let Some(physical) = state.place.and_then(|place| guest_page(place.hart, place.file)) else { return false };
-    // A right that is gone unmaps its page itself, and stays in the list until then.
-    state.mappings.retain(|mapping| mapping.process.strong_count() > 0);
-    if state.mappings.try_reserve(1).is_err() {
+    let Some(Place::File(file)) = arrival.place else { return false };
+    let Some(physical) = guest_page(file.hart, file.file) else { return false };
+    // Before the mapping, which cannot be taken back: a page that is in the list and not mapped does no harm.
+    if !arrival.add(process, page, right) {
         return false;
     }
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
@@ -563,10 +874,6 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
         return false;
     };
     usermode::flush(flush);
-    // The page was free, so an entry of it in the list is stale: the program was replaced, or the previous right is
-    // being dropped.
-    state.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
-    state.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
     true
 }
 
@@ -576,27 +883,29 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
 /// must drop no receiver. The other pages stay in the list throughout: taking the file away unmaps them.
 fn unmap_where(worker: &Worker, is_over: impl Fn(&Right) -> bool) {
     let (mut processes, mut rights) = (Vec::new(), Vec::new());
-    let mut state = worker.line.file.lock();
-    let count = state.mappings.len();
+    let mut harts = HartSet::EMPTY;
+    let mut arrival = worker.line.arrival.lock();
+    let count = arrival.mappings.len();
     if processes.try_reserve(count).is_err() || rights.try_reserve(count).is_err() {
-        drop(state);
+        drop(arrival);
         // Pages of valid rights come back at their next store.
         return unmap_all(worker);
     }
     let mut at = 0;
-    while at < state.mappings.len() {
-        let right = state.mappings[at].right.upgrade();
+    while at < arrival.mappings.len() {
+        let right = arrival.mappings[at].right.upgrade();
         if right.as_deref().is_none_or(&is_over) {
-            let mapping = state.mappings.swap_remove(at);
+            let mapping = arrival.mappings.swap_remove(at);
             let process = mapping.process.upgrade();
-            process.iter().for_each(|process| unmap(process, mapping.page));
+            process.iter().for_each(|process| harts = harts.union(unmap(process, mapping.page)));
             processes.extend(process);
         } else {
             at += 1;
         }
         rights.extend(right);
     }
-    drop(state);
+    finish(harts);
+    drop(arrival);
 }
 
 /// Receivers of a process, by identity.

@@ -15,6 +15,7 @@ pub(super) fn set_handler(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     call.worker.line.set_handler(entry);
+    interrupts::handler_is_set();
     Ok(0.into())
 }
 

@@ -27,7 +27,7 @@ use memory::OutOfMemory;
 use memory::space::{Limits, Placement, Sharing};
 use memory::sv39::Protection;
 use platform::println;
-use usermode::{Kind, Space};
+use usermode::Space;
 
 use crate::asynchronous::interrupts;
 use crate::files::console::Console;
@@ -455,7 +455,7 @@ impl Plan {
             (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
             (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
             (auxiliary::COPS_HARTS, number(crate::machine::harts())),
-            (auxiliary::COPS_USER_INTERRUPTS, number(usize::from(space.kind() == Kind::Virtualised))),
+            (auxiliary::COPS_USER_INTERRUPTS, number(interrupts::number_of_back_end())),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
         let image = contents.lay_out(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(stack_error)?;

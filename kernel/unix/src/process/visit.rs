@@ -14,7 +14,6 @@ use abi_unix::Counter;
 use abi_unix::trace::{Cause, Kind, Reason};
 use hal_api::{Access, Machine as _, Trap, UserContext};
 use platform::{Machine, Pending};
-use usermode::Kind as SpaceKind;
 
 use crate::asynchronous::interrupts;
 use crate::calls;
@@ -46,7 +45,8 @@ pub(super) fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
 struct Visit<'a> {
     worker: &'a Arc<Worker>,
     hart: usize,
-    is_virtualised: bool,
+    /// Whether interrupts of programs come in hardware.
+    in_hardware: bool,
 }
 
 impl<'a> Visit<'a> {
@@ -72,11 +72,11 @@ impl<'a> Visit<'a> {
         // sends, or the look before user mode sees the change that it announces.
         worker.visits(hart);
         executor::begin_visit(hart, worker.process.id, importance);
-        let is_virtualised = worker.process.space.kind() == SpaceKind::Virtualised;
-        if is_virtualised {
+        let in_hardware = interrupts::is_in_hardware();
+        if in_hardware {
             interrupts::arrive(worker, context, hart);
         }
-        (Visit { worker, hart, is_virtualised }, importance)
+        (Visit { worker, hart, in_hardware }, importance)
     }
 
     /// Enters user mode again and again, until something has to pause.
@@ -187,8 +187,9 @@ impl<'a> Visit<'a> {
         if *graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
             *graces += 1;
             time::extend_slice();
-        } else if self.is_virtualised && !executor::is_anything_ready() && interrupts::has_file(worker) {
-            // The hart is not wanted, and on another one the worker's interrupt file would have to change.
+        } else if self.in_hardware && !executor::is_anything_ready() && interrupts::has_place(worker) {
+            // The hart is not wanted, and on another one the worker's interrupt file would have to change. Leaving the
+            // hart costs its senders an entry into the kernel.
             time::start_slice();
         } else {
             return ControlFlow::Break(());
@@ -233,7 +234,7 @@ impl<'a> Visit<'a> {
         let (what, signal, code) = match trap {
             Trap::AccessFault { .. } => ("bus error", Signal::BUS, code::NO_ADDRESS),
             Trap::Misaligned { .. } => ("misaligned access", Signal::BUS, code::NOT_ALIGNED),
-            Trap::IllegalInstruction { .. } if interrupts::claim_without_file(self.worker, context, trap) => {
+            Trap::IllegalInstruction { .. } if interrupts::complete_refused(self.worker, context, trap) => {
                 return ControlFlow::Continue(());
             }
             Trap::IllegalInstruction { .. } => ("illegal instruction", Signal::ILL, code::ILLEGAL_CODE),
@@ -252,7 +253,7 @@ impl<'a> Visit<'a> {
         let worker = self.worker;
         worker.visits_no_more();
         executor::end_visit(self.hart);
-        if self.is_virtualised {
+        if self.in_hardware {
             interrupts::depart(worker, context, self.hart, matches!(pause, Pause::GiveWay));
         }
         time::stop_slice();

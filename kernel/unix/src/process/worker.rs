@@ -18,7 +18,6 @@ use hal_api::{Machine as _, UserContext};
 use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
-use usermode::Kind as SpaceKind;
 
 use crate::asynchronous::interrupts::{self, Line};
 use crate::observing::counters;
@@ -475,14 +474,11 @@ impl Worker {
     }
 
     /// Interrupts a worker that runs on another hart without calling it back; returns `false` if it does not run there,
-    /// or has no guest interrupt file. If it leaves the hart at this moment, the interrupt stays in the file, and the
-    /// file is watched.
+    /// or has no place in the hardware for that. If it leaves the hart at this moment, the interrupt is noticed: it
+    /// stays in a guest interrupt file, which is watched, or the worker takes it out of its slot.
     fn interrupt_in_hardware(&self) -> bool {
         let hart = self.hart.load(Ordering::Relaxed);
-        self.process.space.kind() == SpaceKind::Virtualised
-            && hart != NOWHERE
-            && hart != Machine::hart()
-            && self.line.notify_through_file()
+        interrupts::is_in_hardware() && hart != NOWHERE && hart != Machine::hart() && self.line.notify_directly()
     }
 
     /// Wakes the worker, now or when it is about to sleep: an interrupt has come in its guest interrupt file while it
@@ -541,8 +537,7 @@ impl Worker {
             self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
             // A handler that came in the middle of the scheduler's image has left its word for a little later.
-            let left_for_later =
-                self.process.space.kind() == SpaceKind::Virtualised && self.process.shared.has_interrupts(self.index());
+            let left_for_later = interrupts::is_in_hardware() && self.process.shared.has_interrupts(self.index());
             let interrupted = self.line.has_handler() && (self.line.is_pending() || left_for_later);
             if core::mem::take(&mut parking.permit) || interrupted || self.process.posted() != seen {
                 parking.sleeper = None;
