@@ -37,8 +37,8 @@ use abi_sel4::message::{MAXIMUM_CAPABILITIES, REGISTERS};
 use abi_sel4::{Invocation, InvocationError, MessageInfo, Operand, Rights, asynchronous};
 use hal_api::Machine as _;
 use objects::{
-    Capability, FrameSize, HandlerState, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, VirtualRights, Words, frame_words,
-    own, tag,
+    Capability, FrameSize, HandlerState, PageRights, Ref, Slot, TCB_SLOTS, Tcb, ThreadState, Words, frame_words, own,
+    tag,
 };
 use platform::Machine;
 use ring::{Consumer, Producer};
@@ -46,7 +46,7 @@ use ring::{Consumer, Producer};
 use crate::invocation::{Arguments, NUMBERING, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{self, message_register, set_message_register};
-use crate::node::{Action, Handlers, MAXIMUM_NODES, Next, Ready};
+use crate::node::{Decision, Handlers, MAXIMUM_NODES, Next, Ready};
 use crate::{console, cspace, derivation};
 
 /// The largest number of requests in one turn of a handler.
@@ -222,7 +222,7 @@ pub fn decode(arguments: &Arguments) -> Result<Option<NewHandler>, InvocationErr
         let slot = cspace::lookup(arguments.thread(), pointer)
             .map_err(|failure| InvocationError::FailedLookup { operand: Operand::Source, failure })?;
         match slot.capability.get() {
-            Capability::Frame { size, rights: VirtualRights::ReadWrite, device: false, .. }
+            Capability::Frame { size, rights: PageRights::ReadWrite, device: false, .. }
                 if bits.is_none_or(|bits| bits == size.bits()) =>
             {
                 bits = Some(size.bits());
@@ -249,8 +249,8 @@ impl Kernel {
         let Some(NewHandler { capacity, notification, frames }) = new else { return Ok(()) };
         let install = |index: usize, source: Ref<Slot>| {
             // Checked: both kinds can always be copied.
-            if let Ok(copy) = derivation::derive(source, source.capability.get()) {
-                derivation::insert(copy, source, thread.own_slot(index));
+            if let Ok(copy) = derivation::copy_of(source, source.capability.get()) {
+                derivation::insert_derived(copy, source, thread.own_slot(index));
             }
         };
         install(own::DOORBELL, notification);
@@ -389,7 +389,7 @@ impl Kernel {
         node.linger_until.set(0);
     }
 
-    /// Chooses whether this hart runs a handler before it runs a thread. Reschedules if the choice has changed.
+    /// Chooses whether this hart runs a handler before it runs a thread. Decides anew if the choice has changed.
     #[inline(never)]
     pub(crate) fn leave_to_handler(&self) -> Option<Next> {
         let node = self.node();
@@ -424,7 +424,7 @@ impl Kernel {
                     self.claim_handler(best);
                     let turn = self.turn(best);
                     self.stop_serving(best, turn);
-                    self.schedule();
+                    self.decide();
                 }
                 _ => {
                     self.claim_handler(best);
@@ -438,8 +438,8 @@ impl Kernel {
     fn dismiss(&self) -> Next {
         let node = self.node();
         if let Some(current) = node.current.take() {
-            self.enqueue(current);
-            node.action.set(Action::Choose);
+            self.queue_first(current);
+            node.decision.set(Decision::Open);
         }
         // This hart is not notified when the address space in which it ran is deleted, so it leaves the space now.
         if node.entered.get().is_some() || node.asid.get() != 0 {
@@ -472,7 +472,7 @@ impl Kernel {
         let node = self.node();
         let Some(thread) = node.serving.get() else { return };
         if self.is_outdone(thread) {
-            return self.reschedule();
+            return self.choose_anew();
         }
         let turn = self.turn(thread);
         let is_idle = node.current.get().is_none() && self.node_count.get() > 1;
@@ -577,9 +577,10 @@ impl Kernel {
             self.deferred_flushes.set_deferring(is_paging);
             let outcome = self.carry_out_request(thread, request, information, invocation);
             self.deferred_flushes.set_deferring(false);
-            // The request may have deleted the handler or a frame of its buffer, even if it was preempted. Mapping
-            // deletes no capability.
-            if !is_paging && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
+            // The request may have deleted the handler or a frame of its buffer, even if it was preempted. No other
+            // invocation that is covered deletes a capability.
+            let deletes = matches!(invocation, Some(Invocation::CNodeDelete | Invocation::CNodeRevoke));
+            if deletes && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
                 turn = Turn::Gone;
                 break;
             }
@@ -736,7 +737,7 @@ fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo
 
 /// Makes a thread a proxy, with this page as its IPC buffer.
 pub fn make_proxy(proxy: Ref<Tcb>, page: u64) {
-    let rights = VirtualRights::ReadWrite;
+    let rights = PageRights::ReadWrite;
     let frame = Capability::Frame { base: page, size: FrameSize::Small, rights, device: false, mapping: None };
     proxy.own_slot(own::BUFFER).capability.set(frame);
 }

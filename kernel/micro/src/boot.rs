@@ -13,8 +13,8 @@ use elf::endian::LittleEndian;
 use hal_api::{BootInformation, Machine as _, Virtualisation as _};
 use heapless::Vec;
 use objects::{
-    AsidPool, Capability, FrameSize, Lineage, Mapping, PageTable, PriorityQueues, Ref, Slot, Tcb, ThreadState,
-    VirtualRights, VirtualRoot, Words, claim, claim_slice, clear, copy_in, frame_words, own,
+    AsidPool, Capability, FrameSize, Lineage, Mapping, PageRights, PageTable, PriorityQueues, Ref, Slot, Tcb,
+    ThreadState, VirtualRoot, Words, claim, claim_slice, clear, copy_in, frame_words, own,
 };
 use platform::{Controller, Description, Machine};
 
@@ -158,13 +158,13 @@ impl Free {
 }
 
 /// The root CNode while it is filled.
-struct Space {
+struct RootCNode {
     slots: Ref<Slot>,
     bits: u8,
     next: u64,
 }
 
-impl Space {
+impl RootCNode {
     fn put(&self, index: u64, capability: Capability) -> Ref<Slot> {
         let slot = self.slots.slot(index);
         slot.capability.set(capability);
@@ -337,7 +337,6 @@ fn check_place(root: (u64, u64), memory: &[(u64, u64)], taken: &[(&'static str, 
 ///
 /// # Errors
 /// [`Failure`]; the machine cannot be used then.
-#[doc(alias = "init_kernel")]
 pub fn start(
     description: &Description,
     boot: &BootInformation,
@@ -457,7 +456,7 @@ fn page(base: u64, address: u64) -> Capability {
     Capability::Frame {
         base,
         size: FrameSize::Small,
-        rights: VirtualRights::ReadWrite,
+        rights: PageRights::ReadWrite,
         device: false,
         mapping: mapping(address),
     }
@@ -490,7 +489,7 @@ pub(crate) fn build(
     vspace::copy_kernel_half(objects.table);
     objects.pool.roots[usize::from(FIRST_ASID)].set(Some(objects.table));
     kernel.asid_pools[0].set(Some(objects.pool));
-    let mut space = Space { slots: objects.cnode, bits: cnode_bits, next: fixed::FIRST_FREE as u64 };
+    let mut space = RootCNode { slots: objects.cnode, bits: cnode_bits, next: fixed::FIRST_FREE as u64 };
     let ranges = fill_address_space(&mut space, &mut free, &image, &objects, &addresses)?;
     let own = put_fixed(&space, &objects, &addresses);
     let untyped = give_memory(&mut space, objects.information, devices, &free.regions, configuration.untypeds)?;
@@ -540,7 +539,7 @@ fn configure(kernel: &Kernel, configuration: &Configuration) {
 /// Maps the root task's memory, and puts capabilities to page tables, extra boot information and image into its slots,
 /// in this order.
 fn fill_address_space(
-    space: &mut Space,
+    space: &mut RootCNode,
     free: &mut Free,
     image: &Image,
     objects: &Objects,
@@ -580,7 +579,7 @@ struct OwnSlots {
 }
 
 /// Puts the initial capabilities into their fixed slots.
-fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlots {
+fn put_fixed(space: &RootCNode, objects: &Objects, addresses: &Addresses) -> OwnSlots {
     let guard_bits = object::WORD_BITS as u8 - space.bits;
     let put = |index: usize, capability| space.put(index as u64, capability);
     put(fixed::THREAD, Capability::Thread { tcb: objects.tcb });
@@ -598,9 +597,8 @@ fn put_fixed(space: &Space, objects: &Objects, addresses: &Addresses) -> OwnSlot
 
 /// Gives the root task untyped capabilities to all remaining memory, and describes them in the boot information.
 /// Returns the slots of the capabilities.
-#[doc(alias = "create_untypeds")]
 fn give_memory(
-    space: &mut Space,
+    space: &mut RootCNode,
     information: u64,
     devices: &[(u64, u64)],
     ordinary: &[(u64, u64)],
@@ -641,7 +639,7 @@ fn write_device_tree(extra: u64, device_tree: &[u8]) {
 fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slots: &OwnSlots, entry: u64) {
     let tcb = objects.tcb;
     for (source, index) in [(slots.root, own::CSPACE), (slots.table, own::VSPACE), (slots.buffer, own::BUFFER)] {
-        derivation::insert(source.capability.get(), source, tcb.own_slot(index));
+        derivation::insert_derived(source.capability.get(), source, tcb.own_slot(index));
     }
     tcb.buffer_address.set(addresses.buffer);
     tcb.register::<10>().set(addresses.information);
@@ -651,7 +649,7 @@ fn prepare_thread(kernel: &Kernel, objects: &Objects, addresses: &Addresses, slo
     tcb.maximum_priority.set(configuration::MAXIMUM_PRIORITY as u8);
     tcb.time_slice.set(kernel.turn.get());
     tcb.domain.set(kernel.domains.current());
-    kernel.prepare_reply(tcb);
+    kernel.provide_reply_master(tcb);
     tcb.set_state_word(ThreadState::Running);
 }
 

@@ -4,11 +4,10 @@ use abi_sel4::object::{
     ASID_POOL_BITS, ENDPOINT_BITS, NOTIFICATION_BITS, PAGE_TABLE_BITS, SLOT_BITS, TCB_BITS, WORD_BITS,
 };
 use abi_sel4::{CNodeData, Rights};
-use objects::{Capability, Dying, VirtualRights};
+use objects::{Capability, Dying, PageRights};
 
-/// Returns whether the second capability's object is the first's or a part of it (seL4's `sameRegionAs`).
-#[doc(alias = "sameRegionAs")]
-pub fn same_region(above: &Capability, below: &Capability) -> bool {
+/// Returns whether the second capability's object is the first's or a part of it.
+pub fn covers(above: &Capability, below: &Capability) -> bool {
     use Capability::*;
     match (above, below) {
         (Untyped { base, bits, .. }, other) => is_within(*base, *bits, other),
@@ -34,16 +33,15 @@ pub fn same_region(above: &Capability, below: &Capability) -> bool {
     }
 }
 
-/// Returns whether both capabilities refer to the same object (seL4's `sameObjectAs`).
-#[doc(alias = "sameObjectAs")]
-pub fn same_object(first: &Capability, second: &Capability) -> bool {
+/// Returns whether both capabilities refer to the same object.
+pub fn share_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {
         (Untyped { .. }, _) | (IrqControl, IrqHandler { .. } | Remains { .. }) => false,
         (Frame { base, size, device, .. }, Frame { base: other, size: other_size, device: other_device, .. }) => {
             base == other && size == other_size && device == other_device
         }
-        _ => same_region(first, second),
+        _ => covers(first, second),
     }
 }
 
@@ -79,9 +77,8 @@ pub fn extent(capability: &Capability) -> Option<(u64, u64)> {
 }
 
 /// Masks a capability's rights with a user's rights word.
-#[doc(alias = "maskCapRights")]
 #[inline]
-pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
+pub fn restrict(capability: Capability, allowed: u64) -> Capability {
     let allowed_rights = Rights::from_word(allowed);
     match capability {
         Capability::Endpoint { endpoint, badge, rights } => {
@@ -94,7 +91,7 @@ pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
             Capability::Reply { caller, master, grant: grant && allowed_rights.contains(Rights::GRANT) }
         }
         Capability::Frame { base, size, rights, device, mapping } => {
-            Capability::Frame { base, size, rights: mask_virtual(rights, allowed_rights), device, mapping }
+            Capability::Frame { base, size, rights: restrict_page(rights, allowed_rights), device, mapping }
         }
         other => other,
     }
@@ -102,13 +99,13 @@ pub fn mask_rights(capability: Capability, allowed: u64) -> Capability {
 
 /// Masks a page's rights.
 #[inline]
-pub fn mask_virtual(rights: VirtualRights, allowed: Rights) -> VirtualRights {
+pub fn restrict_page(rights: PageRights, allowed: Rights) -> PageRights {
     let (write, read) = (allowed.contains(Rights::WRITE), allowed.contains(Rights::READ));
     match rights {
-        VirtualRights::ReadOnly if read => VirtualRights::ReadOnly,
-        VirtualRights::ReadWrite if read && write => VirtualRights::ReadWrite,
-        VirtualRights::ReadWrite if read => VirtualRights::ReadOnly,
-        _ => VirtualRights::KernelOnly,
+        PageRights::Read if read => PageRights::Read,
+        PageRights::ReadWrite if read && write => PageRights::ReadWrite,
+        PageRights::ReadWrite if read => PageRights::Read,
+        _ => PageRights::None,
     }
 }
 
@@ -122,9 +119,8 @@ pub enum Badges {
 }
 
 /// Sets a capability's badge or guard; [`Capability::Null`] if the capability cannot have this one.
-#[doc(alias = "updateCapData")]
 #[inline]
-pub fn update_data(badges: Badges, data: u64, capability: Capability) -> Capability {
+pub fn with_data(badges: Badges, data: u64, capability: Capability) -> Capability {
     match capability {
         Capability::Endpoint { endpoint, badge: 0, rights } if badges == Badges::Set => {
             Capability::Endpoint { endpoint, badge: data, rights }

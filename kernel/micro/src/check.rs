@@ -14,10 +14,10 @@ use objects::{
     ThreadState, own,
 };
 
-use crate::capability::{extent, is_within, same_object};
+use crate::capability::{extent, is_within, share_object};
 use crate::kernel::Kernel;
-use crate::node::{Action, Links, Node, Ready};
-use crate::state::IrqState;
+use crate::node::{Decision, Links, Node, Ready};
+use crate::state::IrqUse;
 use crate::vspace;
 
 /// The largest depth of lists that begin in a CNode or thread of another list.
@@ -122,7 +122,7 @@ impl Kernel {
             assert_eq!(slot.previous.get(), before.map(|(slot, _)| slot), "the links of a derivation list disagree");
             let mut is_first = true;
             if let Some((_, above)) = before {
-                is_first = !same_object(&above, &capability);
+                is_first = !share_object(&above, &capability);
                 check_places(&above, &capability);
             }
             self.check_capability(slot, is_first, root, found, depth);
@@ -164,7 +164,7 @@ impl Kernel {
             Capability::Reply { caller, master: false, .. } => {
                 assert_eq!(
                     caller.state(),
-                    ThreadState::BlockedOnReply,
+                    ThreadState::AwaitingReply,
                     "a reply capability exists for a thread that does not wait for a reply"
                 );
             }
@@ -184,8 +184,8 @@ impl Kernel {
                     Dying::Endpoint(endpoint) => check_endpoint(endpoint),
                     Dying::Notification(notification) => check_notification(notification),
                     Dying::Interrupt { irq, .. } => {
-                        let state = self.interrupts.state(irq.into());
-                        assert_eq!(state, Some(IrqState::Signal), "an interrupt without a handler is free too early");
+                        let state = self.interrupts.use_of(irq.into());
+                        assert_eq!(state, Some(IrqUse::Handled), "an interrupt without a handler is free too early");
                         found.interrupts += 1;
                     }
                     Dying::Thread(_) | Dying::CNode { .. } => {}
@@ -202,8 +202,8 @@ impl Kernel {
                 self.check_slots(tcb.own_slot(0), TCB_SLOTS as u64, root, found, depth + 1);
             }
             Capability::IrqHandler { irq } if is_first => {
-                let state = self.interrupts.state(irq.into());
-                assert_eq!(state, Some(IrqState::Signal), "an interrupt with a capability is not in use");
+                let state = self.interrupts.use_of(irq.into());
+                assert_eq!(state, Some(IrqUse::Handled), "an interrupt with a capability is not in use");
                 found.interrupts += 1;
             }
             Capability::AsidPool { pool, base } if is_first => {
@@ -231,25 +231,25 @@ impl Kernel {
         let owner = || self.nodes[self.node_of(thread)].files[file].get();
         assert!(file == 0 || hints != 0 && owner() == Some(thread), "a thread has another's interrupt file");
         match thread.state() {
-            ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
+            ThreadState::Sending | ThreadState::Receiving => {
                 let endpoint = thread.waits_at.get().expect("a thread waits at no endpoint");
                 assert!(holds(&endpoint.queue, thread), "a thread is not in the queue where it waits");
-                let sends = thread.state() == ThreadState::BlockedOnSend;
+                let sends = thread.state() == ThreadState::Sending;
                 assert_eq!(endpoint.is_sending.get() != 0, sends, "an endpoint's queue holds senders and receivers");
             }
-            ThreadState::BlockedOnNotification => {
+            ThreadState::AwaitingSignal => {
                 let notification = thread.waits_for.get().expect("a thread waits for no notification");
                 assert!(holds(&notification.queue, thread), "a thread is not in the queue where it waits");
             }
             // A thread that waits for a reply need not have a reply capability: it may have been deleted.
-            ThreadState::BlockedOnReply | ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}
+            ThreadState::AwaitingReply | ThreadState::Inactive | ThreadState::Running | ThreadState::Restarting => {}
         }
         if let Some(right) = thread.slots[own::REPLY].next.get().map(|slot| slot.capability.get()) {
             let is_right = matches!(right, Capability::Reply { caller, master: false, .. } if caller == thread);
             assert!(is_right, "a master reply capability has a child that is no reply capability for its thread");
         }
         let is_current = self.nodes.iter().any(|node| node.current.get() == Some(thread));
-        let is_chosen = self.nodes.iter().any(|node| node.action.get() == Action::Switch(thread));
+        let is_chosen = self.nodes.iter().any(|node| node.decision.get() == Decision::Challenged(thread));
         let is_queued = thread.is_queued.get() != 0;
         assert!(!is_queued || !is_current, "a current thread is queued");
         let has_turn = is_current || is_chosen || is_queued;
@@ -307,8 +307,7 @@ fn check_queue(queue: &Queue, mut look: impl FnMut(Ref<Tcb>)) {
 }
 
 fn check_endpoint(endpoint: Ref<Endpoint>) {
-    let expected =
-        if endpoint.is_sending.get() != 0 { ThreadState::BlockedOnSend } else { ThreadState::BlockedOnReceive };
+    let expected = if endpoint.is_sending.get() != 0 { ThreadState::Sending } else { ThreadState::Receiving };
     check_queue(&endpoint.queue, |thread| {
         assert_eq!(
             (thread.state(), thread.waits_at.get()),
@@ -330,7 +329,7 @@ fn check_notification(notification: Ref<Notification>) {
         let waits = (thread.state(), thread.waits_for.get());
         assert_eq!(
             waits,
-            (ThreadState::BlockedOnNotification, Some(notification)),
+            (ThreadState::AwaitingSignal, Some(notification)),
             "a queue holds a thread that does not wait there"
         );
         assert_eq!(notification.is_active.get(), 0, "a thread waits at a notification with signals");

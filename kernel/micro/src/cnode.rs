@@ -14,7 +14,7 @@ use crate::{capability, cspace, derivation};
 pub enum CNodeCall {
     Revoke { slot: Ref<Slot> },
     Delete { slot: Ref<Slot> },
-    SaveCaller { slot: Ref<Slot> },
+    SaveCaller { caller: Ref<Slot>, slot: Ref<Slot> },
     CancelBadgedSends { slot: Ref<Slot> },
     Insert { capability: Capability, source: Ref<Slot>, destination: Ref<Slot> },
     Move { capability: Capability, source: Ref<Slot>, destination: Ref<Slot> },
@@ -22,8 +22,7 @@ pub enum CNodeCall {
 }
 
 /// Decodes an invocation of a CNode.
-#[doc(alias = "decodeCNodeInvocation")]
-pub fn decode(
+pub fn decode_cnode(
     invocation: Option<Invocation>,
     node: Capability,
     arguments: &Arguments,
@@ -52,7 +51,7 @@ pub fn decode(
         CNodeRevoke => Ok(CNodeCall::Revoke { slot }),
         CNodeDelete => Ok(CNodeCall::Delete { slot }),
         CNodeSaveCaller => match slot.is_empty() {
-            true => Ok(CNodeCall::SaveCaller { slot }),
+            true => Ok(CNodeCall::SaveCaller { caller: arguments.thread().own_slot(own::CALLER), slot }),
             false => Err(InvocationError::DeleteFirst),
         },
         CNodeCancelBadgedSends => match slot.capability.get() {
@@ -86,22 +85,22 @@ fn decode_transfer(
     if found == Capability::Null {
         return Err(missing(Operand::Source, depth));
     }
-    let copied = |capability| match derivation::derive(source, capability)? {
+    let copied = |capability| match derivation::copy_of(source, capability)? {
         Capability::Null => Err(InvocationError::IllegalOperation),
         capability => Ok(CNodeCall::Insert { capability, source, destination }),
     };
     match invocation {
         Invocation::CNodeCopy => {
             let [_, _, _, _, rights] = arguments.at_least::<5>()?;
-            copied(capability::mask_rights(found, rights))
+            copied(capability::restrict(found, rights))
         }
         Invocation::CNodeMint => {
             let [_, _, _, _, rights, data] = arguments.at_least::<6>()?;
-            copied(capability::update_data(Badges::Set, data, capability::mask_rights(found, rights)))
+            copied(capability::with_data(Badges::Set, data, capability::restrict(found, rights)))
         }
         Invocation::CNodeMutate => {
             let [_, _, _, _, data] = arguments.at_least::<5>()?;
-            match capability::update_data(Badges::Keep, data, found) {
+            match capability::with_data(Badges::Keep, data, found) {
                 Capability::Null => Err(InvocationError::IllegalOperation),
                 capability => Ok(CNodeCall::Move { capability, source, destination }),
             }
@@ -130,8 +129,8 @@ fn decode_rotate(destination: Ref<Slot>, arguments: &Arguments) -> Result<CNodeC
     if pivot.is_empty() {
         return Err(missing(Operand::Destination, pivot_depth));
     }
-    let first = capability::update_data(Badges::Keep, source_data, source.capability.get());
-    let second = capability::update_data(Badges::Keep, pivot_data, pivot.capability.get());
+    let first = capability::with_data(Badges::Keep, source_data, source.capability.get());
+    let second = capability::with_data(Badges::Keep, pivot_data, pivot.capability.get());
     if first == Capability::Null || second == Capability::Null {
         return Err(InvocationError::IllegalOperation);
     }
@@ -144,8 +143,7 @@ impl Kernel {
         match call {
             CNodeCall::Revoke { slot } => return self.revoke(slot),
             CNodeCall::Delete { slot } => return self.delete(slot),
-            CNodeCall::SaveCaller { slot } => {
-                let caller = self.current().own_slot(own::CALLER);
+            CNodeCall::SaveCaller { caller, slot } => {
                 if let capability @ Capability::Reply { .. } = caller.capability.get() {
                     derivation::move_slot(capability, caller, slot);
                 }
@@ -158,7 +156,7 @@ impl Kernel {
                 }
             }
             CNodeCall::Insert { capability, source, destination } => {
-                derivation::insert(capability, source, destination)
+                derivation::insert_derived(capability, source, destination)
             }
             CNodeCall::Move { capability, source, destination } => {
                 derivation::move_slot(capability, source, destination)

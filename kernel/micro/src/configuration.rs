@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn without_words_everything_is_as_in_sel4s_default() {
+    fn without_words_the_defaults_hold() {
         assert_eq!(Configuration::read(&["", " "]), Ok(Configuration::default()));
         let told: std::vec::Vec<String> = WORDS
             .iter()

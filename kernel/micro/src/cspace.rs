@@ -1,4 +1,4 @@
-//! Resolution of capability addresses to slots (seL4's `resolveAddressBits`).
+//! Resolution of capability addresses to slots.
 
 use abi_sel4::{FailedLookup, InvocationError, Operand};
 use objects::{CNode, Capability, Ref, Slot, Tcb, own};
@@ -10,16 +10,15 @@ use objects::{CNode, Capability, Ref, Slot, Tcb, own};
 ///
 /// # Errors
 /// The failed step of the resolution.
-#[doc(alias = "resolveAddressBits")]
 #[inline(always)]
-pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
+pub fn resolve(mut cnode: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot>, u64), FailedLookup> {
     // The remaining bits, from the highest place on. Shifts that may be by 64 are made in two steps.
     let mut left = address << ((64 - bits) & 63);
     loop {
-        let CNode { slots, radix, guard_bits, high_guard } = node;
+        let CNode { slots, radix, guard_bits, high_guard } = cnode;
         left ^= high_guard;
         if guard_bits > bits || left >> 1 >> (63 - guard_bits) != 0 {
-            let guard_found = node.guard();
+            let guard_found = cnode.guard();
             return Err(FailedLookup::GuardMismatch { bits_left: bits, guard_found, bits_found: guard_bits });
         }
         let level = guard_bits + radix;
@@ -34,7 +33,7 @@ pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot
         }
         left <<= radix;
         match slot.capability.cnode() {
-            Some(next) => node = next,
+            Some(next) => cnode = next,
             None => return Ok((slot, bits)),
         }
     }
@@ -44,8 +43,6 @@ pub fn resolve(mut node: CNode, address: u64, mut bits: u64) -> Result<(Ref<Slot
 ///
 /// # Errors
 /// The failed step of the resolution.
-#[doc(alias = "lookupCap")]
-#[doc(alias = "lookupSlot")]
 #[inline(always)]
 pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup> {
     let root = thread.slots[own::CSPACE].capability.cnode().ok_or(FailedLookup::InvalidRoot)?;
@@ -56,8 +53,6 @@ pub fn lookup(thread: Ref<Tcb>, address: u64) -> Result<Ref<Slot>, FailedLookup>
 ///
 /// # Errors
 /// As in seL4; the error names the `operand`.
-#[doc(alias = "lookupTargetSlot")]
-#[doc(alias = "lookupSourceSlot")]
 pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let failed = |failure| InvocationError::FailedLookup { operand, failure };
     let Capability::CNode { slots, radix, guard_bits, guard } = root else {
@@ -77,7 +72,6 @@ pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> R
 ///
 /// # Errors
 /// As `target`, and [`InvocationError::DeleteFirst`].
-#[doc(alias = "ensureEmptySlot")]
 pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let slot = target(Operand::Destination, root, address, depth)?;
     if slot.is_empty() { Ok(slot) } else { Err(InvocationError::DeleteFirst) }

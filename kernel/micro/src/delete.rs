@@ -2,12 +2,12 @@
 //!
 //! Most capabilities are deleted in one step. An object is destroyed in one step with its last capability, unless it
 //! holds slots or threads wait at it: then a zombie, the object's *remains*, replaces the capability. CNodes, threads
-//! and interrupts with a notification hold slots. Remains can be
-//! deleted and moved like a capability, and allow nothing else. They are destroyed in a sequence of steps, each of
-//! which leaves a consistent state and takes at most about a thousand instructions, independent of the object's size;
-//! between two steps is a preemption point. The remains alone contain the progress, so that any later deletion
-//! continues where the last step stopped. Kernel code without a preemption point takes a single step, or removes a
-//! reply capability, which is never the last capability to an object.
+//! and interrupts with a notification hold slots. Remains can be deleted and moved like a capability, and allow nothing
+//! else. They are destroyed in a sequence of steps, each of which leaves a consistent state and takes at most about a
+//! thousand instructions, independent of the object's size; between two steps is a preemption point. The remains alone
+//! contain the progress, so that any later deletion continues where the last step stopped. Kernel code without a
+//! preemption point takes a single step, or removes a reply capability, which is never the last capability to an
+//! object.
 //!
 //! **OUTLIVED**: an object's remains are in the capability derivation tree until its slots are empty and no thread
 //! waits at it. The tree prevents reuse of the object's memory.
@@ -39,29 +39,27 @@ const WAKE: usize = 8;
 
 impl Kernel {
     /// Deletes the capability in a slot, which is empty afterwards unless the deletion was preempted.
-    #[doc(alias = "cteDelete")]
     pub(crate) fn delete(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         loop {
             self.delete_step(slot);
             if slot.is_empty() {
                 return Ok(());
             }
-            self.preemption_point()?;
+            self.look_for_interrupts()?;
         }
     }
 
     /// Revokes the capability in a slot: deletes all capabilities derived from it. The slot's capability may be deleted
     /// with them.
-    #[doc(alias = "cteRevoke")]
     pub(crate) fn revoke(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         while let Some(next) = slot.next.get() {
             match next.capability.page() {
                 // Most objects are pages and page tables, each of which is deleted in one step.
                 Some(page) if derivation::has_page(&slot, page) => self.delete_page(next, page),
-                _ if derivation::is_parent(&slot, &next) => self.delete(next)?,
+                _ if derivation::is_ancestor(&slot, &next) => self.delete(next)?,
                 _ => break,
             }
-            self.preemption_point()?;
+            self.look_for_interrupts()?;
         }
         Ok(())
     }
@@ -88,7 +86,6 @@ impl Kernel {
     }
 
     /// Deletes a capability if the deletion is short; otherwise replaces it by its object's remains.
-    #[doc(alias = "finaliseCap")]
     fn begin_deletion(&self, slot: Ref<Slot>, capability: Capability) {
         if let Some(page) = slot.capability.page() {
             return self.delete_page(slot, page);
@@ -96,7 +93,7 @@ impl Kernel {
         if let Capability::Notification { page: Some(page), .. } = capability {
             self.revoke_sender(page);
         }
-        if !derivation::is_final(slot) {
+        if !derivation::is_last(slot) {
             if let Capability::PageTable { mapping: Some(_), .. } = capability {
                 self.begin_space_epoch();
             }
@@ -112,7 +109,7 @@ impl Kernel {
             Capability::Thread { tcb } => {
                 self.retire_handler(tcb);
                 // In this order: a signal that is pending in its interrupt file must not wake it.
-                self.suspend(tcb);
+                self.make_inactive(tcb);
                 self.unbind_thread(tcb);
                 Some(Dying::Thread(tcb))
             }
@@ -144,7 +141,6 @@ impl Kernel {
     }
 
     /// Performs one step with the last non-empty slot of a dying object.
-    #[doc(alias = "reduceZombie")]
     fn empty_a_slot(&self, place: Ref<Slot>, object: Dying, first: Ref<Slot>) {
         let left = place.left();
         let end = left.saturating_sub(SCAN);
@@ -195,15 +191,15 @@ impl Kernel {
         if self.release_waiting(queue, WAKE) {
             derivation::remove(place);
         }
-        self.reschedule();
+        self.choose_anew();
     }
 
     /// Returns whether deleting a slot's capability may take long, so that no other operation may replace the
     /// capability.
-    pub(crate) fn is_long_deletion(&self, slot: Ref<Slot>) -> bool {
+    pub(crate) fn may_take_steps(&self, slot: Ref<Slot>) -> bool {
         match slot.capability.get() {
             Capability::Remains { .. } => true,
-            Capability::Thread { .. } | Capability::CNode { .. } => derivation::is_final(slot),
+            Capability::Thread { .. } | Capability::CNode { .. } => derivation::is_last(slot),
             _ => false,
         }
     }

@@ -1,8 +1,8 @@
-//! The capability derivation tree (seL4's MDB): the parent of each capability.
+//! The capability derivation tree: the parent of each capability.
 //!
 //! All capabilities of objects are in lists in preorder of the tree. The relation of child and parent is not stored but
-//! determined by comparison ([`is_parent`]): the child follows the parent, refers to the same object or a part of it,
-//! and the parent is marked as revocable. So deleting a capability in the middle needs no repair of its children; by
+//! determined by comparison ([`is_ancestor`]): the child follows the parent, refers to the same object or a part of it,
+//! and the parent is marked as an original. So deleting a capability in the middle needs no repair of its children; by
 //! the same comparison they become its parent's children.
 //!
 //! A depth in each slot was considered and rejected: when a capability is deleted, its children would keep a depth that
@@ -11,63 +11,59 @@
 use abi_sel4::InvocationError;
 use objects::{Capability, Lineage, Page, Ref, Slot, tag};
 
-use crate::capability::{is_within, same_object, same_region};
+use crate::capability::{covers, is_within, share_object};
 use crate::deletion_ring;
 
 /// Returns whether the second capability, which must follow the first in the list, is a child of the first.
-#[doc(alias = "isMDBParentOf")]
-pub fn is_parent(parent: &Slot, child: &Slot) -> bool {
-    if !parent.is_revocable() {
+pub fn is_ancestor(parent: &Slot, child: &Slot) -> bool {
+    if !parent.is_original() {
         return false;
     }
     let (above, below) = (parent.capability.get(), child.capability.get());
-    if !same_region(&above, &below) {
+    if !covers(&above, &below) {
         return false;
     }
     match (above, below) {
         (Capability::Endpoint { badge: 0, .. }, _) | (Capability::Notification { badge: 0, .. }, _) => true,
         (Capability::Endpoint { badge, .. }, Capability::Endpoint { badge: other, .. })
         | (Capability::Notification { badge, .. }, Capability::Notification { badge: other, .. }) => {
-            badge == other && !child.is_first_badged()
+            badge == other && !child.starts_badge()
         }
         _ => true,
     }
 }
 
 /// Returns whether anything is derived from a slot's capability.
-#[doc(alias = "ensureNoChildren")]
 #[inline]
 pub fn has_children(slot: Ref<Slot>) -> bool {
-    slot.next.get().is_some_and(|next| is_parent(&slot, &next))
+    slot.next.get().is_some_and(|next| is_ancestor(&slot, &next))
 }
 
-/// As [`is_parent`], for a page or an unmapped page table behind an untyped capability.
+/// As [`is_ancestor`], for a page or an unmapped page table behind an untyped capability.
 #[inline(always)]
 pub fn has_page(parent: &Slot, page: Page) -> bool {
     let Some((base, bits)) = parent.capability.untyped() else { return false };
     // An object that begins in untyped memory never ends outside of it, unless the untyped memory lies in the object.
-    parent.is_revocable() && page.base.wrapping_sub(base) >> bits == 0 && page.size.bits() <= u32::from(bits)
+    parent.is_original() && page.base.wrapping_sub(base) >> bits == 0 && page.size.bits() <= u32::from(bits)
 }
 
 /// As [`has_children`], for a slot with a capability to this untyped memory: the other kinds of capabilities need no
 /// distinction.
 #[inline(always)]
 pub fn has_objects(slot: Ref<Slot>, base: u64, bits: u8) -> bool {
-    slot.is_revocable() && slot.next.get().is_some_and(|next| is_within(base, bits, &next.capability.get()))
+    slot.is_original() && slot.next.get().is_some_and(|next| is_within(base, bits, &next.capability.get()))
 }
 
 /// Returns whether a slot's capability is the last one of its object.
-#[doc(alias = "isFinalCapability")]
-pub fn is_final(slot: Ref<Slot>) -> bool {
+pub fn is_last(slot: Ref<Slot>) -> bool {
     let capability = slot.capability.get();
-    let same = |other: Option<Ref<Slot>>| other.is_some_and(|other| same_object(&capability, &other.capability.get()));
+    let same = |other: Option<Ref<Slot>>| other.is_some_and(|other| share_object(&capability, &other.capability.get()));
     !same(slot.previous.get()) && !same(slot.next.get())
 }
 
 /// Inserts a capability into an empty slot, derived from the capability in `source`.
-#[doc(alias = "cteInsert")]
 #[inline]
-pub fn insert(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
+pub fn insert_derived(capability: Capability, source: Ref<Slot>, slot: Ref<Slot>) {
     let lineage = lineage(&capability, &source.capability.get());
     link_behind(source, slot);
     slot.set_lineage(lineage);
@@ -139,7 +135,6 @@ fn lineage(derived: &Capability, source: &Capability) -> Lineage {
 }
 
 /// Moves a slot's capability, possibly changed, to an empty slot.
-#[doc(alias = "cteMove")]
 #[inline]
 pub fn move_slot(capability: Capability, from: Ref<Slot>, to: Ref<Slot>) {
     to.copy_place(&from);
@@ -163,7 +158,6 @@ fn relink(slot: Ref<Slot>) {
 }
 
 /// Exchanges the capabilities of two slots, possibly changed.
-#[doc(alias = "cteSwap")]
 pub fn swap(first_capability: Capability, first: Ref<Slot>, second_capability: Capability, second: Ref<Slot>) {
     first.capability.set(second_capability);
     second.capability.set(first_capability);
@@ -194,8 +188,8 @@ pub fn remove(slot: Ref<Slot>) {
     if let Some(next) = next {
         next.previous.set(previous);
         // After the first capability with its badge, the next must not become a sibling's child.
-        if slot.is_first_badged() {
-            next.mark_first_badged();
+        if slot.starts_badge() {
+            next.mark_badge_start();
         }
     }
     slot.reset();
@@ -205,9 +199,8 @@ pub fn remove(slot: Ref<Slot>) {
 ///
 /// # Errors
 /// If it cannot be copied now. [`Capability::Null`] as a result means that it can never be copied.
-#[doc(alias = "deriveCap")]
 #[inline]
-pub fn derive(slot: Ref<Slot>, capability: Capability) -> Result<Capability, InvocationError> {
+pub fn copy_of(slot: Ref<Slot>, capability: Capability) -> Result<Capability, InvocationError> {
     Ok(match capability {
         Capability::Remains { .. } | Capability::IrqControl | Capability::Reply { .. } => Capability::Null,
         Capability::Untyped { .. } if has_children(slot) => return Err(InvocationError::RevokeFirst),

@@ -26,7 +26,6 @@ fn range(limit: u64) -> InvocationError {
 
 impl Kernel {
     /// Decodes an invocation.
-    #[doc(alias = "decodeDomainInvocation")]
     pub(crate) fn decode_domain(
         &self,
         invocation: Option<Invocation>,
@@ -78,7 +77,7 @@ impl Kernel {
     /// Performs a decoded invocation.
     pub(crate) fn invoke_domain(&self, call: DomainCall) -> Done {
         match call {
-            DomainCall::Set { tcb, domain } => self.set_domain(tcb, domain),
+            DomainCall::Set { tcb, domain } => self.move_to_domain(tcb, domain),
             DomainCall::Configure { index, domain, duration } => {
                 self.domains.set_period(index, Period { domain, ticks: duration });
             }

@@ -1,5 +1,5 @@
 //! The fastpath: a short message from a client to a waiting server, the reply, a fault whose handler waits, and a
-//! signal that wakes a thread and precedes a wait.
+//! signal that wakes a thread and precedes a wait (`SignalRecv`).
 //!
 //! Most system calls of a system built on a microkernel call a server or reply to a client. The fastpath serves them
 //! under these conditions:
@@ -10,8 +10,8 @@
 //!   thread waits to send at the endpoint, and the bound notification has no signals;
 //! * no ready thread of the domain is more important than the other thread, unless that is at least as important as the
 //!   current one;
-//! * the other thread is on this hart, and its address space is cached (SPACE-EPOCH), which only threads of the current
-//!   domain have.
+//! * the other thread is on this hart and has a valid cached address space; SPACE-EPOCH makes that imply the current
+//!   domain.
 //!
 //! All conditions are checked first. Then no step can fail, and the hart continues directly with the other thread. The
 //! effect is exactly that of the slowpath; every other case is left to the slowpath, with no state changed. A fault
@@ -22,7 +22,7 @@ use abi_sel4::{MessageInfo, Rights};
 use objects::{Endpoint, Queue, Ref, Slot, Space, Tcb, ThreadFault, ThreadState, own};
 
 use crate::kernel::Kernel;
-use crate::node::Action;
+use crate::node::Decision;
 use crate::{cspace, fault, ipc};
 
 impl Kernel {
@@ -36,7 +36,6 @@ impl Kernel {
         }
     }
 
-    #[doc(alias = "fastpath_call")]
     #[inline(always)]
     fn short_call(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         let information = MessageInfo(thread.register::<11>().get());
@@ -83,7 +82,6 @@ impl Kernel {
         Some(())
     }
 
-    #[doc(alias = "fastpath_reply_recv")]
     #[inline(always)]
     fn short_reply_receive(&self, thread: Ref<Tcb>) -> Option<Ref<Tcb>> {
         let information = MessageInfo(thread.register::<11>().get());
@@ -117,7 +115,7 @@ impl Kernel {
         thread.waits_at.set(Some(endpoint));
         thread.wait_rights.set(rights.0);
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
-        thread.set_state_word(ThreadState::BlockedOnReceive);
+        thread.set_state_word(ThreadState::Receiving);
         // The reply capability is consumed.
         forget(own);
         self.hand_over(thread, caller, 0, (information, length), space);
@@ -142,18 +140,18 @@ impl Kernel {
         woken.set_state_word(ThreadState::Running);
         thread.waits_for.set(Some(source));
         ipc::enqueue_waiting(&source.queue, thread);
-        thread.set_state_word(ThreadState::BlockedOnNotification);
+        thread.set_state_word(ThreadState::AwaitingSignal);
         self.node().current.set(Some(woken));
         self.enter_space(woken, space);
         Some(())
     }
 
-    /// Checks whether a thread could run at once if the current one stopped; returns its address space, which only
-    /// threads of the current domain have in the cache (SPACE-EPOCH).
+    /// Checks whether a thread could run at once if the current one stopped; returns its cached address space, whose
+    /// validity implies the current domain (SPACE-EPOCH).
     #[inline(always)]
     fn can_hand_over(&self, thread: Ref<Tcb>, other: Ref<Tcb>) -> Option<Space> {
         // A running thread has no fault, and this kernel entry has made no scheduling decision yet.
-        debug_assert!(thread.has_no_fault() && self.node().action.get() == Action::Resume);
+        debug_assert!(thread.has_no_fault() && self.node().decision.get() == Decision::Keep);
         let priority = other.priority.get();
         if priority < thread.priority.get() && !self.is_highest(priority) {
             return None;
@@ -194,7 +192,7 @@ fn begin_call(thread: Ref<Tcb>, endpoint: Ref<Endpoint>, receiver: Ref<Tcb>) {
     remove_first(&endpoint.queue, receiver);
     let grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
     ipc::give_reply_right(thread, receiver, grant);
-    thread.set_state_word(ThreadState::BlockedOnReply);
+    thread.set_state_word(ThreadState::AwaitingReply);
 }
 
 /// Removes the first thread of a queue.

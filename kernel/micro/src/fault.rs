@@ -12,8 +12,6 @@ use crate::message::{SendMode, message_register, send_buffer, set_message_regist
 
 impl Kernel {
     /// Sends a thread's fault to its fault handler, or stops the thread if it has none.
-    #[doc(alias = "handleFault")]
-    #[doc(alias = "sendFaultIPC")]
     #[inline(never)]
     pub(crate) fn fault(&self, thread: Ref<Tcb>, fault: ThreadFault) {
         let handler = cspace::lookup(thread, thread.fault_handler.get());
@@ -28,7 +26,7 @@ impl Kernel {
         if cfg!(feature = "debug-calls") {
             self.report_unhandled(thread, fault);
         }
-        self.set_state(thread, ThreadState::Inactive);
+        self.change_state(thread, ThreadState::Inactive);
         self.deactivate(thread);
     }
 
@@ -49,7 +47,6 @@ impl Kernel {
     }
 
     /// Writes a fault message to the receiver; returns its label and length.
-    #[doc(alias = "doFaultTransfer")]
     pub(crate) fn transfer_fault(
         &self,
         sender: Ref<Tcb>,
@@ -90,7 +87,6 @@ impl Kernel {
     }
 
     /// Processes the reply to a fault; returns whether the thread continues.
-    #[doc(alias = "handleFaultReply")]
     pub(crate) fn answer_fault(&self, receiver: Ref<Tcb>, sender: Ref<Tcb>) -> bool {
         let information = MessageInfo(sender.register::<11>().get());
         match receiver.fault_kind() {

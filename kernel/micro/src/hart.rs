@@ -40,7 +40,7 @@ pub struct Harts {
     /// The harts that wait for the lock, a bit for each. A hint only, so relaxed: a hart that holds the lock and sees a
     /// waiting hart releases the lock soon, and a hart that is about to take the lock waits for a moment first.
     waiting: AtomicU32,
-    /// The harts that have been interrupted so that they reschedule, and have not taken the lock since, a bit for each.
+    /// The harts that have been interrupted so that they choose anew, and have not taken the lock since, a bit for each.
     /// Set and cleared under the lock. A hint for harts without the lock, so relaxed.
     expected: AtomicU32,
 }
@@ -90,7 +90,7 @@ impl Harts {
         self.waiting.fetch_or(1 << hart, Ordering::Relaxed);
     }
 
-    /// Records, under the lock, that a hart has been interrupted so that it reschedules.
+    /// Records, under the lock, that a hart has been interrupted so that it chooses anew.
     pub(crate) fn expect(&self, hart: usize) {
         self.expected.store(self.expected.load(Ordering::Relaxed) | 1 << hart, Ordering::Relaxed);
     }
@@ -153,7 +153,6 @@ impl Harts {
     }
 
     /// Serves the requests of the hart that holds the lock, while this hart waits for the lock.
-    #[doc(alias = "handleIPI")]
     pub(crate) fn obey(&self, hart: usize) {
         let words = &self.each[hart];
         if words.must_leave.load(Ordering::Acquire) {

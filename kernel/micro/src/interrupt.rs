@@ -1,4 +1,4 @@
-//! Interrupts of devices: each number has one IRQ handler object and one notification.
+//! Interrupts of devices: each number has one handler capability's worth of state and a slot for one notification.
 //!
 //! When an interrupt arrives, the kernel masks its source and signals the notification; acknowledging it unmasks the
 //! source. So a device that keeps interrupting costs one kernel entry for each acknowledgement of its driver.
@@ -8,7 +8,7 @@ use objects::{Capability, Ref, Slot};
 
 use crate::invocation::{Arguments, Done, Preempted};
 use crate::kernel::Kernel;
-use crate::state::IrqState;
+use crate::state::IrqUse;
 use crate::{console, cspace, derivation, machine};
 
 /// The largest number of a device's interrupt.
@@ -25,7 +25,6 @@ pub enum IrqCall {
 
 impl Kernel {
     /// Decodes an invocation of the IRQ control capability.
-    #[doc(alias = "decodeIRQControlInvocation")]
     pub(crate) fn decode_irq_control(
         &self,
         invocation: Option<Invocation>,
@@ -47,7 +46,7 @@ impl Kernel {
         if !(1..=MAXIMUM_IRQ).contains(&irq) {
             return Err(InvocationError::RangeError { minimum: 1, maximum: MAXIMUM_IRQ });
         }
-        if self.interrupts.state(irq as u32) != Some(IrqState::Inactive) {
+        if self.interrupts.use_of(irq as u32) != Some(IrqUse::Free) {
             return Err(InvocationError::RevokeFirst);
         }
         let slot = cspace::empty_target(root.capability.get(), index, depth)?;
@@ -55,7 +54,6 @@ impl Kernel {
     }
 
     /// Decodes an invocation of an IRQ handler.
-    #[doc(alias = "decodeIRQHandlerInvocation")]
     pub(crate) fn decode_irq_handler(
         &self,
         invocation: Option<Invocation>,
@@ -68,7 +66,7 @@ impl Kernel {
                 let source = arguments.capability(0)?;
                 match source.capability.get() {
                     notification @ Capability::Notification { rights, .. } if rights.contains(Rights::WRITE) => {
-                        let notification = derivation::derive(source, notification)?;
+                        let notification = derivation::copy_of(source, notification)?;
                         Ok(IrqCall::SetNotification { irq, notification, source })
                     }
                     _ => Err(InvocationError::InvalidCapability(0)),
@@ -83,16 +81,16 @@ impl Kernel {
     pub(crate) fn invoke_irq(&self, call: IrqCall) -> Result<Done, Preempted> {
         match call {
             IrqCall::Issue { irq, control, slot, trigger } => {
-                self.interrupts.set_state(irq, IrqState::Signal);
+                self.interrupts.set_use(irq, IrqUse::Handled);
                 machine::enable_irq(irq.into(), trigger);
-                derivation::insert(Capability::IrqHandler { irq }, control, slot);
+                derivation::insert_derived(Capability::IrqHandler { irq }, control, slot);
             }
             IrqCall::Acknowledge { irq } => machine::unmask_irq(irq.into()),
             IrqCall::SetNotification { irq, notification, source } => {
                 if let Some(slot) = self.interrupts.slot(irq) {
                     // The notification that was there may go, with all threads that wait for it.
                     self.delete(slot)?;
-                    derivation::insert(notification, source, slot);
+                    derivation::insert_derived(notification, source, slot);
                 }
             }
             IrqCall::Clear { irq } => {
@@ -106,14 +104,14 @@ impl Kernel {
 
     /// Disables an interrupt without a handler.
     pub(crate) fn release_irq(&self, irq: u16) {
-        if self.interrupts.set_state(irq, IrqState::Inactive) {
+        if self.interrupts.set_use(irq, IrqUse::Free) {
             machine::disable_irq(irq.into());
         }
     }
 
     /// Signals the notification of a device's interrupt. The interrupt's source is masked already.
     pub(crate) fn device_interrupt(&self, irq: u32) {
-        if self.interrupts.state(irq) != Some(IrqState::Signal) {
+        if self.interrupts.use_of(irq) != Some(IrqUse::Handled) {
             return console::print(format_args!("interrupt {irq} has no handler\n"));
         }
         if let Some(slot) = self.interrupts.slot(irq as u16)

@@ -91,8 +91,8 @@ pub struct NewSender {
 /// Returns whether a thread waits for its bound notification.
 fn waits(thread: Ref<Tcb>) -> bool {
     match thread.state() {
-        ThreadState::BlockedOnReceive => true,
-        ThreadState::BlockedOnNotification => thread.waits_for.get() == thread.bound.get(),
+        ThreadState::Receiving => true,
+        ThreadState::AwaitingSignal => thread.waits_for.get() == thread.bound.get(),
         _ => false,
     }
 }

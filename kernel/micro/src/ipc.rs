@@ -42,7 +42,6 @@ fn dequeue_waiting(queue: &Queue, thread: Ref<Tcb>) {
 }
 
 /// Gives a thread a reply capability for its caller. The caller's master reply capability has no other child.
-#[doc(alias = "setupCallerCap")]
 #[inline(always)]
 pub fn give_reply_right(caller: Ref<Tcb>, receiver: Ref<Tcb>, grant: bool) {
     let (master, place) = (&caller.slots[own::REPLY], &receiver.slots[own::CALLER]);
@@ -69,7 +68,6 @@ pub struct Sending {
 
 impl Kernel {
     /// Sends the message in a thread's registers and IPC buffer, or its fault.
-    #[doc(alias = "sendIPC")]
     #[inline]
     pub(crate) fn send_message(&self, sender: Ref<Tcb>, endpoint: Ref<Endpoint>, how: Sending) {
         let waiting = endpoint.queue.head.get();
@@ -82,7 +80,7 @@ impl Kernel {
                     sender.wait_rights.set(how.rights.0 | if how.mode.is_call() { Tcb::IS_CALL } else { 0 });
                     endpoint.is_sending.set(1);
                     enqueue_waiting(&endpoint.queue, sender);
-                    self.set_state(sender, ThreadState::BlockedOnSend);
+                    self.change_state(sender, ThreadState::Sending);
                 }
                 return;
             }
@@ -90,8 +88,8 @@ impl Kernel {
         dequeue_waiting(&endpoint.queue, receiver);
         self.transfer(sender, Some(endpoint), how.badge, how.rights.contains(Rights::GRANT), receiver);
         let reply_can_grant = Rights(receiver.wait_rights.get()).contains(Rights::GRANT);
-        self.set_state(receiver, ThreadState::Running);
-        self.possibly_switch_to(receiver);
+        self.change_state(receiver, ThreadState::Running);
+        self.make_ready(receiver);
         if how.mode.is_call() {
             self.await_reply(sender, receiver, how.rights, reply_can_grant);
         }
@@ -102,15 +100,14 @@ impl Kernel {
     #[inline]
     fn await_reply(&self, caller: Ref<Tcb>, receiver: Ref<Tcb>, rights: Rights, grant: bool) {
         if rights.intersects(MAY_BE_ANSWERED) {
-            self.set_state(caller, ThreadState::BlockedOnReply);
+            self.change_state(caller, ThreadState::AwaitingReply);
             give_reply_right(caller, receiver, grant);
         } else {
-            self.set_state(caller, ThreadState::Inactive);
+            self.change_state(caller, ThreadState::Inactive);
         }
     }
 
     /// Receives a message, or waits for one.
-    #[doc(alias = "receiveIPC")]
     #[inline]
     pub(crate) fn receive_message(&self, thread: Ref<Tcb>, endpoint: Ref<Endpoint>, rights: Rights, mode: ReceiveMode) {
         if let Some(notification) = thread.bound.get()
@@ -126,7 +123,7 @@ impl Kernel {
                     thread.wait_rights.set(rights.0);
                     endpoint.is_sending.set(0);
                     enqueue_waiting(&endpoint.queue, thread);
-                    self.set_state(thread, ThreadState::BlockedOnReceive);
+                    self.change_state(thread, ThreadState::Receiving);
                 } else {
                     thread.register::<10>().set(0);
                 }
@@ -140,35 +137,33 @@ impl Kernel {
         if sent & Tcb::IS_CALL != 0 {
             self.await_reply(sender, thread, sender_rights, rights.contains(Rights::GRANT));
         } else {
-            self.set_state(sender, ThreadState::Running);
-            self.possibly_switch_to(sender);
+            self.change_state(sender, ThreadState::Running);
+            self.make_ready(sender);
         }
     }
 
     /// Replies to a waiting thread; the reply capability is consumed.
-    #[doc(alias = "doReplyTransfer")]
     pub(crate) fn reply(&self, sender: Ref<Tcb>, receiver: Ref<Tcb>, slot: Ref<Slot>, grant: bool) {
-        debug_assert_eq!(receiver.state(), ThreadState::BlockedOnReply);
+        debug_assert_eq!(receiver.state(), ThreadState::AwaitingReply);
         if receiver.has_no_fault() {
             self.transfer(sender, None, 0, grant, receiver);
             derivation::remove(slot);
-            self.set_state(receiver, ThreadState::Running);
-            self.possibly_switch_to(receiver);
+            self.change_state(receiver, ThreadState::Running);
+            self.make_ready(receiver);
             return;
         }
         derivation::remove(slot);
         let restarts = self.answer_fault(receiver, sender);
         receiver.clear_fault();
         if restarts {
-            self.set_state(receiver, ThreadState::Restart);
-            self.possibly_switch_to(receiver);
+            self.change_state(receiver, ThreadState::Restarting);
+            self.make_ready(receiver);
         } else {
-            self.set_state(receiver, ThreadState::Inactive);
+            self.change_state(receiver, ThreadState::Inactive);
         }
     }
 
     /// Transfers a message, or a fault.
-    #[doc(alias = "doIPCTransfer")]
     #[inline]
     fn transfer(&self, sender: Ref<Tcb>, endpoint: Option<Ref<Endpoint>>, badge: u64, grant: bool, receiver: Ref<Tcb>) {
         let words = receive_buffer(receiver);
@@ -181,8 +176,6 @@ impl Kernel {
         }
     }
 
-    #[doc(alias = "doNormalTransfer")]
-    #[doc(alias = "copyMRs")]
     #[inline]
     fn transfer_message(
         &self,
@@ -223,7 +216,6 @@ impl Kernel {
     }
 
     /// Signals a notification.
-    #[doc(alias = "sendSignal")]
     #[inline]
     pub(crate) fn signal(&self, notification: Ref<Notification>, badge: u64) {
         match notification.queue.head.get() {
@@ -236,9 +228,9 @@ impl Kernel {
     #[inline(never)]
     fn signal_waiter(&self, notification: Ref<Notification>, waiter: Ref<Tcb>, badge: u64) {
         dequeue_waiting(&notification.queue, waiter);
-        self.set_state(waiter, ThreadState::Running);
+        self.change_state(waiter, ThreadState::Running);
         waiter.register::<10>().set(badge);
-        self.possibly_switch_here(waiter);
+        self.make_ready_here(waiter);
     }
 
     /// Signals a notification without waiting threads.
@@ -247,12 +239,12 @@ impl Kernel {
         if notification.is_active.get() == 0 {
             let bound = notification.bound.get();
             if let Some(thread) = bound
-                && thread.state() == ThreadState::BlockedOnReceive
+                && thread.state() == ThreadState::Receiving
             {
                 self.cancel_waiting(thread);
-                self.set_state(thread, ThreadState::Running);
+                self.change_state(thread, ThreadState::Running);
                 thread.register::<10>().set(badge);
-                self.possibly_switch_to(thread);
+                self.make_ready(thread);
                 return;
             }
             notification.is_active.set(1);
@@ -266,7 +258,6 @@ impl Kernel {
     }
 
     /// Takes the signals of a notification, or waits for them.
-    #[doc(alias = "receiveSignal")]
     #[inline]
     pub(crate) fn receive_signals(&self, thread: Ref<Tcb>, notification: Ref<Notification>, mode: ReceiveMode) {
         if notification.is_active.get() != 0 {
@@ -274,7 +265,7 @@ impl Kernel {
         } else if mode == ReceiveMode::Blocking {
             thread.waits_for.set(Some(notification));
             enqueue_waiting(&notification.queue, thread);
-            self.set_state(thread, ThreadState::BlockedOnNotification);
+            self.change_state(thread, ThreadState::AwaitingSignal);
         } else {
             thread.register::<10>().set(0);
         }
@@ -286,37 +277,33 @@ impl Kernel {
     }
 
     /// Cancels a thread's wait; the thread is inactive afterwards.
-    #[doc(alias = "cancelIPC")]
-    #[doc(alias = "cancelSignal")]
     pub(crate) fn cancel_waiting(&self, thread: Ref<Tcb>) {
         match thread.state() {
-            ThreadState::BlockedOnSend | ThreadState::BlockedOnReceive => {
+            ThreadState::Sending | ThreadState::Receiving => {
                 if let Some(endpoint) = thread.waits_at.take() {
                     self.dequeue_sender(endpoint, thread);
                 }
                 thread.clear_fault();
-                self.set_state(thread, ThreadState::Inactive);
+                self.change_state(thread, ThreadState::Inactive);
             }
-            ThreadState::BlockedOnNotification => {
+            ThreadState::AwaitingSignal => {
                 if let Some(notification) = thread.waits_for.take() {
                     dequeue_waiting(&notification.queue, thread);
                 }
-                self.set_state(thread, ThreadState::Inactive);
+                self.change_state(thread, ThreadState::Inactive);
             }
-            ThreadState::BlockedOnReply => {
+            ThreadState::AwaitingReply => {
                 thread.clear_fault();
                 // The reply capability is the only possible child of the thread's master reply capability.
                 if let Some(right) = thread.own_slot(own::REPLY).next.get() {
                     derivation::remove(right);
                 }
             }
-            ThreadState::Inactive | ThreadState::Running | ThreadState::Restart => {}
+            ThreadState::Inactive | ThreadState::Running | ThreadState::Restarting => {}
         }
     }
 
     /// Restarts some of the threads of a queue; returns whether the queue is empty afterwards.
-    #[doc(alias = "cancelAllIPC")]
-    #[doc(alias = "cancelAllSignals")]
     pub(crate) fn release_waiting(&self, queue: &Queue, limit: usize) -> bool {
         for _ in 0..limit {
             let Some(thread) = queue.head.get() else { break };
@@ -328,13 +315,12 @@ impl Kernel {
     }
 
     /// Restarts all threads that wait to send with this badge, in steps.
-    #[doc(alias = "cancelBadgedSends")]
     pub(crate) fn cancel_badged_sends(&self, endpoint: Ref<Endpoint>, badge: u64) -> Result<(), Preempted> {
         if endpoint.is_sending.get() == 0 {
             return Ok(());
         }
         self.cancellation.begin(endpoint, badge);
-        self.reschedule();
+        self.choose_anew();
         loop {
             for _ in 0..STEP {
                 let Some(thread) = self.cancellation.take() else { return Ok(()) };
@@ -344,7 +330,7 @@ impl Kernel {
                 }
             }
             if self.cancellation.state().is_some() {
-                self.preemption_point()?;
+                self.look_for_interrupts()?;
             }
         }
     }
@@ -361,12 +347,11 @@ impl Kernel {
         thread.clear_fault();
         thread.waits_at.set(None);
         thread.waits_for.set(None);
-        self.set_state(thread, ThreadState::Restart);
-        self.enqueue(thread);
+        self.change_state(thread, ThreadState::Restarting);
+        self.queue_first(thread);
     }
 
     /// Binds a notification to a thread.
-    #[doc(alias = "bindNotification")]
     pub(crate) fn bind(&self, thread: Ref<Tcb>, notification: Ref<Notification>) {
         notification.bound.set(Some(thread));
         thread.bound.set(Some(notification));
@@ -401,7 +386,6 @@ impl Kernel {
 
 /// Transfers capabilities; returns the number of transferred capabilities, and a bit for each that was unwrapped to its
 /// badge.
-#[doc(alias = "transferCaps")]
 fn transfer_capabilities(
     sender: Ref<Tcb>,
     from: Ref<Words>,
@@ -431,9 +415,9 @@ fn transfer_capabilities(
             }
             _ => {
                 let Some(place) = destination.take() else { return (index, unwrapped) };
-                match derivation::derive(slot, sent) {
+                match derivation::copy_of(slot, sent) {
                     Ok(Capability::Null) | Err(_) => return (index, unwrapped),
-                    Ok(derived) => derivation::insert(derived, slot, place),
+                    Ok(derived) => derivation::insert_derived(derived, slot, place),
                 }
             }
         }
@@ -442,7 +426,6 @@ fn transfer_capabilities(
 }
 
 /// Returns the empty slot in which a thread receives a capability.
-#[doc(alias = "getReceiveSlots")]
 fn receive_slot(receiver: Ref<Tcb>, buffer: Ref<Words>) -> Option<Ref<Slot>> {
     let root = cspace::lookup(receiver, buffer.get(word::RECEIVE_CNODE)).ok()?.capability.get();
     let (index, depth) = (buffer.get(word::RECEIVE_INDEX), buffer.get(word::RECEIVE_DEPTH));

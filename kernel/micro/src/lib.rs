@@ -19,9 +19,9 @@
 //!
 //! # One lock
 //!
-//! A kernel entry is a few hundred instructions and never waits, so one lock serves all harts; the few long operations
-//! have preemption points and are restarted. The state of a thread that runs on another hart is accessed only after
-//! that hart has entered the kernel (`smp`, over the words of `hart`).
+//! A kernel entry is a few hundred instructions, so one lock serves all harts; the few long operations have preemption
+//! points and are restarted. The state of a thread that runs on another hart is accessed only after that hart has
+//! entered the kernel (`smp`, over the words of `hart`): this is the only wait of a kernel entry.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,7 @@ use platform::Machine;
 use crate::hart::Harts;
 use crate::kernel::Kernel;
 pub use crate::node::MAXIMUM_NODES;
-use crate::node::{Action, Next};
+use crate::node::{Decision, Next};
 use crate::smp::Shared;
 
 impl Kernel {
@@ -154,13 +154,13 @@ impl Kernel {
         let node = self.node();
         // The fastpath may have passed a fault to its handler, which is the entered thread then.
         debug_assert!(
-            node.action.get() != Action::Resume
+            node.decision.get() != Decision::Keep
                 || node
                     .current
                     .get()
                     .is_some_and(|current| { current == thread || node.entered.get() == Some(current) })
         );
-        node.action.get() == Action::Resume
+        node.decision.get() == Decision::Keep
             && node.entered.get() == Some(thread)
             && thread.state() == ThreadState::Running
             && self.handlers_awake.get() == 0
@@ -171,7 +171,7 @@ impl Kernel {
         if cfg!(feature = "benchmarks") && self.node().entered.get() == self.node().current.get() {
             self.count_exit(self.node().current.get());
         }
-        self.schedule();
+        self.decide();
         if self.handlers_awake.get() != 0
             && let Some(next) = self.leave_to_handler()
         {
@@ -204,7 +204,6 @@ impl Kernel {
     }
 
     /// Activates a thread's address space.
-    #[doc(alias = "setVMRoot")]
     #[inline(always)]
     fn enter_space(&self, thread: Ref<Tcb>, space: Space) {
         objects::activate::<Machine>(space);
@@ -216,8 +215,6 @@ impl Kernel {
 }
 
 /// Runs threads, for ever. Every hart calls this at the end of its start.
-#[doc(alias = "activateThread")]
-#[doc(alias = "idle_thread")]
 pub fn run() -> ! {
     let hart = Machine::hart();
     let mut next = KERNEL.enter(hart).leave();

@@ -59,7 +59,6 @@ fn trigger_of(source: u32) -> aplic::Trigger {
 }
 
 /// Unmasks a source.
-#[doc(alias = "maskInterrupt")]
 pub fn unmask_irq(source: u32) {
     if let Some(controller) = controller_of(source) {
         controller.unmask(source, trigger_of(source), HART);

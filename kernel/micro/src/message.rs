@@ -1,7 +1,7 @@
 //! Access to a thread's message in its registers and its IPC buffer.
 
 use abi_sel4::message::{MAXIMUM_LENGTH, REGISTERS};
-use objects::{Ref, Tcb, VirtualRights, Words, frame_words, own};
+use objects::{PageRights, Ref, Tcb, Words, frame_words, own};
 
 /// Offsets of the parts of an [`IpcBuffer`](abi_sel4::IpcBuffer), in words.
 pub(crate) mod word {
@@ -50,7 +50,6 @@ pub enum ReceiveMode {
 }
 
 /// Reads a message register of a thread: a register, or a word of its IPC buffer.
-#[doc(alias = "getMR")]
 #[inline(always)]
 pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize) -> u64 {
     match index {
@@ -60,7 +59,6 @@ pub fn message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usi
 }
 
 /// Sets a message register; returns whether it exists.
-#[doc(alias = "setMR")]
 #[inline(always)]
 pub fn set_message_register(thread: Ref<Tcb>, buffer: Option<Ref<Words>>, index: usize, value: u64) -> bool {
     match (index, buffer) {
@@ -80,19 +78,18 @@ pub fn sent_capability(buffer: Ref<Words>, index: usize) -> u64 {
 /// Returns a thread's IPC buffer for sending, if it has one with at least read rights.
 #[inline(always)]
 pub fn send_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
-    buffer(thread, VirtualRights::ReadOnly)
+    buffer(thread, PageRights::Read)
 }
 
 /// Returns a thread's IPC buffer for receiving, if it has one with write rights.
 #[inline(always)]
 pub fn receive_buffer(thread: Ref<Tcb>) -> Option<Ref<Words>> {
-    buffer(thread, VirtualRights::ReadWrite)
+    buffer(thread, PageRights::ReadWrite)
 }
 
 /// Returns a thread's IPC buffer, if its frame capability has at least these rights.
-#[doc(alias = "lookupIPCBuffer")]
 #[inline(always)]
-fn buffer(thread: Ref<Tcb>, needed: VirtualRights) -> Option<Ref<Words>> {
+fn buffer(thread: Ref<Tcb>, needed: PageRights) -> Option<Ref<Words>> {
     let (base, size, rights) = thread.slots[own::BUFFER].capability.memory()?;
     let offset = thread.buffer_address.get() & ((1 << size.bits()) - 1);
     (rights as u8 >= needed as u8).then(|| frame_words(base + offset))

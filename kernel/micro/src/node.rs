@@ -1,4 +1,4 @@
-//! The scheduling state of a hart: its ready queues, its current thread, and the pending scheduler action.
+//! The scheduling state of a hart: its ready queues, its current thread, and the pending decision about the next one.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -13,15 +13,15 @@ pub const MAXIMUM_NODES: usize = if cfg!(feature = "smp") { 4 } else { 1 };
 /// Number of guest interrupt files of a hart that are used, plus one, because there is no file 0.
 pub const FILES: usize = 8;
 
-/// The scheduler action before the kernel is left.
+/// The thread that a kernel entry will leave to, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// The current thread continues.
-    Resume,
-    /// The most important ready thread is chosen.
-    Choose,
-    /// This thread runs, if no more important thread is ready.
-    Switch(Ref<Tcb>),
+pub enum Decision {
+    /// The current thread keeps the hart.
+    Keep,
+    /// Any ready thread may get the hart.
+    Open,
+    /// The current thread has one challenger, which has become ready and is in no queue yet.
+    Challenged(Ref<Tcb>),
 }
 
 /// Returns the place of a priority in the bitmaps: the highest priority first, because a machine without an instruction
@@ -253,16 +253,15 @@ impl<Kind: Links> Ready<'_, Kind> {
 }
 
 /// The scheduling state of a hart. The most used fields come first, so that the offsets of instructions reach them.
-#[doc(alias = "NODE_STATE")]
 #[repr(C)]
 pub struct Node {
     /// The current thread; `None` if the hart is idle.
     pub current: Cell<Option<Ref<Tcb>>>,
-    /// The pending scheduler action.
-    pub action: Cell<Action>,
+    /// The pending decision about the next thread.
+    pub decision: Cell<Decision>,
     /// Time of the next tick, in the machine's time.
     pub next_tick: Cell<u64>,
-    /// Other harts that must reschedule, as bits.
+    /// Other harts that must choose a thread anew, as bits.
     pub pokes: Cell<u32>,
     /// ASID of the address space whose tables the hart uses; 0 for the kernel's. It outlives the current thread, which
     /// another hart may stop.
@@ -295,7 +294,7 @@ impl Node {
     pub(crate) const fn new() -> Node {
         Node {
             current: Cell::new(None),
-            action: Cell::new(Action::Resume),
+            decision: Cell::new(Decision::Keep),
             counters: Counters::new(),
             ready: ReadyOfDomains::new(),
             next_tick: Cell::new(0),

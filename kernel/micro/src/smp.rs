@@ -4,7 +4,7 @@
 //! state at the same time. Only registers of running threads are not protected by it (RUNNING-CONTEXT in `objects`). A
 //! hart that changes a thread that runs on another hart first stops it there: it interrupts the other hart, waits until
 //! that hart has left user mode, and makes its node idle. When the other hart then gets the lock, it has no current
-//! thread and reschedules. A system call that the thread was just making is undone, so that it is restarted.
+//! thread and chooses one. A system call that the thread was just making is undone, so that it is restarted.
 //!
 //! A hart that waits for the lock is still in the address space from which it entered, and fetches the kernel's
 //! instructions through its tables. If that space is deleted, its memory may belong to another object before the
@@ -19,7 +19,7 @@
 //!
 //! The moment is not enough if the waiting hart does not run just then: a hypervisor or an emulator may have fewer
 //! processors than the machine has harts. So a hart that has been overtaken `OVERTAKINGS` times is owed the lock, and
-//! the others do not take it before. A hart that has been interrupted so that it reschedules counts as overtaken too
+//! the others do not take it before. A hart that has been interrupted so that it chooses anew counts as overtaken too
 //! while it is not in the kernel yet. So a thread that becomes ready on another hart is chosen there after a few
 //! entries of the hart that made it ready, and a fault that another hart's unmapping causes arrives as soon. `hart`
 //! contains the rule, and a model of it. A hart that waits for long sleeps between two looks, for the same reason.
@@ -35,7 +35,7 @@ use platform::Machine;
 
 use crate::hart::{Harts, IN_KERNEL, IN_SYSTEM_CALL, IN_USER};
 use crate::kernel::Kernel;
-use crate::node::Action;
+use crate::node::Decision;
 
 /// Number of polls for which a hart yields the lock to a waiting hart.
 const COURTESY: u32 = 64;
@@ -103,7 +103,6 @@ impl Shared {
     }
 
     /// Takes the lock for a hart.
-    #[doc(alias = "NODE_LOCK")]
     #[inline(always)]
     pub fn enter(&self, hart: usize) -> Entered<'_> {
         let mut wait = Wait::new();
@@ -194,7 +193,6 @@ impl Kernel {
     }
 
     /// Stops a thread that runs on another hart. The thread stays runnable.
-    #[doc(alias = "remoteTCBStall")]
     #[inline]
     pub(crate) fn stop_elsewhere(&self, thread: Ref<Tcb>) {
         if cfg!(feature = "smp") {
@@ -267,24 +265,23 @@ impl Kernel {
         thread.fault_pc.set(thread.pc().get());
         node.current.set(None);
         node.entered.set(None);
-        node.action.set(Action::Choose);
+        node.decision.set(Decision::Open);
         if thread.state().is_runnable() {
-            self.enqueue(thread);
+            self.queue_first(thread);
         }
     }
 
     /// Moves a thread to another hart.
-    #[doc(alias = "migrateTCB")]
-    pub(crate) fn set_affinity(&self, thread: Ref<Tcb>, node: u8) {
+    pub(crate) fn move_to_hart(&self, thread: Ref<Tcb>, node: u8) {
         self.stop_elsewhere(thread);
         let signals = self.give_up_file(thread);
-        self.dequeue(thread);
+        self.leave_queue(thread);
         thread.affinity.set(node);
         let is_current = self.node().current.get() == Some(thread);
         if is_current {
-            self.reschedule();
+            self.choose_anew();
         } else if thread.state().is_runnable() {
-            self.append(thread);
+            self.queue_last(thread);
         }
         if let Some(notification) = thread.bound.get()
             && signals != 0
@@ -293,7 +290,7 @@ impl Kernel {
         }
     }
 
-    /// Interrupts other harts that must reschedule.
+    /// Interrupts other harts that must choose a thread anew.
     #[inline(always)]
     pub(crate) fn poke_others(&self) {
         if cfg!(feature = "smp") {

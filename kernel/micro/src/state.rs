@@ -13,8 +13,8 @@ pub const SENDERS: usize = 128;
 
 /// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come
 /// to the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at
-/// the end: so it does not matter which thread's call goes on with it. A cancellation of other sends takes its place,
-/// and it then begins again.
+/// the end: so it does not matter which thread's call goes on with it. Starting another cancellation replaces the record;
+/// the first then begins again.
 pub struct Cancellation {
     endpoint: Cell<Option<Ref<Endpoint>>>,
     badge: Cell<u64>,
@@ -165,7 +165,6 @@ impl Domains {
     }
 
     /// Continues with the next entry of the schedule.
-    #[doc(alias = "nextDomain")]
     pub fn go_on(&self) {
         let next = self.index.get() + 1;
         let is_end = self.schedule.get(next).is_none_or(|period| period.get().ticks == 0);
@@ -189,16 +188,16 @@ impl Domains {
 
 /// The use of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IrqState {
-    /// The interrupt is not used.
-    Inactive,
-    /// A handler capability exists.
-    Signal,
+pub enum IrqUse {
+    /// A handler capability can be made.
+    Free,
+    /// A handler capability exists, or what is left of the last one.
+    Handled,
 }
 
 /// The device interrupts, by number.
 pub struct Interrupts {
-    states: [Cell<IrqState>; IRQ_SLOTS as usize],
+    uses: [Cell<IrqUse>; IRQ_SLOTS as usize],
     /// The first of the slots for interrupts' notifications.
     slots: Cell<Option<Ref<Slot>>>,
 }
@@ -206,7 +205,7 @@ pub struct Interrupts {
 impl Interrupts {
     /// Makes a state without used interrupts and without slots.
     pub const fn new() -> Interrupts {
-        Interrupts { states: [const { Cell::new(IrqState::Inactive) }; IRQ_SLOTS as usize], slots: Cell::new(None) }
+        Interrupts { uses: [const { Cell::new(IrqUse::Free) }; IRQ_SLOTS as usize], slots: Cell::new(None) }
     }
 
     /// Sets the first of [`IRQ_SLOTS`] slots for notifications.
@@ -221,22 +220,22 @@ impl Interrupts {
     }
 
     /// Returns the use of an interrupt; `None` if the number is too large.
-    pub fn state(&self, irq: u32) -> Option<IrqState> {
-        self.states.get(irq as usize).map(Cell::get)
+    pub fn use_of(&self, irq: u32) -> Option<IrqUse> {
+        self.uses.get(irq as usize).map(Cell::get)
     }
 
     /// Sets the use of an interrupt; returns whether the number is valid.
-    pub fn set_state(&self, irq: u16, state: IrqState) -> bool {
-        let place = self.states.get(usize::from(irq));
+    pub fn set_use(&self, irq: u16, new: IrqUse) -> bool {
+        let place = self.uses.get(usize::from(irq));
         if let Some(place) = place {
-            place.set(state);
+            place.set(new);
         }
         place.is_some()
     }
 
     /// Returns the number of used interrupts.
     pub fn in_use(&self) -> usize {
-        self.states.iter().filter(|state| state.get() != IrqState::Inactive).count()
+        self.uses.iter().filter(|place| place.get() != IrqUse::Free).count()
     }
 }
 

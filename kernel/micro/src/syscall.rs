@@ -31,7 +31,6 @@ impl Kernel {
     }
 
     /// Serves a system call of the current thread.
-    #[doc(alias = "handleSyscall")]
     #[inline(always)]
     pub(crate) fn handle_call(&self, thread: Ref<Tcb>) {
         thread.fault_pc.set(thread.pc().get().wrapping_sub(4));
@@ -39,9 +38,6 @@ impl Kernel {
     }
 
     /// Serves a trap other than a system call.
-    #[doc(alias = "handleUserLevelFault")]
-    #[doc(alias = "handleVMFaultEvent")]
-    #[doc(alias = "handleUnknownSyscall")]
     #[inline(always)]
     pub(crate) fn handle_other(&self, thread: Ref<Tcb>, trap: Trap) {
         thread.fault_pc.set(thread.pc().get());
@@ -106,8 +102,6 @@ impl Kernel {
     }
 
     /// Invokes a capability, or sends a message through it.
-    #[doc(alias = "handleInvocation")]
-    #[doc(alias = "decodeInvocation")]
     #[inline]
     fn invoke(&self, thread: Ref<Tcb>, mode: SendMode) -> Result<(), Preempted> {
         let address = thread.register::<10>().get();
@@ -179,11 +173,11 @@ impl Kernel {
 
     /// Answers with an error, or returns the decoded invocation.
     #[inline(always)]
-    fn begin<Call>(&self, arguments: &Arguments, decoded: Result<Call, InvocationError>) -> Option<Call> {
+    fn accept<Call>(&self, arguments: &Arguments, decoded: Result<Call, InvocationError>) -> Option<Call> {
         match decoded {
             Ok(call) => {
                 // During the invocation the thread's state is to restart the call.
-                arguments.thread().set_state_word(ThreadState::Restart);
+                arguments.thread().set_state_word(ThreadState::Restarting);
                 Some(call)
             }
             Err(error) => {
@@ -195,10 +189,10 @@ impl Kernel {
 
     /// Answers after an invocation was performed.
     #[inline(always)]
-    fn finish(&self, arguments: &Arguments, done: Done) {
+    fn complete(&self, arguments: &Arguments, done: Done) {
         let thread = arguments.thread();
         // The call may have stopped the thread that made it.
-        if thread.state() == ThreadState::Restart {
+        if thread.state() == ThreadState::Restarting {
             if arguments.is_call() {
                 let length = match done {
                     Done::Plain => 0,
@@ -219,15 +213,15 @@ impl Kernel {
         decoded: Result<Call, InvocationError>,
         invoke: impl FnOnce(Call) -> Result<Done, Preempted>,
     ) -> Result<(), Preempted> {
-        if let Some(call) = self.begin(arguments, decoded) {
+        if let Some(call) = self.accept(arguments, decoded) {
             let done = invoke(call)?;
-            self.finish(arguments, done);
+            self.complete(arguments, done);
         }
         Ok(())
     }
 
     /// Decodes an invocation of a frame and performs it. All functions named `serve` do both, for one kind of
-    /// capability; those named `invoke`, in the modules of the objects, perform a decoded invocation, as in seL4.
+    /// capability; those named `invoke`, in the modules of the objects, perform a decoded invocation.
     #[inline(always)]
     pub(crate) fn serve_frame(
         &self,
@@ -237,9 +231,9 @@ impl Kernel {
     ) -> Result<(), Preempted> {
         let decoded = self.decode_frame(invocation, slot.capability.get_here(), arguments);
         // Not through a closure, which would not be inlined.
-        if let Some(call) = self.begin(arguments, decoded) {
+        if let Some(call) = self.accept(arguments, decoded) {
             let done = self.invoke_vspace(slot, call, arguments)?;
-            self.finish(arguments, done);
+            self.complete(arguments, done);
         }
         Ok(())
     }
@@ -281,7 +275,7 @@ impl Kernel {
         invocation: Option<Invocation>,
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
-        let decoded = cnode::decode(invocation, slot.capability.get(), arguments);
+        let decoded = cnode::decode_cnode(invocation, slot.capability.get(), arguments);
         self.carry_out(arguments, decoded, |call| self.invoke_cnode(call).map(|()| Done::Plain))
     }
 
@@ -294,12 +288,12 @@ impl Kernel {
         arguments: &Arguments,
     ) -> Result<(), Preempted> {
         let decoded = match invocation {
-            Some(Invocation::UntypedRetype) => untyped::decode(slot, slot.capability.get_here(), arguments),
+            Some(Invocation::UntypedRetype) => untyped::decode_untyped(slot, slot.capability.get_here(), arguments),
             _ => Err(InvocationError::IllegalOperation),
         };
-        if let Some(call) = self.begin(arguments, decoded) {
-            self.retype(call)?;
-            self.finish(arguments, Done::Plain);
+        if let Some(call) = self.accept(arguments, decoded) {
+            self.invoke_untyped(call)?;
+            self.complete(arguments, Done::Plain);
         }
         Ok(())
     }
@@ -460,8 +454,6 @@ impl Kernel {
     }
 
     /// Serves all pending interrupts.
-    #[doc(alias = "handleInterrupt")]
-    #[doc(alias = "handleInterruptEntry")]
     pub(crate) fn serve_interrupts(&self) {
         let pending = platform::machine::pending();
         if pending.timer {
@@ -469,7 +461,7 @@ impl Kernel {
         }
         if pending.ipi {
             platform::machine::clear_ipi();
-            self.reschedule();
+            self.choose_anew();
         }
         if pending.guest {
             self.serve_files();
@@ -484,9 +476,8 @@ impl Kernel {
     /// Serves as preemption point between two steps of a long operation: the operation stops if an interrupt is pending
     /// or a hart waits for the lock. The check is a few instructions, and each step before it is progress that is not
     /// lost.
-    #[doc(alias = "preemptionPoint")]
     #[inline]
-    pub(crate) fn preemption_point(&self) -> Result<(), Preempted> {
+    pub(crate) fn look_for_interrupts(&self) -> Result<(), Preempted> {
         if self.must_stop() { Err(Preempted) } else { Ok(()) }
     }
 

@@ -134,7 +134,7 @@ fn derive_as_a_tree_does(steps: &[Step]) -> Vec<bool> {
                     panic!("a slot lost its endpoint");
                 };
                 let derived = Capability::Endpoint { endpoint, badge, rights };
-                derivation::insert(derived, node.slot(from as u64), node.slot(to as u64));
+                derivation::insert_derived(derived, node.slot(from as u64), node.slot(to as u64));
             }
             Step::Move(from, to) if model[from].is_some() && model[to].is_none() => {
                 model[to] = model[from].take();
@@ -375,7 +375,7 @@ impl Machine {
             buffer.set(122 + index, capability);
         }
         self.kernel.handle(thread, Trap::SystemCall);
-        self.kernel.schedule();
+        self.kernel.decide();
     }
 
     /// Makes an invocation by the first thread; returns the answer's label and words.
@@ -694,7 +694,7 @@ impl Machine {
     /// Makes an invocation again until it is done, interrupted at every look. Each time it wakes a few threads at most,
     /// and all of them in the end.
     fn release_in_steps(&self, simulation: &Simulation, threads: &[Ref<Tcb>], call: impl Fn()) {
-        let running = || threads.iter().filter(|tcb| tcb.state() == ThreadState::Restart).count();
+        let running = || threads.iter().filter(|tcb| tcb.state() == ThreadState::Restarting).count();
         simulation.set_external(0, true);
         let mut woken = 0;
         let steps = (1..=3 * WAITERS).find(|_| {
@@ -822,7 +822,7 @@ fn sends_with_a_badge_are_cancelled_in_short_steps_while_the_queue_changes() {
     let Capability::Endpoint { endpoint, .. } = machine.slot(free).capability.get() else { panic!("no endpoint") };
     let send = |thread: Ref<Tcb>, badge| {
         kernel.send_message(thread, endpoint, Sending { mode: SendMode::Blocking, badge, rights: Rights::ALL });
-        assert_eq!(thread.state(), ThreadState::BlockedOnSend);
+        assert_eq!(thread.state(), ThreadState::Sending);
     };
     let threads: Vec<_> = (0..THREADS)
         .map(|index| match machine.slot(free + 1 + index).capability.get() {
@@ -836,7 +836,7 @@ fn sends_with_a_badge_are_cancelled_in_short_steps_while_the_queue_changes() {
         send(thread, index as u64 % 3 + 1);
     }
     kernel.check();
-    let restarted = || threads.iter().filter(|thread| thread.state() == ThreadState::Restart).count();
+    let restarted = || threads.iter().filter(|thread| thread.state() == ThreadState::Restarting).count();
     simulation.set_external(0, true);
     let mut steps = 0;
     loop {
@@ -851,7 +851,7 @@ fn sends_with_a_badge_are_cancelled_in_short_steps_while_the_queue_changes() {
         // The next one leaves and comes back with the badge that is cancelled, at the end; another one leaves for ever.
         let (.., next) = kernel.cancellation.state().expect("it is under way");
         if steps == 2 || steps == 4 {
-            kernel.suspend(next);
+            kernel.make_inactive(next);
             kernel.check();
             if steps == 2 {
                 send(next, 2);
@@ -867,7 +867,7 @@ fn sends_with_a_badge_are_cancelled_in_short_steps_while_the_queue_changes() {
     assert!(steps > THREADS / 8, "{steps} steps");
     assert!(kernel.cancellation.state().is_none());
     for (index, thread) in threads.iter().enumerate() {
-        let waits = thread.state() == ThreadState::BlockedOnSend;
+        let waits = thread.state() == ThreadState::Sending;
         assert!(!waits || thread.wait_badge.get() != 2, "thread {index} was passed over");
         assert!(waits || index % 3 != 0 || thread.state() == ThreadState::Inactive);
     }
@@ -896,7 +896,7 @@ fn a_thread_deleted_with_its_own_cspace_stops_and_leaves_nothing() {
     assert_eq!(machine.call(thread, Invocation::TcbWriteRegisters, &[1, 1, 0x4000], &[]).0, 0);
     assert_eq!(machine.call(node, Invocation::CNodeMove, &[3, 2, thread, 64], &[2]).0, 0);
     assert_eq!(machine.call(2, Invocation::CNodeDelete, &[node, 64], &[]).0, 0);
-    assert_eq!(tcb.state(), ThreadState::Restart, "the thread keeps itself");
+    assert_eq!(tcb.state(), ThreadState::Restarting, "the thread keeps itself");
     machine.call_in_steps(&simulation, Invocation::CNodeRevoke, untyped);
     assert_eq!(tcb.state(), ThreadState::Inactive);
     assert!(machine.is_unused(untyped));
@@ -1029,27 +1029,27 @@ fn a_message_meets_its_receiver_and_the_answer_comes_back() {
     assert_eq!(machine.call(2, Invocation::CNodeMint, &[free + 2, 64, meeting, 64, 15, 0x77], &[2]).0, 0);
     assert_eq!(machine.call(server, Invocation::TcbWriteRegisters, &[1, 1, 0x4000], &[]).0, 0);
     let Capability::Thread { tcb } = machine.slot(server).capability.get() else { panic!("no thread") };
-    assert_eq!(tcb.state(), ThreadState::Restart);
+    assert_eq!(tcb.state(), ThreadState::Restarting);
     // The first thread calls and waits; then the server runs and receives.
     machine.trap(-1, free + 2, MessageInfo::new(9, 0, 3).0, &[10, 20, 30], &[]);
-    assert_eq!(machine.init.state(), ThreadState::BlockedOnSend);
+    assert_eq!(machine.init.state(), ThreadState::Sending);
     assert_eq!(machine.kernel.current(), tcb);
     tcb.register::<15>().set(5555);
     machine.trap(-5, meeting, 0, &[], &[]);
     assert_eq!(tcb.register::<10>().get(), 0x77);
     assert_eq!(MessageInfo(tcb.register::<11>().get()), MessageInfo::new(9, 0, 3));
     assert_eq!([12, 13, 14, 15].map(|register| tcb.register_at(register).get()), [10, 20, 30, 5555]);
-    assert_eq!(machine.init.state(), ThreadState::BlockedOnReply);
+    assert_eq!(machine.init.state(), ThreadState::AwaitingReply);
     machine.kernel.check();
     machine.trap(-2, meeting, MessageInfo::new(1, 0, 1).0, &[99], &[]);
     assert_eq!(machine.kernel.current(), machine.init);
     assert_eq!(MessageInfo(machine.init.register::<11>().get()), MessageInfo::new(1, 0, 1));
     assert_eq!(machine.init.register::<12>().get(), 99);
-    assert_eq!(tcb.state(), ThreadState::BlockedOnReceive);
+    assert_eq!(tcb.state(), ThreadState::Receiving);
     // The endpoint is deleted: the server restarts its call, and faults without a fault handler.
     assert_eq!(machine.call(2, Invocation::CNodeDelete, &[free + 2, 64], &[]).0, 0);
     assert_eq!(machine.call(2, Invocation::CNodeDelete, &[meeting, 64], &[]).0, 0);
-    assert_eq!(tcb.state(), ThreadState::Restart);
+    assert_eq!(tcb.state(), ThreadState::Restarting);
     machine.kernel.check();
 }
 
@@ -1092,7 +1092,7 @@ fn a_signal_before_a_wait_wakes_its_thread_and_then_waits() {
         kernel.receive_signals(waiter, notification(target), ReceiveMode::Blocking);
         if third_at > 0 {
             third.set_state_word(ThreadState::Running);
-            kernel.append(third);
+            kernel.queue_last(third);
         }
         if has_signals {
             kernel.signal(notification(source), 9);
@@ -1109,7 +1109,7 @@ fn a_signal_before_a_wait_wakes_its_thread_and_then_waits() {
         let state = match rights {
             2 => ThreadState::Inactive,
             _ if has_signals => ThreadState::Running,
-            _ => ThreadState::BlockedOnNotification,
+            _ => ThreadState::AwaitingSignal,
         };
         assert_eq!(machine.init.state(), state, "{combination}");
         if is_woken {
@@ -1254,7 +1254,7 @@ impl<'a> SyscallBuffer<'a> {
         while self.machine.kernel.node().serving.get().is_some() {
             self.machine.kernel.serve();
         }
-        self.machine.kernel.schedule();
+        self.machine.kernel.decide();
     }
 
     fn take(&mut self) -> Option<SyscallResponse> {
@@ -1759,9 +1759,9 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     kernel.serve();
     assert_eq!(buffer.take_all(), 1);
     assert!(matches!(kernel.leave_to_handler_after_scheduling(), Some(Next::Serve)));
-    // It makes the more important thread ready, and rescheduling comes before the next request.
+    // It makes the more important thread ready, and the decision comes before the next request.
     kernel.look_or_serve();
-    kernel.resume(important);
+    kernel.make_active(important);
     assert_eq!(buffer.take_all(), 0);
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(kernel.current(), important);
@@ -1771,13 +1771,13 @@ fn requests_of_a_less_important_thread_delay_a_more_important_one_by_one_at_most
     kernel.tick();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!((kernel.current(), buffer.take_all()), (important, 0));
-    kernel.suspend(important);
+    kernel.make_inactive(important);
     kernel.force_domain(1, 1);
-    kernel.reschedule();
+    kernel.choose_anew();
     assert!(kernel.leave_to_handler_after_scheduling().is_none());
     assert_eq!(buffer.take_all(), 0);
     kernel.force_domain(0, 1);
-    kernel.reschedule();
+    kernel.choose_anew();
     kernel.leave_to_handler_after_scheduling();
     buffer.work();
     assert_eq!(buffer.take_all(), 19);
@@ -1810,7 +1810,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
     }
     machine.trap(-64, 0, 0, &[], &[]);
     assert_eq!(kernel.node().serving.get(), Some(machine.init), "it is carried out in the caller's own turn");
-    important.set_state_word(ThreadState::BlockedOnReply);
+    important.set_state_word(ThreadState::AwaitingReply);
     kernel.wake_handler(important);
     assert_eq!(important.handler.state(), objects::HandlerState::Queued);
     let mut order = Vec::new();
@@ -1830,8 +1830,8 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
         machine.trap(-64, 0, 0, &[], &[]);
         assert_eq!(kernel.node().serving.get(), Some(machine.init));
         if round == 0 {
-            important.set_state_word(ThreadState::Restart);
-            kernel.enqueue(important);
+            important.set_state_word(ThreadState::Restarting);
+            kernel.queue_first(important);
         } else {
             kernel.force_domain(1, 1);
         }
@@ -1839,9 +1839,9 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
         assert_eq!(buffer.take_all(), 0);
         kernel.leave();
         assert_eq!((kernel.node().current.get() == Some(important), buffer.take_all()), (round == 0, 0));
-        kernel.suspend(important);
+        kernel.make_inactive(important);
         kernel.force_domain(0, 1);
-        kernel.reschedule();
+        kernel.choose_anew();
         kernel.leave();
         while kernel.handlers_awake.get() != 0 {
             kernel.look_or_serve();
@@ -1854,7 +1854,7 @@ fn requests_of_a_more_important_thread_are_not_delayed_by_others_requests() {
 
 impl Kernel {
     fn leave_to_handler_after_scheduling(&self) -> Option<Next> {
-        self.schedule();
+        self.decide();
         self.leave_to_handler()
     }
 }
@@ -1922,10 +1922,10 @@ fn be_hostile(seed: u64) -> usize {
     while calls < CALLS {
         // If no thread runs any more, the first thread is resumed, as if an interrupt had woken it.
         if machine.kernel.node().current.get().is_none() || machine.init.state() == ThreadState::Inactive {
-            machine.kernel.suspend(init);
-            machine.kernel.resume(init);
-            machine.kernel.reschedule();
-            machine.kernel.schedule();
+            machine.kernel.make_inactive(init);
+            machine.kernel.make_active(init);
+            machine.kernel.choose_anew();
+            machine.kernel.decide();
         }
         let slot = |random: &mut Random| match random.below(12) {
             0 => random.below(16),
@@ -1950,7 +1950,7 @@ fn be_hostile(seed: u64) -> usize {
         let length = random.below(10);
         let mut words: Vec<u64> = (0..length).map(|_| word(&mut random)).collect();
         let mut capabilities: Vec<u64> = (0..random.below(4)).map(|_| slot(&mut random)).collect();
-        let mut label = random.below(46);
+        let mut label = random.below(Invocation::first_free_label(NUMBERING) + 1);
         // Half of the calls are plausible.
         let mut target = capability;
         match random.below(8) {
@@ -2003,7 +2003,7 @@ fn be_hostile(seed: u64) -> usize {
         machine.kernel.check();
         if random.below(50) == 0 && machine.kernel.node().current.get().is_some() {
             machine.kernel.tick();
-            machine.kernel.schedule();
+            machine.kernel.decide();
         }
     }
     done
@@ -2039,7 +2039,7 @@ fn turns_and_domains_are_as_the_kernel_was_told() {
         .map(|_| {
             let turn = (machine.kernel.domains.current(), node.current.get().is_some(), machine.init.time_slice.get());
             machine.kernel.tick();
-            machine.kernel.schedule();
+            machine.kernel.decide();
             machine.kernel.check();
             turn
         })
@@ -2076,7 +2076,7 @@ fn domains_take_turns_by_their_schedule() {
         for _ in 0..ticks {
             turns.push((machine.kernel.domains.current(), machine.kernel.node().current.get().is_some()));
             machine.kernel.tick();
-            machine.kernel.schedule();
+            machine.kernel.decide();
             machine.kernel.check();
         }
         turns

@@ -52,7 +52,6 @@ pub enum ThreadCall {
 
 impl Kernel {
     /// Decodes an invocation of a thread.
-    #[doc(alias = "decodeTCBInvocation")]
     pub(crate) fn decode_thread(
         &self,
         invocation: Option<Invocation>,
@@ -147,18 +146,18 @@ impl Kernel {
         vspace: Ref<Slot>,
         vspace_data: u64,
     ) -> Result<(Installed, Installed), InvocationError> {
-        if self.is_long_deletion(tcb.own_slot(own::CSPACE)) || self.is_long_deletion(tcb.own_slot(own::VSPACE)) {
+        if self.may_take_steps(tcb.own_slot(own::CSPACE)) || self.may_take_steps(tcb.own_slot(own::VSPACE)) {
             return Err(InvocationError::IllegalOperation);
         }
         let changed = |slot: Ref<Slot>, data| match data {
             0 => slot.capability.get(),
-            _ => capability::update_data(Badges::Set, data, slot.capability.get()),
+            _ => capability::with_data(Badges::Set, data, slot.capability.get()),
         };
-        let root = derivation::derive(cspace, changed(cspace, cspace_data))?;
+        let root = derivation::copy_of(cspace, changed(cspace, cspace_data))?;
         if !matches!(root, Capability::CNode { .. }) {
             return Err(InvocationError::IllegalOperation);
         }
-        let table = derivation::derive(vspace, changed(vspace, vspace_data))?;
+        let table = derivation::copy_of(vspace, changed(vspace, vspace_data))?;
         if !matches!(table, Capability::PageTable { mapping: Some(_), .. }) {
             return Err(InvocationError::IllegalOperation);
         }
@@ -179,8 +178,8 @@ impl Kernel {
             ThreadCall::CopyRegisters { flags, source } => self.copy_registers(tcb, flags, source),
             ThreadCall::SetSpace { fault_handler, cspace, vspace, buffer } => {
                 tcb.fault_handler.set(fault_handler);
-                self.install(tcb, slot, own::CSPACE, Some(cspace))?;
-                self.install(tcb, slot, own::VSPACE, Some(vspace))?;
+                self.replace_own(tcb, slot, own::CSPACE, Some(cspace))?;
+                self.replace_own(tcb, slot, own::VSPACE, Some(vspace))?;
                 if let Some(buffer) = buffer {
                     self.set_buffer(tcb, slot, buffer)?;
                 }
@@ -191,28 +190,28 @@ impl Kernel {
                     tcb.maximum_priority.set(maximum);
                 }
                 if let Some(priority) = priority {
-                    self.set_priority(tcb, priority);
+                    self.change_priority(tcb, priority);
                 }
             }
-            ThreadCall::Suspend => self.suspend(tcb),
+            ThreadCall::Suspend => self.make_inactive(tcb),
             ThreadCall::SetHandler { handler } => self.register_handler(tcb, handler)?,
             ThreadCall::SetInterrupts { registration } => {
                 let entries = self.set_interrupts(tcb, registration);
                 if arguments.is_call() {
-                    let current = self.current();
-                    set_message_register(current, None, 0, (tcb.interrupts.hints.get() != 0).into());
-                    set_message_register(current, None, 1, entries);
+                    let asking = arguments.thread();
+                    set_message_register(asking, None, 0, (tcb.interrupts.hints.get() != 0).into());
+                    set_message_register(asking, None, 1, entries);
                     return Ok(Done::Answer { length: 2 });
                 }
             }
-            ThreadCall::Resume => self.resume(tcb),
+            ThreadCall::Resume => self.make_active(tcb),
             ThreadCall::Bind { notification } => self.bind(tcb, notification),
             ThreadCall::Unbind => self.unbind_thread(tcb),
-            ThreadCall::SetAffinity { node } => self.set_affinity(tcb, node),
+            ThreadCall::SetAffinity { node } => self.move_to_hart(tcb, node),
             ThreadCall::SetThreadPointer { value } => {
                 self.stop_elsewhere(tcb);
                 tcb.register::<4>().set(value);
-                self.reschedule_if_current(tcb);
+                self.choose_anew_if_current(tcb);
             }
             ThreadCall::SetFlags { clear, set } => return Ok(self.set_flags(tcb, clear, set, arguments)),
         }
@@ -221,18 +220,18 @@ impl Kernel {
 
     fn read_registers(&self, tcb: Ref<Tcb>, flags: u64, count: u64, arguments: &Arguments) -> Done {
         if flags & message::READ_REGISTERS_SUSPEND != 0 {
-            self.suspend(tcb);
+            self.make_inactive(tcb);
         } else {
             self.stop_elsewhere(tcb);
         }
         if !arguments.is_call() {
             return Done::Plain;
         }
-        let current = self.current();
-        let words = receive_buffer(current);
+        let asking = arguments.thread();
+        let words = receive_buffer(asking);
         let mut length = 0;
         for index in 0..count as usize {
-            if set_message_register(current, words, index, read_register(tcb, index)) {
+            if set_message_register(asking, words, index, read_register(tcb, index)) {
                 length += 1;
             }
         }
@@ -247,19 +246,19 @@ impl Kernel {
         tcb.pc().set(tcb.fault_pc.get());
         self.leave_handlers(tcb);
         if flags & message::WRITE_REGISTERS_RESUME != 0 {
-            self.resume(tcb);
+            self.make_active(tcb);
         }
-        self.reschedule_if_current(tcb);
+        self.choose_anew_if_current(tcb);
     }
 
     fn copy_registers(&self, tcb: Ref<Tcb>, flags: u64, source: Ref<Tcb>) {
         if flags & message::COPY_REGISTERS_SUSPEND_SOURCE != 0 {
-            self.suspend(source);
+            self.make_inactive(source);
         } else {
             self.stop_elsewhere(source);
         }
         if flags & message::COPY_REGISTERS_RESUME_TARGET != 0 {
-            self.resume(tcb);
+            self.make_active(tcb);
         }
         self.stop_elsewhere(tcb);
         if flags & message::COPY_REGISTERS_FRAME != 0 {
@@ -274,7 +273,7 @@ impl Kernel {
                 write_register(tcb, index, read_register(source, index));
             }
         }
-        self.reschedule_if_current(tcb);
+        self.choose_anew_if_current(tcb);
     }
 
     /// Changes a thread's flags; the answer contains the new flags.
@@ -288,37 +287,42 @@ impl Kernel {
         if !arguments.is_call() {
             return Done::Plain;
         }
-        set_message_register(self.current(), None, 0, flags);
+        set_message_register(arguments.thread(), None, 0, flags);
         Done::Answer { length: 1 }
     }
 
-    /// Suspends a thread in any state.
-    pub(crate) fn suspend(&self, thread: Ref<Tcb>) {
+    /// Makes a thread in any state inactive.
+    pub(crate) fn make_inactive(&self, thread: Ref<Tcb>) {
         self.stop_elsewhere(thread);
-        self.cancel_waiting(thread);
-        if thread.state() == ThreadState::Running {
-            // `pc` may be behind a system call; the thread continues from there.
-            thread.fault_pc.set(thread.pc().get());
+        match thread.state() {
+            ThreadState::Inactive => {}
+            state if state.is_runnable() => {
+                self.leave_queue(thread);
+                if state == ThreadState::Running {
+                    // `pc` may be behind a system call; the thread continues from there.
+                    thread.fault_pc.set(thread.pc().get());
+                }
+            }
+            _ => self.cancel_waiting(thread),
         }
-        self.set_state(thread, ThreadState::Inactive);
-        self.dequeue(thread);
+        self.change_state(thread, ThreadState::Inactive);
         self.deactivate(thread);
     }
 
-    /// Resumes a thread that is not runnable.
-    #[doc(alias = "restart")]
-    pub(crate) fn resume(&self, thread: Ref<Tcb>) {
-        if !thread.state().is_runnable() {
-            self.cancel_waiting(thread);
-            self.prepare_reply(thread);
-            self.set_state(thread, ThreadState::Restart);
-            self.possibly_switch_to(thread);
-            self.wake_handler(thread);
+    /// Makes a thread that is inactive or waits runnable: it restarts.
+    pub(crate) fn make_active(&self, thread: Ref<Tcb>) {
+        if thread.state().is_runnable() {
+            return;
         }
+        self.cancel_waiting(thread);
+        self.provide_reply_master(thread);
+        self.change_state(thread, ThreadState::Restarting);
+        self.make_ready(thread);
+        self.wake_handler(thread);
     }
 
     /// Gives a thread its master reply capability, if it has none.
-    pub(crate) fn prepare_reply(&self, thread: Ref<Tcb>) {
+    pub(crate) fn provide_reply_master(&self, thread: Ref<Tcb>) {
         let slot = thread.own_slot(own::REPLY);
         if slot.is_empty() {
             slot.capability.set(Capability::Reply { caller: thread, master: true, grant: true });
@@ -328,15 +332,15 @@ impl Kernel {
         }
     }
 
-    fn reschedule_if_current(&self, tcb: Ref<Tcb>) {
+    fn choose_anew_if_current(&self, tcb: Ref<Tcb>) {
         if self.node().current.get() == Some(tcb) {
-            self.reschedule();
+            self.choose_anew();
         }
     }
 
     /// Replaces the capability in one of a thread's own slots, if the source slot still holds a capability of the same
     /// object.
-    fn install(
+    fn replace_own(
         &self,
         tcb: Ref<Tcb>,
         slot: Ref<Slot>,
@@ -351,10 +355,10 @@ impl Kernel {
         self.delete(destination)?;
         // Deleting the old capability may have deleted the new one, or even the thread.
         if let Some(Installed { capability, source }) = installed
-            && capability::same_object(&capability, &source.capability.get())
+            && capability::share_object(&capability, &source.capability.get())
             && slot.capability.get() == (Capability::Thread { tcb })
         {
-            derivation::insert(capability, source, destination);
+            derivation::insert_derived(capability, source, destination);
         }
         Ok(())
     }
@@ -364,12 +368,12 @@ impl Kernel {
         self.delete(tcb.own_slot(own::BUFFER))?;
         tcb.buffer_address.set(buffer.address);
         if let Some(frame) = buffer.frame
-            && capability::same_object(&frame.capability, &frame.source.capability.get())
+            && capability::share_object(&frame.capability, &frame.source.capability.get())
             && slot.capability.get() == (Capability::Thread { tcb })
         {
-            derivation::insert(frame.capability, frame.source, tcb.own_slot(own::BUFFER));
+            derivation::insert_derived(frame.capability, frame.source, tcb.own_slot(own::BUFFER));
         }
-        self.reschedule_if_current(tcb);
+        self.choose_anew_if_current(tcb);
         Ok(())
     }
 
@@ -479,7 +483,7 @@ fn decode_buffer(address: u64, source: Ref<Slot>) -> Result<NewBuffer, Invocatio
     if address == 0 {
         return Ok(NewBuffer { address, frame: None });
     }
-    let capability = derivation::derive(source, source.capability.get())?;
+    let capability = derivation::copy_of(source, source.capability.get())?;
     let Capability::Frame { device: false, .. } = capability else { return Err(InvocationError::IllegalOperation) };
     if !address.is_multiple_of(1 << IPC_BUFFER_BITS) {
         return Err(InvocationError::AlignmentError);

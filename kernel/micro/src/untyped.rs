@@ -6,7 +6,7 @@
 //! So all memory behind the watermark is zero.
 
 use abi_sel4::{FailedLookup, InvocationError, ObjectType, Operand, Rights, configuration, object};
-use objects::{Capability, FrameSize, Object, Ref, Row, Slot, VirtualRights, claim_row, clear};
+use objects::{Capability, FrameSize, Object, PageRights, Ref, Row, Slot, claim_row, clear};
 
 use crate::invocation::{Arguments, Preempted};
 use crate::kernel::Kernel;
@@ -39,7 +39,7 @@ pub struct Retype {
     device: bool,
     used: u64,
     /// Whether the capability has no children, so that the memory is used from the beginning.
-    reset: bool,
+    is_anew: bool,
     kind: ObjectType,
     given: u8,
     object_bits: u32,
@@ -48,9 +48,12 @@ pub struct Retype {
 }
 
 /// Decodes an invocation of untyped memory.
-#[doc(alias = "decodeUntypedInvocation")]
 #[inline(always)]
-pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) -> Result<Retype, InvocationError> {
+pub fn decode_untyped(
+    slot: Ref<Slot>,
+    capability: Capability,
+    arguments: &Arguments,
+) -> Result<Retype, InvocationError> {
     let Capability::Untyped { base, bits, device, used } = capability else {
         return Err(InvocationError::IllegalOperation);
     };
@@ -96,8 +99,8 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
         return Err(InvocationError::DeleteFirst);
     }
 
-    let reset = !derivation::has_objects(slot, base, bits);
-    let start = if reset { 0 } else { used };
+    let is_anew = !derivation::has_objects(slot, base, bits);
+    let start = if is_anew { 0 } else { used };
     let available = free_bytes(bits, start);
     if available >> object_bits < count {
         return Err(InvocationError::NotEnoughMemory { available });
@@ -106,17 +109,16 @@ pub fn decode(slot: Ref<Slot>, capability: Capability, arguments: &Arguments) ->
         return Err(InvocationError::InvalidArgument(1));
     }
     let object_bits = object_bits as u32;
-    Ok(Retype { slot, base, bits, device, used, reset, kind, given: given as u8, object_bits, first, count })
+    Ok(Retype { slot, base, bits, device, used, is_anew, kind, given: given as u8, object_bits, first, count })
 }
 
 impl Kernel {
     /// Performs a decoded invocation.
-    #[doc(alias = "invokeUntyped_Retype")]
     #[inline(always)]
-    pub(crate) fn retype(&self, call: Retype) -> Result<(), Preempted> {
+    pub(crate) fn invoke_untyped(&self, call: Retype) -> Result<(), Preempted> {
         let Retype { slot, base, bits, device, mut used, .. } = call;
-        if call.reset {
-            self.reset_untyped(slot, base, bits, device, used)?;
+        if call.is_anew {
+            self.clear_used(slot, base, bits, device, used)?;
             used = 0;
         }
         let start = align(used, call.object_bits);
@@ -126,34 +128,26 @@ impl Kernel {
         Ok(())
     }
 
-    /// Clears the memory before the watermark, which no object uses any more.
-    #[doc(alias = "resetUntypedCap")]
-    #[doc(alias = "clearMemory")]
-    fn reset_untyped(&self, slot: Ref<Slot>, base: u64, bits: u8, device: bool, used: u64) -> Result<(), Preempted> {
+    /// Clears the memory before the watermark, which no object uses any more. Device memory is never cleared.
+    fn clear_used(&self, slot: Ref<Slot>, base: u64, bits: u8, device: bool, used: u64) -> Result<(), Preempted> {
         let set = |used| slot.capability.set(Capability::Untyped { base, bits, device, used });
-        if used == 0 {
-            return Ok(());
-        }
-        if device || u32::from(bits) < CHUNK_BITS {
-            if !device {
-                clear(base, 1 << bits);
-            }
+        if device {
             set(0);
             return Ok(());
         }
-        let mut left = used.next_multiple_of(1 << CHUNK_BITS);
+        let piece = 1 << CHUNK_BITS.min(bits.into());
+        let mut left = used.next_multiple_of(piece);
         while left > 0 {
-            left -= 1 << CHUNK_BITS;
-            clear(base + left, 1 << CHUNK_BITS);
+            left -= piece;
+            clear(base + left, piece);
             set(left);
-            self.preemption_point()?;
+            self.look_for_interrupts()?;
         }
         Ok(())
     }
 
     /// Creates objects in cleared memory, the first at this address. Each kind has a loop of its own, because there is
     /// no preemption point: 256 objects must be created in the time that a step may take.
-    #[doc(alias = "createNewObjects")]
     #[inline(always)]
     fn create_row(&self, call: &Retype, start: u64) {
         let (device, given) = (call.device, call.given);
@@ -162,7 +156,7 @@ impl Kernel {
             move |index| Capability::Frame {
                 base: address(index),
                 size,
-                rights: VirtualRights::ReadWrite,
+                rights: PageRights::ReadWrite,
                 device,
                 mapping: None,
             }

@@ -11,7 +11,7 @@ use abi_sel4::message::EXECUTE_NEVER;
 use abi_sel4::object::{self, ASID_POOL_INDEX_BITS};
 use abi_sel4::{FailedLookup, Invocation, InvocationError, Operand, Rights};
 use hal_api::{Flush, HartSet, Machine as _, Scope};
-use objects::{AsidPool, Capability, FrameSize, Mapping, PageTable, Ref, Slot, VirtualRights, claim, physical_of};
+use objects::{AsidPool, Capability, FrameSize, Mapping, PageRights, PageTable, Ref, Slot, claim, physical_of};
 use platform::Machine;
 
 use crate::invocation::{Arguments, Done, Preempted};
@@ -72,9 +72,9 @@ enum Fetches {
 }
 
 /// Makes the entry for a page.
-fn page_entry(physical: u64, rights: VirtualRights, fetches: Fetches) -> u64 {
-    let read = if rights == VirtualRights::KernelOnly { 0 } else { entry::READ };
-    let write = if rights == VirtualRights::ReadWrite { entry::WRITE } else { 0 };
+fn page_entry(physical: u64, rights: PageRights, fetches: Fetches) -> u64 {
+    let read = if rights == PageRights::None { 0 } else { entry::READ };
+    let write = if rights == PageRights::ReadWrite { entry::WRITE } else { 0 };
     let execute = if fetches == Fetches::Allowed { entry::EXECUTE } else { 0 };
     if read | write | execute == 0 {
         return 0;
@@ -108,7 +108,6 @@ impl EntryPlace {
 }
 
 /// Walks the tables from a root to the last one that exists for an address.
-#[doc(alias = "lookupPTSlot")]
 #[inline(always)]
 fn walk(root: Ref<PageTable>, address: u64) -> EntryPlace {
     let mut bits = TOPMOST_BITS;
@@ -146,7 +145,6 @@ impl Kernel {
     }
 
     /// Returns the root of the address space with this ASID.
-    #[doc(alias = "findVSpaceForASID")]
     #[inline(always)]
     pub(crate) fn root_of(&self, asid: u16) -> Option<Ref<PageTable>> {
         self.pool_of(asid)?.roots[usize::from(asid) % IDENTIFIERS].get()
@@ -166,7 +164,6 @@ impl Kernel {
     }
 
     /// Decodes an invocation of a page table.
-    #[doc(alias = "decodeRISCVPageTableInvocation")]
     pub(crate) fn decode_table(
         &self,
         invocation: Option<Invocation>,
@@ -177,7 +174,7 @@ impl Kernel {
     ) -> Result<VSpaceCall, InvocationError> {
         match invocation {
             Some(Invocation::PageTableUnmap) => {
-                if !derivation::is_final(slot) {
+                if !derivation::is_last(slot) {
                     return Err(InvocationError::RevokeFirst);
                 }
                 if mapping.is_some_and(|mapping| self.root_of(mapping.asid) == Some(table)) {
@@ -214,7 +211,6 @@ impl Kernel {
     }
 
     /// Decodes an invocation of a frame.
-    #[doc(alias = "decodeRISCVFrameInvocation")]
     #[inline(always)]
     pub(crate) fn decode_frame(
         &self,
@@ -260,7 +256,7 @@ impl Kernel {
             None if place.get() & entry::VALID != 0 => return Err(InvocationError::DeleteFirst),
             None => {}
         }
-        let allowed = capability::mask_virtual(rights, Rights::from_word(mask));
+        let allowed = capability::restrict_page(rights, Rights::from_word(mask));
         let fetches = if attributes & EXECUTE_NEVER == 0 { Fetches::Allowed } else { Fetches::Forbidden };
         let mapping = Mapping { asid, address };
         Ok(VSpaceCall::MapPage {
@@ -307,7 +303,7 @@ impl Kernel {
     pub(crate) fn map_sender_page(&self, physical: u64, mapping: Mapping) -> bool {
         let is_free = self.is_unmapped_page(mapping);
         if let Some(root) = self.root_of(mapping.asid).filter(|_| is_free) {
-            walk(root, mapping.address).set(page_entry(physical, VirtualRights::ReadWrite, Fetches::Forbidden));
+            walk(root, mapping.address).set(page_entry(physical, PageRights::ReadWrite, Fetches::Forbidden));
             self.flush_page(mapping);
         }
         is_free
@@ -339,7 +335,6 @@ impl Kernel {
     }
 
     /// Decodes an invocation of the ASID control capability.
-    #[doc(alias = "makeASIDPool")]
     pub(crate) fn decode_asid_control(
         &self,
         invocation: Option<Invocation>,
@@ -521,7 +516,6 @@ impl Kernel {
     }
 
     /// Unmaps a page, if it is still mapped.
-    #[doc(alias = "unmapPage")]
     pub(crate) fn unmap_frame(&self, base: u64, size: FrameSize, mapping: Mapping) {
         if let Some(place) = self.page_place(base, size, mapping) {
             place.set(0);
@@ -564,7 +558,6 @@ impl Kernel {
     }
 
     /// Deletes an address space if this table is its root; returns whether it is.
-    #[doc(alias = "deleteASID")]
     fn delete_address_space(&self, table: Ref<PageTable>, asid: u16) -> bool {
         let Some(pool) = self.pool_of(asid) else { return false };
         let place = &pool.roots[usize::from(asid) % IDENTIFIERS];
@@ -577,7 +570,6 @@ impl Kernel {
     }
 
     /// Deletes all address spaces of a pool at once: no ASID of the pool has a root any more.
-    #[doc(alias = "deleteASIDPool")]
     pub(crate) fn delete_asid_pool(&self, pool: Ref<AsidPool>, base: u16) {
         let place = &self.asid_pools[usize::from(base >> ASID_POOL_INDEX_BITS) % POOLS];
         if place.get() == Some(pool) {
@@ -604,7 +596,6 @@ impl Kernel {
 }
 
 /// Copies the kernel's entries to the upper half of a root. The lower half must be empty.
-#[doc(alias = "copyGlobalMappings")]
 pub fn copy_kernel_half(table: Ref<PageTable>) {
     let kernel = claim::<PageTable>(Machine::kernel_root_ppn() << 12);
     debug_assert_ne!(physical_of(&*kernel), table.physical());
@@ -676,5 +667,5 @@ pub fn boot_needs_table(root: Ref<PageTable>, address: u64) -> bool {
 
 /// For boot: maps a small page with all rights.
 pub fn boot_map_page(root: Ref<PageTable>, address: u64, physical: u64) {
-    walk(root, address).set(page_entry(physical, VirtualRights::ReadWrite, Fetches::Allowed));
+    walk(root, address).set(page_entry(physical, PageRights::ReadWrite, Fetches::Allowed));
 }

@@ -14,13 +14,13 @@ use crate::types::{AsidPool, Endpoint, Notification, PageTable, Slot, TCB_SLOTS,
 
 /// The accesses that a frame capability allows to programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VirtualRights {
+pub enum PageRights {
     /// No access.
-    KernelOnly = 1,
+    None,
     /// Read.
-    ReadOnly = 2,
+    Read,
     /// Read and write.
-    ReadWrite = 3,
+    ReadWrite,
 }
 
 /// The size of a page.
@@ -111,7 +111,7 @@ pub enum Capability {
         bits: u8,
         /// Whether the memory is device memory.
         device: bool,
-        /// Number of bytes used by objects, from the beginning (seL4's watermark).
+        /// Number of bytes used by objects, from the beginning: the watermark.
         used: u64,
     },
     /// An endpoint, at which threads exchange messages.
@@ -183,7 +183,7 @@ pub enum Capability {
         /// Its size.
         size: FrameSize,
         /// The rights of this capability.
-        rights: VirtualRights,
+        rights: PageRights,
         /// Whether the memory is device memory.
         device: bool,
         /// The location at which this capability has mapped it.
@@ -383,11 +383,11 @@ fn frame_size(byte: u8) -> FrameSize {
 
 /// Extracts the rights from the small fields of a frame capability.
 #[inline(always)]
-fn frame_rights(byte: u8) -> VirtualRights {
+fn frame_rights(byte: u8) -> PageRights {
     match byte >> 4 {
-        3 => VirtualRights::ReadWrite,
-        2 => VirtualRights::ReadOnly,
-        _ => VirtualRights::KernelOnly,
+        2 => PageRights::ReadWrite,
+        1 => PageRights::Read,
+        _ => PageRights::None,
     }
 }
 
@@ -490,7 +490,7 @@ impl CapabilityCell {
 
     /// Returns the page of ordinary memory in the cell: physical address, size and rights, if there is one.
     #[inline(always)]
-    pub fn memory(&self) -> Option<(u64, FrameSize, VirtualRights)> {
+    pub fn memory(&self) -> Option<(u64, FrameSize, PageRights)> {
         let Packed([first, second]) = self.0.get();
         if first & (TAG_MASK | 1 << 16) != tag::FRAME {
             return None;
@@ -631,7 +631,7 @@ mod tests {
         round(Capability::Domain);
         for mapping in [None, Some(Mapping { asid: 65535, address: 0x3f_ffff_e000 })] {
             for size in [FrameSize::Small, FrameSize::Mega, FrameSize::Giga] {
-                for rights in [VirtualRights::KernelOnly, VirtualRights::ReadOnly, VirtualRights::ReadWrite] {
+                for rights in [PageRights::None, PageRights::Read, PageRights::ReadWrite] {
                     round(Capability::Frame { base: 0x7f_ffff_f000, size, rights, device: true, mapping });
                 }
             }

@@ -21,8 +21,7 @@ pub enum Lineage {
     Copy,
 }
 
-/// A slot for a capability (seL4's CTE), 32 bytes: the capability, and its links in the capability derivation tree
-/// (seL4's MDB).
+/// A slot for a capability, 32 bytes: the capability, and its links in the capability derivation tree.
 ///
 /// The tree is stored as a list in preorder: the capabilities derived from a capability follow it, and a comparison of
 /// two capabilities distinguishes a child from a sibling. So insertion and removal take constant time, and no memory is
@@ -39,39 +38,39 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Capabilities derived from this capability count as its children.
-    const REVOCABLE: u64 = 1;
+    /// Capabilities derived from this capability are its children, and not its siblings.
+    const ORIGINAL: u64 = 1;
     /// The first capability with its badge: further capabilities with the same badge are its children and not its
     /// siblings.
-    const FIRST_BADGED: u64 = 2;
+    const STARTS_BADGE: u64 = 2;
     /// Position of the count of slots that belongs to a zombie.
     const LEFT_SHIFT: u32 = 8;
 
     /// Returns whether the following capabilities of the same object are children of this capability.
     #[inline(always)]
-    pub fn is_revocable(&self) -> bool {
-        self.flags.get() & Slot::REVOCABLE != 0
+    pub fn is_original(&self) -> bool {
+        self.flags.get() & Slot::ORIGINAL != 0
     }
 
     /// Returns whether this is the first capability with its badge.
     #[inline(always)]
-    pub fn is_first_badged(&self) -> bool {
-        self.flags.get() & Slot::FIRST_BADGED != 0
+    pub fn starts_badge(&self) -> bool {
+        self.flags.get() & Slot::STARTS_BADGE != 0
     }
 
     /// Sets both flags for a new capability.
     #[inline(always)]
     pub fn set_lineage(&self, lineage: Lineage) {
         self.flags.set(match lineage {
-            Lineage::Original => Slot::REVOCABLE | Slot::FIRST_BADGED,
+            Lineage::Original => Slot::ORIGINAL | Slot::STARTS_BADGE,
             Lineage::Copy => 0,
         });
     }
 
     /// Marks this capability as the first with its badge.
     #[inline(always)]
-    pub fn mark_first_badged(&self) {
-        self.flags.set(self.flags.get() | Slot::FIRST_BADGED);
+    pub fn mark_badge_start(&self) {
+        self.flags.set(self.flags.get() | Slot::STARTS_BADGE);
     }
 
     /// Returns, for a zombie, the number of its object's slots that are still to be emptied. Slots from this index on
@@ -182,31 +181,31 @@ impl Notification {
     }
 }
 
-/// The state of a thread. The numbers are those of the state word in debugging output.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ThreadState {
     /// It is inactive until it is resumed.
-    Inactive = 0,
+    Inactive,
     /// It runs or is ready.
-    Running = 1,
+    Running,
     /// It is ready, and restarts the instruction at its fault address.
-    Restart = 2,
+    Restarting,
     /// It waits for a message.
-    BlockedOnReceive = 3,
+    Receiving,
     /// It waits to send a message.
-    BlockedOnSend = 4,
+    Sending,
     /// It waits for a reply.
-    BlockedOnReply = 5,
+    AwaitingReply,
     /// It waits for a signal.
-    BlockedOnNotification = 6,
+    AwaitingSignal,
 }
 
 impl ThreadState {
     /// Returns whether a thread in this state can run.
     #[inline(always)]
     pub const fn is_runnable(self) -> bool {
-        matches!(self, ThreadState::Running | ThreadState::Restart)
+        matches!(self, ThreadState::Running | ThreadState::Restarting)
     }
 }
 
@@ -498,11 +497,11 @@ impl Tcb {
     pub fn state(&self) -> ThreadState {
         match self.state.get() {
             1 => ThreadState::Running,
-            2 => ThreadState::Restart,
-            3 => ThreadState::BlockedOnReceive,
-            4 => ThreadState::BlockedOnSend,
-            5 => ThreadState::BlockedOnReply,
-            6 => ThreadState::BlockedOnNotification,
+            2 => ThreadState::Restarting,
+            3 => ThreadState::Receiving,
+            4 => ThreadState::Sending,
+            5 => ThreadState::AwaitingReply,
+            6 => ThreadState::AwaitingSignal,
             _ => ThreadState::Inactive,
         }
     }

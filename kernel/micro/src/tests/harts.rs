@@ -11,6 +11,7 @@ use objects::{PriorityQueues, Ref, Tcb, claim, fake};
 use super::{Machine, own_harts};
 use crate::hart::{IN_KERNEL, OVERTAKINGS};
 use crate::smp::Shared;
+use crate::state::Period;
 
 const OTHER: usize = 1;
 
@@ -95,7 +96,7 @@ impl<'a> Pair<'a> {
         let kernel = &self.machine.kernel;
         self.taken.set(self.taken.get() + self.pending());
         kernel.here.set(OTHER);
-        kernel.reschedule();
+        kernel.choose_anew();
         kernel.leave_and_poke();
         kernel.harts.each[OTHER].place.store(IN_KERNEL, Ordering::Release);
         kernel.here.set(0);
@@ -163,6 +164,33 @@ fn a_thread_that_becomes_ready_on_another_hart_is_chosen_there_in_every_interlea
         }
         pair.machine.kernel.check();
     }
+}
+
+#[test]
+fn a_domain_that_begins_interrupts_the_other_hart() {
+    let simulation = Simulation::new();
+    let pair = Pair::new(&simulation);
+    let kernel = &pair.machine.kernel;
+    let queues = claim(fake(size_of::<PriorityQueues>().next_power_of_two().ilog2()));
+    kernel.nodes[OTHER].ready.set(1, queues);
+    pair.call(0, Invocation::TcbSetAffinity, &[OTHER as u64], &[]);
+    pair.call(0, Invocation::TcbResume, &[], &[]);
+    pair.take_interrupt();
+    assert_eq!(pair.current(), Some(pair.tcb(0)));
+    kernel.domains.set_known(2);
+    for (index, domain) in [0, 0, 1].into_iter().enumerate() {
+        kernel.domains.set_period(index, Period { domain, ticks: 1 });
+    }
+    kernel.start_schedule(0);
+    kernel.leave_and_poke();
+    kernel.tick();
+    kernel.leave_and_poke();
+    assert_eq!((kernel.domains.current(), pair.pending()), (0, 0), "the domain is the same");
+    kernel.tick();
+    kernel.leave_and_poke();
+    assert_eq!((kernel.domains.current(), pair.pending()), (1, 1));
+    pair.take_interrupt();
+    assert_eq!(pair.current(), None, "the thread belongs to the other domain");
 }
 
 /// A frame of the first thread's image, and the space in which all threads of the machine run.

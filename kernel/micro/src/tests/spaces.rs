@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use abi_sel4::{Invocation, ObjectType};
 use hal_host::Simulation;
-use objects::{Capability, FrameSize, PageTable, Ref, VirtualRights, claim};
+use objects::{Capability, FrameSize, PageRights, PageTable, Ref, claim};
 
 use super::Machine;
 use crate::derivation;
@@ -141,7 +141,7 @@ impl Space {
         for (page, bits) in PAGES.into_iter().enumerate() {
             let size = [FrameSize::Small, FrameSize::Mega, FrameSize::Giga].into_iter().find(|it| it.bits() == bits);
             let (base, size) = (Space::base(page), size.expect("the machine has pages of these sizes"));
-            let rights = VirtualRights::ReadWrite;
+            let rights = PageRights::ReadWrite;
             let frame = Capability::Frame { base, size, rights, device: true, mapping: None };
             derivation::insert_new(device, space.machine.slot(space.page(page)), frame);
         }
