@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 
 use abi_sel4::call::Group;
 use abi_sel4::debug_call::{Benchmarks, Build, Debugging, Release};
-use abi_sel4::invocation::Word;
 use abi_sel4::{
-    CapabilityTag, DebugCall, Error, Fault, Invocation, LookupFailure, Numbering, ObjectType, SystemCall, asynchronous,
-    boot, registers,
+    CapabilityTag, DebugCall, Error, Fault, Invocation, LookupFailureKind, Numbering, ObjectType, SystemCall,
+    asynchronous, boot, registers,
 };
 
 #[allow(dead_code)] // The test has a main function of its own.
@@ -22,8 +21,8 @@ pub fn page() -> String {
     let mut page = String::from(
         "<!-- Made by `cargo run -p abi-sel4 --example reference > docs/sel4-calls.md`: change the tables in abi/sel4 instead. -->\n\n\
          # The microkernel's interface\n\n\
-         System calls, invocations, errors, faults and objects of the microkernel, printed from the tables in `abi/sel4`. They are those of \
-         seL4 15.0.0 for riscv64 without MCS, whose reference manual explains them.\n\n\
+         System calls, invocations, errors, faults and objects of the microkernel, printed from the tables in `abi/sel4`. All but the entries \
+         marked *not in seL4* are those of seL4 15.0.0 for riscv64 without MCS, whose reference manual explains them.\n\n\
          ## System calls\n\n\
          A call is the instruction `ecall` with the number in `a7`, a capability pointer in `a0`, a word that describes the message in \
          `a1` and its first words in `a2` to `a5`. A received message comes back in the same registers, with the sender's badge in `a0`.\n\n\
@@ -95,11 +94,12 @@ fn write_invocations(page: &mut String) {
     for &invocation in Invocation::ALL {
         let several = invocation.label(Numbering::Multiprocessor).expect("all labels exist for several cores");
         let one = invocation.label(Numbering::Uniprocessor).map_or("-".into(), |label| label.to_string());
+        let addition = if invocation.is_addition() { " (Not in seL4.)" } else { "" };
         let words: Vec<String> =
-            invocation.words().iter().map(|(name, kind)| format!("`{name}`: {}", kind_of(*kind))).collect();
+            invocation.words().iter().map(|(name, kind)| format!("`{name}`: {}", kind.name())).collect();
         let _ = writeln!(
             page,
-            "| {one}, {several} | `{}` | {} | {} | {} | {} | {} |",
+            "| {one}, {several} | `{}` | {} | {} | {} | {} | {}{addition} |",
             invocation.name(),
             words.join(", "),
             list(invocation.capabilities()),
@@ -132,7 +132,7 @@ fn write_errors(page: &mut String) {
         let _ = writeln!(page, "| {} | `{}` | {} |", error.number(), error.name(), without_links(error.description()));
     }
     *page += "\n## Failed searches for a capability\n\n| number | failure | words that follow | |\n|---|---|---|---|\n";
-    for failure in LookupFailure::ALL {
+    for failure in LookupFailureKind::ALL {
         let _ = writeln!(
             page,
             "| {} | `{}` | {} | {} |",
@@ -192,19 +192,6 @@ fn write_thread(page: &mut String) {
         let _ = writeln!(page, "| {slot} | `{name}` |");
     }
     let _ = write!(page, "\n## Registers of a thread\n\nIn this order: {}.\n", list(registers::NAMES));
-}
-
-fn kind_of(kind: Word) -> &'static str {
-    match kind {
-        Word::Number => "number",
-        Word::Flags => "flags",
-        Word::Index => "capability pointer",
-        Word::Depth => "bits",
-        Word::Badge => "badge or guard",
-        Word::Rights => "rights",
-        Word::Address => "address",
-        Word::Registers => "registers",
-    }
 }
 
 fn list(names: &[&str]) -> String {

@@ -1,5 +1,5 @@
-//! System calls: eight of the interface, two of this project's kernel, and those of builds for debugging or measuring,
-//! whose numbers depend on the build ([`debug_call`](crate::debug_call)).
+//! System calls: eight of the interface, those of this kernel, and those of builds for debugging or measuring, whose
+//! numbers depend on the build ([`debug_call`](crate::debug_call)).
 //!
 //! # Registers
 //!

@@ -147,7 +147,7 @@ debug_calls! {
     DebugHalt () Debugging;
     /// Returns the [`CapabilityTag`](crate::CapabilityTag) of a capability in `a0`.
     DebugCapIdentify (capability) Debugging;
-    /// Writes all capabilities to the console.
+    /// Writes the threads of the scheduler to the console. (seL4 writes all capabilities.)
     DebugSnapshot () Debugging;
     /// Gives a thread the name that lies in the IPC buffer's message, ended with NUL.
     DebugNameThread (thread) Debugging;

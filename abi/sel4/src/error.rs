@@ -54,7 +54,7 @@ numbered! {
     /// An address is not aligned.
     AlignmentError = 5;
     /// A capability was not found; message register 0 is 1 if the source was meant and 0 for the destination, and a
-    /// [`LookupFailure`] follows.
+    /// [`LookupFailureKind`] follows.
     FailedLookup = 6;
     /// Message or capabilities are too few.
     TruncatedMessage = 7;
@@ -67,11 +67,11 @@ numbered! {
 }
 
 numbered! {
-    /// Reason why a capability pointer did not lead to a slot.
+    /// Kind of a [`FailedLookup`]: the number of the reason why a capability pointer did not lead to a slot.
     ///
-    /// A message contains it together with details, in the order of the words of [`LookupFailure::details`].
+    /// A message contains it together with details, in the order of the words of [`LookupFailureKind::details`].
     #[doc(alias = "seL4_LookupFailureType")]
-    LookupFailure:
+    LookupFailureKind:
     /// The root of the search is not a CNode.
     InvalidRoot = 1;
     /// The slot is empty.
@@ -82,36 +82,36 @@ numbered! {
     GuardMismatch = 4;
 }
 
-impl LookupFailure {
+impl LookupFailureKind {
     /// Returns the names of the words that follow the number of the failure in a message.
     pub const fn details(self) -> &'static [&'static str] {
         match self {
-            LookupFailure::InvalidRoot => &[],
-            LookupFailure::MissingCapability => &["bits_left"],
-            LookupFailure::DepthMismatch => &["bits_left", "bits_found"],
-            LookupFailure::GuardMismatch => &["bits_left", "guard_found", "bits_found"],
+            LookupFailureKind::InvalidRoot => &[],
+            LookupFailureKind::MissingCapability => &["bits_left"],
+            LookupFailureKind::DepthMismatch => &["bits_left", "bits_found"],
+            LookupFailureKind::GuardMismatch => &["bits_left", "guard_found", "bits_found"],
         }
     }
 }
 
-/// A [`LookupFailure`] with its details.
+/// A [`LookupFailureKind`] with its details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedLookup {
-    /// [`LookupFailure::InvalidRoot`].
+    /// [`LookupFailureKind::InvalidRoot`].
     InvalidRoot,
-    /// [`LookupFailure::MissingCapability`].
+    /// [`LookupFailureKind::MissingCapability`].
     MissingCapability {
         /// Bits of the pointer that were not used.
         bits_left: u64,
     },
-    /// [`LookupFailure::DepthMismatch`].
+    /// [`LookupFailureKind::DepthMismatch`].
     DepthMismatch {
         /// Bits of the pointer that were not used.
         bits_left: u64,
         /// Bits that the CNode would have used.
         bits_found: u64,
     },
-    /// [`LookupFailure::GuardMismatch`].
+    /// [`LookupFailureKind::GuardMismatch`].
     GuardMismatch {
         /// Bits of the pointer that were not used.
         bits_left: u64,
@@ -128,12 +128,12 @@ impl FailedLookup {
 
     /// Returns the failure without its details.
     #[inline]
-    pub const fn kind(self) -> LookupFailure {
+    pub const fn kind(self) -> LookupFailureKind {
         match self {
-            FailedLookup::InvalidRoot => LookupFailure::InvalidRoot,
-            FailedLookup::MissingCapability { .. } => LookupFailure::MissingCapability,
-            FailedLookup::DepthMismatch { .. } => LookupFailure::DepthMismatch,
-            FailedLookup::GuardMismatch { .. } => LookupFailure::GuardMismatch,
+            FailedLookup::InvalidRoot => LookupFailureKind::InvalidRoot,
+            FailedLookup::MissingCapability { .. } => LookupFailureKind::MissingCapability,
+            FailedLookup::DepthMismatch { .. } => LookupFailureKind::DepthMismatch,
+            FailedLookup::GuardMismatch { .. } => LookupFailureKind::GuardMismatch,
         }
     }
 
@@ -157,12 +157,12 @@ impl FailedLookup {
     #[inline]
     pub const fn from_words(words: [u64; FailedLookup::WORDS]) -> Option<FailedLookup> {
         let [number, bits_left, second, third] = words;
-        let Some(kind) = LookupFailure::from_number(number as usize) else { return None };
+        let Some(kind) = LookupFailureKind::from_number(number as usize) else { return None };
         Some(match kind {
-            LookupFailure::InvalidRoot => FailedLookup::InvalidRoot,
-            LookupFailure::MissingCapability => FailedLookup::MissingCapability { bits_left },
-            LookupFailure::DepthMismatch => FailedLookup::DepthMismatch { bits_left, bits_found: second },
-            LookupFailure::GuardMismatch => {
+            LookupFailureKind::InvalidRoot => FailedLookup::InvalidRoot,
+            LookupFailureKind::MissingCapability => FailedLookup::MissingCapability { bits_left },
+            LookupFailureKind::DepthMismatch => FailedLookup::DepthMismatch { bits_left, bits_found: second },
+            LookupFailureKind::GuardMismatch => {
                 FailedLookup::GuardMismatch { bits_left, guard_found: second, bits_found: third }
             }
         })

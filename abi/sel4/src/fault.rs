@@ -86,7 +86,7 @@ faults! {
     /// No fault.
     NullFault = 0 [] writes_back 0;
     /// The capability that a system call named was not found. The words after `lookup_failure` are those of
-    /// [`LookupFailure::details`](crate::LookupFailure::details), and only they are part of the message.
+    /// [`LookupFailureKind::details`](crate::LookupFailureKind::details), and only they are part of the message.
     CapFault = 1 [ip, address, in_receive_phase, lookup_failure, bits_left, guard_or_bits_found, guard_bits_found] writes_back 0;
     /// A system call with a number that does not exist. The last word is the number.
     UnknownSyscall = 2 [fault_ip, sp, ra, a0, a1, a2, a3, a4, a5, a6, syscall] writes_back 10;

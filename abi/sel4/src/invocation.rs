@@ -36,6 +36,22 @@ pub enum Word {
     Registers,
 }
 
+impl Word {
+    /// Returns the name of the kind on the reference page.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Word::Number => "number",
+            Word::Flags => "flags",
+            Word::Index => "capability pointer",
+            Word::Depth => "bits",
+            Word::Badge => "badge or guard",
+            Word::Rights => "rights",
+            Word::Address => "address",
+            Word::Registers => "registers",
+        }
+    }
+}
+
 macro_rules! invocations {
     ($($(#[doc = $text:literal])* $variant:ident = $label:literal $object:ident $method:ident
         ($($word:ident: $kind:ident),*) [$($capability:ident),*] -> ($($result:ident),*);)*) => {
@@ -120,7 +136,7 @@ impl Invocation {
         }
     }
 
-    /// Returns the first label after the last: from here on labels are free for a kernel's own invocations.
+    /// Returns the first label after the last: labels from here on have no invocation.
     #[inline]
     pub const fn first_free_label(numbering: Numbering) -> u64 {
         let count = Self::ALL.len() as u64;
@@ -132,6 +148,11 @@ impl Invocation {
 }
 
 impl Invocation {
+    /// Returns whether seL4 does not have it: additions stand behind seL4's last label.
+    pub const fn is_addition(self) -> bool {
+        self as u8 > Invocation::IrqControlGetTrigger as u8
+    }
+
     /// Returns the errors that its arguments and the state of the named objects can cause. The suite of the interface
     /// sees each of them, and no other.
     ///
@@ -287,18 +308,18 @@ invocations! {
     IrqControlGetTrigger = 41 IRQControl GetTrigger (irq: Number, trigger: Number, index: Index, depth: Depth) [root] -> ();
     /// Gives a thread a SyscallBuffer (`abi/queue`), with places for so many requests, in frames of the same size whose
     /// capabilities are in consecutive slots, and the notification that signals responses; a capacity of 0 takes it
-    /// away. (Not in seL4.)
+    /// away.
     TcbRegisterAsyncSyscall = 42 TCB RegisterAsyncSyscall
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
     /// Turns signals of the notification, which is bound to the thread, into user interrupts: while the thread runs
     /// they make it go on at the address, with the badge in `a0` and the interrupted address in `a7`. The address 0
     /// undoes that, and needs no capability. On machines that support it, bits of badges that are hints can arrive by
     /// stores of other threads, to which the hart answers with a supervisor's external interrupt at the vector. Returns
-    /// whether it does, and the number of system calls and faults of the thread since. (Not in seL4.)
+    /// whether it does, and the number of system calls and faults of the thread since.
     TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts
         (handler: Address, hints: Flags, vector: Address) [notification] -> (by_stores, entries);
     /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts
     /// a thread, with a capability whose badge is one of its hints. The page is unmapped with the capability. The
-    /// address 0 takes it away. (Not in seL4.)
+    /// address 0 takes it away.
     PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> ();
 }

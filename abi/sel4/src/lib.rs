@@ -1,9 +1,9 @@
 //! The contract between programs and the microkernel: seL4's for riscv64, without the MCS extensions.
 //!
-//! A program that was built for seL4 15.0.0 on `qemu-riscv-virt` must run on the microkernel unchanged, so nothing here
-//! is our own: numbers, layouts and names are those of seL4's reference manual and of its interface files, which are
-//! published under the BSD licence. Each fact is written once, in a table, and everything that follows from the table
-//! (decoders, names in traces, the reference page) is derived.
+//! A program that was built for seL4 15.0.0 on `qemu-riscv-virt` must run on the microkernel unchanged, so all but the
+//! entries marked *not in seL4* is seL4's: numbers, layouts and names are those of seL4's reference manual and of its
+//! interface files, which are published under the BSD licence. Each fact is written once, in a table; decoders, names
+//! in traces and the reference page are derived from it.
 //!
 //! seL4's numbers depend on its configuration. This crate fixes the one compiled into user programs: 64-bit words, page
 //! tables of three levels, an FPU, no hardware breakpoints. Two choices remain, and are values: [`Numbering`] says
@@ -29,7 +29,7 @@ pub mod registers;
 pub use boot::{BootInfo, SlotRegion, UntypedDescription};
 pub use call::SystemCall;
 pub use debug_call::DebugCall;
-pub use error::{Error, FailedLookup, InvocationError, LookupFailure, Operand};
+pub use error::{Error, FailedLookup, InvocationError, LookupFailureKind, Operand};
 pub use fault::Fault;
 pub use invocation::{Invocation, Numbering};
 pub use message::{CNodeData, IpcBuffer, MessageInfo, Rights, Trigger};

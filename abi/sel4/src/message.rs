@@ -72,7 +72,8 @@ impl MessageInfo {
     }
 }
 
-/// Permissions of a capability to an endpoint, notification or page.
+/// Permissions of a capability to an endpoint, notification or page. The microkernel stores those of a page in the
+/// reduced form `objects::PageRights`, into which its `restrict_page` converts.
 ///
 /// `grantReply << 3 | grant << 2 | read << 1 | write`
 #[doc(alias = "seL4_CapRights")]

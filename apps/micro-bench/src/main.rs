@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi_sel4::{Invocation, MessageInfo, SystemCall};
 use sel4::capability::{IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
-use sel4::interrupt::Sender;
 use sel4::mapping::{self, Window};
 use sel4::thread::{Start, prepare, registers, spawn};
+use sel4::user_interrupt::Sender;
 use sel4::{Allocator, BootInformation, CNodeData, Error, Failure, ObjectType, Result, Rights, println, raw};
 
 use count::{Counts, ENTERED, FAULT_LENGTH, ROUNDS, median_of, now, read_register, system_call, write_register};

@@ -40,8 +40,8 @@ pub struct Harts {
     /// The harts that wait for the lock, a bit for each. A hint only, so relaxed: a hart that holds the lock and sees a
     /// waiting hart releases the lock soon, and a hart that is about to take the lock waits for a moment first.
     waiting: AtomicU32,
-    /// The harts that have been interrupted so that they choose anew, and have not taken the lock since, a bit for each.
-    /// Set and cleared under the lock. A hint for harts without the lock, so relaxed.
+    /// The harts that have been interrupted so that they choose anew, and have not taken the lock since, a bit for
+    /// each. Set and cleared under the lock. A hint for harts without the lock, so relaxed.
     expected: AtomicU32,
 }
 

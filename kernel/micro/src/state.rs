@@ -13,8 +13,8 @@ pub const SENDERS: usize = 128;
 
 /// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come
 /// to the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at
-/// the end: so it does not matter which thread's call goes on with it. Starting another cancellation replaces the record;
-/// the first then begins again.
+/// the end: so it does not matter which thread's call goes on with it. Starting another cancellation replaces the
+/// record; the first then begins again.
 pub struct Cancellation {
     endpoint: Cell<Option<Ref<Endpoint>>>,
     badge: Cell<u64>,

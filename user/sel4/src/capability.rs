@@ -2,8 +2,8 @@
 //!
 //! A value is a *capability pointer* with the kind that the program assumes. The kernel checks the kind at each
 //! invocation and answers [`Error::InvalidCapability`](crate::Error::InvalidCapability) or
-//! [`Error::IllegalOperation`](crate::Error::IllegalOperation) if it is another. The errors of each invocation are in
-//! seL4's manual and, as tests, in `apps/root-task`.
+//! [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the capability is of another kind. The errors of each
+//! invocation are in [`Invocation::errors`].
 
 use abi_sel4::object::WORD_BITS;
 use abi_sel4::registers::COUNT;
@@ -37,14 +37,14 @@ capabilities! {
     #[doc(alias = "UntypedMemory")]
     Untyped;
     /// A thread control block (TCB): registers, priorities, CSpace and address space of a thread.
-    #[doc(alias("TCB", "tcb_t"))]
+    #[doc(alias = "TCB")]
     Thread;
     /// An endpoint, at which messages are handed over.
     Endpoint;
     /// A word of signals.
     Notification;
     /// A table of capabilities.
-    #[doc(alias("CSpace", "CTE"))]
+    #[doc(alias = "CSpace")]
     CNode;
     /// A page of any size.
     #[doc(alias("frame", "RISCV_Page"))]
@@ -435,7 +435,7 @@ impl Thread {
     }
 
     /// Registers a handler at this address, which signals of the bound notification enter while the thread runs. For
-    /// the handler's contract see [`interrupt`](crate::interrupt), which has one. Not an invocation of seL4.
+    /// the handler's contract see [`user_interrupt`](crate::user_interrupt), which has one. Not an invocation of seL4.
     ///
     /// # Errors
     ///
@@ -628,7 +628,7 @@ impl PageTable {
     }
 
     /// Maps a page of this address space, a store to which signals the notification; for its use see
-    /// [`interrupt`](crate::interrupt). Not an invocation of seL4.
+    /// [`user_interrupt`](crate::user_interrupt). Not an invocation of seL4.
     ///
     /// # Errors
     ///
@@ -770,8 +770,7 @@ mod tests {
         let asynchronous = names(include_str!("asynchronous.rs"));
         for &invocation in Invocation::ALL {
             let name = std::format!("seL4_{}", invocation.name());
-            let is_in_sel4 = !invocation.description().contains("Not in seL4");
-            assert_eq!(synchronous.contains(name.as_str()), is_in_sel4, "{name}");
+            assert_eq!(synchronous.contains(name.as_str()), !invocation.is_addition(), "{name}");
             assert_eq!(
                 asynchronous.contains(name.as_str()),
                 asynchronous::covers(invocation),

@@ -60,12 +60,12 @@ use crate::allocator::Allocator;
 use crate::boot::BootInformation;
 use crate::capability::{Notification, Page, Slot, initial};
 use crate::executor::{self, Source};
-use crate::interrupt::Signaller;
 use crate::lock::Spin;
 use crate::mapping::{self, Window};
 use crate::process::Process;
 use crate::raw::Result as KernelResult;
 use crate::shared::SharedMemory;
+use crate::user_interrupt::Signaller;
 
 /// The words of a request or an answer.
 pub type Message = [u64; MESSAGE_WORDS];

@@ -32,9 +32,9 @@ use atomic_waker::AtomicWaker;
 use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
 
 use crate::capability::{Notification, Thread};
-use crate::interrupt;
 use crate::lock::Spin;
 use crate::raw::Result;
+use crate::user_interrupt;
 
 /// Badge of the programs that write to a ring, and of this program's own threads.
 pub const RINGS: u64 = 1;
@@ -133,7 +133,7 @@ impl Platform for WorkerThread {
         // Called before each poll: see `run`. Relaxed: only the worker's thread comes here.
         let left = WORK.polls_left.load(Ordering::Relaxed);
         WORK.polls_left.store(left.wrapping_sub(1), Ordering::Relaxed);
-        if left == 0 || interrupt::is_pending() {
+        if left == 0 || user_interrupt::is_pending() {
             look(left == 0);
         }
     }
@@ -149,8 +149,8 @@ impl Platform for WorkerThread {
 fn look(is_batch: bool) {
     let interrupts = WORK.interrupted_thread.load(Ordering::Relaxed) != 0;
     // Without interrupts the word is the program's.
-    if interrupts && interrupt::is_pending() {
-        ring(interrupt::take());
+    if interrupts && user_interrupt::is_pending() {
+        ring(user_interrupt::take());
         attend(false);
     }
     if is_batch {
@@ -193,7 +193,7 @@ pub trait Source: Send + Sync {
 ///
 /// The doorbell cannot be bound to the thread.
 pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool> {
-    let receives = interrupt::receive(thread, doorbell)?;
+    let receives = user_interrupt::receive(thread, doorbell)?;
     if receives {
         WORK.interrupted_thread.store(thread.pointer(), Ordering::Relaxed);
     }
@@ -201,7 +201,7 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
 }
 
 /// Receives interrupts as [`receive_interrupts`] does, and lets programs that write to a ring signal with a store
-/// ([`Signaller`](interrupt::Signaller)), if the machine can do that. Returns whether it can; if it cannot, or the
+/// ([`Signaller`](user_interrupt::Signaller)), if the machine can do that. Returns whether it can; if it cannot, or the
 /// kernel is seL4, this is [`receive_interrupts`].
 ///
 /// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls; for the costs
@@ -211,7 +211,7 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
 ///
 /// The doorbell cannot be bound to the thread.
 pub fn receive_stores(thread: Thread, doorbell: Notification) -> Result<bool> {
-    match interrupt::receive_stores(thread, doorbell, RINGS) {
+    match user_interrupt::receive_stores(thread, doorbell, RINGS) {
         Ok(by_stores) => {
             WORK.interrupted_thread.store(thread.pointer(), Ordering::Relaxed);
             Ok(by_stores)
@@ -229,9 +229,9 @@ pub fn end_interrupts() -> Result<()> {
     match WORK.interrupted_thread.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
         thread => {
-            let ended = interrupt::end(Thread::from_pointer(thread));
+            let ended = user_interrupt::end(Thread::from_pointer(thread));
             // Signals that have come by now are handled like later ones.
-            ring(interrupt::take());
+            ring(user_interrupt::take());
             ended
         }
     }
@@ -406,7 +406,7 @@ fn sleep(doorbell: Notification) -> bool {
         WORK.polls_left.store(BATCH, Ordering::Relaxed);
         WORK.entries.fetch_add(1, Ordering::Relaxed);
         match owed {
-            _ if interrupts => interrupt::wait(doorbell),
+            _ if interrupts => user_interrupt::wait(doorbell),
             0 => doorbell.wait(),
             owed => doorbell.wait_after_signal(Notification::from_pointer(owed)),
         }
@@ -414,7 +414,7 @@ fn sleep(doorbell: Notification) -> bool {
         if owed != 0 {
             Notification::from_pointer(owed).signal_if_there();
         }
-        if interrupts { interrupt::take() } else { 0 }
+        if interrupts { user_interrupt::take() } else { 0 }
     };
     WORK.sleeping.store(false, Ordering::Relaxed);
     ring(badge);

@@ -1,6 +1,6 @@
 //! Faults: messages from the kernel about a thread that cannot continue.
 
-use abi_sel4::LookupFailure;
+use abi_sel4::LookupFailureKind;
 use abi_sel4::fault::{CapFault, Phase, UnknownSyscall, UserException, VMFault};
 
 use crate::message::Received;
@@ -17,8 +17,8 @@ pub enum Fault {
         /// Whether the capability was to be received from.
         receiving: bool,
         /// Reason of the failed lookup; `None` for an unknown reason number.
-        reason: Option<LookupFailure>,
-        /// The details, in the order of [`LookupFailure::details`].
+        reason: Option<LookupFailureKind>,
+        /// The details, in the order of [`LookupFailureKind::details`].
         details: [u64; 3],
     },
     /// A system call with a number that does not exist.

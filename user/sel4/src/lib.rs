@@ -51,7 +51,6 @@ pub mod device;
 pub mod executor;
 pub mod fault;
 pub mod heap;
-pub mod interrupt;
 mod lock;
 pub mod mapping;
 pub mod message;
@@ -66,6 +65,7 @@ mod start;
 pub mod syscall_buffer;
 pub mod thread;
 pub mod time;
+pub mod user_interrupt;
 
 pub use abi_sel4 as abi;
 pub use abi_sel4::{CNodeData, Error, Numbering, ObjectType, Rights};

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, MAXIMUM_LENGTH, REGISTERS};
 use abi_sel4::{
-    DebugCall, Error, Invocation, InvocationError, IpcBuffer, LookupFailure, MessageInfo, Numbering, SystemCall,
+    DebugCall, Error, Invocation, InvocationError, IpcBuffer, LookupFailureKind, MessageInfo, Numbering, SystemCall,
 };
 
 /// The result of an invocation.
@@ -256,7 +256,7 @@ impl Failure {
     }
 
     /// Returns, for [`Error::FailedLookup`], the reason of the failed lookup.
-    pub fn lookup(&self) -> Option<LookupFailure> {
+    pub fn lookup(&self) -> Option<LookupFailureKind> {
         match self.detailed()? {
             InvocationError::FailedLookup { failure, .. } => Some(failure.kind()),
             _ => None,

@@ -1,6 +1,6 @@
 //! CNodes: copying, moving and deleting capabilities, and the resolution of capability pointers.
 
-use sel4::abi::{CapabilityTag, LookupFailure};
+use sel4::abi::{CapabilityTag, LookupFailureKind};
 use sel4::capability::{CNode, Endpoint, Notification, Slot, Untyped, initial};
 use sel4::raw::debug_identify;
 use sel4::{CNodeData, Failure, ObjectType, Rights};
@@ -44,7 +44,7 @@ pub fn sources_and_destinations_are_checked(bench: &mut Bench<'_>) -> Outcome {
         refused!(other.move_from(empty), FailedLookup),
         refused!(other.mutate_from(empty, 1), FailedLookup),
     ] {
-        equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailure::MissingCapability)));
+        equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailureKind::MissingCapability)));
     }
     // Depths.
     for depth in [0, 65, 200] {
@@ -68,10 +68,10 @@ pub fn sources_and_destinations_are_checked(bench: &mut Bench<'_>) -> Outcome {
         empty.copy_from(Slot { root: CNode::from_pointer(source.index), ..source }, Rights::ALL),
         FailedLookup
     );
-    equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailure::InvalidRoot)));
+    equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailureKind::InvalidRoot)));
     let failure =
         refused!(empty.copy_from(Slot { root: CNode::from_pointer(other.index), ..source }, Rights::ALL), FailedLookup);
-    equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailure::InvalidRoot)));
+    equal!((failure.details[0], failure.lookup()), (1, Some(LookupFailureKind::InvalidRoot)));
     equal!(
         refused!(Slot { root: CNode::from_pointer(other.index), ..empty }.delete(), InvalidCapability).details[0],
         0
@@ -116,7 +116,7 @@ pub fn mutating_moves_with_a_new_guard(bench: &mut Bench<'_>) -> Outcome {
     let endpoint = bench.endpoint()?;
     moved.slot(0b101_0110, 7).copy_from(Slot::own(endpoint.pointer()), Rights::ALL)?;
     let failure = refused!(moved.slot(0b111_0110, 7).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
+    equal!(failure.lookup(), Some(LookupFailureKind::GuardMismatch));
     Ok(())
 }
 
@@ -127,31 +127,31 @@ pub fn failed_searches_say_why(bench: &mut Bench<'_>) -> Outcome {
     let root = CNode::from_pointer(slot.index);
     // The guard differs: bits left, the guard, its size.
     let failure = refused!(root.slot(0b1100_0001, 8).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
-    equal!(failure.details, [0, LookupFailure::GuardMismatch.number() as u64, 8, 0b1101, 4, 0]);
+    equal!(failure.lookup(), Some(LookupFailureKind::GuardMismatch));
+    equal!(failure.details, [0, LookupFailureKind::GuardMismatch.number() as u64, 8, 0b1101, 4, 0]);
     // Fewer bits than guard and index have.
     let failure = refused!(root.slot(0b110_1000, 7).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::DepthMismatch));
-    equal!(failure.details, [0, LookupFailure::DepthMismatch.number() as u64, 7, 8, 0, 0]);
+    equal!(failure.lookup(), Some(LookupFailureKind::DepthMismatch));
+    equal!(failure.details, [0, LookupFailureKind::DepthMismatch.number() as u64, 7, 8, 0, 0]);
     let failure = refused!(root.slot(0b110, 3).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
+    equal!(failure.lookup(), Some(LookupFailureKind::GuardMismatch));
     equal!((failure.details[2], failure.details[3], failure.details[4]), (3, 0b1101, 4));
     for failure in [
         refused!(root.slot(0b110, 3).revoke(), FailedLookup),
         refused!(root.slot(0b110, 3).cancel_badged_sends(), FailedLookup),
         refused!(root.slot(0b110, 3).save_caller(), FailedLookup),
     ] {
-        equal!(failure.lookup(), Some(LookupFailure::GuardMismatch));
+        equal!(failure.lookup(), Some(LookupFailureKind::GuardMismatch));
     }
     // More bits, and an empty slot where they would be resolved further.
     let failure = refused!(root.slot(0b1_1010_0011, 9).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::DepthMismatch));
+    equal!(failure.lookup(), Some(LookupFailureKind::DepthMismatch));
     equal!((failure.details[0], failure.details[2], failure.details[3]), (0, 1, 0));
     // More bits, and no CNode.
     let endpoint = bench.endpoint()?;
     root.slot(0b1101_0001, 8).copy_from(Slot::own(endpoint.pointer()), Rights::ALL)?;
     let failure = refused!(root.slot(0b1_1010_0011, 9).delete(), FailedLookup);
-    equal!(failure.lookup(), Some(LookupFailure::DepthMismatch));
+    equal!(failure.lookup(), Some(LookupFailureKind::DepthMismatch));
     root.slot(0b1101_0001, 8).delete()?;
     Ok(())
 }

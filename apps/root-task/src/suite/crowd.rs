@@ -15,7 +15,7 @@ use sel4::capability::{AsidPool, CNode, Endpoint, Notification, Page, PageTable,
 use sel4::fault::Fault;
 use sel4::syscall_buffer::{SyscallBuffer, request, result};
 use sel4::thread::{Start, registers};
-use sel4::{Allocator, CNodeData, Error, Numbering, ObjectType, Rights, interrupt, mapping, raw};
+use sel4::{Allocator, CNodeData, Error, Numbering, ObjectType, Rights, mapping, raw};
 
 use super::hostile::{self, Random};
 use super::user_interrupt::{self, COUNT, STEPS, Way, interrupted, store, store_receiver, until};
@@ -529,7 +529,7 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
         put_on(bench, receiver.thread, place + 1)?;
         equal!(crowd.wait()?, 0);
         if round % 4 == 3 {
-            check!(interrupt::receive_stores(receiver.thread, receiver.notification, 2)?);
+            check!(sel4::user_interrupt::receive_stores(receiver.thread, receiver.notification, 2)?);
         }
         receiver.thread.resume()?;
         all_go_on()?;
@@ -652,7 +652,13 @@ impl Attempt {
             13 => (thread, label(12 + random.below(4)), [0; 6], 0, slot::NOTIFICATION),
             14 => (thread, label(16), [random.below(5), 0, 0, 0, 0, 0], 1, 0),
             _ if number < 5 => (slot::POOL, label(17), [0; 6], 0, slot),
-            _ => (random.pointer(), random.below(48), core::array::from_fn(|_| random.word()), 6, random.pointer()),
+            _ => (
+                random.pointer(),
+                random.below(Invocation::first_free_label(Numbering::Multiprocessor) + 3),
+                core::array::from_fn(|_| random.word()),
+                6,
+                random.pointer(),
+            ),
         };
         Attempt { target, label, words, count, capabilities: [capability] }
     }

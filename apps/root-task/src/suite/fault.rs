@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sel4::abi::fault::status;
-use sel4::abi::{Fault as Label, LookupFailure, Registers};
+use sel4::abi::{Fault as Label, LookupFailureKind, Registers};
 use sel4::capability::{Endpoint, Page, initial};
 use sel4::fault::Fault;
 use sel4::message::reply;
@@ -226,7 +226,7 @@ pub fn capabilities_that_are_not_found(bench: &mut Bench<'_>) -> Outcome {
         let Fault::Capability { ip, pointer: found, receiving: phase, reason, details } = next(endpoint)? else {
             return Err(Wrong::new(format_args!("another fault")));
         };
-        equal!((found, phase, reason), (pointer, receiving, Some(LookupFailure::GuardMismatch)));
+        equal!((found, phase, reason), (pointer, receiving, Some(LookupFailureKind::GuardMismatch)));
         equal!(details, [64, 0, guard]);
         equal!(started.thread.read_registers()?.pc, ip);
     }
@@ -239,7 +239,7 @@ pub fn capabilities_that_are_not_found(bench: &mut Bench<'_>) -> Outcome {
         let Fault::Capability { pointer: found, receiving, reason, .. } = next(endpoint)? else {
             return Err(Wrong::new(format_args!("another fault")));
         };
-        equal!((found, receiving, reason), (pointer, true, Some(LookupFailure::MissingCapability)));
+        equal!((found, receiving, reason), (pointer, true, Some(LookupFailureKind::MissingCapability)));
     }
     Ok(())
 }

@@ -9,9 +9,9 @@ use sel4::abi::configuration::TICK_MILLISECONDS;
 use sel4::abi::{Invocation, SystemCall};
 use sel4::capability::{Endpoint, Notification, Page, PageTable, Slot, Thread, initial};
 use sel4::fault::Fault;
-use sel4::interrupt::{Sender, Signaller};
 use sel4::thread::{Start, Started};
-use sel4::{Error, Failure, ObjectType, Rights, interrupt, raw};
+use sel4::user_interrupt::{Sender, Signaller};
+use sel4::{Error, Failure, ObjectType, Rights, raw, user_interrupt};
 
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::{check, equal, refused};
@@ -32,7 +32,7 @@ fn compute(_: u64) {
 /// Computes a little, and takes the signals that have come.
 pub(super) fn step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
-    note(interrupt::take());
+    note(user_interrupt::take());
 }
 
 fn note(badge: u64) {
@@ -50,7 +50,7 @@ fn receiver(bench: &mut Bench<'_>, function: fn(u64), argument: u64) -> Result<O
     STEPS.store(0, Ordering::Relaxed);
     let notification = bench.notification()?;
     let started = bench.prepare(Start::new(function, argument, PRIORITY))?;
-    if !interrupt::receive(started.thread, notification)? {
+    if !user_interrupt::receive(started.thread, notification)? {
         sel4::println!("note: this kernel has no user interrupts");
         return Ok(None);
     }
@@ -104,7 +104,7 @@ pub fn a_signal_interrupts_a_thread_that_computes(bench: &mut Bench<'_>) -> Outc
     // A badge of 0 is a signal too.
     receiver.notification.signal();
     until(interrupted(4))?;
-    interrupt::end(receiver.thread)?;
+    user_interrupt::end(receiver.thread)?;
     // Each was taken once, and from now on it is a notification like any other.
     equal!(receiver.notification.poll(), None);
     receiver.sender(bench, 8)?.signal();
@@ -120,7 +120,7 @@ pub fn registrations_are_checked(bench: &mut Bench<'_>) -> Outcome {
     let register = |thread: Thread, notification: u64, handler: u64| {
         raw::invoke(thread.pointer(), Invocation::TcbRegisterUserInterrupts, &[handler, 6, 0], &[notification])
     };
-    let handler = interrupt::handler();
+    let handler = user_interrupt::handler();
     // Another notification than the bound one, a thread without a bound one, and a second one for the same thread.
     let (other, unbound) = (bench.notification()?, bench.thread()?);
     refused!(register(thread, other.pointer(), handler), IllegalOperation);
@@ -153,7 +153,7 @@ fn wait(notification: u64) {
     loop {
         let badge = Notification::from_pointer(notification).wait();
         STEPS.fetch_add(badge << 8 | 1, Ordering::Relaxed);
-        note(interrupt::take());
+        note(user_interrupt::take());
     }
 }
 
@@ -177,7 +177,7 @@ pub fn a_receiver_that_waits_is_woken_as_any_other(bench: &mut Bench<'_>) -> Out
 fn block(endpoint: u64) {
     STEPS.fetch_add(1, Ordering::Relaxed);
     let _ = Endpoint::from_pointer(endpoint).call(&sel4::Message::new(1, &[2, 3]));
-    note(interrupt::take());
+    note(user_interrupt::take());
     compute(0);
 }
 
@@ -313,7 +313,7 @@ fn count_with_many_registers(_: u64) {
             }
         }
         STEPS.store(numbers.iter().fold(0, |sum, number| sum ^ number), Ordering::Relaxed);
-        note(interrupt::take());
+        note(user_interrupt::take());
     }
 }
 
@@ -334,7 +334,7 @@ pub fn interrupted_code_does_not_notice(bench: &mut Bench<'_>) -> Outcome {
 /// Waits with the sequence that begins again when it is interrupted.
 fn wait_with_interrupts(notification: u64) {
     loop {
-        note(interrupt::wait(Notification::from_pointer(notification)));
+        note(user_interrupt::wait(Notification::from_pointer(notification)));
     }
 }
 
@@ -474,8 +474,8 @@ pub(super) fn store_receiver(
     hints: u64,
 ) -> Result<Option<(Receiver, bool)>, Failure> {
     let Some(receiver) = receiver(bench, function, argument)? else { return Ok(None) };
-    interrupt::end(receiver.thread)?;
-    let by_stores = interrupt::receive_stores(receiver.thread, receiver.notification, hints)?;
+    user_interrupt::end(receiver.thread)?;
+    let by_stores = user_interrupt::receive_stores(receiver.thread, receiver.notification, hints)?;
     Ok(Some((receiver, by_stores)))
 }
 
@@ -611,7 +611,7 @@ fn send_to_itself(times: u64) {
     }
     for _ in 0..times {
         store(PAGE.load(Ordering::Relaxed), 2);
-        while interrupt::take() == 0 {
+        while user_interrupt::take() == 0 {
             core::hint::spin_loop();
         }
         STEPS.fetch_add(1, Ordering::Release);
@@ -645,7 +645,7 @@ pub fn stores_need_no_kernel(bench: &mut Bench<'_>) -> Outcome {
 fn bounce(page: u64) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     loop {
-        while interrupt::take() == 0 {
+        while user_interrupt::take() == 0 {
             core::hint::spin_loop();
         }
         STEPS.fetch_add(1, Ordering::Release);
@@ -817,8 +817,8 @@ pub fn a_signaller_finds_out_how_it_can_signal(bench: &mut Bench<'_>) -> Outcome
         signal()?;
         check!(!signaller.is_by_stores());
     }
-    interrupt::end(receiver.thread)?;
-    let by_stores = interrupt::receive_stores(receiver.thread, receiver.notification, 2)?;
+    user_interrupt::end(receiver.thread)?;
+    let by_stores = user_interrupt::receive_stores(receiver.thread, receiver.notification, 2)?;
     // The signaller requests a page again at the eighth signal.
     for _ in 0..3 {
         signal()?;
@@ -865,7 +865,7 @@ fn signal_itself(times: u64) {
     let signaller = Signaller::new(Notification::from_pointer(right), 1, initial::ADDRESS_SPACE, page);
     for _ in 0..times {
         signaller.signal();
-        while interrupt::take() == 0 {
+        while user_interrupt::take() == 0 {
             core::hint::spin_loop();
         }
         STEPS.fetch_add(1, Ordering::Release);
@@ -1035,7 +1035,7 @@ pub fn a_hostile_supervisor_harms_itself(bench: &mut Bench<'_>) -> Outcome {
     // Handlers at invalid addresses: the kernel must continue.
     for vector in [0, 4, !3, 0x3f_ffff_fffc] {
         let (receiver, by_stores) = store_receiver_or_return!(bench, compute, 0, 2);
-        let handler = interrupt::handler();
+        let handler = user_interrupt::handler();
         receiver.thread.register_user_interrupts_by_stores(receiver.notification, handler, 2, vector)?;
         let (way, _) = receiver.way(bench, 1, by_stores)?;
         receiver.thread.resume()?;
@@ -1066,7 +1066,7 @@ pub fn a_flood_of_stores_leaves_a_receiver_time(bench: &mut Bench<'_>) -> Outcom
 fn compute_and_look_seldom(_: u64) {
     loop {
         if STEPS.fetch_add(1, Ordering::Relaxed).is_multiple_of(10_000) {
-            note(interrupt::take());
+            note(user_interrupt::take());
         }
     }
 }
@@ -1113,7 +1113,7 @@ pub fn a_handler_that_loses_its_interrupt_file_goes_on(bench: &mut Bench<'_>) ->
         return Ok(());
     }
     let vector = hesitant_handler as *const () as u64;
-    let handler = interrupt::handler();
+    let handler = user_interrupt::handler();
     receiver.thread.register_user_interrupts_by_stores(receiver.notification, handler, 2, vector)?;
     let way = receiver.way(bench, 1, true)?.0;
     ENTERED.store(0, Ordering::Relaxed);
