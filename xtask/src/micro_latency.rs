@@ -45,6 +45,8 @@ pub const GOALS: &[Goal] = &[
     ("wait-clear-irq-notification", WORST),
     ("wait-delete-irq-handler", WORST),
     ("wait-cancel-badged-sends", WORST),
+    ("wait-send-capabilities", WORST),
+    ("wait-serve-requests", WORST),
 ];
 
 /// Figures of seL4.

@@ -12,13 +12,18 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use abi_sel4::message::MAXIMUM_LENGTH;
+use abi_sel4::{Invocation, SystemCall};
 use drivers::Registers as _;
-use sel4::capability::{AsidPool, IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
+use sel4::capability::{
+    AsidPool, Endpoint, IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial,
+};
 use sel4::device::DeviceMemory;
 use sel4::mapping::Window;
 use sel4::shared::Registers;
+use sel4::syscall_buffer::{SyscallBuffer, request, result};
 use sel4::thread::{Start, spawn};
-use sel4::{Allocator, BootInformation, CNodeData, ObjectType, Result, Rights, println};
+use sel4::{Allocator, BootInformation, CNodeData, Message, ObjectType, Result, Rights, println};
 
 /// Priority of the thread that waits for interrupts, and that of the one that makes invocations.
 const HIGHEST: u64 = 255;
@@ -56,6 +61,10 @@ const LARGE_NODE_BITS: usize = 18;
 const CLEARED_BITS: usize = 26;
 /// Levels of nodes, each of which holds the last capability to the next.
 const LEVELS: u64 = 512;
+/// Messages that are sent in a row.
+const MESSAGES: u64 = 40;
+/// Places for requests.
+const REQUESTS: usize = 64;
 /// Threads that wait at the deleted object.
 const WAITERS: u64 = 64;
 /// Address of the pages in the address space that is revoked.
@@ -71,6 +80,10 @@ enum Operation {
     CancelBadgedSends(u64),
     /// Takes the notification of an interrupt away.
     Clear(u64),
+    /// Sends long messages with capabilities to this endpoint.
+    Send(u64),
+    /// Has the requests in the thread's SyscallBuffer carried out.
+    Serve,
     Retype {
         untyped: Untyped,
         kind: ObjectType,
@@ -91,6 +104,23 @@ impl Operation {
             Operation::Delete(slot) => Slot::own(slot).delete(),
             Operation::CancelBadgedSends(slot) => Slot::own(slot).cancel_badged_sends(),
             Operation::Clear(handler) => IrqHandler::from_pointer(handler).clear(),
+            Operation::Send(endpoint) => {
+                // The first two are unwrapped to badges, the third is copied.
+                let capabilities = [endpoint, endpoint, BEGIN.load(Relaxed)];
+                let message = Message { label: 0, words: &[0; MAXIMUM_LENGTH], capabilities: &capabilities };
+                (0..MESSAGES).for_each(|_| Endpoint::from_pointer(endpoint).send(&message));
+                Ok(())
+            }
+            Operation::Serve => {
+                // The last request leaves a mark. Alarms make the thread go on before.
+                let (mark, seen) = (Slot::own(MARK.load(Relaxed)), Slot::own(MARK.load(Relaxed) + 1));
+                loop {
+                    sel4::raw::system_call(SystemCall::WakeSyscallHandler.number(), [0; 6]);
+                    if seen.move_from(mark).is_ok() {
+                        return seen.delete();
+                    }
+                }
+            }
             Operation::Retype { untyped, kind, bits, first, count } => {
                 untyped.retype(kind, bits, Slot { root: initial::CNODE, index: 0, depth: 0 }, first, count)
             }
@@ -103,7 +133,7 @@ static REQUEST: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 /// Whether the invocation failed.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-fn request(operation: Operation) {
+fn ask(operation: Operation) {
     let words = match operation {
         Operation::Spin(rounds) => [0, rounds, 0, 0, 0, 0],
         Operation::Revoke(slot) => [1, slot, 0, 0, 0, 0],
@@ -113,6 +143,8 @@ fn request(operation: Operation) {
             [4, untyped.pointer(), kind.number() as u64, bits as u64, first, count]
         }
         Operation::Clear(handler) => [5, handler, 0, 0, 0, 0],
+        Operation::Send(endpoint) => [6, endpoint, 0, 0, 0, 0],
+        Operation::Serve => [7, 0, 0, 0, 0, 0],
     };
     REQUEST.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
 }
@@ -131,6 +163,8 @@ fn requested() -> Operation {
             count: fifth,
         },
         5 => Operation::Clear(first),
+        6 => Operation::Send(first),
+        7 => Operation::Serve,
         _ => Operation::Spin(first),
     }
 }
@@ -138,6 +172,10 @@ fn requested() -> Operation {
 /// The two notifications by which the threads hand over to each other.
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
+/// The slot in which a thread receives capabilities.
+static RECEIVED: AtomicU64 = AtomicU64::new(0);
+/// The slot that the last request fills; the next one is empty.
+static MARK: AtomicU64 = AtomicU64::new(0);
 
 fn work(_: u64) {
     loop {
@@ -155,7 +193,19 @@ fn wait_for_ever(notification: u64) {
 
 /// Sends with a badge to an endpoint without a receiver.
 fn send_for_ever(endpoint: u64) {
-    sel4::capability::Endpoint::from_pointer(endpoint).send(&sel4::Message::new(0, &[]));
+    Endpoint::from_pointer(endpoint).send(&Message::new(0, &[]));
+}
+
+/// Receives messages with a capability, which it deletes.
+fn receive_for_ever(endpoint: u64) {
+    let slot = Slot::own(RECEIVED.load(Relaxed));
+    sel4::raw::set_receive_slot(slot.root.pointer(), slot.index, slot.depth);
+    loop {
+        let received = Endpoint::from_pointer(endpoint).receive();
+        if (received.length(), received.capabilities()) != (MAXIMUM_LENGTH, 3) || slot.delete().is_err() {
+            REFUSED.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 /// The resources of all measurements.
@@ -169,6 +219,17 @@ struct Latency {
     memory: Untyped,
     slots: u64,
     random: u64,
+    /// The thread that makes the invocations.
+    worker: Thread,
+}
+
+/// Takes all responses; none may be an error.
+fn check_responses(buffer: &mut SyscallBuffer) {
+    while let Some(response) = buffer.take() {
+        if result(&response).is_err() {
+            REFUSED.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 #[sel4::root_task]
@@ -200,10 +261,11 @@ impl Latency {
         handler.set_notification(Notification::from_pointer(alarm))?;
         BEGIN.store(begin, Relaxed);
         END.store(end, Relaxed);
-        spawn(&mut allocator, &mut window, Start::new(work, 0, LOWER))?;
+        let worker = spawn(&mut allocator, &mut window, Start::new(work, 0, LOWER))?.thread;
         let memory = allocator.memory(CLEARED_BITS)?.untyped();
         let slots = allocator.slots(3 * PAGES)?;
-        Ok(Latency { allocator, window, clock, handler, notification, memory, slots, random: 0x9e37_79b9_7f4a_7c15 })
+        let random = 0x9e37_79b9_7f4a_7c15;
+        Ok(Latency { allocator, window, clock, handler, notification, memory, slots, random, worker })
     }
 
     fn now(&self) -> u64 {
@@ -220,7 +282,7 @@ impl Latency {
 
     /// Has the other thread carry out an operation while alarms come; returns the longest wait of one.
     fn wait_during(&mut self, operation: Operation) -> Result<u64> {
-        request(operation);
+        ask(operation);
         let mut worst = 0;
         Notification::from_pointer(BEGIN.load(Relaxed)).signal();
         loop {
@@ -250,7 +312,7 @@ impl Latency {
 
     /// Returns the instructions of an operation of the other thread, including both switches.
     fn whole_of(&mut self, operation: Operation) -> u64 {
-        request(operation);
+        ask(operation);
         let begin = self.now();
         Notification::from_pointer(BEGIN.load(Relaxed)).signal();
         self.notification.wait();
@@ -426,6 +488,37 @@ impl Latency {
             latency.threads(first + 2, WAITERS, send_for_ever, first + 1)?;
             Ok(Operation::CancelBadgedSends(first + 1))
         })?;
+        worst = worst.max(wait);
+        let endpoint = self.allocator.object(ObjectType::Endpoint)?;
+        RECEIVED.store(self.allocator.slot()?, Relaxed);
+        // It is more important than the sender, so that each message finds it waiting.
+        spawn(&mut self.allocator, &mut self.window, Start::new(receive_for_ever, endpoint, LOWER + 1))?;
+        let (wait, _) = self.row("send-capabilities", 4, |_| Ok(Operation::Send(endpoint)))?;
+        worst = worst.max(wait);
+        let mut buffer = SyscallBuffer::new(&mut self.allocator, &mut self.window, REQUESTS)?;
+        let doorbell = Notification::from_pointer(self.allocator.object(ObjectType::Notification)?);
+        buffer.register(self.worker, doorbell)?;
+        let mark = self.allocator.slots(2)?;
+        MARK.store(mark, Relaxed);
+        let (wait, _) = self.row("serve-requests", 4, |_| {
+            check_responses(&mut buffer);
+            let (cnode, memory, mark) = (initial::CNODE.pointer(), Slot::own(memory.pointer()), Slot::own(mark));
+            let copied = Slot::own(doorbell.pointer());
+            let copy = [mark.index, mark.depth, copied.index, copied.depth, Rights::ALL.word()];
+            let rows = (0..REQUESTS / 2 - 1).zip(kinds.into_iter().cycle()).flat_map(|(_, (_, kind, bits))| {
+                let words = [kind.number() as u64, bits as u64, 0, 0, first, OBJECTS];
+                let retype = request(0, memory.index, Invocation::UntypedRetype, &words, &[cnode]);
+                [retype, request(0, cnode, Invocation::CNodeRevoke, &[memory.index, memory.depth], &[])]
+            });
+            for request in rows.chain([request(0, cnode, Invocation::CNodeCopy, &copy, &[cnode])]) {
+                if buffer.submit(request).is_err() {
+                    REFUSED.fetch_add(1, Relaxed);
+                }
+            }
+            buffer.publish();
+            Ok(Operation::Serve)
+        })?;
+        check_responses(&mut buffer);
         worst = worst.max(wait);
         println!("bench: {{\"id\": \"worst_latency\", \"value\": {worst}, \"unit\": \"instructions\"}}");
         println!(
