@@ -76,7 +76,7 @@ pub enum BenchName {
     RingPipes,
     /// One job on 1 to 8 workers over 4 harts.
     Workers,
-    /// User interrupts with both back ends beside Linux's eventfd, pipe and signal.
+    /// User interrupts with each back end beside Linux's eventfd, pipe and signal.
     UserInterrupt,
     /// Short connections: connect, one request, close.
     Creation,

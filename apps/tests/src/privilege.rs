@@ -74,6 +74,11 @@ forbidden! {
     "hsv.d": ".insn r 0x73, 4, 0x37, x0, a0, a0";
     "wfi": "wfi";
     "mret": "mret";
+    "writing sideleg": "csrw 0x103, a0";
+    "reading suist": "csrr a0, 0x1b0";
+    "writing suist": "csrw 0x1b0, a0";
+    "writing suirs": "csrw 0x1b1, a0";
+    "writing suicfg": "csrw 0x1b2, a0";
 }
 
 /// An act: tries the instruction of this number.
@@ -133,13 +138,13 @@ pub async fn a_forged_translation_has_no_effect() -> Outcome {
 /// Supervisor registers that a program in VS-mode may have as its own, with their initial values: those that could
 /// carry information from one process to another. (`sstatus`, `sip`, `sie` and `stvec` are the runtime's.)
 macro_rules! handed_over {
-    ($($name:ident $number:literal $first:literal;)*) => {
-        fn fill_registers() {
+    ($fill:ident, $changed:ident: $($name:ident $number:literal $first:literal;)*) => {
+        fn $fill() {
             // SAFETY: none of them affects the program; the process ends after it.
             $(unsafe { asm!(concat!("csrw ", $number, ", {}"), in(reg) 0x5a5a_5a5cu64, options(nostack)) };)*
         }
 
-        fn changed_registers() -> Vec<String> {
+        fn $changed() -> Vec<String> {
             let mut changed = Vec::new();
             $({
                 let value: u64;
@@ -155,6 +160,7 @@ macro_rules! handed_over {
 }
 
 handed_over! {
+    fill_registers, changed_registers:
     scounteren "0x106" 7;
     senvcfg "0x10a" 0;
     sepc "0x141" 0;
@@ -163,19 +169,30 @@ handed_over! {
     siselect "0x150" 0;
 }
 
+// Those of a program in user mode that takes its own interrupts (back end `uintc`).
+handed_over! {
+    fill_user_registers, changed_user_registers:
+    uscratch "0x040" 0;
+    uepc "0x041" 0;
+    ucause "0x042" 0;
+    utval "0x043" 0;
+}
+
 /// An act: leaves a value in each register.
 pub fn leave_registers() -> i32 {
+    let fill = if cops::system::interrupt::has_slots() { fill_user_registers } else { fill_registers };
     for _ in 0..100 {
-        fill_registers();
+        fill();
         cops::system::worker::yield_now();
     }
-    fill_registers();
+    fill();
     cops::system::process::exit(0)
 }
 
 /// An act: returns 0 if the registers have their initial values.
 pub fn find_registers() -> i32 {
-    let changed = changed_registers();
+    let has_slots = cops::system::interrupt::has_slots();
+    let changed = if has_slots { changed_user_registers() } else { changed_registers() };
     for change in &changed {
         cops::eprintln!("{change}");
     }
@@ -183,7 +200,7 @@ pub fn find_registers() -> i32 {
 }
 
 pub async fn registers_are_not_handed_on() -> Outcome {
-    if !cops::system::interrupt::is_virtualised() {
+    if !cops::system::interrupt::is_in_hardware() {
         // User mode has none of them.
         check_eq!(ending_of_act("leave-registers").await?, Ending::Killed(signal::ILL as u8));
         return Ok(());
