@@ -228,6 +228,12 @@ mod tests {
             panic!("not a segment");
         };
         assert!(!answer.opens());
+        for flags in [0x00, 0x01, 0x03, 0x04, 0x06, 0x10] {
+            let Packet::Tcp(other) = classify_ipv4(&tcp(flags)) else {
+                panic!("not a segment");
+            };
+            assert!(!other.opens(), "{flags:#x}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ethernet::NoLink;
 use network::{
-    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, Readiness, Received, Sent,
-    Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, LocalConnections, Readiness,
+    Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 
@@ -219,6 +219,26 @@ fn a_full_buffer_wakes_its_writer() {
 }
 
 #[test]
+fn one_byte_wakes_a_reader_that_has_taken_many() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let mut got = Vec::new();
+    for round in 1..4 {
+        send(&mut net.client, client, b"many bytes", net.now).unwrap();
+        net.pass(SECOND);
+        assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(10)));
+        let (bell, waker) = Bell::new();
+        net.server.register(server, Interest::Receive, &waker).unwrap();
+        send(&mut net.client, client, b"!", net.now).unwrap();
+        net.pass(SECOND);
+        assert_eq!(bell.rings(), 1);
+        assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(1)));
+        assert_eq!(got.len(), 11 * round);
+    }
+}
+
+#[test]
 fn the_backlog_limits_and_the_order_is_kept() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
@@ -305,6 +325,20 @@ fn ports_have_owners() {
     assert_eq!(stack.local_endpoint(id), Ok(from));
     stack.poll(SECOND);
     assert_eq!(stack.accept(listener).unwrap().unwrap().1, from);
+}
+
+/// Requests within the host are not forged, so none gets a cookie: those beyond the backlog are counted and come again.
+#[test]
+fn requests_within_the_host_beyond_the_backlog_are_dropped() {
+    let configuration = Configuration { local_connections: LocalConnections::Packets, ..Configuration::default() };
+    let mut stack = Stack::new(NoLink, &configuration, SECOND).unwrap();
+    let binding = stack.tcp_bind(local(80), Sharing::Exclusive).unwrap();
+    stack.tcp_listen(binding, 2, &TcpOptions::default()).unwrap();
+    for _ in 0..5 {
+        stack.tcp_connect(None, local(80), &TcpOptions::default(), SECOND).unwrap();
+    }
+    stack.poll(SECOND);
+    assert_eq!((stack.counters().requests_dropped, stack.counters().cookies_sent), (3, 0));
 }
 
 #[test]
