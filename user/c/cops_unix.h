@@ -26,6 +26,8 @@
 #define COPS_SYS_unlinkat 35
 #define COPS_SYS_symlinkat 36
 #define COPS_SYS_linkat 37
+#define COPS_SYS_statfs 43
+#define COPS_SYS_fstatfs 44
 #define COPS_SYS_ftruncate 46
 #define COPS_SYS_faccessat 48
 #define COPS_SYS_chdir 49
@@ -56,6 +58,7 @@
 #define COPS_SYS_clock_gettime 113
 #define COPS_SYS_clock_getres 114
 #define COPS_SYS_clock_nanosleep 115
+#define COPS_SYS_sched_getaffinity 123
 #define COPS_SYS_sched_yield 124
 #define COPS_SYS_kill 129
 #define COPS_SYS_tkill 130
@@ -72,6 +75,7 @@
 #define COPS_SYS_times 153
 #define COPS_SYS_setpgid 154
 #define COPS_SYS_getpgid 155
+#define COPS_SYS_getgroups 158
 #define COPS_SYS_uname 160
 #define COPS_SYS_getrusage 165
 #define COPS_SYS_getpid 172
@@ -81,6 +85,7 @@
 #define COPS_SYS_getgid 176
 #define COPS_SYS_getegid 177
 #define COPS_SYS_gettid 178
+#define COPS_SYS_sysinfo 179
 #define COPS_SYS_socket 198
 #define COPS_SYS_bind 200
 #define COPS_SYS_listen 201
@@ -105,6 +110,7 @@
 #define COPS_SYS_prlimit64 261
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
+#define COPS_SYS_statx 291
 #define COPS_SYS_spawn 0x1000
 #define COPS_SYS_worker_create 0x1001
 #define COPS_SYS_worker_wait 0x1002

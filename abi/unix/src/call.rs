@@ -161,6 +161,10 @@ system_calls! {
     SymbolicLink = 36 symlinkat(target: Path, directory: Descriptor, path: Path) Never;
     /// Creates a hard link.
     Link = 37 linkat(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
+    /// Describes the file system of a path as `struct statfs`.
+    FileSystemAt = 43 statfs(path: Path, status: Output) Never;
+    /// Describes the file system of an open file as `struct statfs`.
+    FileSystem = 44 fstatfs(descriptor: Descriptor, status: Output) Never;
     /// Sets the length of an open file.
     Truncate = 46 ftruncate(descriptor: Descriptor, length: Length) Never;
     /// Checks whether a path can be accessed.
@@ -189,8 +193,8 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
-    /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. There are no
-    /// signals, so the mask is only checked, and the remaining time is not written.
+    /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. A
+    /// synchronous call blocks the signals of the mask meanwhile; the remaining time is not written.
     Poll = 73 ppoll(list: Output, count: Number, timeout: Input, mask: Number, mask_size: Length) Possible;
     /// Reads the target of a symbolic link.
     ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
@@ -227,6 +231,8 @@ system_calls! {
     GetResolution = 114 clock_getres(clock: Number, resolution: Output) Never;
     /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`). `remaining` is never written.
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
+    /// Writes the harts on which a thread (0: the caller) may run as a bit mask, which are all; returns its size.
+    GetAffinity = 123 sched_getaffinity(thread: Number, size: Length, mask: Output) Never;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never by Worker;
     /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0
@@ -266,6 +272,8 @@ system_calls! {
     SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
     /// Returns the process group of a process; 0 is the caller.
     GetProcessGroup = 155 getpgid(process: Number) Never;
+    /// Writes the further groups of the user, of which there are none.
+    GetGroups = 158 getgroups(count: Number, groups: Output) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
     /// Writes the processor time used by the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the
@@ -286,6 +294,8 @@ system_calls! {
     GetEffectiveGroup = 177 getegid() Never;
     /// Returns the number of the calling worker or thread; that of worker 0 is the process number.
     GetThread = 178 gettid() Never;
+    /// Describes memory, processes and the time since the start as `struct sysinfo`. The loads are 0.
+    SystemInformation = 179 sysinfo(information: Output) Never;
     /// Creates a socket.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
     /// Gives a socket its local address.
@@ -341,6 +351,8 @@ system_calls! {
     /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;
 
+    /// Describes the file at a path, or an open file, as `struct statx`.
+    ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the
     /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until
     /// it publishes one itself (all ones: the caller's). Returns the process number.

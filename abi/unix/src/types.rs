@@ -165,6 +165,39 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Bytes of a `struct statx`.
+    pub const EXTENDED_SIZE: usize = 256;
+
+    /// Returns the status as a `struct statx` with the fields of `STATX_BASIC_STATS`.
+    pub fn to_extended_bytes(self) -> [u8; Status::EXTENDED_SIZE] {
+        const BASIC: u32 = 0x7ff;
+        let mut bytes = [0; Status::EXTENDED_SIZE];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &BASIC.to_le_bytes());
+        put(4, &self.block_size.to_le_bytes());
+        put(16, &self.links.to_le_bytes());
+        put(20, &self.user.to_le_bytes());
+        put(24, &self.group.to_le_bytes());
+        put(28, &(self.mode as u16).to_le_bytes());
+        put(32, &self.inode.to_le_bytes());
+        put(40, &self.size.to_le_bytes());
+        put(48, &self.blocks.to_le_bytes());
+        // Of access, making (not kept), change and modification.
+        for (at, time) in [(64, self.accessed), (96, self.changed), (112, self.modified)] {
+            put(at, &time.seconds.to_le_bytes());
+            put(at + 8, &(time.nanoseconds as u32).to_le_bytes());
+        }
+        for (at, device) in [(128, self.represented_device), (136, self.device)] {
+            let major = device >> 8 & 0xfff | device >> 32 & !0xfff;
+            let minor = device & 0xff | device >> 12 & 0xffff_ff00;
+            put(at, &(major as u32).to_le_bytes());
+            put(at + 4, &(minor as u32).to_le_bytes());
+        }
+        bytes
+    }
+}
+
 /// Bits of [`Status::mode`] that contain the type of a file.
 #[allow(missing_docs)]
 pub mod mode {
@@ -284,6 +317,8 @@ pub const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
 pub const AT_REMOVEDIR: u32 = 0x200;
 /// `newfstatat`: with an empty path, describe the descriptor itself.
 pub const AT_EMPTY_PATH: u32 = 0x1000;
+/// Flag of `newfstatat` and `statx`, without effect.
+pub const AT_NO_AUTOMOUNT: u32 = 0x800;
 
 /// Commands of `fcntl`.
 #[allow(missing_docs)]

@@ -443,8 +443,11 @@ const SCRIPTS: &[Script] = scripts![
         made.or_else(|error| if error == Errno::EEXIST { Ok(0) } else { Err(error) })?;
         with([HERE, path(OTHER), state.at(OUTPUT), 100])
     }, remove;
+    ExtendedStatus "": |state| with([HERE, path(OWN_PATH), 0, 0x7ff, state.at(OUTPUT)]), nothing;
+    FileSystemAt "": |state| with([path(OWN_PATH), state.at(OUTPUT)]), nothing;
     StatusAt "": |state| with([HERE, path(OWN_PATH), state.at(OUTPUT), 0]), nothing;
     Status "": |state| with([state.file()?, state.at(OUTPUT)]), nothing;
+    FileSystem "": |state| with([state.file()?, state.at(OUTPUT)]), nothing;
     GetCapabilities "": |state| {
         let header = state.put(0, &[0x2008_0522]);
         with([header, state.at(OUTPUT)])
@@ -493,6 +496,9 @@ const SCRIPTS: &[Script] = scripts![
     Times "": |state| with([state.at(OUTPUT)]), nothing;
     SetProcessGroup "": |_| with([0, 0]), nothing;
     GetProcessGroup "": |_| with([0]), nothing;
+    GetGroups "": |_| with([0, 0]), nothing;
+    GetAffinity "": |state| with([0, 8, state.at(OUTPUT)]), nothing;
+    SystemInformation "": |state| with([state.at(OUTPUT)]), nothing;
     SystemName "": |state| with([state.at(OUTPUT)]), nothing;
     GetUsage "": |state| with([0, state.at(OUTPUT)]), nothing;
     GetProcess "": |_| with([]), nothing;

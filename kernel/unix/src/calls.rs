@@ -168,6 +168,7 @@ fn decode(call: Call<'_>) -> Decoding {
         SignalReturn => signals::return_from_handler(call),
         SetProcessGroup => processes::set_group(call),
         GetProcessGroup => processes::get_group(call),
+        GetGroups => processes::groups(call),
         ProcessLimit => processes::limit(call),
         GetCapabilities => processes::get_capabilities(call),
         SetCapabilities => processes::set_capabilities(call),
@@ -227,6 +228,9 @@ fn decode(call: Call<'_>) -> Decoding {
         Access => files::access(call),
         StatusAt => files::status_at(call),
         Status => files::status(call),
+        ExtendedStatus => files::extended_status(call),
+        FileSystemAt => files::file_system_at(call),
+        FileSystem => files::file_system(call),
         Truncate => files::truncate(call),
         Seek => files::seek(call),
         ReadDirectory => files::read_directory(call),
@@ -259,6 +263,8 @@ fn decode(call: Call<'_>) -> Decoding {
         Snapshot => scheduling::snapshot(call),
 
         SystemName => system::name(call),
+        SystemInformation => system::information(call),
+        GetAffinity => system::affinity(call),
         Counters => system::read_counters(call),
         Log => system::log(call),
     }

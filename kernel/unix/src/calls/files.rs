@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::{self, control, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
@@ -359,23 +360,29 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
-/// Performs `newfstatat`.
-#[inline(never)]
-pub(super) fn status_at(call: Call<'_>) -> Decoding {
-    let (process, directory, flags) = (call.process(), call.signed(0), call.unsigned(3));
-    if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
+/// Returns the status of the file at a path, or of an open file if the path is empty and the flags permit that.
+fn find_status(call: &Call<'_>, flags: u32) -> Result<types::Status, Errno> {
+    let (process, directory) = (call.process(), call.signed(0));
+    // Without mounts nothing is mounted automatically.
+    if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH | types::AT_NO_AUTOMOUNT) != 0 {
         return Err(Errno::EINVAL);
     }
     let path = process.copy_in_path(call.address(1))?;
-    let status = if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
+    Ok(if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
         let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
         status_of(&PathFrom::of(process, directory, path)?.look_up(last)?.metadata())
     } else if directory == types::AT_FDCWD {
         status_of(&process.directory.lock().metadata())
     } else {
         call.file(0)?.object().status()
-    };
-    process.copy_out(call.address(2), &status.to_bytes()).map(Into::into)
+    })
+}
+
+/// Performs `newfstatat`.
+#[inline(never)]
+pub(super) fn status_at(call: Call<'_>) -> Decoding {
+    let status = find_status(&call, call.unsigned(3))?;
+    call.process().copy_out(call.address(2), &status.to_bytes()).map(Into::into)
 }
 
 /// Performs `fstat`.
@@ -383,6 +390,50 @@ pub(super) fn status_at(call: Call<'_>) -> Decoding {
 pub(super) fn status(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     call.process().copy_out(call.address(1), &file.object().status().to_bytes()).map(Into::into)
+}
+
+/// Performs `statx`: gives the basic fields, whatever the mask is.
+#[inline(never)]
+pub(super) fn extended_status(call: Call<'_>) -> Decoding {
+    /// `AT_STATX_SYNC_TYPE`: the file system has no other state than the one in memory.
+    const SYNCHRONISATION: u32 = 0x6000;
+    let status = find_status(&call, call.unsigned(2) & !SYNCHRONISATION)?;
+    call.process().copy_out(call.address(4), &status.to_extended_bytes()).map(Into::into)
+}
+
+/// Writes a `struct statfs` of the one file system, which is a tmpfs.
+fn tell_file_system(call: &Call<'_>, argument: usize) -> Decoding {
+    const TMPFS: u64 = 0x0102_1994;
+    let memory = memory::frames::statistics();
+    let mut bytes = [0; 120];
+    let words = [
+        (0, TMPFS),
+        (8, PAGE_SIZE as u64),
+        (16, memory.total as u64),
+        (24, memory.free as u64),
+        (32, memory.free as u64),
+        (64, filesystem::MAX_NAME_LENGTH as u64),
+        (72, PAGE_SIZE as u64),
+    ];
+    for (at, word) in words {
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    call.process().copy_out(call.address(argument), &bytes).map(Into::into)
+}
+
+/// Performs `statfs`.
+#[inline(never)]
+pub(super) fn file_system_at(call: Call<'_>) -> Decoding {
+    let path = call.process().copy_in_path(call.address(0))?;
+    PathFrom::of(call.process(), types::AT_FDCWD, path)?.look_up(LastLink::Follow)?;
+    tell_file_system(&call, 1)
+}
+
+/// Performs `fstatfs`.
+#[inline(never)]
+pub(super) fn file_system(call: Call<'_>) -> Decoding {
+    call.file(0)?;
+    tell_file_system(&call, 1)
 }
 
 /// Performs `ftruncate`.

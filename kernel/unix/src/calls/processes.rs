@@ -87,6 +87,11 @@ pub(super) fn get_group(call: Call<'_>) -> Decoding {
 }
 
 #[inline(never)]
+pub(super) fn groups(call: Call<'_>) -> Decoding {
+    if call.signed(0) < 0 { Err(Errno::EINVAL) } else { Ok(0.into()) }
+}
+
+#[inline(never)]
 pub(super) fn limit(call: Call<'_>) -> Decoding {
     let (id, which) = (call.signed(0), call.unsigned(1));
     limits::call(call.process(), id, which, call.address(2), call.address(3)).map(Into::into)

@@ -1,11 +1,13 @@
 //! The calls about the system as a whole: its name, its counters and its log.
 
-use abi_unix::{Act, Counter};
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::{Act, Counter, Errno};
 
 use crate::calls::call::{Call, Decoding};
 use crate::observing::counters;
-use crate::process::authority;
 use crate::process::user::UserBuffer;
+use crate::process::{authority, table};
+use crate::time;
 
 /// Greatest number of bytes of a line that a process can write to the kernel's log.
 const LONGEST_LINE: usize = 256;
@@ -13,6 +15,37 @@ const LONGEST_LINE: usize = 256;
 #[inline(never)]
 pub(super) fn name(call: Call<'_>) -> Decoding {
     call.process().copy_out(call.address(0), &crate::system_name()).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn information(call: Call<'_>) -> Decoding {
+    let memory = memory::frames::statistics();
+    let mut bytes = [0; 112];
+    let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(0, time::now_ns() / 1_000_000_000);
+    put(32, (memory.total * PAGE_SIZE) as u64);
+    put(40, (memory.free * PAGE_SIZE) as u64);
+    let processes = counters::read(Counter::Processes).min(u16::MAX.into());
+    put(80, processes);
+    // Amounts of memory are in bytes.
+    put(104, 1);
+    call.process().copy_out(call.address(0), &bytes).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn affinity(call: Call<'_>) -> Decoding {
+    let id = call.signed(0);
+    if id != 0 && !table::exists(u32::try_from(id).map_err(|_| Errno::ESRCH)? % 0x1_0000) {
+        return Err(Errno::ESRCH);
+    }
+    let harts = crate::machine::harts();
+    let size = call.length(1);
+    if size * 8 < harts || !size.is_multiple_of(8) {
+        return Err(Errno::EINVAL);
+    }
+    let mask = u64::MAX >> (64 - harts);
+    call.process().copy_out(call.address(2), &mask.to_le_bytes())?;
+    Ok(size_of_val(&mask).into())
 }
 
 #[inline(never)]
@@ -40,10 +73,27 @@ pub(super) fn log(call: Call<'_>) -> Decoding {
 
 #[cfg(test)]
 mod tests {
-    use abi_unix::{Errno, SystemCall};
+    use abi_unix::SystemCall;
 
     use super::*;
     use crate::testing::{run, simulation};
+
+    #[test]
+    fn the_system_tells_its_memory_and_harts() {
+        run(|program| {
+            let place = program.place(112);
+            assert_eq!(program.call(SystemCall::SystemInformation, [place]), Ok(0));
+            let (total, free) = (program.read_u64(place + 32), program.read_u64(place + 40));
+            assert!(free > 0 && free < total);
+            assert!(program.read_u64(place + 80) >= 1);
+            assert_eq!(program.call(SystemCall::GetAffinity, [0, 8, place]), Ok(8));
+            assert_eq!(program.read_u64(place), u64::MAX >> (64 - crate::machine::harts()));
+            assert_eq!(program.call(SystemCall::GetAffinity, [0, 12, place]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetAffinity, [30_000, 8, place]), Err(Errno::ESRCH));
+            assert_eq!(program.call(SystemCall::GetGroups, [0, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::GetGroups, [usize::MAX, 0]), Err(Errno::EINVAL));
+        });
+    }
 
     #[test]
     fn the_system_has_a_name_and_tells_it_where_it_can() {
