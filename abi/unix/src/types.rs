@@ -388,6 +388,7 @@ pub mod clone {
     pub const FILES: u64 = 0x400;
     pub const SIGHAND: u64 = 0x800;
     pub const PIDFD: u64 = 0x1000;
+    pub const VFORK: u64 = 0x4000;
     pub const PARENT: u64 = 0x8000;
     pub const THREAD: u64 = 0x1_0000;
     pub const NEWNS: u64 = 0x2_0000;

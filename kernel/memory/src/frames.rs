@@ -502,6 +502,15 @@ pub struct SharedFrame {
 impl SharedFrame {
     accessors!(self, PAGE_SIZE as usize);
 
+    /// Makes a handle of a share that a page table has kept.
+    ///
+    /// # Safety
+    /// `number` must be that of a share that was forgotten, and each share be used once.
+    #[inline]
+    pub(crate) unsafe fn from_number(number: NonZeroU32) -> Self {
+        Self { number }
+    }
+
     /// Returns the number of handles that share the frame; others may change it at any time.
     #[must_use]
     pub fn shares(&self) -> u32 {
@@ -644,6 +653,16 @@ impl FrameList {
             None => self.first = Some(number),
         }
         self.last = Some(number);
+    }
+
+    /// Adds the frames of another list behind those of this one.
+    pub(crate) fn append(&mut self, other: FrameList) {
+        match (self.last, other.first) {
+            (Some(last), Some(first)) => record(last.get()).next.store(first.get(), Relaxed),
+            (None, Some(_)) => self.first = other.first,
+            (_, None) => return,
+        }
+        self.last = other.last;
     }
 
     pub(crate) fn free(self) {

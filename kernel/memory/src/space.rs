@@ -38,7 +38,7 @@ use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
 use crate::sv39::{
-    self, Access, DevicePage, Edge, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, USER, Unmapped,
+    self, Access, DevicePage, Edge, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, Shares, USER, Unmapped,
 };
 use crate::{MAX_HARTS, PAGE_SIZE};
 use alloc::collections::VecDeque;
@@ -217,6 +217,7 @@ pub struct Flush {
     fetching_harts: u64,
     root: RootSize,
     frames: FrameList,
+    shares: Shares,
     /// Regions whose frames are shared, kept with them until the flush.
     removed: Removed,
 }
@@ -264,6 +265,7 @@ impl Flush {
             });
         }
         core::mem::take(&mut self.frames).free();
+        core::mem::take(&mut self.shares).free();
         drop(core::mem::take(&mut self.removed));
     }
 }
@@ -451,6 +453,8 @@ pub struct AddressSpace {
     stale: u64,
     /// Harts that must synchronise their instruction fetch before they run anything in it.
     unsynchronised: u64,
+    /// Shared pages that were replaced by copies, which harts may still see ([`AddressSpace::take_owed`]).
+    owed: Option<Unmapped>,
 }
 
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
@@ -548,6 +552,7 @@ impl AddressSpace {
             seen: 0,
             stale: 0,
             unsynchronised: 0,
+            owed: None,
         })
     }
 
@@ -1029,14 +1034,23 @@ impl AddressSpace {
     fn flush(&mut self, unmapped: Unmapped, removed: Removed) -> Flush {
         self.recent = [Recent::NONE; RECENT];
         self.displaced = Recent::NONE;
-        let (scope, frames) = unmapped.into_parts();
+        let (scope, frames, shares) = unmapped.into_parts();
         let mut harts = 0;
         if scope != Scope::Nothing {
             harts = self.active;
             self.stale |= self.seen & !self.active;
         }
         let fetching_harts = self.harts_to_synchronise();
-        Flush { scope, identifier: self.context.number(), harts, fetching_harts, root: self.root, frames, removed }
+        Flush {
+            scope,
+            identifier: self.context.number(),
+            harts,
+            fetching_harts,
+            root: self.root,
+            frames,
+            shares,
+            removed,
+        }
     }
 
     /// Records that pages have got this protection.
@@ -1112,6 +1126,9 @@ impl AddressSpace {
         if self.table.resolve(page, access).is_some() {
             return Ok(());
         }
+        if access == Access::Write && self.table.is_counted(page) {
+            return self.copy_before_write(page);
+        }
         let protection = match region.protection {
             Protection::ReadExecute if access != Access::Execute => Protection::Read,
             protection => protection,
@@ -1148,6 +1165,105 @@ impl AddressSpace {
             sv39::MapError::OutOfMemory => Fault::OutOfMemory,
             sv39::MapError::InvalidAddress | sv39::MapError::Occupied => Fault::Protection,
         })
+    }
+
+    /// Gives the space its own copy of a page that it shares with others.
+    fn copy_before_write(&mut self, page: u64) -> Result<(), Fault> {
+        if !frames::available_to_programs(1) {
+            return Err(Fault::OutOfMemory);
+        }
+        let copied = self.table.copy_counted(page, Protection::ReadWrite)?;
+        // The page was known to be readable only, at another address.
+        self.recent = [Recent::NONE; RECENT];
+        self.displaced = Recent::NONE;
+        if *copied.scope() != Scope::Nothing {
+            match &mut self.owed {
+                Some(owed) => owed.join(copied),
+                none => *none = Some(copied),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the flush that copies of shared pages have left to be done: by the caller, as soon as it has released the
+    /// lock, whatever it has locked the space for. Until then harts may read the old pages.
+    #[must_use]
+    pub fn take_owed(&mut self) -> Option<Flush> {
+        let unmapped = self.owed.take()?;
+        Some(self.flush(unmapped, Removed::default()))
+    }
+
+    /// Whether there is such a flush.
+    #[must_use]
+    #[inline(always)]
+    pub fn owes_flush(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// Gives another space some of this one's regions, from the address `from` on, for a process that begins as a copy:
+    /// anonymous memory, and frames that are shared read-only. The other space has regions below that address only, from
+    /// earlier parts. Returns the address to go on with, `None` at the end. [`share_pages`](Self::share_pages) gives it
+    /// the pages.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; the other space has a part of the regions.
+    #[doc(alias = "fork")]
+    #[doc(alias = "dup_mmap")]
+    pub fn copy_regions(&self, other: &mut Self, from: u64) -> Result<Option<u64>, MapError> {
+        let first = self.first_above(from);
+        let end = self.regions.len().min(first + MOST_REGIONS);
+        other.regions.try_reserve(end - first).map_err(|_| MapError::OutOfMemory)?;
+        for region in self.regions.range(first..end) {
+            let backing = match &region.backing {
+                Backing::Anonymous => Backing::Anonymous,
+                Backing::Shared { frames, sharing: Sharing::ReadOnly } => {
+                    let mut copy = Vec::new();
+                    copy.try_reserve_exact(frames.len()).map_err(|_| MapError::OutOfMemory)?;
+                    copy.extend(frames.iter().cloned());
+                    Backing::Shared { frames: copy, sharing: Sharing::ReadOnly }
+                }
+                Backing::Shared { .. } | Backing::Device(_) => continue,
+            };
+            let Region { start, end, protection, name, .. } = *region;
+            // This space may have changed since the part before, and a region of frames cannot begin later.
+            let start = match backing {
+                Backing::Anonymous => start.max(from),
+                _ if start < from => continue,
+                _ => start,
+            };
+            other.regions.push_back(Region { start, end, protection, backing, name });
+        }
+        other.mapping_top = self.mapping_top;
+        other.searched = Searched::nothing(self.mapping_top);
+        (other.break_start, other.break_end) = (self.break_start, self.break_end);
+        Ok(if end < self.regions.len() { self.regions.get(end - 1).map(|region| region.end) } else { None })
+    }
+
+    /// Lets a space that has this one's regions share its anonymous pages from `from` on: a bounded number of them.
+    /// Returns the address to go on with, `None` at the end, and the flush of this space.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the other space has a part of the pages. The flush is to be done in any case.
+    #[doc(alias = "copy_page_range")]
+    pub fn share_pages(&mut self, other: &mut Self, from: u64) -> (Flush, Result<Option<u64>, OutOfMemory>) {
+        let index = self.first_above(from);
+        let next = self.regions.iter().skip(index).find(|region| matches!(region.backing, Backing::Anonymous));
+        let Some(region) = next else { return (Flush::default(), Ok(None)) };
+        let part = self.table.reach(region.start.max(from)..region.end, Edge::Start);
+        let end = part.end;
+        // Only where the other one has the region too: this one may have changed meanwhile.
+        let index = other.first_above(part.start);
+        let theirs = other.regions.get(index).filter(|region| matches!(region.backing, Backing::Anonymous));
+        let common = theirs.map_or(part.start..part.start, |theirs| {
+            let start = part.start.max(theirs.start).min(part.end);
+            start..part.end.min(theirs.end).max(start)
+        });
+        let next = if common.end < end && !common.is_empty() { common.end } else { end };
+        let (unmapped, pages, are_all) = self.table.share_with(&mut other.table, common);
+        other.resident += pages;
+        other.unsynchronised = u64::MAX;
+        let flush = self.flush(unmapped, Removed::default());
+        (flush, if are_all { Ok(Some(next)) } else { Err(OutOfMemory) })
     }
 
     /// Makes all pages of the range now, instead of when they are touched.

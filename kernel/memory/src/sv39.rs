@@ -8,11 +8,12 @@
 //! Accessed and dirty bits are set from the start: they are not used here, and harts differ in whether they set them or
 //! fault. The two bits that the hardware leaves to software encode the owner of the page:
 //!
-//! | valid | bit 8 | meaning |
-//! |---|---|---|
-//! | 1 | 1 | mapped; the entry owns the frame |
-//! | 1 | 0 | mapped; another owner keeps the frame, or it is a device |
-//! | 0 | 1 or 0 | not accessible ([`Protection::None`]), but the page is kept for later |
+//! | valid | bit 8 | bit 9 | meaning |
+//! |---|---|---|---|
+//! | 1 | 1 | 0 | mapped; the entry owns the frame |
+//! | 1 | 1 | 1 | mapped, never writable; the entry has a share in the frame, which is copied before it is written |
+//! | 1 | 0 | 0 | mapped; another owner keeps the frame, or it is a device |
+//! | 0 | any | any | not accessible ([`Protection::None`]), but the page is kept for later |
 //!
 //! An empty entry is zero as a whole; page 0 of physical memory is never mapped.
 //!
@@ -33,6 +34,7 @@
 use crate::bytes;
 use crate::frames::{self, Block, Frame, FrameList, OutOfMemory, SharedFrame};
 use crate::{MAX_HARTS, PAGE_SIZE};
+use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 use core::ops::Range;
@@ -60,6 +62,8 @@ const GLOBAL: u64 = 1 << 5;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
 const OWNED: u64 = 1 << 8;
+/// Beside [`OWNED`]: the entry has a share in the frame.
+const COUNTED: u64 = 1 << 9;
 const LEAF: u64 = READ | WRITE | EXECUTE;
 const NUMBER_SHIFT: u32 = 10;
 const NUMBER_MASK: u64 = (1 << 44) - 1;
@@ -290,8 +294,38 @@ impl Scope {
 pub struct Unmapped {
     scope: Scope,
     frames: FrameList,
+    shares: Shares,
     /// Pages whose frames were owned.
     pages: usize,
+}
+
+/// Shares in frames that were taken out of a page table.
+///
+/// Without memory to keep one it is leaked, since giving it back before the flush would let a program read the frame
+/// of another.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(Vec<SharedFrame>);
+
+impl Shares {
+    fn push(&mut self, frame: SharedFrame) {
+        if self.0.try_reserve(1).is_ok() {
+            self.0.push(frame);
+        } else {
+            core::mem::forget(frame);
+        }
+    }
+
+    /// Gives the shares back, after the flush.
+    pub(crate) fn free(mut self) {
+        drop(core::mem::take(&mut self.0));
+    }
+}
+
+impl Drop for Shares {
+    /// Keeps the frames for ever, unless they were given back.
+    fn drop(&mut self) {
+        core::mem::take(&mut self.0).into_iter().for_each(core::mem::forget);
+    }
 }
 
 impl Unmapped {
@@ -314,10 +348,25 @@ impl Unmapped {
             flush(&self.scope);
         }
         self.frames.free();
+        self.shares.free();
     }
 
-    pub(crate) fn into_parts(self) -> (Scope, FrameList) {
-        (self.scope, self.frames)
+    /// Adds another part of the same table to be flushed together with this one.
+    pub(crate) fn join(&mut self, other: Self) {
+        if let Scope::Pages(pages) = other.scope {
+            self.scope.add_page(pages.start);
+            self.scope.add_page(pages.end - PAGE_SIZE);
+        } else if other.scope == Scope::All {
+            self.scope = Scope::All;
+        }
+        self.pages += other.pages;
+        self.frames.append(other.frames);
+        let mut shares = other.shares;
+        core::mem::take(&mut shares.0).into_iter().for_each(|frame| self.shares.push(frame));
+    }
+
+    pub(crate) fn into_parts(self) -> (Scope, FrameList, Shares) {
+        (self.scope, self.frames, self.shares)
     }
 }
 
@@ -708,8 +757,8 @@ impl PageTable {
         let mut scope = Scope::default();
         self.for_each(clip(range), |address, entry| {
             let value = entry.load(Relaxed);
-            let kept = value & (NUMBER_MASK << NUMBER_SHIFT | OWNED);
-            let changed = kept | protection.user_leaf();
+            let kept = value & (NUMBER_MASK << NUMBER_SHIFT | OWNED | COUNTED);
+            let changed = kept | leaf(kept, protection);
             if changed != value {
                 entry.store(changed, Relaxed);
                 if value & VALID != 0 {
@@ -718,6 +767,98 @@ impl PageTable {
             }
         });
         Unmapped { scope, ..Unmapped::default() }
+    }
+
+    /// Whether the page at an address is shared with other tables, and so must be copied before it is written.
+    pub(crate) fn is_counted(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|entry| entry & COUNTED != 0)
+    }
+
+    /// Gives the table a page of its own instead of one that is shared with others, with the same contents.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; nothing has changed.
+    #[doc(alias = "copy on write")]
+    pub(crate) fn copy_counted(&mut self, address: u64, protection: Protection) -> Result<Unmapped, OutOfMemory> {
+        let mut unmapped = Unmapped::default();
+        let Some(entry) = self.entry(address) else { return Ok(unmapped) };
+        let value = entry.load(Relaxed);
+        if value & COUNTED == 0 {
+            return Ok(unmapped);
+        }
+        let (frame, old) = match share(value).into_exclusive() {
+            // The others have copied it.
+            Ok(frame) => (frame, None),
+            Err(old) => match Frame::allocate() {
+                Ok(frame) => {
+                    copy(&old, &frame);
+                    (frame, Some(old))
+                }
+                Err(error) => {
+                    // The entry keeps its share.
+                    core::mem::forget(old);
+                    return Err(error);
+                }
+            },
+        };
+        let page = pointing_at(frame.physical_address()) | OWNED;
+        let _ = frame.into_number();
+        // Release, so that another hart that sees the page sees the contents.
+        entry.store(page | protection.user_leaf(), core::sync::atomic::Ordering::Release);
+        if let Some(old) = old {
+            if value & VALID != 0 {
+                unmapped.scope.add_page(address / PAGE_SIZE * PAGE_SIZE);
+            }
+            unmapped.shares.push(old);
+        }
+        Ok(unmapped)
+    }
+
+    /// Lets another table have a share in each of this table's own pages in a range where the other one has none: from
+    /// now on each of the two copies such a page before it writes to it. The scope has the pages that were writable.
+    /// Returns the number of pages that are shared, and whether those are all; without memory for a table they are not.
+    pub(crate) fn share_with(&mut self, other: &mut PageTable, range: Range<u64>) -> (Unmapped, usize, bool) {
+        let mut scope = Scope::default();
+        let (mut count, mut are_all) = (0, true);
+        self.for_each(clip(range), |address, entry| {
+            let value = entry.load(Relaxed);
+            if value & OWNED == 0 || !are_all {
+                return;
+            }
+            let kept = value & !WRITE | COUNTED;
+            let share = if value & COUNTED != 0 { share(value) } else { owned(value).share() };
+            let theirs = share.clone();
+            // The entry keeps its own.
+            core::mem::forget(share);
+            if kept != value {
+                entry.store(kept, Relaxed);
+                if value & VALID != 0 && value & WRITE != 0 {
+                    scope.add_page(address);
+                }
+            }
+            match other.set(address, kept) {
+                Ok(()) => {
+                    core::mem::forget(theirs);
+                    count += 1;
+                }
+                Err(_) => are_all = false,
+            }
+        });
+        (Unmapped { scope, ..Unmapped::default() }, count, are_all)
+    }
+}
+
+/// Returns the leaf bits of a page with this protection: one that is shared is not writable before it is copied.
+const fn leaf(kept: u64, protection: Protection) -> u64 {
+    if kept & COUNTED != 0 { protection.user_leaf() & !WRITE } else { protection.user_leaf() }
+}
+
+/// Copies a whole page.
+fn copy(from: &SharedFrame, to: &Frame) {
+    let mut piece = [0; 512];
+    for offset in (0..PAGE_SIZE as usize).step_by(piece.len()) {
+        from.read(offset, &mut piece);
+        to.write(offset, &piece);
     }
 }
 
@@ -760,7 +901,11 @@ fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<
         }
         if value & OWNED != 0 {
             unmapped.pages += 1;
-            unmapped.frames.push(owned(value));
+            if value & COUNTED != 0 {
+                unmapped.shares.push(share(value));
+            } else {
+                unmapped.frames.push(owned(value));
+            }
         }
     }
     if removed == 0 { present } else { uncount(bottom_address, removed) }
@@ -786,8 +931,9 @@ impl Drop for PageTable {
         if self.root.is_leaked() {
             return;
         }
-        let Unmapped { frames, .. } = self.unmap(USER);
+        let Unmapped { frames, shares, .. } = self.unmap(USER);
         frames.free();
+        shares.free();
     }
 }
 
@@ -806,6 +952,15 @@ fn owned(entry: u64) -> Frame {
     // SAFETY: the entry was written from `Frame::into_number`, and its only copy was cleared by the caller, so the
     // number is used once.
     unsafe { Frame::from_number(number) }
+}
+
+/// Returns the share in a frame that an entry with [`COUNTED`] has. The entry must have been cleared, or its share
+/// forgotten afterwards.
+fn share(entry: u64) -> SharedFrame {
+    let number = number(target(entry)).expect("frame 0 is never given out");
+    // SAFETY: the entry was written with a share that was forgotten, and either its only copy was cleared by the caller
+    // or the caller forgets this one, so the share is given back once.
+    unsafe { SharedFrame::from_number(number) }
 }
 
 /// Returns the number of entries of a table that are not empty.

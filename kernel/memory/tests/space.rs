@@ -74,6 +74,109 @@ fn copies_cross_pages_and_stop_at_holes() {
     assert_eq!(frames::free_frames(), before);
 }
 
+/// Makes a copy of a space, as `fork` does; returns the pages whose flush was asked for.
+fn fork(from: &mut AddressSpace, to: &mut AddressSpace) -> u64 {
+    let (mut next, mut flushed) = (Some(0), 0);
+    while let Some(at) = next {
+        next = from.copy_regions(to, at).expect("there is memory");
+    }
+    next = Some(0);
+    while let Some(at) = next {
+        let (flush, shared) = from.share_pages(to, at);
+        flush.after(|request| match request.scope {
+            Scope::Pages(pages) => flushed += (pages.end - pages.start) / PAGE_SIZE,
+            other => panic!("{other:?}"),
+        });
+        next = shared.expect("there is memory");
+    }
+    flushed
+}
+
+fn word(space: &mut AddressSpace, address: u64) -> u64 {
+    space.read_u64(address).expect("mapped")
+}
+
+#[test]
+fn copies_share_pages_until_one_of_them_writes() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+        let start = 0x10_0000;
+        anonymous(&mut parent, start, 200, Protection::ReadWrite);
+        anonymous(&mut parent, start + (1 << 30), 1, Protection::ReadWrite);
+        for page in (0..200).step_by(2) {
+            parent.write_u64(start + page * PAGE_SIZE, page + 1).expect("mapped");
+        }
+        parent.write_u64(start + (1 << 30), 77).expect("mapped");
+        let identifiers = Identifiers::new(4);
+        let _ = parent.enter(&identifiers, 0);
+        let free = frames::free_frames();
+        assert!(fork(&mut parent, &mut child) >= 101, "all pages were writable");
+        assert_eq!((parent.resident_frames(), child.resident_frames()), (101, 101));
+        assert!(free - frames::free_frames() < 8, "only tables are new");
+        assert!(parent.take_owed().is_none());
+        for page in 0..200 {
+            let expected = if page % 2 == 0 { page + 1 } else { 0 };
+            assert_eq!(word(&mut child, start + page * PAGE_SIZE), expected);
+        }
+        assert_eq!(word(&mut child, start + (1 << 30)), 77);
+        // A write of either is not seen by the other, and only the first one copies.
+        let free = frames::free_frames();
+        parent.write_u64(start, 500).expect("mapped");
+        child.write_u64(start + 2 * PAGE_SIZE, 600).expect("mapped");
+        assert_eq!(free - frames::free_frames(), 2);
+        let owed = parent.take_owed().expect("other harts may see the old page");
+        owed.after(|request| assert_eq!(*request.scope, Scope::Pages(start..start + PAGE_SIZE)));
+        child.take_owed().expect("it was shared").after(|_| unreachable!("no hart is in the copy"));
+        let first = (word(&mut parent, start), word(&mut child, start));
+        let second = (word(&mut parent, start + 2 * PAGE_SIZE), word(&mut child, start + 2 * PAGE_SIZE));
+        assert_eq!((first, second), ((500, 1), (3, 600)));
+        child.write_u64(start, 501).expect("mapped");
+        parent.write_u64(start + 2 * PAGE_SIZE, 601).expect("mapped");
+        assert_eq!(free - frames::free_frames(), 2, "the last owner keeps the page");
+        assert!(parent.take_owed().is_none() && child.take_owed().is_none());
+        assert_eq!((word(&mut parent, start), word(&mut child, start)), (500, 501));
+        // A change of protection makes no shared page writable.
+        let range = start..start + 200 * PAGE_SIZE;
+        for protection in [Protection::None, Protection::ReadWrite] {
+            child.protect(range.clone(), protection).expect("mapped").after(|_| unreachable!("no hart is there"));
+        }
+        child.zero(start, 200 * PAGE_SIZE as usize).expect("mapped");
+        child.take_owed().expect("pages were shared").after(|_| unreachable!("no hart is there"));
+        assert_eq!(word(&mut parent, start + 4 * PAGE_SIZE), 5);
+        // The copy of a copy, and an original that is gone first.
+        let mut grandchild = space(Limits::DEFAULT);
+        fork(&mut parent, &mut grandchild);
+        parent.leave(0);
+        drop(parent);
+        assert_eq!(word(&mut grandchild, start), 500);
+        grandchild.write_u64(start, 1).expect("mapped");
+        assert_eq!(word(&mut grandchild, start + 4 * PAGE_SIZE), 5);
+        child.unmap(range).expect("mapped").after(|_| unreachable!("no hart is there"));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+/// A share that a hart may still see is given back after the flush, as frames are.
+#[test]
+fn shares_are_given_back_after_the_flush() {
+    let _alone = alone();
+    let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+    let start = 0x10_0000;
+    anonymous(&mut parent, start, 1, Protection::ReadWrite);
+    parent.write_u64(start, 1).expect("mapped");
+    fork(&mut parent, &mut child);
+    let identifiers = Identifiers::new(4);
+    let _ = parent.enter(&identifiers, 0);
+    let flush = parent.unmap(start..start + PAGE_SIZE).expect("mapped");
+    drop(child);
+    let free = frames::free_frames();
+    flush.after(|_| assert_eq!(frames::free_frames(), free));
+    assert_eq!(frames::free_frames(), free + 1);
+    parent.leave(0);
+}
+
 /// Pages whose numbers are equal modulo the number of cached translations displace each other.
 #[test]
 fn pages_that_displace_each_other_in_the_cache_keep_their_contents_and_rights() {

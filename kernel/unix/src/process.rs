@@ -26,7 +26,9 @@
 //! space, to copy data; the workers, then the threads; the table of descriptors, then a kernel object, to read how much
 //! memory it has or to accept a connection, or the address space, to write that connection's address; the table of
 //! calls, then the completions, the waiters for departures, and a kernel object and the executor's own, to start a
-//! call; a worker's guest interrupt file or the pages for sending user interrupts, then the address space.
+//! call; a worker's guest interrupt file or the pages for sending user interrupts, then the address space; the table of
+//! processes, then a process's signals; these, then the workers, one worker's signals, the address space, to write a
+//! handler's frame, and what ends a process; the address space of a process, then that of a copy that does not run yet.
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
@@ -35,6 +37,7 @@ pub(crate) mod completions;
 pub(crate) mod delivery;
 pub(crate) mod ending;
 pub(crate) mod family;
+pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod kill;
 pub(crate) mod killer;

@@ -17,6 +17,8 @@
 extern crate alloc;
 
 use alloc::sync::Arc;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hal_api::{
@@ -92,8 +94,8 @@ impl Space {
 
     /// Locks the memory, for copying and for changes. The [`Flush`] of a change goes to [`flush`].
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, AddressSpace> {
-        self.memory.lock()
+    pub fn lock(&self) -> Locked<'_> {
+        Locked { memory: ManuallyDrop::new(self.memory.lock()) }
     }
 
     /// Runs the program in this space in user mode until the next trap.
@@ -123,7 +125,7 @@ impl Space {
             Access::Execute => sv39::Access::Execute,
         };
         let (asid, fetching_harts) = {
-            let mut memory = self.memory.lock();
+            let mut memory = self.lock();
             memory.fault(address as u64, access)?;
             (memory.identifier(), memory.harts_to_synchronise())
         };
@@ -162,6 +164,49 @@ impl Space {
             Machine::send_ipi(hart);
         }
     }
+}
+
+/// The locked memory of a space. When it is released, copies of shared pages are flushed that were made meanwhile: for
+/// the program, or for the kernel that writes to its memory.
+pub struct Locked<'a> {
+    memory: ManuallyDrop<MutexGuard<'a, AddressSpace>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = AddressSpace;
+
+    #[inline(always)]
+    fn deref(&self) -> &AddressSpace {
+        &self.memory
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut AddressSpace {
+        &mut self.memory
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.memory.owes_flush() {
+            flush_owed(self);
+        } else {
+            // SAFETY: the guard is not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn flush_owed(locked: &mut Locked<'_>) {
+    let owed = locked.memory.take_owed();
+    // SAFETY: its only caller is dropping the lock.
+    unsafe { ManuallyDrop::drop(&mut locked.memory) };
+    owed.into_iter().for_each(flush);
 }
 
 /// Carries a flush out and frees the frames that wait for it.

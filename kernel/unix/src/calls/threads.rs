@@ -9,7 +9,8 @@ use hal_api::UserContext;
 use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
-use crate::calls::call::{Call, Decoding, Pause, kept, kept_steps};
+use crate::calls::call::{Call, Decoding, Pause, admitted, kept, kept_steps};
+use crate::process::fork::{self, Words};
 use crate::process::futex::{self, FutexCall};
 use crate::process::user::USER_END;
 use crate::process::worker::Worker;
@@ -25,28 +26,23 @@ pub(super) fn set_id_address(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn clone(call: Call<'_>) -> Decoding {
     call.admitted()?;
-    let (worker, arguments) = (call.worker, [0, 1, 2, 3, 4].map(|argument| call.word(argument)));
-    clone_thread(worker, call.registers()?, arguments).map(Into::into)
-}
-
-/// Performs the `clone` call.
-fn clone_thread(
-    parent: &Worker,
-    context: &UserContext,
-    [flags, stack, parent_word, thread_pointer, child_word]: [usize; 5],
-) -> Result<usize, Errno> {
-    let flags = flags as u64;
-    let has = |which: u64| flags & which != 0;
+    let (worker, number) = (call.worker, call.number);
+    let [flags, stack, parent, thread_pointer, child] = [0, 1, 2, 3, 4].map(|argument| call.word(argument));
+    let words = Words { flags: flags as u64, parent, child };
+    let has = |which: u64| words.flags & which != 0;
     if has(flag::THREAD) && !has(flag::SIGHAND)
         || has(flag::SIGHAND) && !has(flag::VM)
         || has(flag::FS) && has(flag::NEWNS)
     {
         return Err(Errno::EINVAL);
     }
-    if flags & flag::SHARED != flag::SHARED || flags & !(flag::OF_THREADS | flag::SIGNAL) != 0 {
+    let is_thread = words.flags & flag::SHARED == flag::SHARED;
+    // Memory in common for ever is for threads; until `execve` or the end, it is copied late.
+    let is_process = words.flags & !fork::FLAGS == 0 && (!has(flag::VM) || has(flag::VFORK));
+    if !is_process && !(is_thread && words.flags & !(flag::OF_THREADS | flag::SIGNAL) == 0) {
         return Err(Errno::ENOSYS);
     }
-    let mut fresh = Box::new(context.clone());
+    let mut fresh = Box::new(call.registers()?.clone());
     // The copy in memory is up to date; no hart's registers are this thread's.
     let _ = fresh.floating_point_mut();
     fresh.set_result(0);
@@ -56,19 +52,28 @@ fn clone_thread(
     if has(flag::SETTLS) {
         fresh.set_register(4, thread_pointer as u64);
     }
+    if is_thread {
+        return clone_thread(worker, fresh, words).map(Into::into);
+    }
+    Ok(Operation::Long(number, admitted(fork::fork(worker.clone(), fresh, words))).into())
+}
+
+/// Starts a thread with these registers.
+fn clone_thread(parent: &Worker, fresh: Box<UserContext>, words: Words) -> Result<usize, Errno> {
+    let has = |which: u64| words.flags & which != 0;
     let process = &parent.process;
     let thread = switching::start_thread(process, fresh, |thread| {
         thread.signals.inherit(&parent.signals);
         if has(flag::CHILD_CLEARTID) {
-            thread.set_end_word(child_word);
+            thread.set_end_word(words.child);
         }
         // As on Linux, a bad address does not keep the thread from starting.
         let number = thread.thread_id().to_le_bytes();
         if has(flag::PARENT_SETTID) {
-            let _ = process.copy_out(parent_word, &number);
+            let _ = process.copy_out(words.parent, &number);
         }
         if has(flag::CHILD_SETTID) {
-            let _ = process.copy_out(child_word, &number);
+            let _ = process.copy_out(words.child, &number);
         }
     })?;
     Ok(thread.thread_id() as usize)

@@ -184,6 +184,22 @@ impl Descriptors {
         })
     }
 
+    /// Gives another table the files of this one from the descriptor `at` on, as far as one piece goes, which is a step;
+    /// returns the descriptor to go on with, `None` at the end. Errors are those of [`replace`](Self::replace).
+    #[doc(alias = "dup_fd")]
+    pub(crate) fn copy_part(&self, other: &mut Descriptors, at: usize) -> Result<Option<usize>, Errno> {
+        let first = at / PIECE * PIECE;
+        let Some(piece) = self.pieces.get(at / PIECE) else { return Ok(None) };
+        for (entry, number) in piece.entries.iter().zip(first..) {
+            if let Some(DescriptorEntry { file, close_on_execute }) = entry {
+                // The limit may be lower than a descriptor that was opened before.
+                let replaced = other.replace(number, file.clone(), *close_on_execute)?;
+                debug_assert!(replaced.is_none());
+            }
+        }
+        Ok(Some(first + PIECE))
+    }
+
     /// Finds, from `*at` on, the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
     /// one file at a time, because a list of them would need memory after the point at which `execve` may still fail.
     /// Looks at one piece, which is a step: `Some(None)` if that has no such file. `None` at the end.

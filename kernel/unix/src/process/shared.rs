@@ -58,6 +58,15 @@ impl Shared {
         Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias })
     }
 
+    /// Allocates fresh pages at the same places, for a copy of the process.
+    pub(crate) fn of_a_copy(&self) -> Result<Shared, Errno> {
+        let copy = Shared::new()?;
+        for (to, from) in [(&copy.start, &self.start), (&copy.image, &self.image), (&copy.bias, &self.bias)] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Ok(copy)
+    }
+
     /// Makes all pages zero again, for another program.
     pub(crate) fn clear(&self) {
         self.page.zero();

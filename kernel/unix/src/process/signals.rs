@@ -115,6 +115,15 @@ impl Signals {
         state.pending.set()
     }
 
+    /// Takes over the actions of a process of which this one begins as a copy.
+    pub(super) fn copy_actions(&self, of: &Signals, account: &Arc<Account>) -> Result<(), Errno> {
+        let copy = of.state.lock().actions.copy().map_err(|_| Errno::ENOMEM)?;
+        let mut state = self.state.lock();
+        state.prepare(account)?;
+        state.actions = copy;
+        Ok(())
+    }
+
     /// Prepares for another program: no handlers, and no stacks for them. Pending signals stay.
     pub(crate) fn start_afresh(&self) {
         self.state.lock().actions.forget_handlers();
@@ -131,6 +140,12 @@ impl OwnSignals {
     /// Blocks the set that its creator blocks, before it begins.
     pub(crate) fn inherit(&self, creator: &OwnSignals) {
         self.blocked.store(creator.blocked.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Takes over the blocked signals and the stack of a worker of which this one begins as a copy.
+    pub(super) fn copy(&self, of: &OwnSignals) {
+        self.inherit(of);
+        self.state.lock().stack = of.state.lock().stack;
     }
 
     /// Returns the signals that the worker blocks.

@@ -47,10 +47,20 @@ use crate::scheduling::stretch;
 /// After an error nothing has happened.
 #[doc(alias = "kernel_clone")]
 pub(crate) fn start_worker(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
+    start_prepared_worker(process, context, |_| {})
+}
+
+/// Starts a worker as [`start_worker`] does, and calls `prepare` with it before it runs.
+pub(crate) fn start_prepared_worker(
+    process: &Arc<Process>,
+    context: Box<UserContext>,
+    prepare: impl FnOnce(&Worker),
+) -> Result<Arc<Worker>, Errno> {
     let means = Means::new(process, 0)?;
     let mut refused = None;
     let worker = process.add_worker(|index| {
         let worker = Arc::new(Worker::new(process, index, means));
+        prepare(&worker);
         match executor::spawn_for(worker.clone(), worker.own_priority(), run(worker.clone(), context)) {
             Ok(cid) => {
                 worker.was_spawned_as(cid);

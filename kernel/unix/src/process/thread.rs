@@ -234,12 +234,12 @@ mod tests {
                 assert_eq!(clone(program, flag::SHARED & !without), Err(Errno::EINVAL), "{without:#x}");
             }
             for flags in [
-                17,
                 flag::VM,
                 flag::SHARED & !flag::FS,
                 flag::SHARED & !flag::FILES,
                 flag::SHARED & !flag::THREAD,
                 flag::SHARED | flag::PIDFD,
+                flag::FILES | 17,
             ] {
                 assert_eq!(clone(program, flags), Err(Errno::ENOSYS), "{flags:#x}");
             }

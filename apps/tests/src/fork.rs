@@ -1,0 +1,191 @@
+//! Processes that begin as copies of others: their memory, files and signals, and the frames that they share.
+//!
+//! A copy of a program of this suite has no executor of its own any more, so it makes plain calls only.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use abi_unix::types::{WNOHANG, signal};
+use abi_unix::{Counter, Errno, SystemCall};
+use cops::{system, thread};
+
+use crate::harness::{self, Outcome, call, counter};
+use crate::{check, check_eq, must};
+
+const PAGE: usize = 4096;
+/// A signal that nothing in this suite uses.
+const UNUSED: usize = 12;
+
+/// Starts a copy of this process, which ends with the result of a function; returns its number.
+fn fork(child: impl FnOnce() -> u8) -> Result<usize, Errno> {
+    let number = call(SystemCall::Clone, [signal::CHLD as usize, 0, 0, 0, 0, 0])?;
+    if number != 0 {
+        return Ok(number);
+    }
+    let status = child();
+    let _ = call(SystemCall::ExitGroup, [status.into(), 0, 0, 0, 0, 0]);
+    unreachable!("the copy has ended")
+}
+
+/// Waits for a copy; returns the status that it has given.
+fn status_of(child: usize) -> Result<u32, Errno> {
+    let mut status = 0u32;
+    call(SystemCall::Wait, [child, &raw mut status as usize, 0, 0, 0, 0])?;
+    Ok(if status & 0x7f == 0 { status >> 8 } else { 0x100 | status })
+}
+
+/// The number that a page of the tests' memory has in its first word.
+fn mark(page: usize, round: u64) -> u64 {
+    page as u64 * 1000 + round
+}
+
+/// Returns whether all pages have the marks of this round.
+fn has_marks(words: &[AtomicU64], round: u64) -> bool {
+    words.chunks(PAGE / 8).enumerate().all(|(page, words)| words[0].load(Ordering::Relaxed) == mark(page, round))
+}
+
+fn set_marks(words: &[AtomicU64], round: u64) {
+    for (page, words) in words.chunks(PAGE / 8).enumerate() {
+        words[0].store(mark(page, round), Ordering::Relaxed);
+    }
+}
+
+fn memory(pages: usize) -> Result<&'static [AtomicU64], Errno> {
+    let start = system::memory::map(pages * PAGE)?.cast::<AtomicU64>();
+    // SAFETY: the mapping is zeros, aligned, that long and never unmapped.
+    Ok(unsafe { core::slice::from_raw_parts(start, pages * PAGE / 8) })
+}
+
+pub async fn copies_see_no_later_writes_of_each_other() -> Outcome {
+    let words = must!(memory(300));
+    set_marks(words, 1);
+    let (reader, writer) = must!(system::file::pipe(0));
+    let mut children = Vec::new();
+    for _ in 0..3 {
+        children.push(must!(fork(|| {
+            if !has_marks(words, 1) {
+                return 1;
+            }
+            set_marks(words, 2);
+            // The parent has written meanwhile.
+            if system::file::read(reader.raw(), &mut [0; 1]) != Ok(1) || !has_marks(words, 2) {
+                return 2;
+            }
+            0
+        })));
+    }
+    set_marks(words, 3);
+    check_eq!(system::file::write(writer.raw(), b"123"), Ok(3));
+    for child in children {
+        check_eq!(must!(status_of(child)), 0);
+    }
+    check!(has_marks(words, 3), "a copy has written to its parent's memory");
+    Ok(())
+}
+
+pub async fn the_kernel_writes_to_the_copy_of_its_caller() -> Outcome {
+    let words = must!(memory(4));
+    set_marks(words, 1);
+    let (reader, writer) = must!(system::file::pipe(0));
+    check_eq!(system::file::write(writer.raw(), b"abcdefgh"), Ok(8));
+    let at = words.as_ptr() as usize;
+    let child = must!(fork(|| {
+        let read = call(SystemCall::Read, [reader.raw() as usize, at, 8, 0, 0, 0]);
+        u8::from(read != Ok(8) || words[0].load(Ordering::Relaxed) != u64::from_le_bytes(*b"abcdefgh"))
+    }));
+    check_eq!(must!(status_of(child)), 0);
+    check!(has_marks(words, 1));
+    // And to the parent's, while a copy has the old page.
+    check_eq!(system::file::write(writer.raw(), b"ijklmnop"), Ok(8));
+    let (go, told) = must!(system::file::pipe(0));
+    let child = must!(fork(|| {
+        let read = system::file::read(go.raw(), &mut [0; 1]);
+        u8::from(read != Ok(1) || !has_marks(words, 1))
+    }));
+    check_eq!(call(SystemCall::Read, [reader.raw() as usize, at, 8, 0, 0, 0]), Ok(8));
+    check_eq!(words[0].load(Ordering::Relaxed), u64::from_le_bytes(*b"ijklmnop"));
+    check_eq!(system::file::write(told.raw(), b"x"), Ok(1));
+    check_eq!(must!(status_of(child)), 0);
+    Ok(())
+}
+
+/// A thread writes while its process is copied, and loses nothing.
+pub async fn threads_write_while_their_process_is_copied() -> Outcome {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let words = must!(memory(64));
+    let writer = must!(thread::spawn(move || {
+        let mut round = 1;
+        set_marks(words, round);
+        while !STOP.load(Ordering::Relaxed) {
+            if !has_marks(words, round) {
+                return Err(round);
+            }
+            round += 1;
+            set_marks(words, round);
+        }
+        Ok(round)
+    }));
+    for _ in 0..30 {
+        // The pages of the copy do not change any more.
+        let child = must!(fork(|| {
+            let rounds = || words.chunks(PAGE / 8).map(|words| words[0].load(Ordering::Relaxed) % 1000);
+            let first: Vec<u64> = rounds().collect();
+            u8::from(!rounds().eq(first))
+        }));
+        check_eq!(must!(status_of(child)), 0);
+    }
+    STOP.store(true, Ordering::Relaxed);
+    check!(writer.join().is_ok(), "a write is lost");
+    Ok(())
+}
+
+/// Copies of copies, which end in any order, give all frames back.
+pub async fn generations_of_copies_give_everything_back() -> Outcome {
+    fn descend(words: &'static [AtomicU64], depth: u64) -> u8 {
+        if !has_marks(words, depth) {
+            return 1;
+        }
+        set_marks(words, depth + 1);
+        if depth == 6 {
+            return 0;
+        }
+        let (Ok(first), Ok(second)) = (fork(|| descend(words, depth + 1)), fork(|| descend(words, depth + 1))) else {
+            return 2;
+        };
+        match (status_of(first), status_of(second)) {
+            (Ok(0), Ok(0)) if has_marks(words, depth + 1) => 0,
+            _ => 3,
+        }
+    }
+    let words = must!(memory(40));
+    set_marks(words, 1);
+    let free = counter(Counter::FramesFree)?;
+    for _ in 0..2 {
+        let child = must!(fork(|| descend(words, 1)));
+        check_eq!(must!(status_of(child)), 0);
+    }
+    check!(has_marks(words, 1));
+    harness::reaches(Counter::FramesFree, free.saturating_sub(100)).await
+}
+
+pub async fn copies_start_other_programs_and_have_their_parent_s_signals() -> Outcome {
+    let (reader, writer) = must!(system::file::pipe(0));
+    let ignore = [1u64, 0, 0];
+    check_eq!(call(SystemCall::SignalAction, [UNUSED, ignore.as_ptr() as usize, 0, 8, 0, 0]), Ok(0));
+    let arguments = [c"tests".as_ptr(), c"--act".as_ptr(), c"return".as_ptr(), core::ptr::null()];
+    let path = c"/bin/tests".as_ptr() as usize;
+    let child = must!(fork(|| {
+        let own = system::process::number() as usize;
+        // Ignored here, too, or this ends the copy.
+        let sent = call(SystemCall::Kill, [own, UNUSED, 0, 0, 0, 0]);
+        if sent != Ok(0) || system::file::write(writer.raw(), b"x") != Ok(1) {
+            return 1;
+        }
+        let _ = call(SystemCall::Execute, [path, arguments.as_ptr() as usize, 0, 0, 0, 0]);
+        2
+    }));
+    check_eq!(must!(status_of(child)), 7);
+    check_eq!(system::file::read(reader.raw(), &mut [0; 2]), Ok(1));
+    check_eq!(call(SystemCall::Wait, [child, 0, WNOHANG as usize, 0, 0, 0]), Err(Errno::ECHILD));
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! `fork`: a process that begins as a copy of another one.
+//!
+//! The copy has the regions of the original, shares its pages until one of the two writes to them
+//! ([`share_pages`](memory::AddressSpace::share_pages)), and has its open files, directory, signal actions and limits.
+//! It has one worker, with the registers of the one that has called, and nothing of what concerns COPS's own interface:
+//! its process page and completion ring are fresh, there are no request rings, receivers of interrupts or calls in
+//! flight. A program that uses these goes on with `spawn`.
+//!
+//! All work goes in steps. Other threads of the original run meanwhile; the copy sees each page at some moment of the
+//! call, as on Linux.
+//!
+//! `vfork` is the same call: the memory is shared by copying it late and not by having it together, and the original
+//! does not wait. A child that writes to variables of its parent does not reach them.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use abi_unix::Errno;
+use abi_unix::types::clone as flag;
+use hal_api::UserContext;
+use memory::OutOfMemory;
+use memory::space::{Limits, Placement, Sharing};
+use memory::sv39::Protection;
+use usermode::Space;
+
+use crate::asynchronous::interrupts;
+use crate::files::descriptor::Descriptors;
+use crate::process::accounts::Resource;
+use crate::process::family::ProcessPlace;
+use crate::process::shared::Shared;
+use crate::process::user::map_error;
+use crate::process::worker::Worker;
+use crate::process::{self, Origin, Process, switching, table};
+use crate::scheduling::steps;
+
+/// Flags with which a process may start.
+pub(crate) const FLAGS: u64 = flag::SIGNAL
+    | flag::VM
+    | flag::VFORK
+    | flag::SETTLS
+    | flag::PARENT_SETTID
+    | flag::CHILD_SETTID
+    | flag::CHILD_CLEARTID
+    | flag::SYSVSEM;
+
+/// Words of a `clone` call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words {
+    /// Flags of `clone`.
+    pub flags: u64,
+    /// Address for the child's number in the parent.
+    pub parent: usize,
+    /// Address for it in the child, and of the word that becomes 0 at the end of its first worker.
+    pub child: usize,
+}
+
+/// Starts a copy of a worker's process with these registers; returns its number.
+///
+/// # Cancellation
+/// There is no new process.
+#[doc(alias = "vfork")]
+#[doc(alias = "kernel_clone")]
+pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: Words) -> Result<usize, Errno> {
+    let process = &parent.process;
+    table::require_depth(process)?;
+    let account = process.account.of_a_child()?;
+    let place = ProcessPlace::new(&process.account)?;
+    let mut descriptors = Descriptors::new(&account);
+    let mut next = Some(0);
+    while let Some(at) = next {
+        next = process.descriptors.lock().copy_part(&mut descriptors, at)?;
+        pause(process).await?;
+    }
+    let shared = process.shared.of_a_copy()?;
+    let space = Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
+    let space = Arc::new(space);
+    if let Err(error) = copy_memory(process, &space, &shared).await {
+        while space.clear_part() {
+            steps::pause_at_the_end().await;
+        }
+        return Err(error);
+    }
+    let charge = account.charge(Resource::Memory, process::MEMORY)?;
+    let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
+    let origin = Origin { account, place, standing, authority };
+    let directory = process.directory.lock().clone();
+    let (above, group, priority) = (process.id, Some(process.group()), process.default_priority);
+    let child = table::create(|id| {
+        Ok(Process::new(id, above, group, origin, charge, space, shared, descriptors, directory, priority))
+    })?;
+    let started = start(&parent, &child, context, words);
+    if let Err(error) = started {
+        table::discard(&child);
+        return Err(error);
+    }
+    Ok(child.id as usize)
+}
+
+/// Lets the work pause between two parts, and admits the process again.
+async fn pause(process: &Process) -> Result<(), Errno> {
+    steps::pause(process).await;
+    process.account.admit()
+}
+
+/// Gives an empty space the memory of a process.
+async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Result<(), Errno> {
+    let mut next = Some(0);
+    while let Some(from) = next {
+        next = process.space.lock().copy_regions(&mut space.lock(), from).map_err(map_error)?;
+        pause(process).await?;
+    }
+    for (address, frames) in shared.mappings() {
+        let place = Placement::FixedIfFree(address as u64);
+        let mapped = space.lock().map_shared(place, frames, Sharing::ReadWrite, Protection::ReadWrite, "[kernel]");
+        usermode::flush(mapped.map_err(map_error)?.1);
+    }
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let (flush, shared) = process.space.lock().share_pages(&mut space.lock(), from);
+        // Before the copy runs, no hart may write to a page that it shares.
+        usermode::flush(flush);
+        next = shared.map_err(|OutOfMemory| Errno::ENOMEM)?;
+        pause(process).await?;
+    }
+    Ok(())
+}
+
+/// Gives a copy its signals and its worker.
+fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words: Words) -> Result<(), Errno> {
+    let process = &parent.process;
+    child.set_name(process.name());
+    child.signals.copy_actions(&process.signals, &child.account)?;
+    // Page tables are charged when there are some, as everywhere.
+    child.charge_tables();
+    let number = child.id.to_le_bytes();
+    let has = |which: u64| words.flags & which != 0;
+    // As on Linux, a bad address does not keep the process from starting.
+    if has(flag::PARENT_SETTID) {
+        let _ = process.copy_out(words.parent, &number);
+    }
+    if has(flag::CHILD_SETTID) {
+        let _ = child.copy_out(words.child, &number);
+    }
+    switching::start_prepared_worker(child, context, |worker| {
+        worker.signals.copy(&parent.signals);
+        if has(flag::CHILD_CLEARTID) {
+            worker.set_end_word(words.child);
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{futex, signal};
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    /// Starts a copy that runs this body; a fake program is found by its thread pointer.
+    fn copy(
+        program: &mut Program,
+        more: u64,
+        child: usize,
+        body: impl FnOnce(&mut Program) + Send + 'static,
+    ) -> Result<usize, Errno> {
+        let identity = program.identity_for(body);
+        let flags = (flag::SETTLS | more) as usize | signal::CHLD as usize;
+        program.call(SystemCall::Clone, [flags, 0, child, identity, child])
+    }
+
+    #[test]
+    fn a_copy_has_the_memory_of_its_parent_and_changes_only_its_own() {
+        run(|program| {
+            let word = program.place(8);
+            program.write(word, &5u64.to_le_bytes());
+            let parent = program.id as usize;
+            let child = copy(program, 0, 0, move |program| {
+                assert_eq!(program.given, 0, "clone gives 0 to the copy");
+                assert_ne!(program.id as usize, parent);
+                assert_eq!(program.call(SystemCall::GetParent, []), Ok(parent));
+                assert_eq!(program.read_u64(word), 5);
+                program.write(word, &6u64.to_le_bytes());
+                assert_eq!(program.read_u64(word), 6);
+                let _ = program.call(SystemCall::ExitGroup, [3]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0x300)));
+            assert_eq!(program.read_u64(word), 5);
+            program.write(word, &7u64.to_le_bytes());
+            assert_eq!(program.read_u64(word), 7);
+        });
+    }
+
+    #[test]
+    fn a_copy_has_the_open_files_and_numbers_that_were_asked_for() {
+        run(|program| {
+            let ends = program.place(8);
+            assert_eq!(program.call(SystemCall::Pipe, [ends, 0]), Ok(0));
+            let (reader, writer) = (program.read_u32(ends) as usize, program.read_u32(ends + 4) as usize);
+            let (word, text) = (program.place(8), program.store(b"x"));
+            let flags = flag::CHILD_SETTID | flag::CHILD_CLEARTID | flag::PARENT_SETTID;
+            let child = copy(program, flags, word, move |program| {
+                assert_eq!(program.read_u32(word), program.id);
+                assert_eq!(program.call(SystemCall::Write, [writer, text, 1]), Ok(1));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.read_u32(word) as usize, child);
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(program.call(SystemCall::Read, [reader, text, 1]), Ok(1));
+            // The word of the parent stays.
+            assert_eq!(program.read_u32(word) as usize, child);
+            let waits = program.call(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0]);
+            assert_eq!(waits, Err(Errno::EAGAIN));
+        });
+    }
+
+    #[test]
+    fn a_copy_blocks_and_ignores_the_signals_of_its_parent() {
+        run(|program| {
+            let (ignored, blocked) = (12usize, 1u64 << 9);
+            let action = program.store(&[1u64.to_le_bytes(), [0; 8], [0; 8]].concat());
+            assert_eq!(program.call(SystemCall::SignalAction, [ignored, action, 0, 8]), Ok(0));
+            let set = program.store(&blocked.to_le_bytes());
+            assert_eq!(program.call(SystemCall::SignalMask, [2, set, 0, 8]), Ok(0));
+            let own = program.id as usize;
+            assert_eq!(program.call(SystemCall::Kill, [own, 10]), Ok(0));
+            let child = copy(program, flag::VM | flag::VFORK, 0, move |program| {
+                let own = program.id as usize;
+                let place = program.place(8);
+                assert_eq!(program.call(SystemCall::SignalPending, [place, 8]), Ok(0));
+                assert_eq!(program.read_u64(place), 0, "what is pending is the parent's");
+                assert_eq!(program.call(SystemCall::Kill, [own, 10]), Ok(0));
+                assert_eq!(program.call(SystemCall::Kill, [own, ignored]), Ok(0));
+                assert_eq!(program.call(SystemCall::SignalPending, [place, 8]), Ok(0));
+                assert_eq!(program.read_u64(place), blocked);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+}
