@@ -325,11 +325,11 @@ system_calls! {
     /// Removes mappings.
     Unmap = 215 munmap(address: Number, size: Length) Never;
     /// Starts a thread or a copy of the process, which goes on with 0; returns its number. The flags of a thread are
-    /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`. Both
-    /// may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`. A copy
-    /// has memory of its own, which is copied when it is written, even with `VFORK`; the parent does not wait, and gets
-    /// `SIGCHLD` at the end. `EINVAL` for flags that contradict each other, `ENOSYS` for other combinations, `EAGAIN` if
-    /// there are too many threads or processes.
+    /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`.
+    /// Both may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`.
+    /// A copy has memory of its own, which is copied when it is written, even with `VFORK`; the parent does not wait,
+    /// and gets `SIGCHLD` at the end. `EINVAL` for flags that contradict each other, `ENOSYS` for other combinations,
+    /// `EAGAIN` if there are too many threads or processes.
     Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;

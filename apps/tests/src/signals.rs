@@ -242,6 +242,8 @@ pub async fn handlers_can_have_a_stack_of_their_own() -> Outcome {
     check_eq!(old, mine);
     let none = [0usize, 2, 0];
     check_eq!(call(SystemCall::SignalStack, [none.as_ptr() as usize, 0, 0, 0, 0, 0]), Ok(0));
+    // A handler that overflows it ends the process.
+    check_eq!(harness::ending_of_act("signals-small-stack").await?, Ending::Killed(signal::SEGV as u8));
     // With one a program can handle the overflow of its stack.
     check_eq!(harness::ending_of_act("signals-overflow").await?, Ending::Exited(42));
     Ok(())
@@ -477,6 +479,17 @@ pub fn act(name: &str) -> i32 {
             let mine = [stack.as_ptr() as usize, 0, size_of_val(stack)];
             let set = call(SystemCall::SignalStack, [mine.as_ptr() as usize, 0, 0, 0, 0, 0]);
             if set.is_ok() && handle(signal::SEGV as usize, exit, ONSTACK, 0).is_ok() { overflow(1) as i32 } else { 1 }
+        }
+        "signals-small-stack" => {
+            extern "C" fn again(_: i32, _: *const u8, _: *mut u8) {
+                let _ = raise(USR1);
+            }
+            const NODEFER: u64 = 0x4000_0000;
+            // In the middle of memory that the handlers could write.
+            let stack = alloc::vec![0u64; 8192].leak();
+            let mine = [stack.as_ptr() as usize + 32 * 1024, 0, 4096];
+            let set = call(SystemCall::SignalStack, [mine.as_ptr() as usize, 0, 0, 0, 0, 0]);
+            i32::from(set.is_err() || handle(USR1, again, ONSTACK | NODEFER, 0).is_err() || raise(USR1).is_err())
         }
         "signals-blocked-fault" => {
             let _ = handle(signal::SEGV as usize, skip, 0, 0);

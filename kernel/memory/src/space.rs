@@ -26,6 +26,13 @@
 //! space are named in the [`Flush`] or by [`AddressSpace::harts_to_synchronise`]; the others are told by the [`Entry`]
 //! when they next enter.
 //!
+//! # Copies
+//! A process that begins as a copy has the regions of the original and a share in each of its pages, which neither may
+//! write from then on ([`AddressSpace::share_pages`]). The first write of either copies the page; the last owner keeps
+//! it without a copy. A copy that the kernel makes, because it writes for the program, happens under the lock, where no
+//! flush is possible: the space *owes* it ([`AddressSpace::take_owed`]) until the lock is released, and keeps the old
+//! page until then. Sharing takes time for each page that is there, in parts of a bounded length.
+//!
 //! # Limits
 //! [`Limits`] bound the pages, page tables and regions that one process can make the kernel allocate. Reaching one is
 //! an error of that process.
@@ -455,6 +462,8 @@ pub struct AddressSpace {
     unsynchronised: u64,
     /// Shared pages that were replaced by copies, which harts may still see ([`AddressSpace::take_owed`]).
     owed: Option<Unmapped>,
+    /// Whether there are any: looked at whenever the lock is released.
+    owes: bool,
 }
 
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
@@ -553,6 +562,7 @@ impl AddressSpace {
             stale: 0,
             unsynchronised: 0,
             owed: None,
+            owes: false,
         })
     }
 
@@ -1177,6 +1187,7 @@ impl AddressSpace {
         self.recent = [Recent::NONE; RECENT];
         self.displaced = Recent::NONE;
         if *copied.scope() != Scope::Nothing {
+            self.owes = true;
             match &mut self.owed {
                 Some(owed) => owed.join(copied),
                 none => *none = Some(copied),
@@ -1185,10 +1196,11 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns the flush that copies of shared pages have left to be done: by the caller, as soon as it has released the
-    /// lock, whatever it has locked the space for. Until then harts may read the old pages.
+    /// Returns the flush that copies of shared pages have left to be done: by the caller, as soon as it has released
+    /// the lock, whatever it has locked the space for. Until then harts may read the old pages.
     #[must_use]
     pub fn take_owed(&mut self) -> Option<Flush> {
+        self.owes = false;
         let unmapped = self.owed.take()?;
         Some(self.flush(unmapped, Removed::default()))
     }
@@ -1197,13 +1209,13 @@ impl AddressSpace {
     #[must_use]
     #[inline(always)]
     pub fn owes_flush(&self) -> bool {
-        self.owed.is_some()
+        self.owes
     }
 
-    /// Gives another space some of this one's regions, from the address `from` on, for a process that begins as a copy:
-    /// anonymous memory, and frames that are shared read-only. The other space has regions below that address only, from
-    /// earlier parts. Returns the address to go on with, `None` at the end. [`share_pages`](Self::share_pages) gives it
-    /// the pages.
+    /// Gives another space some of this one's regions, from the address `from` on, for a process that begins as a
+    /// copy: anonymous memory, and frames that are shared read-only. The other space has regions below that address
+    /// only, from earlier parts. Returns the address to go on with, `None` at the end.
+    /// [`share_pages`](Self::share_pages) gives it the pages.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; the other space has a part of the regions.

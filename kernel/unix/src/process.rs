@@ -704,10 +704,16 @@ impl Process {
         Ok(thread)
     }
 
-    /// Returns the first worker or thread for which `is_meant` holds.
+    /// Returns the first worker or thread for which `is_meant` holds, of those that go on.
     pub(crate) fn find_worker(&self, is_meant: impl Fn(&Worker) -> bool) -> Option<Arc<Worker>> {
         let (workers, threads) = (self.workers.lock(), self.threads.lock());
-        workers.iter().chain(threads.iter()).find(|worker| is_meant(worker)).cloned()
+        workers.iter().chain(threads.iter()).find(|worker| !worker.leaves() && is_meant(worker)).cloned()
+    }
+
+    /// Calls a function with each worker and thread that goes on, until it returns `false`.
+    pub(super) fn visit_workers(&self, mut visit: impl FnMut(&Worker) -> bool) {
+        let (workers, threads) = (self.workers.lock(), self.threads.lock());
+        let _ = workers.iter().chain(threads.iter()).filter(|worker| !worker.leaves()).all(|worker| visit(worker));
     }
 
     /// Returns the worker or thread with this slot.

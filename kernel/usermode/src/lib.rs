@@ -191,21 +191,19 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.memory.owes_flush() {
-            flush_owed(self);
-        } else {
-            // SAFETY: the guard is not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.memory) }
+        // SAFETY: the field is not used afterwards.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if memory.owes_flush() {
+            flush_owed(memory);
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn flush_owed(locked: &mut Locked<'_>) {
-    let owed = locked.memory.take_owed();
-    // SAFETY: its only caller is dropping the lock.
-    unsafe { ManuallyDrop::drop(&mut locked.memory) };
+fn flush_owed(mut memory: MutexGuard<'_, AddressSpace>) {
+    let owed = memory.take_owed();
+    drop(memory);
     owed.into_iter().for_each(flush);
 }
 

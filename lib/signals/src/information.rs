@@ -92,6 +92,11 @@ impl Information {
     /// Bytes of a `siginfo_t`.
     pub const SIZE: usize = 128;
 
+    /// Makes the information of a signal whose own found no room.
+    pub(crate) const fn without_details(signal: Signal) -> Information {
+        Information { signal, code: code::USER, details: Details::Sender { process: 0, user: 0, value: 0 } }
+    }
+
     /// Makes the information of a signal that the kernel sends without details.
     pub const fn of_kernel(signal: Signal) -> Information {
         Information { signal, code: code::KERNEL, details: Details::None }

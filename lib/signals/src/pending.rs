@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::information::{Details, Information, code};
+use crate::information::{Information, code};
 use crate::set::{Set, Signal};
 
 /// Pending signals of a process or of a thread.
@@ -67,6 +67,27 @@ impl Pending {
     pub fn remove_all(&mut self, signals: Set) {
         self.set = self.set.without(signals);
         self.queue.retain(|information| !signals.has(information.signal));
+        self.shrink();
+    }
+
+    /// Gives room back that was needed for more signals. Without memory to move the others, the room stays.
+    fn shrink(&mut self) {
+        if self.queue.capacity() > 4 * self.queue.len() + 4 {
+            let mut smaller = Vec::new();
+            if smaller.try_reserve_exact(self.queue.len()).is_ok() {
+                smaller.append(&mut self.queue);
+                self.queue = smaller;
+            }
+        }
+    }
+
+    /// Returns the information of a signal that is pending: of the first of its kind.
+    pub fn peek(&self, signal: Signal) -> Option<Information> {
+        if !self.set.has(signal) {
+            return None;
+        }
+        let found = self.queue.iter().find(|information| information.signal == signal);
+        Some(found.copied().unwrap_or(Information::without_details(signal)))
     }
 
     /// Takes a signal that is pending: the first of its kind.
@@ -79,11 +100,7 @@ impl Pending {
         if !self.queue.iter().any(of_kind) {
             self.set.remove(signal);
         }
-        if self.queue.is_empty() {
-            self.queue = Vec::new();
-        }
-        let without =
-            Information { signal, code: code::USER, details: Details::Sender { process: 0, user: 0, value: 0 } };
-        Some(found.unwrap_or(without))
+        self.shrink();
+        Some(found.unwrap_or(Information::without_details(signal)))
     }
 }

@@ -249,7 +249,7 @@ impl Operation {
             }
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // The waking thread counts on this wake-up.
-            Operation::Futex(wait) if wait.was_woken() => Ok(0),
+            Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
             _ => Err(reason),
         }
     }
@@ -292,6 +292,8 @@ impl Operation {
             Operation::Sleep { deadline, .. } => Restart::Sleep { deadline: *deadline },
             Operation::Epoll(_) | Operation::PollFiles(_) => Restart::Never,
             Operation::Futex(wait) if wait.has_limit() => Restart::Never,
+            // Made again it would find the connection begun.
+            Operation::Connect { .. } => Restart::Never,
             _ => Restart::AfterHandler,
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn affinity(call: Call<'_>) -> Decoding {
     }
     let harts = crate::machine::harts();
     let size = call.length(1);
-    if size * 8 < harts || !size.is_multiple_of(8) {
+    if size < harts.div_ceil(8) || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
     let mask = u64::MAX >> (64 - harts);
@@ -88,7 +88,9 @@ mod tests {
             assert!(program.read_u64(place + 80) >= 1);
             assert_eq!(program.call(SystemCall::GetAffinity, [0, 8, place]), Ok(8));
             assert_eq!(program.read_u64(place), u64::MAX >> (64 - crate::machine::harts()));
-            assert_eq!(program.call(SystemCall::GetAffinity, [0, 12, place]), Err(Errno::EINVAL));
+            for size in [0, 12, 1 << 61 | 1, usize::MAX] {
+                assert_eq!(program.call(SystemCall::GetAffinity, [0, size, place]), Err(Errno::EINVAL));
+            }
             assert_eq!(program.call(SystemCall::GetAffinity, [30_000, 8, place]), Err(Errno::ESRCH));
             assert_eq!(program.call(SystemCall::GetGroups, [0, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::GetGroups, [usize::MAX, 0]), Err(Errno::EINVAL));

@@ -62,8 +62,7 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
 fn clone_thread(parent: &Worker, fresh: Box<UserContext>, words: Words) -> Result<usize, Errno> {
     let has = |which: u64| words.flags & which != 0;
     let process = &parent.process;
-    let thread = switching::start_thread(process, fresh, |thread| {
-        thread.signals.inherit(&parent.signals);
+    let thread = switching::start_thread(process, fresh, parent, |thread| {
         if has(flag::CHILD_CLEARTID) {
             thread.set_end_word(words.child);
         }
@@ -116,7 +115,9 @@ pub(super) fn create_worker(call: Call<'_>) -> Decoding {
     let mut fresh = Box::new(UserContext::new(entry as u64, stack as u64));
     fresh.set_register(10, call.word(2) as u64);
     fresh.set_register(4, call.word(3) as u64);
-    Ok(switching::start_worker(process, fresh)?.index().into())
+    let creator = call.worker;
+    let inherit = |worker: &Worker| worker.signals.inherit(&creator.signals);
+    Ok(switching::start_prepared_worker(process, fresh, inherit)?.index().into())
 }
 
 #[inline(always)]

@@ -184,8 +184,8 @@ impl Descriptors {
         })
     }
 
-    /// Gives another table the files of this one from the descriptor `at` on, as far as one piece goes, which is a step;
-    /// returns the descriptor to go on with, `None` at the end. Errors are those of [`replace`](Self::replace).
+    /// Gives another table the files of this one from the descriptor `at` on, as far as one piece goes, which is a
+    /// step; returns the descriptor to go on with, `None` at the end. Errors are those of [`replace`](Self::replace).
     #[doc(alias = "dup_fd")]
     pub(crate) fn copy_part(&self, other: &mut Descriptors, at: usize) -> Result<Option<usize>, Errno> {
         let first = at / PIECE * PIECE;

@@ -40,8 +40,9 @@ use crate::process::ending::Ending;
 use crate::process::shared;
 use crate::process::signals::{Combination, Interruption, Next, OwnState, Restart, SignalWait, State};
 use crate::process::worker::{Attention, Worker};
-use crate::process::{FIRST, Process, table};
+use crate::process::{self, FIRST, Process, table};
 use crate::scheduling::executor;
+use crate::time::Alarm;
 
 /// Sends a signal to a process, or to one of its workers or threads alone, without any check of authority. `EAGAIN` if
 /// the value of `sigqueue` finds no room.
@@ -57,12 +58,16 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     let mut state = process.signals.state.lock();
     // Both at the time of sending, whether or not the signal is blocked, ignored or caught.
     if signal == Signal::CONT {
-        state.remove_all(Set::STOPPING);
+        remove_everywhere(process, &mut state, Set::STOPPING);
     } else if Set::STOPPING.has(signal) {
-        state.remove_all(Set::of(&[Signal::CONT]));
+        remove_everywhere(process, &mut state, Set::of(&[Signal::CONT]));
     }
     let disposition = state.actions.disposition(signal);
+    let mut ends = false;
     let sent = with_receiver(process, target, signal, |receiver| {
+        if target.is_some_and(|target| target.signals.state.lock().has_left) {
+            return Err(Errno::ESRCH);
+        }
         let is_dropped = match disposition {
             // A blocked one may be caught or awaited.
             Disposition::Ignore => receiver.is_some_and(|one| !one.signals.blocked().has(signal)),
@@ -70,7 +75,7 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
             Disposition::Default(DefaultAction::End)
                 if receiver.is_some_and(|one| !one.signals.blocked().has(signal)) && !process.signals.are_stopped() =>
             {
-                process.end(Ending::Killed(signal.number()));
+                ends = true;
                 true
             }
             _ => false,
@@ -90,8 +95,22 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     });
     if signal == Signal::CONT {
         go_on(process, state);
+    } else if ends {
+        drop(state);
+        process.end(Ending::Killed(signal.number()));
     }
     sent
+}
+
+/// Removes signals of a process and of all its workers.
+fn remove_everywhere(process: &Process, state: &mut State, signals: Set) {
+    state.remove_all(signals);
+    if state.is_directed {
+        process.visit_workers(|worker| {
+            state.remove_all_of(&worker.signals, signals);
+            true
+        });
+    }
 }
 
 /// Calls a function with the worker that receives a signal now: the target, or any for a signal to the process; `None`
@@ -253,7 +272,9 @@ fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
                 return Interruption::Leave;
             }
             Next::Stop(signal) => stop(process, state, signal),
-            Next::Handler => {
+            Next::Handler(signal) => {
+                // Its own from here on: no other worker handles it, and lets this one end its call without a handler.
+                state.claim(&worker.signals, signal);
                 worker.set_attention(Attention::SIGNAL);
                 return Interruption::Handler;
             }
@@ -292,6 +313,8 @@ pub(crate) enum Attended {
     GoesOn,
     /// Not before its process is continued.
     IsStopped,
+    /// Not before others had a turn.
+    GivesWay,
     /// It leaves.
     Leaves,
 }
@@ -306,6 +329,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
     }
     // The scheduler's critical sections lie in its image: no handler runs between their instructions.
     let may_handle = !process.shared.is_in_image(context.pc as usize);
+    let mut handlers = 0;
     loop {
         // All but SIGKILL waits until the process is continued.
         if process.signals.are_stopped() {
@@ -324,8 +348,20 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
                 return Attended::Leaves;
             }
             Next::Stop(signal) => stop(process, state, signal),
-            Next::Handler => {
-                if begin_handler(&mut state, worker, context).is_err() {
+            Next::Handler(_) if handlers == HANDLERS_AT_A_TIME => {
+                worker.set_attention(Attention::SIGNAL);
+                return Attended::GivesWay;
+            }
+            Next::Handler(signal) => {
+                handlers += 1;
+                let begun = begin_handler(&mut state, worker, context, signal);
+                if begun == Err(Errno::ENOMEM) {
+                    drop(state);
+                    worker.set_attention(Attention::SIGNAL);
+                    process::killer::find_memory();
+                    return Attended::GivesWay;
+                }
+                if begun.is_err() {
                     drop(state);
                     let stack = context.stack();
                     println!("[{}] killed: no stack for a signal at sp {stack:#x}", process.id);
@@ -357,27 +393,35 @@ fn restore_blocked(worker: &Worker, state: &State, after_handlers: bool) -> bool
     replaced.is_some()
 }
 
-/// Begins the handler of the next signal.
-fn begin_handler(state: &mut State, worker: &Worker, context: &mut UserContext) -> Result<(), Errno> {
+/// Handlers that begin, one above the other, in one look.
+const HANDLERS_AT_A_TIME: usize = 8;
+
+/// Begins the handler of a signal that is pending. Without memory for its frame (`ENOMEM`) nothing has changed.
+fn begin_handler(state: &mut State, worker: &Worker, context: &mut UserContext, signal: Signal) -> Result<(), Errno> {
     let process = &worker.process;
     let mut own = worker.signals.state.lock();
     let blocked = worker.signals.blocked();
-    let pending = own.pending.set().union(state.pending.set());
-    let Some(signal) = pending.without(blocked).first() else { return Ok(()) };
-    let Disposition::Handle(action) = state.actions.take_disposition(signal) else { return Ok(()) };
-    let Some(information) = state.take(&mut own, signal) else { return Ok(()) };
+    let Disposition::Handle(action) = state.actions.disposition(signal) else { return Ok(()) };
+    let found = own.pending.peek(signal).or_else(|| state.pending.peek(signal));
+    let Some(information) = found else { return Ok(()) };
 
     let pointer = context.stack();
     let is_on_stack = own.stack.holds(pointer);
     let changes_stack = action.has(action_flag::ONSTACK) && !is_on_stack && own.stack.flags & Stack::DISABLED == 0;
     let top = if changes_stack { own.stack.start + own.stack.size } else { pointer };
     let place = frame::place(top);
+    if is_on_stack && !own.stack.holds(place) {
+        // It has overflowed.
+        return Err(Errno::EFAULT);
+    }
     let kept_stack = Stack { flags: own.stack.flags | if is_on_stack { Stack::ON_STACK } else { 0 }, ..own.stack };
     let mut bytes = [0; frame::SIZE];
     // A call that had replaced the blocked signals gives the old ones back with the frame.
-    let old = own.replaced.take().unwrap_or(blocked);
+    let old = own.replaced.unwrap_or(blocked);
     frame::write(&mut bytes, &information, context, old, kept_stack);
     process.copy_out(place as usize, &bytes)?;
+    own.replaced = None;
+    let _ = (state.actions.take_disposition(signal), state.take(&mut own, signal));
     if own.stack.flags & Stack::AUTO_DISARM != 0 {
         own.stack = Stack::NONE;
     }
@@ -427,8 +471,8 @@ pub(crate) fn change_blocked(worker: &Worker, how: Combination, set: Set) -> Res
         Combination::Set => set,
     };
     if !new.is_empty() {
-        // Blocked signals will be pending.
-        state.prepare(&worker.process.account)?;
+        // Blocked signals will be pending: without memory, without their information.
+        let _ = state.prepare(&worker.process.account);
     }
     block(&worker.process, &state, worker, new);
     worker.look_again(&state);
@@ -440,28 +484,33 @@ pub(crate) fn change_blocked(worker: &Worker, how: Combination, set: Set) -> Res
 pub(super) fn block(process: &Process, state: &State, worker: &Worker, set: Set) {
     let before = worker.signals.blocked();
     worker.signals.blocked.store(set.bits(), Ordering::Relaxed);
-    let mut left = state.pending.set().intersection(set.without(before));
-    find_receivers(process, &mut left);
+    find_receivers(process, state.pending.set().intersection(set.without(before)));
 }
 
-/// Makes other workers look at signals to the process.
-fn find_receivers(process: &Process, left: &mut Set) {
-    while let Some(signal) = left.first() {
-        left.remove(signal);
-        if let Some(receiver) = process.find_worker(|one| one.signals.receives(signal)) {
-            receiver.set_attention(Attention::SIGNAL);
-            receiver.interrupt();
-        }
+/// Makes other workers look at signals to the process, in one pass over them.
+fn find_receivers(process: &Process, mut left: Set) {
+    if left.is_empty() {
+        return;
     }
+    process.visit_workers(|one| {
+        let received = left.intersection(one.signals.received());
+        if !received.is_empty() {
+            left = left.without(received);
+            one.set_attention(Attention::SIGNAL);
+            one.interrupt();
+        }
+        !left.is_empty()
+    });
 }
 
 /// Drops the signals to a worker or thread that has left, and gives those to the process that it was to handle to
 /// others.
 pub(super) fn has_left(worker: &Worker) {
     let process = &worker.process;
-    let mut left = process.signals.forget(&worker.signals).without(worker.signals.blocked());
+    let mut state = process.signals.state.lock();
+    state.forget(&worker.signals);
     if !process.has_ended() {
-        find_receivers(process, &mut left);
+        find_receivers(process, state.pending.set().intersection(worker.signals.received()));
     }
 }
 
@@ -476,7 +525,7 @@ pub(crate) fn change_action(process: &Process, signal: Signal, action: Option<Ac
         state.prepare(&process.account)?;
         state.actions.set(signal, action).map_err(|_| Errno::ENOMEM)?;
         if state.actions.disposition(signal) == Disposition::Ignore {
-            state.remove_all(Set::of(&[signal]));
+            remove_everywhere(process, &mut state, Set::of(&[signal]));
         }
     }
     Ok(old)
@@ -526,8 +575,12 @@ impl SignalWait {
             SignalWait::Handler => None,
             SignalWait::One { deadline, .. } => deadline,
         };
-        let mut alarm = None;
-        let result = poll_fn(|cx| {
+        let awaited = match self {
+            SignalWait::Handler => Set::EMPTY,
+            SignalWait::One { set, .. } => set,
+        };
+        let mut waiting = Awaiting { worker, awaited, alarm: None };
+        poll_fn(|cx| {
             if let SignalWait::One { set, information, .. } = self
                 && let Some(found) = take_awaited(worker, set)
             {
@@ -542,16 +595,32 @@ impl SignalWait {
                 if Machine::now() >= deadline {
                     return Poll::Ready(Err(Errno::EAGAIN));
                 }
-                alarm.get_or_insert_with(|| worker.deadline().set(deadline, cx.waker()));
+                waiting.alarm.get_or_insert_with(|| worker.deadline().set(deadline, cx.waker()));
             }
             Poll::Pending
         })
-        .await;
-        if let Some(alarm) = alarm {
+        .await
+    }
+}
+
+/// State of a wait for signals that is taken back at its end, whatever that is.
+struct Awaiting<'a> {
+    worker: &'a Worker,
+    awaited: Set,
+    alarm: Option<Alarm>,
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
             crate::time::clear(alarm);
         }
-        worker.signals.awaited.store(Set::EMPTY.bits(), Ordering::Relaxed);
-        result
+        if !self.awaited.is_empty() {
+            let state = self.worker.process.signals.state.lock();
+            self.worker.signals.awaited.store(Set::EMPTY.bits(), Ordering::Relaxed);
+            // Signals that came for it meanwhile may be those of other waiters.
+            find_receivers(&self.worker.process, state.pending.set().intersection(self.awaited));
+        }
     }
 }
 
@@ -920,6 +989,66 @@ mod tests {
             program.trap(Trap::PageFault { address: 0x5678, access: Access::Read });
         });
         assert_eq!(ending, Ending::Killed(11));
+    }
+
+    #[test]
+    fn workers_that_have_left_receive_nothing() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                program.add_worker(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+                let _ = program.call(SystemCall::Exit, [0]);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            // The number of the first worker, which has left, is the process's.
+            assert_eq!(program.call(SystemCall::KillThreadOf, [child, child, TERM]), Err(Errno::ESRCH));
+            assert_eq!(kill(program, child, TERM), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, signal::TERM)));
+        });
+    }
+
+    #[test]
+    fn a_continuation_takes_stops_of_single_workers_back_and_the_other_way_round() {
+        const TTIN: usize = 21;
+        run(|program| {
+            let own = program.id as usize;
+            handle(program, signal::CONT as usize, 0);
+            let place = program.place(8);
+            block(program, 2, bit(TTIN) | bit(signal::CONT as usize));
+            let stops = |program: &mut Program| program.call(SystemCall::KillThreadOf, [own, own, TTIN]);
+            let pending = |program: &mut Program| {
+                assert_eq!(program.call(SystemCall::SignalPending, [place, 8]), Ok(0));
+                program.read_u64(place)
+            };
+            assert_eq!(stops(program), Ok(0));
+            assert_eq!(pending(program), bit(TTIN));
+            assert_eq!(kill(program, own, signal::CONT as usize), Ok(0));
+            assert_eq!(pending(program), bit(signal::CONT as usize));
+            assert_eq!(stops(program), Ok(0));
+            assert_eq!(pending(program), bit(TTIN));
+            // An action that ignores a signal drops what is pending of it.
+            act(program, TTIN, Action::IGNORE as usize, 0, 0).unwrap();
+            assert_eq!(pending(program), 0);
+            block(program, 2, 0);
+            assert!(handled(program).is_empty());
+        });
+    }
+
+    #[test]
+    fn new_workers_block_the_signals_of_their_creator() {
+        run(|program| {
+            block(program, 2, bit(USR1));
+            let (place, done) = (program.place(8), program.place(8));
+            let added = program.add_worker(move |program| {
+                assert_eq!(program.call(SystemCall::SignalMask, [0, 0, place, 8]), Ok(0));
+                assert_eq!(program.read_u64(place), bit(USR1));
+                program.write(done, &[1]);
+            });
+            added.unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read(done, 1), [1]);
+            block(program, 2, 0);
+        });
     }
 
     #[test]

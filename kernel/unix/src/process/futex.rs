@@ -246,10 +246,18 @@ impl FutexWait {
         Poll::Pending
     }
 
-    /// Returns whether it was woken: then a wake-up would be lost if it ended in another way.
-    pub(crate) fn was_woken(&self) -> bool {
-        let table = self.futexes.0.lock();
-        self.ticket != 0 && !table.queue.contains_key(&table.key(self.word, self.ticket))
+    /// Ends the wait without a wake-up, unless there was one, which would be lost; returns whether there was.
+    pub(crate) fn was_woken_before_its_end(&self) -> bool {
+        let mut table = self.futexes.0.lock();
+        if self.ticket == 0 {
+            return false;
+        }
+        let was_woken = !table.queue.contains_key(&table.key(self.word, self.ticket));
+        if !was_woken {
+            // Under the same lock: later wake-ups are for others.
+            table.remove(self.word, self.ticket);
+        }
+        was_woken
     }
 
     /// Takes back the registrations of [`poll`](Self::poll).

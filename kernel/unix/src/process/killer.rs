@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::signal;
 use platform::println;
 
@@ -29,6 +30,15 @@ async fn kill_when_short() {
         if accounts::is_short() {
             end_largest(accounts::is_short);
         }
+    }
+}
+
+/// Makes memory free for a program that cannot go on without it, unless some is free already: the process with the most
+/// ends, even if another one needs it. The memory of a process that has ended meanwhile is enough.
+pub(crate) fn find_memory() {
+    let is_short = || !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE);
+    if is_short() {
+        end_largest(is_short);
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) pending: Pending,
     /// Number of signals of the process and all its workers that queue with their information.
     pub(super) queued: usize,
+    /// Whether a signal was ever sent to one worker alone.
+    pub(super) is_directed: bool,
     /// Charge for the actions and for pending signals, once the process has used either.
     charge: Option<Charge>,
 }
@@ -45,6 +47,8 @@ pub(crate) struct OwnSignals {
 pub(super) struct OwnState {
     /// Signals to this worker alone.
     pub(super) pending: Pending,
+    /// Set when it has left: nothing is sent to it any more.
+    pub(super) has_left: bool,
     /// Its stack for handlers.
     pub(super) stack: Stack,
     /// The blocked signals from before a call that has replaced them for its duration.
@@ -61,8 +65,8 @@ pub(super) enum Next {
     End(Signal),
     /// The process stops by this signal.
     Stop(Signal),
-    /// A handler is to run. The signal is still pending.
-    Handler,
+    /// The handler of this signal is to run, which is still pending.
+    Handler(Signal),
 }
 
 /// Answer to a wait that asks whether it may go on.
@@ -81,7 +85,8 @@ pub(crate) enum Interruption {
 impl Signals {
     /// Creates the signals of a process that begins.
     pub(crate) const fn new() -> Signals {
-        let state = State { actions: Actions::new(), pending: Pending::new(), queued: 0, charge: None };
+        let state =
+            State { actions: Actions::new(), pending: Pending::new(), queued: 0, is_directed: false, charge: None };
         Signals { state: Mutex::new(state), stopped: AtomicU8::new(0), continued: Mutex::new(Waiters::new()) }
     }
 
@@ -106,15 +111,6 @@ impl Signals {
         action.handler == Action::IGNORE || action.has(action_flag::NOCLDWAIT)
     }
 
-    /// Drops the signals to a worker or thread that has ended; returns those to the process.
-    pub(super) fn forget(&self, own: &OwnSignals) -> Set {
-        let mut state = self.state.lock();
-        let mut own = own.state.lock();
-        state.queued -= own.pending.queued();
-        own.pending = Pending::new();
-        state.pending.set()
-    }
-
     /// Takes over the actions of a process of which this one begins as a copy.
     pub(super) fn copy_actions(&self, of: &Signals, account: &Arc<Account>) -> Result<(), Errno> {
         let copy = of.state.lock().actions.copy().map_err(|_| Errno::ENOMEM)?;
@@ -133,7 +129,13 @@ impl Signals {
 impl OwnSignals {
     /// Creates the signals of a worker that blocks none.
     pub(crate) const fn new() -> OwnSignals {
-        let state = OwnState { pending: Pending::new(), stack: Stack::NONE, replaced: None, was_interrupted: false };
+        let state = OwnState {
+            pending: Pending::new(),
+            has_left: false,
+            stack: Stack::NONE,
+            replaced: None,
+            was_interrupted: false,
+        };
         OwnSignals { blocked: AtomicU64::new(0), awaited: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
@@ -165,7 +167,12 @@ impl OwnSignals {
 
     /// Returns whether it receives a signal now.
     pub(super) fn receives(&self, signal: Signal) -> bool {
-        !self.blocked().has(signal) || Set::from_bits(self.awaited.load(Ordering::Relaxed)).has(signal)
+        self.received().has(signal)
+    }
+
+    /// Returns the signals that it receives now: those that it does not block, and those for which it waits.
+    pub(super) fn received(&self) -> Set {
+        Set::from_bits(!self.blocked.load(Ordering::Relaxed) | self.awaited.load(Ordering::Relaxed))
     }
 }
 
@@ -180,7 +187,7 @@ impl State {
     }
 
     /// Looks for the signal that a worker has to handle next; those with handlers only if `may_handle`. Ignored ones
-    /// go; the first process ignores those that would stop it, because no other could continue it.
+    /// go; the first process ignores those that would end or stop it, which no other may do to it.
     pub(super) fn next(&mut self, own: &OwnSignals, is_first: bool, may_handle: bool) -> Next {
         let mut state = own.state.lock();
         let mut left = Set::EMPTY;
@@ -194,10 +201,11 @@ impl State {
                     left.insert(signal);
                     continue;
                 }
-                Disposition::Handle(_) => return Next::Handler,
+                Disposition::Handle(_) => return Next::Handler(signal),
                 Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => None,
+                // Others may have sent them to the first process while it ignored or caught them.
+                Disposition::Default(DefaultAction::End | DefaultAction::Stop) if is_first => None,
                 Disposition::Default(DefaultAction::End) => Some(Next::End(signal)),
-                Disposition::Default(DefaultAction::Stop) if is_first => None,
                 Disposition::Default(DefaultAction::Stop) => Some(Next::Stop(signal)),
             };
             self.take(&mut state, signal);
@@ -238,17 +246,42 @@ impl State {
             self.queued += pending.queued() - before;
             added
         };
+        self.is_directed |= target.is_some();
         match target {
             Some(own) => add(&mut own.state.lock().pending),
             None => add(&mut self.pending),
         }
     }
 
+    /// Drops the signals to a worker or thread that has left.
+    pub(super) fn forget(&mut self, own: &OwnSignals) {
+        let mut own = own.state.lock();
+        self.queued -= own.pending.queued();
+        own.pending = Pending::new();
+        own.has_left = true;
+    }
+
     /// Removes signals of the process as a whole.
     pub(super) fn remove_all(&mut self, signals: Set) {
-        let before = self.pending.queued();
-        self.pending.remove_all(signals);
-        self.queued -= before - self.pending.queued();
+        self.queued -= remove(&mut self.pending, signals);
+    }
+
+    /// Removes signals of one worker.
+    pub(super) fn remove_all_of(&mut self, own: &OwnSignals, signals: Set) {
+        self.queued -= remove(&mut own.state.lock().pending, signals);
+    }
+
+    /// Makes a signal to the process one of this worker alone, which is about to handle it.
+    pub(super) fn claim(&mut self, own: &OwnSignals, signal: Signal) {
+        let mut own = own.state.lock();
+        let before = own.pending.queued() + self.pending.queued();
+        if !own.pending.set().has(signal)
+            && let Some(information) = self.pending.take(signal)
+        {
+            // Without memory it goes on without its information.
+            let _ = own.pending.add(information, true);
+        }
+        self.queued -= before - own.pending.queued() - self.pending.queued();
     }
 
     /// Returns whether anything is to be delivered to a worker.
@@ -256,6 +289,13 @@ impl State {
         let pending = own.state.lock().pending.set().union(self.pending.set());
         !pending.without(own.blocked()).is_empty()
     }
+}
+
+/// Removes signals; returns the number of those that had their information.
+fn remove(pending: &mut Pending, signals: Set) -> usize {
+    let before = pending.queued();
+    pending.remove_all(signals);
+    before - pending.queued()
 }
 
 /// Fate of a call that a handler has interrupted.

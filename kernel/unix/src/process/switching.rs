@@ -22,6 +22,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::future::poll_fn;
 use core::task::{Poll, Waker};
 
 use abi_unix::{Errno, SystemCall, errno};
@@ -77,18 +78,24 @@ pub(crate) fn start_prepared_worker(
     worker
 }
 
-/// Creates a thread, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not
-/// have another; `ENOMEM`.
+/// Creates a thread that blocks its creator's signals, calls `prepare` with it, and starts it with these registers.
+/// `EAGAIN` if the process may not have another; `ENOMEM`.
 #[doc(alias = "copy_process")]
 #[doc(alias = "CLONE_THREAD")]
 pub(crate) fn start_thread(
     process: &Arc<Process>,
     context: Box<UserContext>,
+    creator: &Worker,
     prepare: impl FnOnce(&Worker),
 ) -> Result<Arc<Worker>, Errno> {
     let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
     let means = Means::new(process, stack)?;
-    let thread = process.add_thread(|slot| Arc::new(Worker::new(process, slot, means)))?;
+    let thread = process.add_thread(|slot| {
+        let thread = Arc::new(Worker::new(process, slot, means));
+        // Before senders of signals can find it.
+        thread.signals.inherit(&creator.signals);
+        thread
+    })?;
     prepare(&thread);
     let started = match process.kernel_side.side() {
         Side::Coroutines => {
@@ -160,11 +167,7 @@ async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Paus
         Pause::GiveWay => return executor::yield_now().await,
         Pause::Wait(operation) => {
             let restart = operation.restart();
-            let look = |operation: &Operation, waker: &Waker| match operation.can_be_interrupted() {
-                true => delivery::interruption(worker, waker),
-                false if worker.is_to_stop() => Interruption::Leave,
-                false => Interruption::GoOn,
-            };
+            let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, operation, waker);
             let result = operation.wait(&worker.process, worker.deadline(), look).await;
             if result == Err(Errno::EINTR) && !delivery::ends_call(worker, context, restart) {
                 return;
@@ -288,8 +291,11 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
         match pause {
             Pause::Leave => break,
             Pause::Wait(operation) if side == Side::RetryingThreads && operation.is_transfer() => {
+                let restart = operation.restart();
                 let result = retry(worker, operation, current);
-                context.set_result(errno::encode(result) as u64);
+                if result != Err(Errno::EINTR) || delivery::ends_call(worker, &mut context, restart) {
+                    context.set_result(errno::encode(result) as u64);
+                }
             }
             // A worker that must move to a thread has one already.
             pause => current.block_on(go_on(worker, &mut context, pause)),
@@ -298,11 +304,24 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
     current.block_on(exit(worker, context));
 }
 
+/// Returns whether a worker may go on with its wait.
+#[inline(always)]
+fn look_at_signals(worker: &Worker, operation: &Operation, waker: &Waker) -> Interruption {
+    match operation.can_be_interrupted() {
+        true => delivery::interruption(worker, waker),
+        false if worker.is_to_stop() => Interruption::Leave,
+        false => Interruption::GoOn,
+    }
+}
+
 /// Attempts an operation again and again, and lets others run in between, until it is done.
 fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) -> Result<usize, Errno> {
     loop {
-        if worker.is_to_stop() {
-            return operation.give_up(Errno::EINTR);
+        let look = poll_fn(|cx| Poll::Ready(look_at_signals(worker, &operation, cx.waker())));
+        match current.block_on(look) {
+            Interruption::GoOn => {}
+            Interruption::Hold => current.block_on(delivery::until_continued(worker)),
+            Interruption::Handler | Interruption::Leave => return operation.give_up(Errno::EINTR),
         }
         current.block_on(executor::yield_now());
         // Each try is a turn: a thread that only waits must not count as starving.

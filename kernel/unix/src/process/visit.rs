@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering;
 
 use ::signals::{Signal, code};
 use abi_queue::Priority;
-use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Counter;
 use abi_unix::trace::{Cause, Kind, Reason};
 use hal_api::{Access, Machine as _, Trap, UserContext};
@@ -22,7 +21,7 @@ use crate::observing::{counters, trace};
 use crate::process::delivery::Attended;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{self, accounts, delivery, program, shared};
+use crate::process::{self, delivery, program, shared};
 use crate::scheduling::{executor, standing, stretch};
 use crate::time;
 
@@ -95,6 +94,7 @@ impl<'a> Visit<'a> {
                 match delivery::attend(worker, context) {
                     Attended::GoesOn => {}
                     Attended::IsStopped => return Pause::Stopped,
+                    Attended::GivesWay => return Pause::GiveWay,
                     Attended::Leaves => return Pause::Leave,
                 }
             }
@@ -209,12 +209,8 @@ impl<'a> Visit<'a> {
                 process.charge_tables();
             }
             Err(usermode::Fault::OutOfMemory) => {
-                // The process with the most memory ends, even if another one needs it; this worker tries again after
-                // that. The memory of a process that has ended meanwhile is enough.
-                let is_short = || !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE);
-                if is_short() {
-                    process::killer::end_largest(is_short);
-                }
+                // This worker tries again after that.
+                process::killer::find_memory();
                 if !process.has_ended() {
                     return ControlFlow::Break(());
                 }

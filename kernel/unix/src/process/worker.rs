@@ -288,6 +288,11 @@ impl Worker {
         self.process.has_ended() || self.attention.load(Ordering::Acquire) & Attention::STOP != 0
     }
 
+    /// Returns whether it has left, or will without another look at its signals.
+    pub(super) fn leaves(&self) -> bool {
+        self.has_gone() || self.attention.load(Ordering::Acquire) & Attention::STOP != 0
+    }
+
     /// Ends this worker alone.
     pub(crate) fn stop(&self) {
         if self.attention.fetch_or(Attention::STOP, Ordering::AcqRel) & Attention::STOP == 0 {
