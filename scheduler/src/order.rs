@@ -114,8 +114,10 @@ mod tests {
             let number = self.tasks.len();
             let header = Header::new(poll::<O>, finish::<O>, 0, priority).with_key(key).blocked();
             let task: &'static Task<O> = Box::leak(Box::new(Task { header, number, answer: Cell::new(PENDING) }));
-            // SAFETY: the header is fresh, and the task never freed.
-            let cid = unsafe { self.executor.spawn((&raw const task.header).cast_mut(), 0) }.unwrap();
+            // Of the whole task, since `poll` reaches beyond the header.
+            let header = core::ptr::from_ref(task).cast_mut().cast::<Header<O>>();
+            // SAFETY: the header is fresh, the first field of a task, and the task never freed.
+            let cid = unsafe { self.executor.spawn(header, 0) }.unwrap();
             self.tasks.push((cid, task));
             number
         }
