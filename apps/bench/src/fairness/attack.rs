@@ -40,6 +40,12 @@ const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::Reboot, "ends the machine"),
     (SystemCall::SetSystemScheduling, "needs a capability that frees from budgets, too"),
     (SystemCall::InterruptReturn, "no handler runs"),
+    (SystemCall::InterruptLeave, "no handler runs"),
+    (SystemCall::InterruptOpen, "no other process grants it a right"),
+    (SystemCall::TraceRead, "the kernel was started without a trace"),
+    (SystemCall::TraceWrite, "the kernel was started without a trace"),
+    (SystemCall::SignalWait, "ends at its time limit: the signal that it waits for does not come"),
+    (SystemCall::WorkerWait, "ends at its time limit: the completions that it waits for do not come"),
 ];
 
 /// The way in which a call is made.
@@ -416,7 +422,7 @@ impl Attack {
             ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
             Spawn => with(self.program()),
             WorkerCreate => with([leave as *const () as usize, self.stacks + (turn % STACKS + 1) * STACK, 0, 0]),
-            WorkerWait => with([0, 1]),
+            WorkerWait => with([0, 1000]),
             Cancel => {
                 let wait = [at(&WORD), futex::WAIT as usize, 0, 0, 0, 0];
                 // SAFETY: the word lives for ever.
@@ -502,7 +508,10 @@ impl Attack {
             }
             Connect => drop(network::accept(self.listener.raw())),
             EpollWait | Poll if self.is_asynchronous() => {
-                let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
+                // Several calls may have ended for one byte.
+                if raw(Poll, [at(&self.poll), 1, at(&self.now), 0, 0, 0]) == Ok(1) {
+                    let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
+                }
             }
             SendTo => {
                 let flags = abi_unix::types::message::DONTWAIT as usize;
