@@ -30,7 +30,7 @@ use alloc::sync::Arc;
 use core::task::Poll;
 
 use abi_queue::Priority;
-use abi_unix::call::{ASYNCHRONOUS, Caller, FLAGS, PRIORITY_SHIFT};
+use abi_unix::call::{ASYNCHRONOUS, Caller, FLAGS, PRIORITY_SHIFT, Waiting};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 use memory::faults;
@@ -55,7 +55,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
         return Outcome::Done(errno::encode(Err(Errno::ENOSYS)));
     };
     match begin(Call::new(worker, number, Source::Registers(&mut *context))) {
-        Outcome::Pause(Pause::Wait(operation)) if register & ASYNCHRONOUS != 0 => {
+        Outcome::Pause(Pause::Wait(operation)) if register & ASYNCHRONOUS != 0 && !is_its_worker_s(number) => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
             let submission = Submission { token: context.register(5), cid: context.register(16), priority };
             match submit(worker, operation, submission) {
@@ -68,6 +68,12 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
         }
         outcome => outcome,
     }
+}
+
+/// Returns whether a call changes its worker, and is long at most: it is completed before its worker goes on, whichever
+/// form it has. Beside its worker it could outlast it.
+fn is_its_worker_s(number: SystemCall) -> bool {
+    number.caller() == Caller::Worker && number.waiting() == Waiting::Never
 }
 
 /// Makes a call that came through a request ring, for the ring's worker; returns `None` if its result will be posted.

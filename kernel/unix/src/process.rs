@@ -90,7 +90,7 @@ use crate::process::completions::{Completions, completions_capacity};
 use crate::process::ending::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
-use crate::process::shared::{Shared, zeroed};
+use crate::process::shared::{Shared, zeroed_frames};
 use crate::process::signals::Signals;
 use crate::process::thread::Threads;
 use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_of_fault};
@@ -918,31 +918,32 @@ impl Process {
         counters::add(Counter::Completions, batch.len() as u64);
     }
 
-    /// Enlarges the completion ring to at least so many entries, a power of two that a ring can have, or 0.
+    /// Enlarges the completion ring to at least so many entries, a power of two that a ring can have, or 0; in steps.
     ///
     /// `EBUSY` if it would have to grow and is not empty; `ENOMEM`; `EEXIST` if the process has mapped something there.
-    pub(crate) fn enlarge_completion_ring(&self, capacity: usize) -> Result<(), Errno> {
-        let mut completions = self.completions.lock();
-        let completions = &mut *completions;
-        if capacity <= completions.producer.capacity() {
+    ///
+    /// # Cancellation
+    /// Dropping it leaves the ring as it is.
+    pub(crate) async fn enlarge_completion_ring(self: &Arc<Self>, capacity: usize) -> Result<(), Errno> {
+        let more = self.completions.lock().missing_frames(capacity)?;
+        if more == 0 {
             return Ok(());
         }
-        let more = completion::pages(capacity) - completions.frames.len();
         if !memory::frames::available_to_programs(more) {
             return Err(Errno::ENOMEM);
         }
-        let is_idle = completions.promised == 0 && completions.waiting.is_empty();
-        let free = completions.producer.free(&CompletionView::new(&completions.frames));
-        if !is_idle || free != completions.producer.capacity() {
-            return Err(Errno::EBUSY);
+        let mut charge = self.account.charge(Resource::Memory, more * PAGE_SIZE)?;
+        let mut frames = zeroed_frames(self, more).await?;
+        let mut completions = self.completions.lock();
+        let completions = &mut *completions;
+        // Another worker may have enlarged the ring since, or completions have come.
+        let more = completions.missing_frames(capacity)?;
+        if more == 0 {
+            return Ok(());
         }
-        let charge = self.account.charge(Resource::Memory, more * PAGE_SIZE)?;
-        let mut frames = Vec::new();
-        frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+        frames.truncate(more);
+        charge.resize(more * PAGE_SIZE)?;
         completions.frames.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
-        for _ in 0..more {
-            frames.push(zeroed()?);
-        }
         let view = CompletionView::new(&completions.frames);
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
         let address = self.shared.address(COMPLETION_RING_OFFSET) + completions.frames.len() * PAGE_SIZE;

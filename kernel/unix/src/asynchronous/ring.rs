@@ -293,9 +293,12 @@ impl Future for RingServer {
     }
 }
 
-/// Performs the `ring_setup` call.
+/// Performs the `ring_setup` call, in steps.
+///
+/// # Cancellation
+/// Dropping it leaves the worker without a ring; the completion ring may have grown.
 #[doc(alias = "io_uring_setup")]
-pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
+pub(crate) async fn set_up(worker: Arc<Worker>, requests: usize, completions: usize) -> Result<usize, Errno> {
     let process = &worker.process;
     let index = worker.index();
     if worker.is_thread() || !request::is_capacity(requests) || completions != 0 && !request::is_capacity(completions) {
@@ -304,8 +307,11 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
     if process.rings.get(index).is_some() {
         return Err(Errno::EEXIST);
     }
-    process.enlarge_completion_ring(completions)?;
-    let ring = Arc::new(Ring::new(requests, &process.account)?);
+    process.enlarge_completion_ring(completions).await?;
+    let ring = Ring::new(requests, process).await?;
+    // Others may have taken the memory that there was before the steps.
+    process.account.admit()?;
+    let ring = Arc::new(ring);
     let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
     map(&process.space, address, &ring.frames)?;
     let server = RingServer { ring: ring.clone(), worker: worker.clone() };
@@ -316,7 +322,7 @@ pub(crate) fn set_up(worker: &Arc<Worker>, requests: usize, completions: usize) 
         return Err(Errno::ENOMEM);
     };
     ring.server.store(server.raw(), Ordering::Release);
-    // Only this worker makes the ring with this number, so the place is still empty.
+    // Only this worker makes the ring with this number, one call after the other, so the place is still empty.
     process.rings.rings.lock()[index] = Some(ring.clone());
     process.rings.any.store(true, Ordering::Release);
     if process.has_ended() {
@@ -636,6 +642,17 @@ mod tests {
                 .unwrap();
             program.sleep_ns(100_000);
             assert_eq!(program.read_u64(place) as usize, first + request::STRIDE);
+        });
+    }
+
+    /// The largest rings take steps. The worker waits for them, so that it and its process cannot end before its ring.
+    #[test]
+    fn a_ring_is_there_when_its_call_returns_in_either_form() {
+        run(|program| {
+            let answer = program.submit(SystemCall::RingSetup, [4096, 4096], 7);
+            assert!(matches!(answer, Some(Ok(address)) if address != 0), "{answer:?}");
+            assert_eq!(program.call(SystemCall::RingSetup, [64, 0]), Err(Errno::EEXIST));
+            assert_eq!(results(program), [], "nothing was posted");
         });
     }
 

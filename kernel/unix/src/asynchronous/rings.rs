@@ -14,8 +14,9 @@ use memory::SharedFrame;
 use spin::Mutex;
 
 use crate::asynchronous::ring_words::RequestView;
-use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::shared::zeroed;
+use crate::process::Process;
+use crate::process::accounts::{Charge, Resource};
+use crate::process::shared::zeroed_frames;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::Standing;
 
@@ -45,17 +46,17 @@ pub(crate) struct Ring {
 const MEMORY: usize = size_of::<Ring>() + 1024;
 
 impl Ring {
-    pub(super) fn new(capacity: usize, account: &Arc<Account>) -> Result<Ring, Errno> {
+    /// Makes a ring with so many entries, in steps. `ENOMEM`.
+    ///
+    /// # Cancellation
+    /// Dropping it frees everything.
+    pub(super) async fn new(capacity: usize, process: &Arc<Process>) -> Result<Ring, Errno> {
         let count = request::pages(capacity);
-        let charge = account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
+        let charge = process.account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
         if !memory::frames::available_to_programs(count) {
             return Err(Errno::ENOMEM);
         }
-        let mut frames = Vec::new();
-        frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-        for _ in 0..count {
-            frames.push(zeroed()?);
-        }
+        let frames = zeroed_frames(process, count).await?;
         let view = RequestView::new(&frames);
         view.capacity().store(capacity as u64, Ordering::Relaxed);
         view.state().store(request::SLEEPING, Ordering::Relaxed);
@@ -162,21 +163,30 @@ impl Rings {
     /// Forgets the rings, which have been closed.
     pub(crate) fn clear(&self) {
         if self.any.swap(false, Ordering::AcqRel) {
-            *self.rings.lock() = Default::default();
+            let rings = core::mem::take(&mut *self.rings.lock());
+            // One may have been made when the others had been closed: its server ends, too.
+            rings.iter().flatten().for_each(|ring| ring.close());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
+
     use super::*;
     use crate::testing::run;
 
     #[test]
     fn closed_rings_are_at_rest_once_no_taker_is_at_work() {
         run(|program| {
-            let account = program.process().account.clone();
-            let ring = Arc::new(Ring::new(request::SMALLEST_CAPACITY, &account).unwrap());
+            let process = program.process();
+            let made = pin!(Ring::new(request::SMALLEST_CAPACITY, &process));
+            let Poll::Ready(ring) = made.poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("it takes steps")
+            };
+            let ring = Arc::new(ring.unwrap());
             let rings = Rings::default();
             assert!(!rings.exist() && rings.get(2).is_none() && rings.are_at_rest());
             rings.rings.lock()[2] = Some(ring.clone());

@@ -154,7 +154,8 @@ pub(super) fn cancel(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn set_up_ring(call: Call<'_>) -> Decoding {
     call.admitted()?;
-    ring::set_up(call.worker, call.word(0), call.word(1)).map(Into::into)
+    let work = ring::set_up(call.worker.clone(), call.word(0), call.word(1));
+    Ok(Operation::Long(call.number, admitted(work)).into())
 }
 
 #[inline(always)]

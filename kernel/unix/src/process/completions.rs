@@ -81,6 +81,20 @@ impl Completions {
         if is_empty { None } else { Some(self.most_important) }
     }
 
+    /// Returns the number of frames that the ring needs for this capacity beyond its present ones. `EBUSY` if it needs
+    /// more, and is not empty.
+    pub(super) fn missing_frames(&mut self, capacity: usize) -> Result<usize, Errno> {
+        if capacity <= self.producer.capacity() {
+            return Ok(0);
+        }
+        let is_idle = self.promised == 0 && self.waiting.is_empty();
+        let free = self.producer.free(&CompletionView::new(&self.frames));
+        if !is_idle || free != self.producer.capacity() {
+            return Err(Errno::EBUSY);
+        }
+        Ok(completion::pages(capacity) - self.frames.len())
+    }
+
     /// Publishes the number of entries to the process.
     pub(super) fn tell_capacity(&self) {
         let capacity = self.frames[0].bytes().atomic_u64(completion::CAPACITY_OFFSET);

@@ -1,5 +1,6 @@
 //! The pages that a process shares with the kernel, and the two that all processes share.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +19,9 @@ use memory::{Frame, SharedFrame};
 use spin::Once;
 use usermode::Space;
 
+use crate::process::Process;
 use crate::process::user::map_error;
+use crate::scheduling::steps;
 
 /// Number of words from one worker's ready word to the next worker's.
 const WORDS: usize = size_of::<ReadyWord>() / size_of::<u64>();
@@ -40,9 +43,31 @@ pub(crate) struct Shared {
 /// Room that a layout must have for this module's mappings.
 pub(crate) const SIZES: Sizes = Sizes { shared: SHARED_SIZE as u64, image: LARGEST_IMAGE as u64 };
 
+/// Number of frames that are filled with zeros in a step.
+const FRAMES_AT_A_TIME: usize = 16;
+
 /// Allocates a frame of zeros that can be mapped.
 pub(crate) fn zeroed() -> Result<SharedFrame, Errno> {
     Ok(Frame::allocate_zeroed().map_err(|_| Errno::ENOMEM)?.share())
+}
+
+/// Allocates frames of zeros that can be mapped, in steps of bounded length. `ENOMEM`.
+///
+/// # Cancellation
+/// Dropping it frees the frames.
+pub(crate) async fn zeroed_frames(process: &Arc<Process>, count: usize) -> Result<Vec<SharedFrame>, Errno> {
+    let mut frames = Vec::new();
+    frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    for number in 0..count {
+        if number != 0 && number.is_multiple_of(FRAMES_AT_A_TIME) {
+            steps::pause(process).await;
+            if !memory::frames::available_to_programs(count - number) {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        frames.push(zeroed()?);
+    }
+    Ok(frames)
 }
 
 impl Shared {
