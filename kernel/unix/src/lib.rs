@@ -41,7 +41,7 @@ use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
 use crate::observing::{counters, latency, trace};
 use crate::process::{accounts, killer, program, shared, table};
-use crate::scheduling::{executor, remainders, standing, stretch};
+use crate::scheduling::{executor, payers, remainders, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
@@ -111,6 +111,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
 /// frees remains of files that have gone, or sleeps.
 pub fn run_hart() -> ! {
     let mut worker = executor::HartWorker::of_this_hart();
+    payers::skip();
     loop {
         let _ = machine::on_interrupt();
         stretch::looked_by_the_executor();
@@ -121,12 +122,19 @@ pub fn run_hart() -> ! {
             continue;
         }
         if remains::free_any() {
+            payers::skip();
             counters::count(Counter::Looks);
         } else {
-            Machine::wait_for_interrupt();
-            stretch::waited();
+            sleep();
         }
     }
+}
+
+/// Waits for an interrupt in a time that nothing pays for.
+fn sleep() {
+    Machine::wait_for_interrupt();
+    payers::skip();
+    stretch::waited();
 }
 
 /// Parses `init=PATH -- ARGUMENT …` into path and arguments; the path is the first argument too.

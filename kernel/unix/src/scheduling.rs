@@ -30,15 +30,15 @@
 //! Every tick that a hart spends for a process is charged to that process, and none is spent at a priority above
 //! [`EXHAUSTED`] once the budget is used up, but for the rest of the poll in which that is noticed. Two things ensure
 //! this. A coroutine of the kernel either [works for an owner](executor::spawn_for), and then each of its polls is
-//! charged as a whole, or is one of the kernel's own few; there is no third way to start one. And a poll for a process
-//! without budget lowers its coroutine instead of going on. So exhausting a budget costs the same however many threads
-//! and calls the process has: each is lowered at its next poll. The watchdog raises them again, in steps that are
-//! charged as well.
+//! charged as a whole, with the way there ([`payers`]), or is one of the kernel's own few; there is no third way to
+//! start one. And a poll for a process without budget lowers its coroutine instead of going on. So exhausting a budget
+//! costs the same however many threads and calls the process has: each is lowered at its next poll. The watchdog raises
+//! them again, in steps that are charged as well.
 //!
 //! The network's coroutine is one of the kernel's own, and charges its work for a frame or a connection to the process
-//! that waits for it ([`network::stack`](crate::network::stack)). No process is charged for interrupts that find no
-//! process running, the choice of the next coroutine, looks that find a frame's reader, frames without a reader, and
-//! waking the rest of thousands that wait for one thing ([`remainders`]).
+//! that waits for it ([`network::stack`](crate::network::stack)). The coroutine that wakes the rest of thousands of
+//! waiters ([`remainders`]) charges the process that has woken them. No process is charged for looks that find a
+//! frame's reader, frames without a reader, and the watchdog's choice among processes.
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
 //! its polls. The kernel's part is to keep that bitmap up to date at each return to user mode, from when the first
@@ -52,6 +52,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod executor;
+pub(crate) mod payers;
 pub(crate) mod remainders;
 pub(crate) mod standing;
 pub(crate) mod steps;
@@ -99,9 +100,9 @@ impl Owner for Arc<Process> {
         has_no_claim(self)
     }
 
-    fn ends(&self, start: u64) {
+    fn ends(&self) {
         let now = Machine::now();
-        charge(self, now.saturating_sub(start), now);
+        charge(self, payers::take(now), now);
     }
 }
 
@@ -124,11 +125,15 @@ fn is_exhausted_above(process: &Arc<Process>) -> bool {
     process.standing.exhausted.load(Ordering::Relaxed)
 }
 
-/// Does work for a process in a coroutine of the kernel's own, and charges the process for it.
+/// Does work for a process in a coroutine of the kernel's own, or in another time that is not its own, and charges the
+/// process for it.
 pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();
     let result = work();
-    process.ends(start);
+    let now = Machine::now();
+    let ticks = now.saturating_sub(start);
+    charge(process, ticks, now);
+    payers::leave_out(ticks);
     result
 }
 

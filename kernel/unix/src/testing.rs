@@ -35,7 +35,7 @@ use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
 use crate::process::ending::Ending;
 use crate::process::{self, Process, program, table};
-use crate::scheduling::executor;
+use crate::scheduling::{executor, payers};
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -207,7 +207,14 @@ impl RunningMachine {
     fn run_one(&mut self) -> bool {
         let _ = crate::machine::on_interrupt();
         usermode::release_retired();
-        self.worker.run_one() || crate::files::remains::free_any()
+        if self.worker.run_one() {
+            return true;
+        }
+        let has_freed = crate::files::remains::free_any();
+        if has_freed {
+            payers::skip();
+        }
+        has_freed
     }
 
     fn test(&mut self, body: Body) -> Result<Ending, String> {
@@ -239,7 +246,7 @@ impl RunningMachine {
                 }
                 continue;
             }
-            Machine::wait_for_interrupt();
+            crate::sleep();
         }
         let after = usage();
         let mut world = lock(&self.world);

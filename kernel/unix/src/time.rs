@@ -12,9 +12,12 @@ use core::task::Waker;
 use abi_queue::pages::ticks_to_ns;
 use abi_unix::Errno;
 use hal_api::{MAXIMUM_HARTS, Machine as _};
+use heapless::Vec as FixedVec;
 use platform::{Machine, println};
 use spin::Mutex;
 
+use crate::process::table;
+use crate::scheduling::{self, payers};
 use crate::time::deadlines::{Deadlines, Key};
 
 /// Time that a worker runs before others of the same priority get their turn.
@@ -60,7 +63,7 @@ impl Reservation {
     pub(crate) fn set(&self, deadline_ticks: u64, waker: &Waker) -> Alarm {
         let hart = Machine::hart();
         let mut deadlines = DEADLINES[hart].lock();
-        let key = deadlines.set_reserved(deadline_ticks, waker);
+        let key = deadlines.set_reserved(deadline_ticks, waker, payers::present());
         program_for(&deadlines);
         Alarm { hart, key }
     }
@@ -126,7 +129,7 @@ pub(crate) fn ticks_at_ns(ns: u64) -> u64 {
 pub(crate) fn set(deadline_ticks: u64, waker: &Waker) -> Result<Alarm, Errno> {
     let hart = Machine::hart();
     let mut deadlines = DEADLINES[hart].lock();
-    let key = deadlines.set(deadline_ticks, waker)?;
+    let key = deadlines.set(deadline_ticks, waker, payers::present())?;
     program_for(&deadlines);
     Ok(Alarm { hart, key })
 }
@@ -200,9 +203,15 @@ pub(crate) fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();
+    let mut bill = FixedVec::<(u32, u64), DUE_AT_A_TIME>::new();
+    let mut since = now;
     for _ in 0..DUE_AT_A_TIME {
-        let Some(waker) = deadlines.expired(now) else { break };
+        let Some((waker, payer)) = deadlines.expired(now) else { break };
         waker.wake();
+        let end = Machine::now();
+        // There is room for all of them.
+        let _ = bill.push((payer, end.saturating_sub(since)));
+        since = end;
     }
     let next = deadlines.next().unwrap_or(u64::MAX);
     drop(deadlines);
@@ -211,6 +220,25 @@ pub(crate) fn on_timer() {
     let next = if slice > now { next.min(slice) } else { next };
     PROGRAMMED[hart].store(next, Ordering::Relaxed);
     Machine::set_timer(next);
+    settle(&bill);
+}
+
+/// Charges the processes that have set deadlines for the time in which these were met.
+fn settle(bill: &[(u32, u64)]) {
+    // The process that has the hart pays for all of its time anyway.
+    let present = payers::present();
+    for of_one in bill.chunk_by(|(one, _), (other, _)| one == other) {
+        let payer = of_one[0].0;
+        let ticks = of_one.iter().map(|(_, ticks)| ticks).sum();
+        if payer != 0
+            && payer != present
+            && ticks != 0
+            && let Some(process) = table::find(payer)
+        {
+            scheduling::charge(&process, ticks, Machine::now());
+            payers::leave_out(ticks);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::process::delivery::Attended;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
 use crate::process::{self, delivery, program, shared};
-use crate::scheduling::{executor, standing, stretch};
+use crate::scheduling::{self, executor, payers, standing, stretch};
 use crate::time;
 
 /// Number of times that a worker may finish a critical section in the scheduler's image before it yields.
@@ -151,14 +151,19 @@ impl<'a> Visit<'a> {
         let waited = ready.load(Ordering::Relaxed);
         // Coroutines that the interrupt wakes come to this hart, which looks at them now.
         executor::end_visit(self.hart);
-        let pending = crate::machine::on_interrupt();
+        // The interrupt itself is paid by the coroutine that gets the hart, if one does.
         let now = Machine::now();
         worker.charge(now, now);
+        payers::begin(0);
+        let pending = crate::machine::on_interrupt();
+        payers::begin(process.id);
+        worker.goes_on_since(payers::mark());
         // The visit goes on, unless the looks below say otherwise. Its claim may have changed.
         let priority = worker.priority();
         executor::begin_visit(self.hart, process.id, priority);
         if pending.timer {
-            on_tick(worker, pending);
+            // For the worker, whichever coroutine gets the hart.
+            scheduling::charging(process, || on_tick(worker, pending));
         }
         // The timer may have been set for a slice of another worker. Equals that waited before wait for the end of this
         // slice then: with a turn at each old end, two equals could divide the time by any ratio.
@@ -192,6 +197,7 @@ impl<'a> Visit<'a> {
             // hart costs its senders an entry into the kernel.
             time::start_slice();
         } else {
+            worker.is_interrupted();
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -253,7 +259,7 @@ impl<'a> Visit<'a> {
             interrupts::depart(worker, context, self.hart, matches!(pause, Pause::GiveWay));
         }
         time::stop_slice();
-        if worker.has_credit() {
+        if worker.has_credit() && !worker.was_interrupted() {
             // Its priority will depend on the rest of its credit. All other workers are charged when the poll ends.
             let now = Machine::now();
             worker.charge(now, now);

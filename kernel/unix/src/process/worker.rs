@@ -23,9 +23,9 @@ use crate::asynchronous::interrupts::{self, Line};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
-use crate::process::{self, Process, delivery};
-use crate::scheduling;
-use crate::scheduling::executor::{self, Cid, Owner};
+use crate::process::{self, Process, delivery, table};
+use crate::scheduling::executor::{self, Cid, EXHAUSTED, Owner};
+use crate::scheduling::{self, payers};
 use crate::time;
 
 const NOWHERE: usize = usize::MAX;
@@ -107,6 +107,9 @@ struct Time {
     turns: AtomicU64,
     /// Value of `turns` when the watchdog last found it ready, plus 1, so that 0 means never.
     seen_at: AtomicU64,
+    /// The hart that an interrupt has taken from its program, plus 1: the way back there is the other's to pay. 0 for
+    /// none.
+    taken: AtomicUsize,
     /// Ticks that it may still run as the most important of all, because it had been ready for long.
     credit: AtomicU64,
 }
@@ -378,19 +381,53 @@ impl Worker {
     #[doc(alias = "account_user_time")]
     #[doc(alias = "update_curr")]
     pub(super) fn charge(&self, now: u64, since: u64) {
-        let used = match self.time.since.swap(since, Ordering::Relaxed) {
-            // It goes on in another coroutine already, on a kernel thread, which has begun a count of its own.
-            0 => return,
-            since => now.saturating_sub(since),
-        };
-        let cpu = &self.time.cpu;
-        // Only the hart on which the worker runs comes here.
-        cpu.store(cpu.load(Ordering::Relaxed) + used, Ordering::Relaxed);
+        let used = payers::take(now);
+        self.time.since.store(since, Ordering::Relaxed);
+        // Two harts may come here, when the worker goes on in another coroutine, on a kernel thread.
+        self.time.cpu.fetch_add(used, Ordering::Relaxed);
         let credit = self.time.credit.load(Ordering::Relaxed);
         if credit != 0 {
             self.time.credit.store(credit.saturating_sub(used), Ordering::Relaxed);
         }
         scheduling::charge(&self.process, used, now);
+    }
+
+    /// Records that the hart goes to another coroutine because of an interrupt, up to which this worker was charged.
+    #[cold]
+    pub(super) fn is_interrupted(&self) {
+        self.time.since.store(0, Ordering::Relaxed);
+        self.time.taken.store(Machine::hart() + 1, Ordering::Relaxed);
+    }
+
+    /// Returns whether an interrupt has taken this hart, and the worker was charged up to there.
+    #[inline(always)]
+    pub(super) fn was_interrupted(&self) -> bool {
+        match self.time.taken.load(Ordering::Relaxed) {
+            0 => false,
+            taken => taken == Machine::hart() + 1,
+        }
+    }
+
+    /// Records the tick since which it runs uncharged.
+    pub(super) fn goes_on_since(&self, tick: u64) {
+        self.time.since.store(tick, Ordering::Relaxed);
+    }
+
+    /// Goes on after an interrupt: on the same hart, the process that had it in between pays for the way back. (On
+    /// another one, and behind all others, the worker has a way of its own.)
+    #[cold]
+    fn is_back(&self) {
+        let is_here = self.was_interrupted();
+        self.time.taken.store(0, Ordering::Relaxed);
+        let other = payers::previous();
+        if is_here
+            && other != self.process.id
+            && executor::current_priority() != EXHAUSTED
+            && let Some(other) = table::find(other)
+        {
+            let now = Machine::now();
+            scheduling::charge(&other, payers::take(now), now);
+        }
     }
 
     /// Returns the ticks that it has used and was not charged yet.
@@ -580,13 +617,17 @@ impl Owner for Arc<Worker> {
         scheduling::has_no_claim(&self.process)
     }
 
-    fn begins(&self, now: u64) {
-        self.time.since.store(now, Ordering::Relaxed);
+    fn begins(&self) {
+        if self.time.taken.load(Ordering::Relaxed) != 0 {
+            self.is_back();
+        }
+        self.time.since.store(payers::mark(), Ordering::Relaxed);
     }
 
-    fn ends(&self, _start: u64) {
-        // The time before the last interrupt was charged then.
-        self.charge(Machine::now(), 0);
+    fn ends(&self) {
+        if !self.was_interrupted() {
+            self.charge(Machine::now(), 0);
+        }
     }
 }
 

@@ -45,6 +45,7 @@ use spin::Mutex;
 pub(crate) use coroutine::{Cid, SpawnError, yield_now};
 
 use crate::observing::counters;
+use crate::scheduling::payers;
 
 /// Priority of a process whose budget is used up. Claims count for at least one more, so that this is behind all
 /// others.
@@ -214,10 +215,10 @@ pub(crate) trait Owner {
     fn has_no_claim(&self) -> bool;
 
     /// Begins a poll.
-    fn begins(&self, _now: u64) {}
+    fn begins(&self) {}
 
-    /// Ends a poll that began at `start`: charges the part of it that has not been charged.
-    fn ends(&self, start: u64);
+    /// Ends a poll: charges the time up to now that has not been charged.
+    fn ends(&self);
 }
 
 impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
@@ -227,23 +228,41 @@ impl<O: Owner, F: Future<Output = ()>> Future for Owned<O, F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         let owner: &O = this.owner;
-        let start = Machine::now();
-        owner.begins(start);
+        payers::begin(owner.number());
+        owner.begins();
         memory::faults::works_for(owner.number());
         if owner.has_no_claim() && current_priority() != EXHAUSTED {
             // Lowered at its poll, not when the budget ran out: a process has more coroutines than one step may change.
             set_priority(current(), EXHAUSTED);
             cx.waker().wake_by_ref();
-            owner.ends(start);
+            owner.ends();
+            payers::end(owner.number());
             return Poll::Pending;
         }
         let result = this.future.poll(cx);
         memory::faults::works_for(0);
-        owner.ends(start);
+        owner.ends();
         if result.is_pending() && owner.has_no_claim() {
             set_priority(current(), EXHAUSTED);
         }
+        payers::end(owner.number());
         result
+    }
+}
+
+pin_project! {
+    /// A future of the kernel itself, whose polls no process pays for.
+    struct OfTheKernel<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for OfTheKernel<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        payers::without(|| self.project().future.poll(cx))
     }
 }
 
@@ -292,7 +311,7 @@ pub(crate) fn waker(cid: Cid) -> Waker {
 /// If there is no memory for it.
 #[doc(alias = "kthread_run")]
 pub(crate) fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
-    let handle = EXECUTOR.spawn(future, priority);
+    let handle = EXECUTOR.spawn(OfTheKernel { future }, priority);
     let cid = handle.cid();
     handle.detach();
     cid

@@ -4,8 +4,8 @@
 //! waiters. The others, the remainder, come here, and are woken with a look after each portion, at the priority of that
 //! caller: so no caller makes the kernel work for long at a higher priority than its own. The waiters may be more
 //! important than that; so the watchdog of the starvation bound lets some portions go before everything else at each of
-//! its looks ([`boost`]). No process is charged for this work. It is a small part of the time that the woken processes
-//! have been charged for coming to wait, and will be for looking again.
+//! its looks ([`boost`]). The process that has changed the condition pays for this work, even if its budget is used up
+//! by then: the waiters may be others', and do not wait for its refill.
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;
@@ -15,10 +15,11 @@ use abi_queue::{PRIORITIES, Priority};
 use spin::Mutex;
 use waiters::Remainder;
 
+use crate::process::table;
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::{LEAST_CLAIM, MOST_CLAIM};
-use crate::scheduling::steps;
+use crate::scheduling::{self, payers, steps};
 
 /// Remainders by priority, equals in their order. Each operation takes as long for one remainder as for thousands.
 struct Backlog<T> {
@@ -79,8 +80,11 @@ impl<T> Backlog<T> {
     }
 }
 
+/// A remainder and the process that pays for waking it; 0 for none.
+type Owed = (Remainder, u32);
+
 struct Remainders {
-    pending: Backlog<Remainder>,
+    pending: Backlog<Owed>,
     /// Number of portions for which the coroutine still goes before everything else, since it has been ready for long.
     boosted: usize,
     /// The coroutine that wakes them, and its waker while it has nothing to do.
@@ -108,7 +112,7 @@ fn keep(remainder: Remainder) {
     let priority = executor::current_priority().limited_to(MOST_CLAIM);
     let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
     let mut remainders = REMAINDERS.lock();
-    let kept = remainders.pending.push(priority, remainder);
+    let kept = remainders.pending.push(priority, (remainder, payers::present()));
     if kept.is_ok()
         && let Some(coroutine) = remainders.coroutine
         && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
@@ -117,7 +121,7 @@ fn keep(remainder: Remainder) {
     }
     let idle = remainders.idle.take();
     drop(remainders);
-    if let Err(mut remainder) = kept {
+    if let Err((mut remainder, _)) = kept {
         // There is no memory even for this: the remainder is woken immediately.
         while remainder.wake_portion() {}
     }
@@ -143,7 +147,7 @@ impl Remainders {
 
 /// Takes the most important remainder out, and gives the calling coroutine its priority. (Under the lock: a later
 /// remainder may raise it.) If there is none, [`keep`] wakes the caller for the next one.
-fn take(waker: &Waker) -> Poll<(Priority, Remainder)> {
+fn take(waker: &Waker) -> Poll<(Priority, Owed)> {
     let mut remainders = REMAINDERS.lock();
     let Some(next) = remainders.pending.pop() else {
         remainders.idle = Some(waker.clone());
@@ -157,7 +161,7 @@ fn take(waker: &Waker) -> Poll<(Priority, Remainder)> {
 }
 
 /// Exchanges a remainder for a more important one, if there is one.
-fn exchange(remainder: &mut (Priority, Remainder)) {
+fn exchange(remainder: &mut (Priority, Owed)) {
     let mut remainders = REMAINDERS.lock();
     remainders.pending.exchange(remainder);
     remainders.follow(remainder.0);
@@ -175,12 +179,20 @@ pub(crate) fn boost() {
     }
 }
 
+/// Wakes a portion at its payer's expense; returns whether there are more waiters.
+fn wake_portion((remainder, payer): &mut Owed) -> bool {
+    match table::find(*payer) {
+        Some(process) => scheduling::charging(&process, || remainder.wake_portion()),
+        None => remainder.wake_portion(),
+    }
+}
+
 /// Wakes all remainders, the most important first.
 async fn wake_remainders() {
     loop {
         let mut remainder = poll_fn(|cx| take(cx.waker())).await;
         loop {
-            let has_more = remainder.1.wake_portion();
+            let has_more = wake_portion(&mut remainder.1);
             // A pause between two small remainders, too.
             steps::pause_at_the_end().await;
             if !has_more {
@@ -194,8 +206,42 @@ async fn wake_remainders() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{run, simulation};
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
     use alloc::vec::Vec;
     use proptest::prelude::*;
+    use waiters::Waiters;
+
+    /// A waker whose wake-up takes long.
+    struct LongWork;
+
+    const LONG: u64 = 1000;
+
+    impl Wake for LongWork {
+        fn wake(self: Arc<LongWork>) {
+            simulation().advance(LONG);
+        }
+    }
+
+    /// The first portion is woken in the caller's time, the others later.
+    #[test]
+    fn the_process_that_wakes_thousands_pays_for_all_of_them() {
+        run(|program| {
+            const MANY: u64 = 3000;
+            let mut waiters = Waiters::new();
+            for _ in 0..MANY {
+                waiters.register(&Waker::from(Arc::new(LongWork))).unwrap();
+            }
+            let process = program.process();
+            let before = process.cpu_ticks();
+            waiters.wake_all();
+            assert!(are_pending());
+            program.sleep_ns(1_000_000_000);
+            assert!(!are_pending());
+            assert!(process.cpu_ticks() - before >= MANY * LONG);
+        });
+    }
 
     #[derive(Clone, Debug)]
     enum Step {

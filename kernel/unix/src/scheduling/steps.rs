@@ -32,7 +32,8 @@
 //! Frames of the network are not measured here.
 //!
 //! A look handles the interrupts that are pending, as the executor's loop does, and then tells whether the hart is
-//! wanted: by something more important than the working coroutine, or, when that has worked for a slice, by an equal.
+//! wanted: by something more important than the working coroutine, or, when that has worked for a slice, by anything,
+//! since its process may have no budget left for more.
 //! If so, the operation is put aside like any other that has to wait, and goes on when its coroutine has its turn
 //! again. If not, it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
 //! nothing else wants.
@@ -106,8 +107,9 @@ pub(crate) type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>
 static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_HARTS];
 
-/// Looks: handles pending interrupts, and returns whether the calling coroutine must leave the hart, for something more
-/// important, or for an equal after a slice.
+/// Looks: handles pending interrupts, and returns whether the calling coroutine must leave the hart: at once for
+/// something more important, and after a slice for anything that is ready. (It is charged at the end of its poll. If it
+/// has budget left and is still the most important, it goes on at once.)
 ///
 /// Called between two steps, outside of every lock that an interrupt's handler, or a coroutine that it wakes, may need.
 #[doc(alias = "need_resched")]
@@ -127,7 +129,7 @@ pub(crate) fn hart_is_wanted() -> bool {
     }
     let Some(priority) = executor::priority(coroutine) else { return true };
     let is_over = now.saturating_sub(since.load(Ordering::Relaxed)) >= time::slice_ticks();
-    let is_wanted = if is_over { executor::is_ready_at_least(priority) } else { executor::is_ready_above(priority) };
+    let is_wanted = is_over || executor::is_ready_above(priority);
     if is_wanted {
         // Its next turn is a new one.
         holder.store(0, Ordering::Relaxed);
@@ -220,7 +222,7 @@ mod tests {
     use crate::testing::{Bell, run, simulation};
 
     #[test]
-    fn a_hart_is_wanted_by_the_more_important_at_once_and_by_equals_after_a_slice() {
+    fn a_hart_is_wanted_by_the_more_important_at_once_and_by_others_after_a_slice() {
         run(|program| {
             // Without a bound the watchdog, which would want the hart, does not look meanwhile.
             crate::scheduling::set_bound_ns(0);
@@ -229,11 +231,10 @@ mod tests {
             let own = executor::priority(executor::current()).unwrap();
             let nothing = async {};
             executor::spawn_for_kernel(Priority::LOWEST, nothing);
-            simulation().advance(2 * time::slice_ticks());
             assert!(!hart_is_wanted(), "a less important one waits");
+            simulation().advance(2 * time::slice_ticks());
+            assert!(hart_is_wanted(), "not for longer than a slice");
             executor::spawn_for_kernel(own, async {});
-            // The turn began long ago.
-            assert!(hart_is_wanted());
             assert!(!hart_is_wanted(), "a new turn has begun");
             simulation().advance(time::slice_ticks() - 20);
             assert!(!hart_is_wanted());

@@ -40,6 +40,8 @@ struct WakerSlot {
     /// one.
     position: u32,
     number: u64,
+    /// Process that pays for waking it; 0 for none.
+    payer: u32,
     waker: Option<Waker>,
 }
 
@@ -99,21 +101,21 @@ impl Deadlines {
     }
 
     /// Enters a deadline; `ENOMEM` if there is no memory for it.
-    pub(crate) fn set(&mut self, ticks: u64, waker: &Waker) -> Result<Key, Errno> {
+    pub(crate) fn set(&mut self, ticks: u64, waker: &Waker, payer: u32) -> Result<Key, Errno> {
         self.make_room(1)?;
-        Ok(self.insert(ticks, waker))
+        Ok(self.insert(ticks, waker, payer))
     }
 
     /// Enters the deadline of a caller that has reserved a place for it, and has no other deadline entered.
-    pub(crate) fn set_reserved(&mut self, ticks: u64, waker: &Waker) -> Key {
-        self.insert(ticks, waker)
+    pub(crate) fn set_reserved(&mut self, ticks: u64, waker: &Waker, payer: u32) -> Key {
+        self.insert(ticks, waker, payer)
     }
 
-    fn insert(&mut self, ticks: u64, waker: &Waker) -> Key {
+    fn insert(&mut self, ticks: u64, waker: &Waker, payer: u32) -> Key {
         self.last_number += 1;
         let number = self.last_number;
         let position = self.heap.len() as u32;
-        let fresh = WakerSlot { position, number, waker: Some(waker.clone()) };
+        let fresh = WakerSlot { position, number, payer, waker: Some(waker.clone()) };
         let slot = match self.take_free() {
             Some(slot) => {
                 self.slots[slot as usize] = fresh;
@@ -139,12 +141,12 @@ impl Deadlines {
         }
     }
 
-    /// Takes the earliest deadline out if its time has come.
-    pub(crate) fn expired(&mut self, now: u64) -> Option<Waker> {
+    /// Takes the earliest deadline out if its time has come; returns its waker and its payer.
+    pub(crate) fn expired(&mut self, now: u64) -> Option<(Waker, u32)> {
         if self.next()? > now { None } else { self.remove_at(0) }
     }
 
-    fn remove_at(&mut self, position: usize) -> Option<Waker> {
+    fn remove_at(&mut self, position: usize) -> Option<(Waker, u32)> {
         let entry = self.heap[position];
         if let Some(last) = self.heap.pop_keeping(self.reserved + 1)
             && position < self.heap.len()
@@ -156,10 +158,11 @@ impl Deadlines {
                 self.sift_down(position);
             }
         }
-        let waker = self.slots[entry.slot as usize].waker.take();
+        let slot = &mut self.slots[entry.slot as usize];
+        let found = slot.waker.take().map(|waker| (waker, slot.payer));
         self.link_free(entry.slot);
         self.give_free_back();
-        waker
+        found
     }
 
     /// Gives free slots at the end back, some at a time; free slots before used ones stay.
@@ -297,8 +300,8 @@ mod tests {
                 match step {
                     Step::Set(after) => {
                         let bell = Arc::new(Bell::default());
-                        let key = deadlines.set(now + after, &Waker::from(bell.clone())).unwrap();
                         number += 1;
+                        let key = deadlines.set(now + after, &Waker::from(bell.clone()), number as u32).unwrap();
                         model.insert((now + after, number), bell);
                         keys.push((key, (now + after, number)));
                     }
@@ -310,8 +313,9 @@ mod tests {
                     }
                     Step::Pass(time) => {
                         now += time;
-                        while let Some(waker) = deadlines.expired(now) {
-                            let (_, bell) = model.pop_first().unwrap();
+                        while let Some((waker, payer)) = deadlines.expired(now) {
+                            let ((_, number), bell) = model.pop_first().unwrap();
+                            prop_assert_eq!(u64::from(payer), number);
                             let before = bell.0.load(Ordering::Relaxed);
                             waker.wake();
                             prop_assert_eq!(bell.0.load(Ordering::Relaxed), before + 1);
@@ -340,15 +344,15 @@ mod tests {
         for _ in 0..10 {
             deadlines.reserve().unwrap();
         }
-        let keys: Vec<_> = (0..1000).map(|ticks| deadlines.set(ticks, Waker::noop()).unwrap()).collect();
+        let keys: Vec<_> = (0..1000).map(|ticks| deadlines.set(ticks, Waker::noop(), 0).unwrap()).collect();
         let (heap, slots) = (deadlines.heap.capacity(), deadlines.slots.capacity());
-        let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop())).collect();
+        let reserved: Vec<_> = (0..10).map(|ticks| deadlines.set_reserved(ticks, Waker::noop(), 0)).collect();
         assert_eq!((deadlines.heap.capacity(), deadlines.slots.capacity()), (heap, slots));
         keys.into_iter().chain(reserved).for_each(|key| deadlines.remove(key));
         assert_eq!(deadlines.len(), 0);
         // Free slots that were before used ones are given back by later deadlines.
         for _ in 0..1000 / AT_A_TIME {
-            let key = deadlines.set(1, Waker::noop()).unwrap();
+            let key = deadlines.set(1, Waker::noop(), 0).unwrap();
             deadlines.remove(key);
         }
         assert!(deadlines.slots.capacity() >= 10 && deadlines.slots.capacity() < 200);

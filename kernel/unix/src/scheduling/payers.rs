@@ -1,0 +1,235 @@
+//! The payer of each tick of a hart: EVERY-TICK in one place.
+//!
+//! A hart's time is a line without gaps. One mark for each hart says up to where it has been [charged](take); a charge
+//! covers everything from the mark to now and moves the mark. So the way from one coroutine to the next (interrupts
+//! between polls, the choice of the next coroutine, the change of the address space) is paid as well:
+//!
+//! * *Between two polls*: by the coroutine that is polled next, whose charge begins at the mark. Each pays for its own
+//!   way in.
+//! * *From an interrupt that takes the hart from a program*: by the coroutine that gets the hart. The process of the
+//!   program is charged up to the interrupt only.
+//! * *Back to such a program*: by the process that had the hart in between. So a process that wakes up again and again
+//!   in the time of another pays both ways.
+//! * *At a deadline*: the waking, by the process that has set the deadline, even if it comes in another's time
+//!   ([`time`](crate::time)).
+//!
+//! The sleep of a hart has no payer, nor have polls of the kernel's own coroutines, which charge for their work for a
+//! process ([`charging`](crate::scheduling::charging)).
+//!
+//! Rejected: to read the clock when a poll begins, and to charge from there. The rest is short, but a call that waits
+//! for a moment is short too: for such calls a third of all time had no payer.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
+
+/// The line of one hart. Only the hart itself accesses it.
+#[repr(align(64))]
+struct Line {
+    /// Tick up to which its time has been charged, or has no payer.
+    charged_until: AtomicU64,
+    /// Process for which it works; 0 for none.
+    present: AtomicU32,
+    /// Process for which it worked last; 0 for none.
+    previous: AtomicU32,
+}
+
+static LINES: [Line; MAXIMUM_HARTS] =
+    [const { Line { charged_until: AtomicU64::new(0), present: AtomicU32::new(0), previous: AtomicU32::new(0) } };
+        MAXIMUM_HARTS];
+
+#[inline(always)]
+fn line() -> &'static Line {
+    &LINES[Machine::hart()]
+}
+
+/// Begins work for a process, which pays from the mark on; 0 for none.
+#[inline(always)]
+pub(crate) fn begin(process: u32) {
+    line().present.store(process, Ordering::Relaxed);
+}
+
+/// Ends a poll for a process.
+#[inline(always)]
+pub(super) fn end(process: u32) {
+    let line = line();
+    line.present.store(0, Ordering::Relaxed);
+    line.previous.store(process, Ordering::Relaxed);
+}
+
+/// Moves the mark to now: the hart was asleep.
+pub(crate) fn skip() {
+    let line = line();
+    line.previous.store(0, Ordering::Relaxed);
+    line.charged_until.store(Machine::now(), Ordering::Relaxed);
+}
+
+/// Leaves out a poll of a coroutine of the kernel's own, which has no payer but those that it charges itself. The way
+/// there belongs to the next one.
+pub(super) fn without<R>(poll: impl FnOnce() -> R) -> R {
+    let (before, start) = (mark(), Machine::now());
+    let result = poll();
+    line().charged_until.store(before + Machine::now().saturating_sub(start), Ordering::Relaxed);
+    result
+}
+
+/// Returns the process for which this hart works; 0 for none.
+pub(crate) fn present() -> u32 {
+    line().present.load(Ordering::Relaxed)
+}
+
+/// Returns the process for which this hart worked before the poll that has begun; 0 for none.
+pub(crate) fn previous() -> u32 {
+    line().previous.load(Ordering::Relaxed)
+}
+
+/// Returns the mark: the tick up to which this hart's time has been charged.
+#[inline(always)]
+pub(crate) fn mark() -> u64 {
+    line().charged_until.load(Ordering::Relaxed)
+}
+
+/// Returns the ticks since the mark, which the caller charges, and moves the mark to `now`.
+#[inline(always)]
+pub(crate) fn take(now: u64) -> u64 {
+    let line = line();
+    let since = line.charged_until.load(Ordering::Relaxed);
+    line.charged_until.store(now, Ordering::Relaxed);
+    now.saturating_sub(since)
+}
+
+/// Takes out ticks after the mark that another process was charged for.
+pub(crate) fn leave_out(ticks: u64) {
+    let mark = &line().charged_until;
+    mark.store(mark.load(Ordering::Relaxed) + ticks, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::task::Wake;
+    use core::task::Waker;
+
+    use abi_unix::SystemCall;
+    use hal_api::Trap;
+
+    use super::*;
+    use crate::process::{Process, table};
+    use crate::testing::{Program, run, simulation};
+    use crate::time;
+
+    /// A waker whose wake-up takes long.
+    struct LongWork;
+
+    const LONG: u64 = 100_000;
+    /// Ticks that nothing else in these tests takes.
+    const SHORT: u64 = 20_000;
+
+    impl Wake for LongWork {
+        fn wake(self: Arc<LongWork>) {
+            simulation().advance(LONG);
+        }
+    }
+
+    /// Sets a deadline at the expense of this process, or of none, at which [`LongWork`] is done.
+    fn set_for(payer: u32, deadline: u64) {
+        let own = present();
+        begin(payer);
+        time::set(deadline, &Waker::from(Arc::new(LongWork))).unwrap();
+        begin(own);
+    }
+
+    /// Starts a process that goes before the caller when it wakes up after a millisecond, and then does this.
+    fn start(program: &mut Program, then: impl FnOnce(&mut Program) + Send + 'static) -> (usize, Arc<Process>) {
+        let child = program.spawn_given(0, 0, |program| {
+            program.sleep_ns(1_000_000);
+            then(program);
+        });
+        let child = child.unwrap();
+        program.sleep_ns(500_000);
+        (child, table::find(child as u32).unwrap())
+    }
+
+    #[test]
+    fn the_process_that_has_set_a_deadline_pays_for_the_waking() {
+        run(|program| {
+            let (number, other) = start(program, |program| program.sleep_ns(1_000_000_000));
+            let own = program.process();
+            let before = (own.cpu_ticks(), other.cpu_ticks());
+            set_for(other.id, Machine::now() + 1);
+            simulation().advance(10);
+            program.trap(Trap::Interrupt);
+            assert!(other.cpu_ticks() - before.1 >= LONG, "in its own time or not");
+            assert!(own.cpu_ticks() - before.0 < SHORT);
+            other.end(crate::process::ending::Ending::Killed(9));
+            drop(other);
+            program.wait_for(number).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_way_to_a_coroutine_is_its_own() {
+        run(|program| {
+            let own = program.process();
+            let before = own.cpu_ticks();
+            set_for(0, Machine::now() + 1);
+            simulation().advance(10);
+            // The hart looks for interrupts between this poll and the next one.
+            program.call(SystemCall::Yield, []).unwrap();
+            assert!(own.cpu_ticks() - before >= LONG);
+        });
+    }
+
+    #[test]
+    fn a_process_that_takes_the_hart_from_a_program_pays_for_both_ways() {
+        run(|program| {
+            let (number, other) = start(program, |program| {
+                // Due when the hart is on its way back.
+                set_for(0, Machine::now());
+                program.sleep_ns(1_000_000_000);
+            });
+            let own = program.process();
+            let before = (own.cpu_ticks(), other.cpu_ticks());
+            // Due with its sleep: the interrupt takes long.
+            let end = Machine::now() + time::ticks_at_ns(1_000_000);
+            set_for(0, end);
+            simulation().advance(end - Machine::now() + 1);
+            let waited = own.cpu_ticks() - before.0;
+            program.trap(Trap::Interrupt);
+            let (own, paid) = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
+            assert!(paid >= 2 * LONG && own < SHORT, "{paid} and {own}");
+            other.end(crate::process::ending::Ending::Killed(9));
+            drop(other);
+            program.wait_for(number).unwrap();
+        });
+    }
+
+    #[test]
+    fn sleep_and_the_kernel_s_own_work_have_no_payer() {
+        run(|program| {
+            let own = program.process();
+            let before = own.cpu_ticks();
+            crate::scheduling::executor::spawn_for_kernel(abi_queue::Priority::HIGHEST, async {
+                simulation().advance(LONG);
+            });
+            program.call(SystemCall::Yield, []).unwrap();
+            program.sleep_ns(100_000_000);
+            assert!(own.cpu_ticks() - before < SHORT);
+        });
+    }
+
+    #[test]
+    fn ticks_are_taken_once() {
+        run(|_| {
+            let start = Machine::now();
+            take(start);
+            assert_eq!(take(start + 30), 30);
+            leave_out(10);
+            assert_eq!(mark(), start + 40);
+            assert_eq!(take(start + 100), 60);
+            assert_eq!(take(start + 100), 0);
+            take(start);
+        });
+    }
+}
