@@ -18,11 +18,14 @@ use crate::files::byte_queue::ByteQueue;
 use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
+use crate::scheduling::steps;
 
 /// Bytes that a pipe holds (Linux's default).
 pub(crate) const CAPACITY: usize = 65536;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub(crate) const ATOMIC: usize = 4096;
+/// Bytes that are written between two looks for interrupts.
+const LOOKS_AFTER: usize = 32 * 1024;
 
 struct PipeState {
     queue: ByteQueue,
@@ -148,7 +151,8 @@ impl Writer {
     /// them have at most [`ATOMIC`] bytes, these come out of the pipe without others in between.
     ///
     /// Ready when everything was written, or with an error. Pending means that the pipe is full; `waker` is then
-    /// registered if there is one. Without a waker and with something written the caller decides about the result.
+    /// registered if there is one; or that an interrupt waits after much was written, and `waker` is woken. Without a
+    /// waker and with something written the caller decides about the result.
     pub(crate) fn write(
         &self,
         memory: &(impl UserMemory + ?Sized),
@@ -158,10 +162,19 @@ impl Writer {
     ) -> Attempt {
         let total = length_of(buffers);
         let mut state = self.0.state.lock();
-        let mut begin = 0;
+        let (mut begin, mut until_look) = (0, LOOKS_AFTER);
         for buffer in buffers {
             let end = begin + buffer.len();
             while *done < end {
+                if until_look == 0 {
+                    if steps::has_interrupts() {
+                        if let Some(waker) = waker {
+                            waker.wake_by_ref();
+                        }
+                        return Poll::Pending;
+                    }
+                    until_look = LOOKS_AFTER;
+                }
                 let rest = total - *done;
                 if self.0.readers.load(Ordering::Acquire) == 0 {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
@@ -183,12 +196,13 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 let piece = state.queue.back();
-                let count = wanted.min(end - *done).min(piece.len());
+                let count = wanted.min(end - *done).min(piece.len()).min(until_look);
                 if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 state.queue.produce(count);
                 *done += count;
+                until_look -= count;
                 state.readers_waiting.wake_all();
             }
             begin = end;
@@ -290,6 +304,8 @@ mod tests {
 
     use abi_unix::SystemCall;
     use abi_unix::types::open::NONBLOCK;
+    use hal_api::Machine as _;
+    use platform::Machine;
     use proptest::prelude::*;
 
     use super::*;
@@ -309,6 +325,22 @@ mod tests {
     /// Returns the bytes of a stream from this place on.
     fn pattern(begin: usize, length: usize) -> Vec<u8> {
         (begin..begin + length).map(|index| (index % 251) as u8).collect()
+    }
+
+    /// It is short if it may not wait; else it goes on when the interrupt has been served.
+    #[test]
+    fn a_write_of_much_stops_for_an_interrupt() {
+        run(|program| {
+            for (flags, expected) in [(NONBLOCK, LOOKS_AFTER), (0, CAPACITY)] {
+                let (reader, writer) = program.pipe(flags);
+                Machine::send_ipi(Machine::hart());
+                assert_eq!(program.write_to(writer, &pattern(0, CAPACITY)), Ok(expected));
+                assert_eq!(program.read_from(reader, CAPACITY), Ok(pattern(0, expected)));
+                assert_eq!(program.write_to(writer, &pattern(0, CAPACITY)), Ok(CAPACITY), "without an interrupt");
+                program.close(reader).unwrap();
+                program.close(writer).unwrap();
+            }
+        });
     }
 
     /// Does the steps with a pipe that never waits, and with a queue.
