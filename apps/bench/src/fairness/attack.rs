@@ -439,8 +439,8 @@ impl Attack {
             Snapshot => with([trace::subject::PROCESSES as usize, 0, buffer, BUFFER]),
             // The log is shared, and left unchanged.
             Log => with([buffer, 0]),
-            // The way determines the kernel side.
-            KernelSide => with([usize::MAX]),
+            // Coroutines, as before: other ways of making this call do not exist.
+            KernelSide => with([0]),
             _ => return Ok(None),
         }))
     }
