@@ -304,7 +304,6 @@ const TESTS: &[Test] = tests![
     fairness::a_polling_thread_is_charged;
     fairness::a_retrying_thread_is_charged;
     fairness::calls_in_flight_are_charged;
-    fairness::calls_of_every_family_keep_within_a_budget;
     fairness::threads_do_not_multiply_turns;
     fairness::an_exhausted_process_is_not_preferred;
     fairness::a_crowd_that_claims_everything_holds_back_no_process;
