@@ -655,16 +655,6 @@ impl FrameList {
         self.last = Some(number);
     }
 
-    /// Adds the frames of another list behind those of this one.
-    pub(crate) fn append(&mut self, other: FrameList) {
-        match (self.last, other.first) {
-            (Some(last), Some(first)) => record(last.get()).next.store(first.get(), Relaxed),
-            (None, Some(_)) => self.first = other.first,
-            (_, None) => return,
-        }
-        self.last = other.last;
-    }
-
     pub(crate) fn free(self) {
         let mut next = self.first;
         while let Some(number) = next {

@@ -29,9 +29,10 @@
 //! # Copies
 //! A process that begins as a copy has the regions of the original and a share in each of its pages, which neither may
 //! write from then on ([`AddressSpace::share_pages`]). The first write of either copies the page; the last owner keeps
-//! it without a copy. A copy that the kernel makes, because it writes for the program, happens under the lock, where no
-//! flush is possible: the space *owes* it ([`AddressSpace::take_owed`]) until the lock is released, and keeps the old
-//! page until then. Sharing takes time for each page that is there, in parts of a bounded length.
+//! it without a copy. A page is copied in three steps under the lock: it is taken away, all harts forget it
+//! ([`Flusher`]), and only then is it copied and the copy entered. Otherwise a hart could go on reading the old page
+//! after another has written to the new one. Sharing takes time for each page that is there, in parts of a bounded
+//! length.
 //!
 //! # Limits
 //! [`Limits`] bound the pages, page tables and regions that one process can make the kernel allocate. Reaching one is
@@ -284,6 +285,9 @@ impl Drop for Flush {
     }
 }
 
+/// Makes harts flush as a request says, and returns when all of them have. It must not lock the space.
+pub type Flusher = fn(&FlushRequest<'_>);
+
 /// Steps with which a hart enters an address space: write [`Entry::satp`], then flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the hart must write `satp` and flush"]
@@ -460,10 +464,8 @@ pub struct AddressSpace {
     stale: u64,
     /// Harts that must synchronise their instruction fetch before they run anything in it.
     unsynchronised: u64,
-    /// Shared pages that were replaced by copies, which harts may still see ([`AddressSpace::take_owed`]).
-    owed: Option<Unmapped>,
-    /// Whether there are any: looked at whenever the lock is released.
-    owes: bool,
+    /// Flushes pages while the space is locked, before copies of them are entered.
+    flusher: Flusher,
 }
 
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
@@ -543,7 +545,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`OutOfMemory`] if there is no frame for the root.
-    pub fn new(kernel: &KernelHalf, root: RootSize, limits: Limits) -> Result<Self, OutOfMemory> {
+    pub fn new(kernel: &KernelHalf, root: RootSize, limits: Limits, flusher: Flusher) -> Result<Self, OutOfMemory> {
         Ok(Self {
             table: PageTable::new(kernel, root)?,
             root,
@@ -561,8 +563,7 @@ impl AddressSpace {
             seen: 0,
             stale: 0,
             unsynchronised: 0,
-            owed: None,
-            owes: false,
+            flusher,
         })
     }
 
@@ -1145,6 +1146,11 @@ impl AddressSpace {
         };
         self.unsynchronised |= if protection.allows(Access::Execute) { u64::MAX } else { 0 };
         let mapped = match &region.backing {
+            // A shared page whose protection had been taken away in the space from which it comes.
+            _ if self.table.is_counted(page) => {
+                self.table.protect(page..page + PAGE_SIZE, protection).after(|_| ());
+                Ok(())
+            }
             _ if access == Access::Execute && self.table.resolve(page, Access::Read).is_some() => {
                 // It was read before. No flush is needed: a hart whose TLB holds it as not executable faults, and looks
                 // again.
@@ -1179,37 +1185,21 @@ impl AddressSpace {
 
     /// Gives the space its own copy of a page that it shares with others.
     fn copy_before_write(&mut self, page: u64) -> Result<(), Fault> {
-        if !frames::available_to_programs(1) {
-            return Err(Fault::OutOfMemory);
+        let copy = match self.table.is_shared(page) {
+            // The others have copied it.
+            false => None,
+            true if !frames::available_to_programs(1) => return Err(Fault::OutOfMemory),
+            true => Some(Frame::allocate()?),
+        };
+        if copy.is_some() {
+            let hidden = self.table.hide(page);
+            self.flush(hidden, Removed::default()).after(self.flusher);
         }
-        let copied = self.table.copy_counted(page, Protection::ReadWrite)?;
+        self.table.own_counted(page, copy, Protection::ReadWrite);
         // The page was known to be readable only, at another address.
         self.recent = [Recent::NONE; RECENT];
         self.displaced = Recent::NONE;
-        if *copied.scope() != Scope::Nothing {
-            self.owes = true;
-            match &mut self.owed {
-                Some(owed) => owed.join(copied),
-                none => *none = Some(copied),
-            }
-        }
         Ok(())
-    }
-
-    /// Returns the flush that copies of shared pages have left to be done: by the caller, as soon as it has released
-    /// the lock, whatever it has locked the space for. Until then harts may read the old pages.
-    #[must_use]
-    pub fn take_owed(&mut self) -> Option<Flush> {
-        self.owes = false;
-        let unmapped = self.owed.take()?;
-        Some(self.flush(unmapped, Removed::default()))
-    }
-
-    /// Whether there is such a flush.
-    #[must_use]
-    #[inline(always)]
-    pub fn owes_flush(&self) -> bool {
-        self.owes
     }
 
     /// Gives another space some of this one's regions, from the address `from` on, for a process that begins as a
@@ -1255,7 +1245,8 @@ impl AddressSpace {
     /// Returns the address to go on with, `None` at the end, and the flush of this space.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; the other space has a part of the pages. The flush is to be done in any case.
+    /// [`OutOfMemory`]; the other space has a part of the pages. The flush is to be done in any case, and before this
+    /// space is unlocked: until then harts may write to pages that a fault of another hart would copy.
     #[doc(alias = "copy_page_range")]
     pub fn share_pages(&mut self, other: &mut Self, from: u64) -> (Flush, Result<Option<u64>, OutOfMemory>) {
         let index = self.first_above(from);
@@ -1271,7 +1262,8 @@ impl AddressSpace {
             start..part.end.min(theirs.end).max(start)
         });
         let next = if common.end < end && !common.is_empty() { common.end } else { end };
-        let (unmapped, pages, are_all) = self.table.share_with(&mut other.table, common);
+        let protection = theirs.map_or(Protection::None, |theirs| theirs.protection);
+        let (unmapped, pages, are_all) = self.table.share_with(&mut other.table, common, protection);
         other.resident += pages;
         other.unsynchronised = u64::MAX;
         let flush = self.flush(unmapped, Removed::default());

@@ -351,20 +351,6 @@ impl Unmapped {
         self.shares.free();
     }
 
-    /// Adds another part of the same table to be flushed together with this one.
-    pub(crate) fn join(&mut self, other: Self) {
-        if let Scope::Pages(pages) = other.scope {
-            self.scope.add_page(pages.start);
-            self.scope.add_page(pages.end - PAGE_SIZE);
-        } else if other.scope == Scope::All {
-            self.scope = Scope::All;
-        }
-        self.pages += other.pages;
-        self.frames.append(other.frames);
-        let mut shares = other.shares;
-        core::mem::take(&mut shares.0).into_iter().for_each(|frame| self.shares.push(frame));
-    }
-
     pub(crate) fn into_parts(self) -> (Scope, FrameList, Shares) {
         (self.scope, self.frames, self.shares)
     }
@@ -774,50 +760,66 @@ impl PageTable {
         self.find(address).is_some_and(|entry| entry & COUNTED != 0)
     }
 
-    /// Gives the table a page of its own instead of one that is shared with others, with the same contents.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]; nothing has changed.
+    /// Whether other tables have a share in the page at an address now. Only this table's owner can make it so again.
+    pub(crate) fn is_shared(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|entry| {
+            let is_counted = entry & COUNTED != 0;
+            is_counted && core::mem::ManuallyDrop::new(share(entry)).shares() > 1
+        })
+    }
+
+    /// Takes the page at an address away from the program; the table keeps its share. The harts that may know it must
+    /// flush it.
+    pub(crate) fn hide(&mut self, address: u64) -> Unmapped {
+        let mut scope = Scope::default();
+        if let Some(entry) = self.entry(address) {
+            let value = entry.load(Relaxed);
+            entry.store(value & !VALID, Relaxed);
+            if value & VALID != 0 {
+                scope.add_page(address / PAGE_SIZE * PAGE_SIZE);
+            }
+        }
+        Unmapped { scope, ..Unmapped::default() }
+    }
+
+    /// Gives the table a page of its own instead of one that is shared with others, with the same contents: the frame
+    /// `copy`, or without it the page itself, in which no other table has a share any more. A page that is copied must
+    /// be [hidden](Self::hide) from all harts.
     #[doc(alias = "copy on write")]
-    pub(crate) fn copy_counted(&mut self, address: u64, protection: Protection) -> Result<Unmapped, OutOfMemory> {
-        let mut unmapped = Unmapped::default();
-        let Some(entry) = self.entry(address) else { return Ok(unmapped) };
+    pub(crate) fn own_counted(&mut self, address: u64, copy: Option<Frame>, protection: Protection) {
+        let Some(entry) = self.entry(address) else { return };
         let value = entry.load(Relaxed);
         if value & COUNTED == 0 {
-            return Ok(unmapped);
+            return;
         }
-        let (frame, old) = match share(value).into_exclusive() {
-            // The others have copied it.
-            Ok(frame) => (frame, None),
-            Err(old) => match Frame::allocate() {
-                Ok(frame) => {
-                    copy(&old, &frame);
-                    (frame, Some(old))
-                }
-                Err(error) => {
+        let frame = match share(value).into_exclusive() {
+            Ok(frame) => frame,
+            Err(old) => {
+                let Some(frame) = copy else {
                     // The entry keeps its share.
                     core::mem::forget(old);
-                    return Err(error);
-                }
-            },
+                    return;
+                };
+                copy_page(&old, &frame);
+                frame
+            }
         };
         let page = pointing_at(frame.physical_address()) | OWNED;
         let _ = frame.into_number();
         // Release, so that another hart that sees the page sees the contents.
         entry.store(page | protection.user_leaf(), core::sync::atomic::Ordering::Release);
-        if let Some(old) = old {
-            if value & VALID != 0 {
-                unmapped.scope.add_page(address / PAGE_SIZE * PAGE_SIZE);
-            }
-            unmapped.shares.push(old);
-        }
-        Ok(unmapped)
     }
 
     /// Lets another table have a share in each of this table's own pages in a range where the other one has none: from
     /// now on each of the two copies such a page before it writes to it. The scope has the pages that were writable.
-    /// Returns the number of pages that are shared, and whether those are all; without memory for a table they are not.
-    pub(crate) fn share_with(&mut self, other: &mut PageTable, range: Range<u64>) -> (Unmapped, usize, bool) {
+    /// The other table gets the pages with a protection of its own. Returns the number of pages that are shared, and
+    /// whether those are all; without memory for a table they are not.
+    pub(crate) fn share_with(
+        &mut self,
+        other: &mut PageTable,
+        range: Range<u64>,
+        protection: Protection,
+    ) -> (Unmapped, usize, bool) {
         let mut scope = Scope::default();
         let (mut count, mut are_all) = (0, true);
         self.for_each(clip(range), |address, entry| {
@@ -836,7 +838,8 @@ impl PageTable {
                     scope.add_page(address);
                 }
             }
-            match other.set(address, kept) {
+            let theirs_kept = kept & (NUMBER_MASK << NUMBER_SHIFT | OWNED | COUNTED);
+            match other.set(address, theirs_kept | leaf(theirs_kept, protection)) {
                 Ok(()) => {
                     core::mem::forget(theirs);
                     count += 1;
@@ -854,7 +857,7 @@ const fn leaf(kept: u64, protection: Protection) -> u64 {
 }
 
 /// Copies a whole page.
-fn copy(from: &SharedFrame, to: &Frame) {
+fn copy_page(from: &SharedFrame, to: &Frame) {
     let mut piece = [0; 512];
     for offset in (0..PAGE_SIZE as usize).step_by(piece.len()) {
         from.read(offset, &mut piece);
@@ -901,10 +904,9 @@ fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<
         }
         if value & OWNED != 0 {
             unmapped.pages += 1;
-            if value & COUNTED != 0 {
-                unmapped.shares.push(share(value));
-            } else {
-                unmapped.frames.push(owned(value));
+            match if value & COUNTED != 0 { share(value).into_exclusive() } else { Ok(owned(value)) } {
+                Ok(frame) => unmapped.frames.push(frame),
+                Err(share) => unmapped.shares.push(share),
             }
         }
     }
@@ -931,9 +933,15 @@ impl Drop for PageTable {
         if self.root.is_leaked() {
             return;
         }
-        let Unmapped { frames, shares, .. } = self.unmap(USER);
-        frames.free();
-        shares.free();
+        // In parts, so that shares are kept in a list of bounded length.
+        let mut rest = USER;
+        while !rest.is_empty() && entries(self.root_address()) > 0 {
+            let part = self.reach(rest.clone(), Edge::Start);
+            let Unmapped { frames, shares, .. } = self.unmap_part(part.clone(), &USER);
+            frames.free();
+            shares.free();
+            rest.start = part.end;
+        }
     }
 }
 

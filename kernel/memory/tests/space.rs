@@ -8,6 +8,7 @@ use memory::sv39::{Access, Edge, InvalidDevices, KernelHalf, Protection, RootSiz
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, fake, frames};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts of frames are exact only if one test runs at a time.
@@ -19,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn space(limits: Limits) -> AddressSpace {
-    AddressSpace::new(&KernelHalf::empty(), RootSize::Page, limits).expect("there is memory")
+    AddressSpace::new(&KernelHalf::empty(), RootSize::Page, limits, record_flush).expect("there is memory")
 }
 
 fn anonymous(space: &mut AddressSpace, start: u64, pages: u64, protection: Protection) {
@@ -92,6 +93,23 @@ fn fork(from: &mut AddressSpace, to: &mut AddressSpace) -> u64 {
     flushed
 }
 
+std::thread_local! {
+    static FLUSHED: std::cell::RefCell<Vec<Range<u64>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Remembers the pages that harts must flush while a space is locked.
+fn record_flush(request: &FlushRequest<'_>) {
+    match request.scope {
+        Scope::Pages(pages) => FLUSHED.with_borrow_mut(|flushed| flushed.push(pages.clone())),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the pages that were flushed since the last look.
+fn flushed() -> Vec<Range<u64>> {
+    FLUSHED.take()
+}
+
 fn word(space: &mut AddressSpace, address: u64) -> u64 {
     space.read_u64(address).expect("mapped")
 }
@@ -115,7 +133,7 @@ fn copies_share_pages_until_one_of_them_writes() {
         assert!(fork(&mut parent, &mut child) >= 101, "all pages were writable");
         assert_eq!((parent.resident_frames(), child.resident_frames()), (101, 101));
         assert!(free - frames::free_frames() < 8, "only tables are new");
-        assert!(parent.take_owed().is_none());
+        assert_eq!(flushed(), []);
         for page in 0..200 {
             let expected = if page % 2 == 0 { page + 1 } else { 0 };
             assert_eq!(word(&mut child, start + page * PAGE_SIZE), expected);
@@ -126,16 +144,15 @@ fn copies_share_pages_until_one_of_them_writes() {
         parent.write_u64(start, 500).expect("mapped");
         child.write_u64(start + 2 * PAGE_SIZE, 600).expect("mapped");
         assert_eq!(free - frames::free_frames(), 2);
-        let owed = parent.take_owed().expect("other harts may see the old page");
-        owed.after(|request| assert_eq!(*request.scope, Scope::Pages(start..start + PAGE_SIZE)));
-        child.take_owed().expect("it was shared").after(|_| unreachable!("no hart is in the copy"));
+        // A hart is in the parent, none in the copy.
+        assert_eq!(flushed(), [start..start + PAGE_SIZE]);
         let first = (word(&mut parent, start), word(&mut child, start));
         let second = (word(&mut parent, start + 2 * PAGE_SIZE), word(&mut child, start + 2 * PAGE_SIZE));
         assert_eq!((first, second), ((500, 1), (3, 600)));
         child.write_u64(start, 501).expect("mapped");
         parent.write_u64(start + 2 * PAGE_SIZE, 601).expect("mapped");
         assert_eq!(free - frames::free_frames(), 2, "the last owner keeps the page");
-        assert!(parent.take_owed().is_none() && child.take_owed().is_none());
+        assert_eq!(flushed(), []);
         assert_eq!((word(&mut parent, start), word(&mut child, start)), (500, 501));
         // A change of protection makes no shared page writable.
         let range = start..start + 200 * PAGE_SIZE;
@@ -143,7 +160,7 @@ fn copies_share_pages_until_one_of_them_writes() {
             child.protect(range.clone(), protection).expect("mapped").after(|_| unreachable!("no hart is there"));
         }
         child.zero(start, 200 * PAGE_SIZE as usize).expect("mapped");
-        child.take_owed().expect("pages were shared").after(|_| unreachable!("no hart is there"));
+        assert_eq!(flushed(), []);
         assert_eq!(word(&mut parent, start + 4 * PAGE_SIZE), 5);
         // The copy of a copy, and an original that is gone first.
         let mut grandchild = space(Limits::DEFAULT);
@@ -154,6 +171,34 @@ fn copies_share_pages_until_one_of_them_writes() {
         grandchild.write_u64(start, 1).expect("mapped");
         assert_eq!(word(&mut grandchild, start + 4 * PAGE_SIZE), 5);
         child.unmap(range).expect("mapped").after(|_| unreachable!("no hart is there"));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+/// The original may change between the copying of its regions and that of its pages: the copy has its pages with the
+/// protection of its own regions.
+#[test]
+fn a_copy_reads_and_writes_pages_that_its_original_may_not_touch_any_more() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+        let start = 0x10_0000;
+        anonymous(&mut parent, start, 2, Protection::ReadWrite);
+        for page in 0..2 {
+            parent.write_u64(start + page * PAGE_SIZE, page + 7).expect("mapped");
+        }
+        assert_eq!(parent.copy_regions(&mut child, 0), Ok(None));
+        parent.protect(start..start + 2 * PAGE_SIZE, Protection::None).expect("mapped").after(|_| unreachable!());
+        let (flush, shared) = parent.share_pages(&mut child, 0);
+        flush.after(|_| unreachable!("no hart is there"));
+        assert!(shared.is_ok());
+        assert_eq!(parent.read_u64(start), Err(Fault::Protection));
+        assert_eq!(word(&mut child, start), 7);
+        child.write_u64(start + PAGE_SIZE, 9).expect("mapped");
+        assert_eq!(word(&mut child, start + PAGE_SIZE), 9);
+        parent.protect(start..start + 2 * PAGE_SIZE, Protection::Read).expect("mapped").after(|_| unreachable!());
+        assert_eq!((word(&mut parent, start), word(&mut parent, start + PAGE_SIZE)), (7, 8));
     }
     assert_eq!(frames::free_frames(), before);
 }

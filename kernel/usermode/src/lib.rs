@@ -17,8 +17,6 @@
 extern crate alloc;
 
 use alloc::sync::Arc;
-use core::mem::ManuallyDrop;
-use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hal_api::{
@@ -82,7 +80,7 @@ impl Space {
             Kind::User => RootSize::Page,
             Kind::Virtualised => RootSize::Shared,
         };
-        let memory = AddressSpace::new(kernel_half(), root, limits)?;
+        let memory = AddressSpace::new(kernel_half(), root, limits, flush_now)?;
         Ok(Space { memory: Mutex::new(memory), kind, retired: AtomicBool::new(false) })
     }
 
@@ -94,8 +92,8 @@ impl Space {
 
     /// Locks the memory, for copying and for changes. The [`Flush`] of a change goes to [`flush`].
     #[inline]
-    pub fn lock(&self) -> Locked<'_> {
-        Locked { memory: ManuallyDrop::new(self.memory.lock()) }
+    pub fn lock(&self) -> MutexGuard<'_, AddressSpace> {
+        self.memory.lock()
     }
 
     /// Runs the program in this space in user mode until the next trap.
@@ -166,55 +164,17 @@ impl Space {
     }
 }
 
-/// The locked memory of a space. When it is released, copies of shared pages are flushed that were made meanwhile: for
-/// the program, or for the kernel that writes to its memory.
-pub struct Locked<'a> {
-    memory: ManuallyDrop<MutexGuard<'a, AddressSpace>>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = AddressSpace;
-
-    #[inline(always)]
-    fn deref(&self) -> &AddressSpace {
-        &self.memory
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut AddressSpace {
-        &mut self.memory
-    }
-}
-
-impl Drop for Locked<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: the field is not used afterwards.
-        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if memory.owes_flush() {
-            flush_owed(memory);
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn flush_owed(mut memory: MutexGuard<'_, AddressSpace>) {
-    let owed = memory.take_owed();
-    drop(memory);
-    owed.into_iter().for_each(flush);
-}
-
 /// Carries a flush out and frees the frames that wait for it.
 pub fn flush(flush: Flush) {
-    flush.after(|request| {
-        if let Some(flush) = machine_flush(request) {
-            Machine::flush_tlb(flush);
-        }
-        synchronise_instructions(request.fetching_harts);
-    });
+    flush.after(flush_now);
+}
+
+/// Makes harts flush what a request says. Other harts do so in machine mode, also while they spin for a lock.
+fn flush_now(request: &FlushRequest<'_>) {
+    if let Some(flush) = machine_flush(request) {
+        Machine::flush_tlb(flush);
+    }
+    synchronise_instructions(request.fetching_harts);
 }
 
 /// Makes the harts of a mask synchronise their instruction fetch (FETCH-AFTER-WRITE).

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use abi_unix::types::clone as flag;
 use abi_unix::{Errno, types};
-use hal_api::UserContext;
+use hal_api::{SupervisorRegisters, UserContext};
 
 use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
@@ -55,6 +55,8 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
     if is_thread {
         return clone_thread(worker, fresh, words).map(Into::into);
     }
+    // A copy has no receivers, and so no handler of its own interrupts.
+    fresh.supervisor = SupervisorRegisters::NEW;
     Ok(Operation::Long(number, admitted(fork::fork(worker.clone(), fresh, words))).into())
 }
 

@@ -119,6 +119,10 @@ impl Descriptors {
         if at >= self.limit() {
             return Err(beyond);
         }
+        self.make_room_beyond_the_limit(at)
+    }
+
+    fn make_room_beyond_the_limit(&mut self, at: usize) -> Result<(), Errno> {
         let (number, place) = (at / PIECE, at % PIECE);
         if self.pieces.get(number).is_some_and(|piece| place < piece.entries.len()) {
             return Ok(());
@@ -185,7 +189,7 @@ impl Descriptors {
     }
 
     /// Gives another table the files of this one from the descriptor `at` on, as far as one piece goes, which is a
-    /// step; returns the descriptor to go on with, `None` at the end. Errors are those of [`replace`](Self::replace).
+    /// step; returns the descriptor to go on with, `None` at the end. `ENOMEM`.
     #[doc(alias = "dup_fd")]
     pub(crate) fn copy_part(&self, other: &mut Descriptors, at: usize) -> Result<Option<usize>, Errno> {
         let first = at / PIECE * PIECE;
@@ -193,7 +197,9 @@ impl Descriptors {
         for (entry, number) in piece.entries.iter().zip(first..) {
             if let Some(DescriptorEntry { file, close_on_execute }) = entry {
                 // The limit may be lower than a descriptor that was opened before.
-                let replaced = other.replace(number, file.clone(), *close_on_execute)?;
+                other.make_room_beyond_the_limit(number)?;
+                let entry = DescriptorEntry { file: file.clone(), close_on_execute: *close_on_execute };
+                let replaced = other.put(number, entry);
                 debug_assert!(replaced.is_none());
             }
         }

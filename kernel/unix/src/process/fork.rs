@@ -25,11 +25,11 @@ use usermode::Space;
 
 use crate::asynchronous::interrupts;
 use crate::files::descriptor::Descriptors;
-use crate::process::accounts::Resource;
+use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::family::ProcessPlace;
 use crate::process::shared::Shared;
 use crate::process::user::map_error;
-use crate::process::worker::Worker;
+use crate::process::worker::{Attention, Worker};
 use crate::process::{self, Origin, Process, switching, table};
 use crate::scheduling::steps;
 
@@ -65,6 +65,8 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
     table::require_depth(process)?;
     let account = process.account.of_a_child()?;
     let place = ProcessPlace::new(&process.account)?;
+    // Before the work: the error path would have to free a whole copy.
+    let charge = account.charge(Resource::Memory, process::MEMORY)?;
     let mut descriptors = Descriptors::new(&account);
     let mut next = Some(0);
     while let Some(at) = next {
@@ -74,21 +76,47 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
     let shared = process.shared.of_a_copy()?;
     let space = Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
     let space = Arc::new(space);
-    if let Err(error) = copy_memory(process, &space, &shared).await {
+    let copied = copy_memory(process, &space, &shared).await;
+    let begun = match copied {
+        Ok(()) => {
+            begin(&parent, context, words, Parts { account, charge, place, space: space.clone(), shared, descriptors })
+        }
+        Err(error) => Err(error),
+    };
+    if begun.is_err() {
         while space.clear_part() {
             steps::pause_at_the_end().await;
         }
-        return Err(error);
     }
-    let charge = account.charge(Resource::Memory, process::MEMORY)?;
+    begun
+}
+
+/// Parts of a process that begins as a copy.
+struct Parts {
+    account: Arc<Account>,
+    charge: Charge,
+    place: ProcessPlace,
+    space: Arc<Space>,
+    shared: Shared,
+    descriptors: Descriptors,
+}
+
+/// Makes the process, and lets it run.
+fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: Parts) -> Result<usize, Errno> {
+    let process = &parent.process;
+    let Parts { account, charge, place, space, shared, descriptors } = parts;
     let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();
     let (above, group, priority) = (process.id, Some(process.group()), process.default_priority);
     let child = table::create(|id| {
+        // Under the lock of the table: a signal that ends a whole group reaches either the copy or its original.
+        if process.has_ended() {
+            return Err(Errno::EINTR);
+        }
         Ok(Process::new(id, above, group, origin, charge, space, shared, descriptors, directory, priority))
     })?;
-    let started = start(&parent, &child, context, words);
+    let started = start(parent, &child, context, words);
     if let Err(error) = started {
         table::discard(&child);
         return Err(error);
@@ -116,10 +144,13 @@ async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Resul
     }
     let mut next = Some(0);
     while let Some(from) = next {
-        let (flush, shared) = process.space.lock().share_pages(&mut space.lock(), from);
-        // Before the copy runs, no hart may write to a page that it shares.
-        usermode::flush(flush);
-        next = shared.map_err(|OutOfMemory| Errno::ENOMEM)?;
+        {
+            let mut parent = process.space.lock();
+            let (flush, shared) = parent.share_pages(&mut space.lock(), from);
+            // Under the lock: no hart may write to a page of which a fault of another hart makes a copy meanwhile.
+            usermode::flush(flush);
+            next = shared.map_err(|OutOfMemory| Errno::ENOMEM)?;
+        }
         pause(process).await?;
     }
     Ok(())
@@ -143,6 +174,8 @@ fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words
     }
     switching::start_prepared_worker(child, context, |worker| {
         worker.signals.copy(&parent.signals);
+        // Signals may have come since the process has its number, and found no receiver.
+        worker.set_attention(Attention::SIGNAL);
         if has(flag::CHILD_CLEARTID) {
             worker.set_end_word(words.child);
         }
@@ -153,7 +186,7 @@ fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::{futex, signal};
+    use abi_unix::types::{control, futex, limit, signal};
 
     use super::*;
     use crate::testing::{Program, run};
@@ -190,6 +223,23 @@ mod tests {
             assert_eq!(program.read_u64(word), 5);
             program.write(word, &7u64.to_le_bytes());
             assert_eq!(program.read_u64(word), 7);
+        });
+    }
+
+    #[test]
+    fn descriptors_above_a_limit_that_was_lowered_are_copied() {
+        run(|program| {
+            let limits = program.place(16);
+            assert_eq!(program.call(SystemCall::DuplicateTo, [0, 20, 0]), Ok(20));
+            program.write(limits, &[4u64.to_le_bytes(), 4u64.to_le_bytes()].concat());
+            let lowered = program.call(SystemCall::ProcessLimit, [0, limit::DESCRIPTORS as usize, limits, 0]);
+            assert_eq!(lowered, Ok(0));
+            let child = copy(program, 0, 0, |program| {
+                assert_eq!(program.call(SystemCall::FileControl, [20, control::GETFD as usize, 0]), Ok(0));
+                let _ = program.call(SystemCall::ExitGroup, [5]);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0x500)));
         });
     }
 
