@@ -103,8 +103,9 @@ impl<T> Spin<T> {
 
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        // Acquire: publishes the last holder's writes.
-        (self.is_taken.swap(1, Ordering::Acquire) == 0).then_some(SpinGuard(self))
+        // Acquire: publishes the last holder's writes. No guard is made, and dropped, by a thread that does not get the
+        // lock: it would release the holder's.
+        (self.is_taken.swap(1, Ordering::Acquire) == 0).then(|| SpinGuard(self))
     }
 
     #[inline(always)]
@@ -175,7 +176,8 @@ mod tests {
         });
         assert_eq!(*counter.lock(), 3 * ROUNDS);
         let held = counter.lock();
-        assert!(counter.try_lock().is_none());
+        // Also after an attempt that failed.
+        assert!(counter.try_lock().is_none() && counter.try_lock().is_none());
         drop(held);
         assert!(counter.try_lock().is_some());
     }
