@@ -322,7 +322,7 @@ mod tests {
     fn a_stalled_transmitter_costs_a_polling_writer_its_patience_once() {
         let model = RefCell::new(Model { busy: true, ..Model::default() });
         let mut uart = Uart::new(Fake(&model, 0), 0);
-        let mut looks_for = |uart: &mut Uart<Fake>, bytes: &[u8]| {
+        let looks_for = |uart: &mut Uart<Fake>, bytes: &[u8]| {
             model.borrow_mut().transmit();
             let before = model.borrow().looks;
             uart.write_polled(bytes);

@@ -8,7 +8,6 @@ use memory::sv39::{Access, Edge, InvalidDevices, KernelHalf, Protection, RootSiz
 use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, fake, frames};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts of frames are exact only if one test runs at a time.
@@ -94,19 +93,19 @@ fn fork(from: &mut AddressSpace, to: &mut AddressSpace) -> u64 {
 }
 
 std::thread_local! {
-    static FLUSHED: std::cell::RefCell<Vec<Range<u64>>> = const { std::cell::RefCell::new(Vec::new()) };
+    static FLUSHED: std::cell::RefCell<Vec<(u64, u64)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Remembers the pages that harts must flush while a space is locked.
 fn record_flush(request: &FlushRequest<'_>) {
     match request.scope {
-        Scope::Pages(pages) => FLUSHED.with_borrow_mut(|flushed| flushed.push(pages.clone())),
+        Scope::Pages(pages) => FLUSHED.with_borrow_mut(|flushed| flushed.push((pages.start, pages.end))),
         other => panic!("{other:?}"),
     }
 }
 
-/// Returns the pages that were flushed since the last look.
-fn flushed() -> Vec<Range<u64>> {
+/// Returns the start and end of the pages that were flushed since the last look.
+fn flushed() -> Vec<(u64, u64)> {
     FLUSHED.take()
 }
 
@@ -145,7 +144,7 @@ fn copies_share_pages_until_one_of_them_writes() {
         child.write_u64(start + 2 * PAGE_SIZE, 600).expect("mapped");
         assert_eq!(free - frames::free_frames(), 2);
         // A hart is in the parent, none in the copy.
-        assert_eq!(flushed(), [start..start + PAGE_SIZE]);
+        assert_eq!(flushed(), [(start, start + PAGE_SIZE)]);
         let first = (word(&mut parent, start), word(&mut child, start));
         let second = (word(&mut parent, start + 2 * PAGE_SIZE), word(&mut child, start + 2 * PAGE_SIZE));
         assert_eq!((first, second), ((500, 1), (3, 600)));

@@ -198,8 +198,8 @@ proptest! {
         stack in (any::<u64>(), any::<u32>(), any::<u64>()),
     ) {
         let mut context = UserContext::new(registers[0] & !1, 0);
-        for number in 1..32 {
-            context.set_register(number, registers[number]);
+        for (number, &value) in registers.iter().enumerate().skip(1) {
+            context.set_register(number, value);
         }
         context.floating_point_mut().f = unit;
         context.floating_point_mut().fcsr = status;
@@ -223,7 +223,7 @@ proptest! {
         match frame::read(&bytes, &mut context) {
             Ok((mask, _)) => {
                 prop_assert!(mask.intersection(Set::UNBLOCKABLE).is_empty());
-                prop_assert!(context.pc % 2 == 0 && context.floating_point().fcsr < 0x100);
+                prop_assert!(context.pc.is_multiple_of(2) && context.floating_point().fcsr < 0x100);
                 prop_assert_eq!(&context.supervisor, &before.supervisor);
             }
             Err(_) => prop_assert!(!known && is_equal(&context, &before)),

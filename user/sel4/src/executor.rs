@@ -10,8 +10,8 @@
 //! coroutine can await; the lowest, [`RINGS`], is for rings, which are looked at after every wait anyway.
 //!
 //! **While it is busy** the worker polls the doorbell now and then, which takes an entry into the kernel. After
-//! [`receive_interrupts`] it need not: a signal is a user interrupt then ([`interrupt`]), and noticed before the next
-//! poll.
+//! [`receive_interrupts`] it need not: a signal is a user interrupt then ([`user_interrupt`]), and noticed before
+//! the next poll.
 //!
 //! **Before sleeping** the worker spins for a while on the rings if there are several harts: the other side may be
 //! about to answer on another one, and two entries into the kernel on each side cost more than the spinning

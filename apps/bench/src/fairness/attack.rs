@@ -509,7 +509,8 @@ impl Attack {
             Connect => drop(network::accept(self.listener.raw())),
             EpollWait | Poll if self.is_asynchronous() => {
                 // Several calls may have ended for one byte.
-                if raw(Poll, [at(&self.poll), 1, at(&self.now), 0, 0, 0]) == Ok(1) {
+                let is_readable = raw(Poll, [at(&self.poll), 1, at(&self.now), 0, 0, 0]) == Ok(1);
+                if is_readable {
                     let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
                 }
             }

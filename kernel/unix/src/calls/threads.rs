@@ -39,7 +39,8 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
     let is_thread = words.flags & flag::SHARED == flag::SHARED;
     // Memory in common for ever is for threads; until `execve` or the end, it is copied late.
     let is_process = words.flags & !fork::FLAGS == 0 && (!has(flag::VM) || has(flag::VFORK));
-    if !is_process && !(is_thread && words.flags & !(flag::OF_THREADS | flag::SIGNAL) == 0) {
+    let has_others = words.flags & !(flag::OF_THREADS | flag::SIGNAL) != 0;
+    if !is_process && (!is_thread || has_others) {
         return Err(Errno::ENOSYS);
     }
     let mut fresh = Box::new(call.registers()?.clone());
