@@ -1137,7 +1137,8 @@ impl AddressSpace {
         if self.table.resolve(page, access).is_some() {
             return Ok(());
         }
-        if access == Access::Write && self.table.is_counted(page) {
+        let is_counted = self.table.is_counted(page);
+        if access == Access::Write && is_counted {
             return self.copy_before_write(page);
         }
         let protection = match region.protection {
@@ -1147,7 +1148,7 @@ impl AddressSpace {
         self.unsynchronised |= if protection.allows(Access::Execute) { u64::MAX } else { 0 };
         let mapped = match &region.backing {
             // A shared page whose protection had been taken away in the space from which it comes.
-            _ if self.table.is_counted(page) => {
+            _ if is_counted => {
                 self.table.protect(page..page + PAGE_SIZE, protection).after(|_| ());
                 Ok(())
             }
