@@ -1,7 +1,7 @@
 //! Kernel threads: kernel code with a stack of its own, which can wait inside a function.
 //!
 //! COPS's kernel needs none: its waiting calls are coroutines. To compare the two, a process can request that its calls
-//! are carried by kernel threads (`kernel_side` in the Unix kernel). A [`Thread`] is a future, so that the kernel's
+//! are carried by kernel threads (`models` in the Unix kernel). A [`Thread`] is a future, so that the kernel's
 //! executor orders threads and coroutines by the same measure and there is no other difference between them: polling it
 //! switches to its stack, and it is pending when it switches back. Inside, [`Current`] waits for futures
 //! ([`Current::block_on`]) and lets others run.

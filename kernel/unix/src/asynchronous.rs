@@ -4,7 +4,6 @@
 pub(crate) mod in_flight;
 pub(crate) mod input;
 pub(crate) mod interrupts;
-pub(crate) mod kernel_side;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
 pub(crate) mod ring;

@@ -19,6 +19,7 @@ mod asynchronous;
 mod calls;
 mod files;
 pub mod machine;
+mod models;
 mod network;
 mod observing;
 mod process;

@@ -77,12 +77,12 @@ use platform::Machine;
 use crate::asynchronous::in_flight::InFlight;
 use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::interrupts::{self, Receivers, SendPages, SenderTable};
-use crate::asynchronous::kernel_side::Choice;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::asynchronous::ring_words::CompletionView;
 use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
+use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::capabilities::Authority;
@@ -276,8 +276,8 @@ pub(crate) struct Process {
     pub shares: Arc<crate::network::shares::Shares>,
     /// Waiters at words of its memory.
     pub futexes: Arc<Futexes>,
-    /// The model of the kernel's side of its calls.
-    pub kernel_side: Choice,
+    /// The carriers of its calls: coroutines, or a model for comparison.
+    pub model: Model,
     /// Number of lines about it that found no room on the console.
     pub lines: report::Lines,
     /// Bits of a [`Condition`], for all its workers.
@@ -386,7 +386,7 @@ impl Process {
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
             shares: crate::network::shares::Shares::new(account.clone()),
-            kernel_side: Choice::default(),
+            model: Model::default(),
             lines: report::Lines::of(id),
             condition: AtomicU8::new(0),
             all_are_called: AtomicBool::new(false),
@@ -533,7 +533,7 @@ impl Process {
             for worker in self.workers.lock().iter() {
                 worker.order_anew();
             }
-            self.kernel_side.order_anew(self);
+            self.model.order_anew(self);
             self.input_calls.order_anew(self);
             self.rings.order_anew(&self.standing);
             crate::files::remains::look_behind();

@@ -18,7 +18,6 @@ use platform::Machine;
 use smallvec::SmallVec;
 
 use crate::asynchronous::input;
-use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
@@ -199,19 +198,6 @@ impl Operation {
     /// and waits for nothing.
     pub(crate) fn must_be_completed(&self) -> bool {
         matches!(self, Operation::Long(..))
-    }
-
-    /// Returns whether it moves something through a file, so that trying again is a way of waiting.
-    pub(crate) fn is_transfer(&self) -> bool {
-        matches!(
-            self,
-            Operation::Read { .. }
-                | Operation::Write { .. }
-                | Operation::Accept { .. }
-                | Operation::Connect { .. }
-                | Operation::Send { .. }
-                | Operation::Receive { .. }
-        )
     }
 
     fn must_not_wait(&self) -> bool {
@@ -519,10 +505,10 @@ pub(crate) fn go_on_asynchronously(
     submission: Submission,
 ) -> Result<(), (Errno, Operation)> {
     let submission = Submission { priority: process.standing.within_ceiling(submission.priority), ..submission };
-    let is_polled = operation.is_transfer() && process.kernel_side.side() == Side::PollingThread;
+    let is_for_model = process.model.takes(&operation);
     process.begin_call(submission, operation, |call, operation| {
-        if is_polled {
-            return process.kernel_side.submit(operation, call).map(CallOwner::Coroutine);
+        if is_for_model {
+            return process.model.submit(operation, call).map(CallOwner::Coroutine);
         }
         if operation.waits_for_input_of().is_some() {
             return input::begin(process, operation, call).map(CallOwner::Completer);

@@ -38,7 +38,7 @@ pub(crate) enum Pause {
     Park { seen: u64, deadline: Option<u64> },
     /// The process wants another program: the addresses of path, arguments and environment.
     Execute([usize; 3]),
-    /// The worker must move to a kernel thread, if it does not have one already.
+    /// The worker must move to a kernel thread, if it does not have one already (a model for comparison).
     MoveToThread,
     /// The worker leaves.
     Leave,

@@ -6,10 +6,10 @@ use abi_unix::types::clone as flag;
 use abi_unix::{Errno, types};
 use hal_api::{SupervisorRegisters, UserContext};
 
-use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept, kept_steps};
+use crate::models::Carrier;
 use crate::process::fork::{self, Words};
 use crate::process::futex::{self, FutexCall};
 use crate::process::user::USER_END;
@@ -169,9 +169,10 @@ pub(super) fn enter_ring(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn choose_kernel_side(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    let side = Side::from_number(call.word(0))?;
-    process.kernel_side.choose(process, side)?;
-    Ok(if side == Side::Coroutines { 0.into() } else { Pause::MoveToThread.into() })
+    Ok(match process.model.choose(process, call.word(0))? {
+        Carrier::Coroutine => 0.into(),
+        Carrier::Thread => Pause::MoveToThread.into(),
+    })
 }
 
 #[cfg(test)]
@@ -293,15 +294,6 @@ mod tests {
             assert_eq!(futex(program, word, operation::WAKE, [1, 0, 0, 0]), Ok(1));
             let _ = program.call(SystemCall::Cancel, [1]);
             assert_eq!(program.await_completions(), [(1, Ok(0))]);
-        });
-    }
-
-    #[test]
-    fn a_model_of_the_kernel_s_side_is_one_of_four() {
-        run(|program| {
-            assert_eq!(program.call(SystemCall::KernelSide, [4]), Err(Errno::EINVAL));
-            assert_eq!(program.call(SystemCall::KernelSide, [0]), Ok(0));
-            assert_eq!(program.process().kernel_side.side(), Side::Coroutines);
         });
     }
 

@@ -35,7 +35,7 @@ impl Process {
         }
         // The watchdog no longer finds a process that is ending, and its parent waits.
         executor::set_priority(executor::current(), MOST_CLAIM);
-        self.kernel_side.wake_poller();
+        self.model.call_back();
         let mut slot = 0;
         loop {
             let mut more = false;

@@ -22,19 +22,16 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::future::poll_fn;
-use core::task::{Poll, Waker};
+use core::task::Waker;
 
 use abi_unix::{Errno, SystemCall, errno};
 use hal_api::{Machine as _, UserContext};
-use kernel_thread::{Current, Stack, Thread};
 use platform::Machine;
-use spin::Mutex;
 
-use crate::asynchronous::kernel_side::Side;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::{interrupts, ring};
 use crate::calls::call::Pause;
+use crate::models::{Carrier, threads};
 use crate::process::ending::Ending;
 use crate::process::program::Plan;
 use crate::process::signals::Interruption;
@@ -88,8 +85,11 @@ pub(crate) fn start_thread(
     creator: &Worker,
     prepare: impl FnOnce(&Worker),
 ) -> Result<Arc<Worker>, Errno> {
-    let stack = if process.kernel_side.side() == Side::Coroutines { 0 } else { kernel_thread::STACK_SIZE };
-    let means = Means::new(process, stack)?;
+    let carrier = process.model.carrier();
+    let means = match carrier {
+        Carrier::Coroutine => Means::new(process, 0)?,
+        Carrier::Thread => Means::new(process, threads::STACK_SIZE)?,
+    };
     let thread = process.add_thread(|slot| {
         let thread = Arc::new(Worker::new(process, slot, means));
         // Before senders of signals can find it.
@@ -97,22 +97,13 @@ pub(crate) fn start_thread(
         thread
     })?;
     prepare(&thread);
-    let started = match process.kernel_side.side() {
-        Side::Coroutines => {
+    let started = match carrier {
+        Carrier::Coroutine => {
             let body = run(thread.clone(), context);
             let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
             spawned.map_err(|SpawnError(coroutine)| drop(coroutine))
         }
-        side => match Stack::new() {
-            Ok(stack) => {
-                let own = thread.clone();
-                let body = move |current: &Current<'_>| run_on_thread(&own, context, current, side);
-                let body = Thread::new(stack, body);
-                let spawned = executor::spawn_for(thread.clone(), thread.own_priority(), body);
-                spawned.map_err(|SpawnError(future)| drop(future))
-            }
-            Err(_) => Err(()),
-        },
+        Carrier::Thread => threads::start(&thread, context),
     };
     match started {
         Ok(cid) => {
@@ -147,7 +138,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
         match pause {
             Pause::Leave => break,
             Pause::MoveToThread => {
-                context = match move_to_thread(&worker, context) {
+                context = match threads::carry_on(&worker, context) {
                     Ok(()) => return,
                     Err(mut context) => {
                         context.set_result(errno::encode(Err(Errno::ENOMEM)) as u64);
@@ -162,7 +153,7 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
 }
 
 /// Handles a pause in which the worker keeps its coroutine or its thread.
-async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
+pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
     let result = match pause {
         Pause::GiveWay => return executor::yield_now().await,
         Pause::Wait(operation) => {
@@ -212,7 +203,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
     }
     worker.process.forget_others(worker);
     interrupts::give_up(worker);
-    worker.process.kernel_side.reset();
+    worker.process.model.reset();
     worker.process.signals.start_afresh();
     worker.start_afresh();
     stretch::goes_on_with(SystemCall::Execute);
@@ -228,7 +219,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
 
 /// Performs a worker's last steps.
 #[doc(alias = "do_exit")]
-async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
+pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     drop(context);
     // The last worker reports the process's time to the parent; only the time from here on is missing from that.
     let now = Machine::now();
@@ -249,90 +240,13 @@ async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
 }
 
-/// Moves a worker from its coroutine to a kernel thread; returns the registers if there is no memory.
-fn move_to_thread(worker: &Arc<Worker>, context: Box<UserContext>) -> Result<(), Box<UserContext>> {
-    if worker.charge_for_stack().is_err() {
-        return Err(context);
-    }
-    let Ok(stack) = Stack::new() else { return Err(context) };
-    // Place of the registers while their next owner is undecided.
-    let between = Arc::new(Mutex::new(Some(context)));
-    let (own, theirs) = (worker.clone(), between.clone());
-    let thread = Thread::new(stack, move |current| {
-        let context = theirs.lock().take();
-        if let Some(context) = context {
-            let side = own.process.kernel_side.side();
-            run_on_thread(&own, context, current, side);
-        }
-    });
-    match executor::spawn_for(worker.clone(), worker.priority(), thread) {
-        Ok(cid) => {
-            worker.runs_in(cid);
-            Ok(())
-        }
-        Err(SpawnError(_)) => match between.lock().take() {
-            Some(context) => Err(context),
-            // Impossible: only the thread takes them, and it never ran.
-            None => Ok(()),
-        },
-    }
-}
-
-/// Runs a worker on the stack of a kernel thread, as [`run`] does in a coroutine: a call that must wait blocks the
-/// thread.
-fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &Current<'_>, side: Side) {
-    worker.runs_in(executor::current());
-    loop {
-        let pause = visit(worker, &mut context);
-        if !matches!(pause, Pause::GiveWay) {
-            worker.forget_credit();
-        }
-        executor::set_priority(executor::current(), worker.priority());
-        match pause {
-            Pause::Leave => break,
-            Pause::Wait(operation) if side == Side::RetryingThreads && operation.is_transfer() => {
-                let restart = operation.restart();
-                let result = retry(worker, operation, current);
-                if result != Err(Errno::EINTR) || delivery::ends_call(worker, &mut context, restart) {
-                    context.set_result(errno::encode(result) as u64);
-                }
-            }
-            // A worker that must move to a thread has one already.
-            pause => current.block_on(go_on(worker, &mut context, pause)),
-        }
-    }
-    current.block_on(exit(worker, context));
-}
-
 /// Returns whether a worker may go on with its wait.
 #[inline(always)]
-fn look_at_signals(worker: &Worker, operation: &Operation, waker: &Waker) -> Interruption {
+pub(crate) fn look_at_signals(worker: &Worker, operation: &Operation, waker: &Waker) -> Interruption {
     match operation.can_be_interrupted() {
         true => delivery::interruption(worker, waker),
         false if worker.is_to_stop() => Interruption::Leave,
         false => Interruption::GoOn,
-    }
-}
-
-/// Attempts an operation again and again, and lets others run in between, until it is done.
-fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) -> Result<usize, Errno> {
-    loop {
-        let look = poll_fn(|cx| Poll::Ready(look_at_signals(worker, &operation, cx.waker())));
-        match current.block_on(look) {
-            Interruption::GoOn => {}
-            Interruption::Hold => current.block_on(delivery::until_continued(worker)),
-            Interruption::Handler | Interruption::Leave => return operation.give_up(Errno::EINTR),
-        }
-        current.block_on(executor::yield_now());
-        // Each try is a turn: a thread that only waits must not count as starving.
-        worker.count_turn();
-        if worker.has_credit() {
-            worker.forget_credit();
-            executor::set_priority(executor::current(), worker.priority());
-        }
-        if let Poll::Ready(result) = operation.attempt(&worker.process) {
-            return result;
-        }
     }
 }
 

@@ -31,7 +31,7 @@ const MAXIMUM_GRACES: u32 = 4;
 /// Runs user mode, and everything that can be done without waiting, until the coroutine has to pause.
 #[doc(alias = "exit_to_user_mode")]
 #[doc(alias = "entry")]
-pub(super) fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
+pub(crate) fn visit(worker: &Arc<Worker>, context: &mut UserContext) -> Pause {
     let (visit, importance) = Visit::begin(worker, context);
     let goes = executor::may_visit(importance) || worker.is_to_stop();
     let pause = if goes { visit.run(context) } else { Pause::GiveWay };

@@ -30,7 +30,7 @@ use crate::time;
 
 const NOWHERE: usize = usize::MAX;
 
-/// Number of bytes of kernel memory for a worker or thread and its coroutine; a kernel thread's stack comes on top.
+/// Number of bytes of kernel memory for a worker or thread and its coroutine.
 const MEMORY: usize = size_of::<Worker>() + size_of::<UserContext>() + 1024 + MEMORY_OF_A_WAIT;
 
 /// Resources that a worker must have before it is made.
@@ -82,7 +82,7 @@ pub(crate) struct Worker {
     pub signals: OwnSignals,
     /// Deadline of its sleeps with a time limit.
     deadline: time::Reservation,
-    /// Charge for itself and its coroutine, and for its kernel thread's stack.
+    /// Charge for itself and its carrier.
     charge: Mutex<Charge>,
     /// Memory for its waits.
     _kept: Kept,
@@ -123,20 +123,20 @@ struct Parking {
 
 impl Worker {
     /// Records its coroutine, which must be known before its first turn, too; that may be long in coming. A worker that
-    /// has had its first turn by now has recorded its coroutine itself, and may have gone on to another one, on a
-    /// kernel thread.
+    /// has had its first turn by now has recorded its coroutine itself, and may have gone on to another one, with
+    /// another carrier.
     pub(super) fn was_spawned_as(&self, cid: Cid) {
         let _ = self.cid.compare_exchange(0, cid.raw(), Ordering::Release, Ordering::Relaxed);
     }
 
     /// Records the coroutine that runs now as its own: before it can wait for anything, so that its wakers know it.
-    pub(super) fn runs_in(&self, cid: Cid) {
+    pub(crate) fn runs_in(&self, cid: Cid) {
         self.cid.store(cid.raw(), Ordering::Release);
     }
 
-    /// Charges its process for a kernel thread's stack, too. An error if the process may not have it.
-    pub(super) fn charge_for_stack(&self) -> Result<(), Errno> {
-        self.charge.lock().resize(MEMORY + kernel_thread::STACK_SIZE)
+    /// Charges its process for so many bytes beside its own. An error if the process may not have them.
+    pub(crate) fn charge_also(&self, bytes: usize) -> Result<(), Errno> {
+        self.charge.lock().resize(MEMORY + bytes)
     }
 
     /// Returns the deadline that is reserved for its sleeps.
@@ -192,12 +192,12 @@ impl Worker {
     }
 
     /// Returns whether it has ticks left to run as the most important worker, because it had been ready for long.
-    pub(super) fn has_credit(&self) -> bool {
+    pub(crate) fn has_credit(&self) -> bool {
         self.time.credit.load(Ordering::Relaxed) != 0
     }
 
     /// Takes the rest of those ticks: a worker that waits for something does not starve any more.
-    pub(super) fn forget_credit(&self) {
+    pub(crate) fn forget_credit(&self) {
         self.time.credit.store(0, Ordering::Relaxed);
     }
 
@@ -228,7 +228,7 @@ impl Worker {
     }
 
     /// Returns its priority while it publishes nothing.
-    pub(super) fn own_priority(&self) -> Priority {
+    pub(crate) fn own_priority(&self) -> Priority {
         self.process.standing.worth(self.process.default_priority)
     }
 
@@ -316,7 +316,7 @@ impl Worker {
     }
 
     /// Returns the present priority of its coroutine.
-    pub(super) fn priority(&self) -> Priority {
+    pub(crate) fn priority(&self) -> Priority {
         match self.time.credit.load(Ordering::Relaxed) {
             0 => self.claimed_priority(),
             _ => self.process.standing.limit(Priority::HIGHEST),
@@ -355,7 +355,7 @@ impl Worker {
     }
 
     /// Counts a turn, which it has now.
-    pub(super) fn count_turn(&self) {
+    pub(crate) fn count_turn(&self) {
         let turns = &self.time.turns;
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -383,7 +383,7 @@ impl Worker {
     pub(super) fn charge(&self, now: u64, since: u64) {
         let used = payers::take(now);
         self.time.since.store(since, Ordering::Relaxed);
-        // Two harts may come here, when the worker goes on in another coroutine, on a kernel thread.
+        // Two harts may come here, when the worker goes on with another carrier.
         self.time.cpu.fetch_add(used, Ordering::Relaxed);
         let credit = self.time.credit.load(Ordering::Relaxed);
         if credit != 0 {
