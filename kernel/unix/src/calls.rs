@@ -41,8 +41,6 @@ use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause, Source};
 use crate::observing::counters;
 use crate::process::worker::Worker;
 
-pub(crate) use time::tell_rest_of_sleep;
-
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
 #[doc(alias = "do_syscall")]

@@ -137,6 +137,15 @@ pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R
     result
 }
 
+/// Charges a process by its number; returns `false` if there is no such process.
+fn charge_by_number(payer: u32, ticks: u64) -> bool {
+    let process = table::find(payer);
+    if let Some(process) = &process {
+        charge(process, ticks, Machine::now());
+    }
+    process.is_some()
+}
+
 /// Charges a process for time that was spent for it.
 ///
 /// No process runs for much longer than a slice without being charged: the timer interrupts. If very much more time has
@@ -317,6 +326,7 @@ pub(crate) fn bound_ticks() -> Option<u64> {
 
 /// Reads the boot command line and starts the watchdog.
 pub(crate) fn start(option: impl Fn(&str) -> Option<&'static str>) -> Result<(), &'static str> {
+    payers::register_charge(charge_by_number);
     if let Some(word) = option("scheduling") {
         match word {
             "chosen" => {}

@@ -16,8 +16,7 @@ use heapless::Vec as FixedVec;
 use platform::{Machine, println};
 use spin::Mutex;
 
-use crate::process::table;
-use crate::scheduling::{self, payers};
+use crate::scheduling::payers;
 use crate::time::deadlines::{Deadlines, Key};
 
 /// Time that a worker runs before others of the same priority get their turn.
@@ -230,13 +229,8 @@ fn settle(bill: &[(u32, u64)]) {
     for of_one in bill.chunk_by(|(one, _), (other, _)| one == other) {
         let payer = of_one[0].0;
         let ticks = of_one.iter().map(|(_, ticks)| ticks).sum();
-        if payer != 0
-            && payer != present
-            && ticks != 0
-            && let Some(process) = table::find(payer)
-        {
-            scheduling::charge(&process, ticks, Machine::now());
-            payers::leave_out(ticks);
+        if payer != 0 && payer != present && ticks != 0 {
+            payers::charge(payer, ticks);
         }
     }
 }

@@ -308,7 +308,7 @@ pub(crate) async fn set_up(worker: Arc<Worker>, requests: usize, completions: us
         return Err(Errno::EEXIST);
     }
     process.enlarge_completion_ring(completions).await?;
-    let ring = Ring::new(requests, process).await?;
+    let ring = Ring::new(requests, &**process).await?;
     // Others may have taken the memory that there was before the steps.
     process.account.admit()?;
     let ring = Arc::new(ring);

@@ -14,9 +14,9 @@ use memory::SharedFrame;
 use spin::Mutex;
 
 use crate::asynchronous::ring_words::RequestView;
-use crate::process::Process;
 use crate::process::accounts::{Charge, Resource};
 use crate::process::shared::zeroed_frames;
+use crate::process::user::Caller;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::Standing;
 
@@ -50,13 +50,13 @@ impl Ring {
     ///
     /// # Cancellation
     /// Dropping it frees everything.
-    pub(super) async fn new(capacity: usize, process: &Arc<Process>) -> Result<Ring, Errno> {
+    pub(super) async fn new(capacity: usize, payer: &impl Caller) -> Result<Ring, Errno> {
         let count = request::pages(capacity);
-        let charge = process.account.charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
+        let charge = payer.account().charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
         if !memory::frames::available_to_programs(count) {
             return Err(Errno::ENOMEM);
         }
-        let frames = zeroed_frames(process, count).await?;
+        let frames = zeroed_frames(payer, count).await?;
         let view = RequestView::new(&frames);
         view.capacity().store(capacity as u64, Ordering::Relaxed);
         view.state().store(request::SLEEPING, Ordering::Relaxed);
@@ -182,7 +182,7 @@ mod tests {
     fn closed_rings_are_at_rest_once_no_taker_is_at_work() {
         run(|program| {
             let process = program.process();
-            let made = pin!(Ring::new(request::SMALLEST_CAPACITY, &process));
+            let made = pin!(Ring::new(request::SMALLEST_CAPACITY, &*process));
             let Poll::Ready(ring) = made.poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("it takes steps")
             };

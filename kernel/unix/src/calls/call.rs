@@ -16,11 +16,11 @@ use memory::faults;
 
 use crate::asynchronous::operation::Operation;
 use crate::files::file::OpenFile;
-use crate::process::Process;
 use crate::process::accounts::MEMORY_OF_A_WAIT;
 use crate::process::signals::SignalWait;
 use crate::process::user::UserBuffer;
 use crate::process::worker::Worker;
+use crate::process::{Process, delivery};
 use crate::scheduling::steps::Long;
 
 /// The end of a visit to user mode, and its reason.
@@ -223,7 +223,7 @@ impl<'a> Call<'a> {
             Source::Request(_) => false,
         };
         if let Some(mask) = mask.filter(|_| is_synchronous) {
-            self.worker.replace_blocked(mask);
+            delivery::replace_blocked(self.worker, mask);
         }
     }
 }

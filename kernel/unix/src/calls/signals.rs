@@ -113,7 +113,7 @@ pub(super) fn stack(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn suspend(call: Call<'_>) -> Decoding {
     call.check_size_of_set(1)?;
-    call.worker.replace_blocked(call.set_of_signals(0)?);
+    delivery::replace_blocked(call.worker, call.set_of_signals(0)?);
     Ok(Pause::WaitForSignal(SignalWait::Handler).into())
 }
 

@@ -1,10 +1,7 @@
 //! The calls on time: sleeps, clocks, and the time that was used.
 
-use abi_unix::call::NUMBER_MASK;
+use abi_unix::Errno;
 use abi_unix::types::{self, TimeSpec, clock, usage};
-use abi_unix::{Errno, SystemCall};
-use hal_api::{Machine as _, UserContext};
-use platform::Machine;
 
 use crate::asynchronous::operation::{self, Operation};
 use crate::calls::call::{Call, Decoding};
@@ -34,21 +31,6 @@ fn sleep_on(process: &Process, clock: u32, flags: u32, address: usize) -> Result
         _ => return Err(Errno::EINVAL),
     };
     Ok(Operation::Sleep { deadline: time::ticks_at_ns(monotonic_ns), alarm: None })
-}
-
-/// Writes the time that a relative sleep had left when a handler interrupted it, if the program wants to know it.
-pub(crate) fn tell_rest_of_sleep(process: &Process, context: &UserContext, deadline: u64) {
-    let arguments = context.arguments();
-    let address = match SystemCall::from_number(context.call_number() as usize & NUMBER_MASK) {
-        Some(SystemCall::Sleep) => arguments[1],
-        Some(SystemCall::SleepOn) if arguments[1] as u32 & clock::TIMER_ABSTIME == 0 => arguments[3],
-        _ => 0,
-    };
-    let rest = time::ns_at_ticks(deadline.saturating_sub(Machine::now()));
-    if address != 0 {
-        // The program's own loss.
-        let _ = process.copy_out(address as usize, &TimeSpec::from_ns(rest).to_bytes());
-    }
 }
 
 #[inline(always)]

@@ -31,7 +31,9 @@ use core::task::{Poll, Waker};
 
 use ::signals::frame::{self, Stack};
 use ::signals::{Action, DefaultAction, Details, Disposition, Information, Set, Signal, action_flag, code};
-use abi_unix::Errno;
+use abi_unix::call::NUMBER_MASK;
+use abi_unix::types::{TimeSpec, clock};
+use abi_unix::{Errno, SystemCall};
 use hal_api::{Machine as _, UserContext};
 use platform::{Machine, println};
 use spin::MutexGuard;
@@ -42,7 +44,7 @@ use crate::process::signals::{Combination, Interruption, Next, OwnState, Restart
 use crate::process::worker::{Attention, Worker};
 use crate::process::{self, FIRST, Process, table};
 use crate::scheduling::executor;
-use crate::time::Alarm;
+use crate::time::{self, Alarm};
 
 /// Sends a signal to a process, or to one of its workers or threads alone, without any check of authority. `EAGAIN` if
 /// the value of `sigqueue` finds no room.
@@ -301,9 +303,24 @@ pub(crate) fn ends_call(worker: &Worker, context: &mut UserContext, restart: Res
     if again {
         context.pc = context.pc.wrapping_sub(4);
     } else if let Restart::Sleep { deadline } = restart {
-        crate::calls::tell_rest_of_sleep(&worker.process, context, deadline);
+        tell_rest_of_sleep(&worker.process, context, deadline);
     }
     !again
+}
+
+/// Writes the time that a relative sleep had left when a handler interrupted it, if the program wants to know it.
+fn tell_rest_of_sleep(process: &Process, context: &UserContext, deadline: u64) {
+    let arguments = context.arguments();
+    let address = match SystemCall::from_number(context.call_number() as usize & NUMBER_MASK) {
+        Some(SystemCall::Sleep) => arguments[1],
+        Some(SystemCall::SleepOn) if arguments[1] as u32 & clock::TIMER_ABSTIME == 0 => arguments[3],
+        _ => 0,
+    };
+    let rest = time::ns_at_ticks(deadline.saturating_sub(Machine::now()));
+    if address != 0 {
+        // The program's own loss.
+        let _ = process.copy_out(address as usize, &TimeSpec::from_ns(rest).to_bytes());
+    }
 }
 
 /// Answer to a worker that wants to go to user mode.
@@ -477,6 +494,20 @@ pub(crate) fn change_blocked(worker: &Worker, how: Combination, set: Set) -> Res
     block(&worker.process, &state, worker, new);
     worker.look_again(&state);
     Ok(())
+}
+
+/// Replaces the signals that a worker blocks until its present call is over.
+pub(crate) fn replace_blocked(worker: &Worker, set: Set) {
+    let state = worker.process.signals.state.lock();
+    {
+        let mut own = worker.signals.state.lock();
+        let now = worker.signals.blocked();
+        own.replaced.get_or_insert(now);
+        own.was_interrupted = false;
+    }
+    worker.set_attention(Attention::BLOCKED);
+    block(&worker.process, &state, worker, Set::mask(set.bits()));
+    worker.look_again(&state);
 }
 
 /// Sets the signals that a worker blocks. Another receiver is looked for if a signal to the process that it was to

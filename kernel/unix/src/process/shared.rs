@@ -1,6 +1,5 @@
 //! The pages that a process shares with the kernel, and the two that all processes share.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,9 +18,8 @@ use memory::{Frame, SharedFrame};
 use spin::Once;
 use usermode::Space;
 
-use crate::process::Process;
 use crate::process::user::map_error;
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Ends};
 
 /// Number of words from one worker's ready word to the next worker's.
 const WORDS: usize = size_of::<ReadyWord>() / size_of::<u64>();
@@ -55,12 +53,12 @@ pub(crate) fn zeroed() -> Result<SharedFrame, Errno> {
 ///
 /// # Cancellation
 /// Dropping it frees the frames.
-pub(crate) async fn zeroed_frames(process: &Arc<Process>, count: usize) -> Result<Vec<SharedFrame>, Errno> {
+pub(crate) async fn zeroed_frames(payer: &impl Ends, count: usize) -> Result<Vec<SharedFrame>, Errno> {
     let mut frames = Vec::new();
     frames.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
     for number in 0..count {
         if number != 0 && number.is_multiple_of(FRAMES_AT_A_TIME) {
-            steps::pause(process).await;
+            steps::pause(payer).await;
             if !memory::frames::available_to_programs(count - number) {
                 return Err(Errno::ENOMEM);
             }

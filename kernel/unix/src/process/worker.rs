@@ -10,7 +10,6 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
-use ::signals::Set;
 use abi_queue::Priority;
 use abi_unix::{Counter, Errno};
 use coroutine::State;
@@ -23,7 +22,7 @@ use crate::asynchronous::interrupts::{self, Line};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
-use crate::process::{self, Process, delivery, table};
+use crate::process::{self, Process, table};
 use crate::scheduling::executor::{self, Cid, EXHAUSTED, Owner};
 use crate::scheduling::{self, payers};
 use crate::time;
@@ -462,20 +461,6 @@ impl Worker {
         if signals.has_any_for(&self.signals) {
             self.set_attention(Attention::SIGNAL);
         }
-    }
-
-    /// Replaces the signals that it blocks until its present call is over.
-    pub(crate) fn replace_blocked(&self, set: Set) {
-        let state = self.process.signals.state.lock();
-        {
-            let mut own = self.signals.state.lock();
-            let now = self.signals.blocked();
-            own.replaced.get_or_insert(now);
-            own.was_interrupted = false;
-        }
-        self.set_attention(Attention::BLOCKED);
-        delivery::block(&self.process, &state, self, Set::mask(set.bits()));
-        self.look_again(&state);
     }
 
     /// Becomes the first worker of another program, without handler and interrupts.

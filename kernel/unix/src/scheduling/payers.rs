@@ -23,6 +23,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
+use spin::Once;
 
 /// The line of one hart. Only the hart itself accesses it.
 #[repr(align(64))]
@@ -103,6 +104,31 @@ pub(crate) fn take(now: u64) -> u64 {
 pub(crate) fn leave_out(ticks: u64) {
     let mark = &line().charged_until;
     mark.store(mark.load(Ordering::Relaxed) + ticks, Ordering::Relaxed);
+}
+
+/// Charges the process with this number for ticks; returns `false` if there is none.
+static CHARGE: Once<fn(u32, u64) -> bool> = Once::new();
+
+/// Registers the function that finds a process and charges it. Called once.
+pub(super) fn register_charge(charge: fn(u32, u64) -> bool) {
+    CHARGE.call_once(|| charge);
+}
+
+/// Charges the process with this number for ticks after the mark, and takes them out, unless the process has gone.
+pub(crate) fn charge(payer: u32, ticks: u64) {
+    if let Some(charge) = CHARGE.get()
+        && charge(payer, ticks)
+    {
+        leave_out(ticks);
+    }
+}
+
+/// Does work for the process with this number in a time that is not its own, and charges the process for it.
+pub(crate) fn charging<R>(payer: u32, work: impl FnOnce() -> R) -> R {
+    let start = Machine::now();
+    let result = work();
+    charge(payer, Machine::now().saturating_sub(start));
+    result
 }
 
 #[cfg(test)]

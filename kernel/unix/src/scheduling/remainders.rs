@@ -15,11 +15,10 @@ use abi_queue::{PRIORITIES, Priority};
 use spin::Mutex;
 use waiters::Remainder;
 
-use crate::process::table;
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::{LEAST_CLAIM, MOST_CLAIM};
-use crate::scheduling::{self, payers, steps};
+use crate::scheduling::{payers, steps};
 
 /// Remainders by priority, equals in their order. Each operation takes as long for one remainder as for thousands.
 struct Backlog<T> {
@@ -181,10 +180,7 @@ pub(crate) fn boost() {
 
 /// Wakes a portion at its payer's expense; returns whether there are more waiters.
 fn wake_portion((remainder, payer): &mut Owed) -> bool {
-    match table::find(*payer) {
-        Some(process) => scheduling::charging(&process, || remainder.wake_portion()),
-        None => remainder.wake_portion(),
-    }
+    payers::charging(*payer, || remainder.wake_portion())
 }
 
 /// Wakes all remainders, the most important first.
