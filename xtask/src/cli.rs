@@ -29,7 +29,8 @@ ENVIRONMENT
   CARGO_TARGET_DIR      where to build, as for cargo
   COPS_TOOLCHAIN        `rustup` or `debian`: build for the target with this toolchain and no other
   COPS_NO_INSTALL       if set, install nothing, only say what is missing
-  COPS_CACHE            where emulators are kept that `machine` has built; the default is cops in the user's cache
+  COPS_CACHE            where emulators are kept that `machine` has built, and packages that `linux` has fetched; the
+                        default is cops in the user's cache
 
 EXIT STATUS
   0  it worked      1  it did not: the message says what and what to do      2  wrong usage
@@ -57,6 +58,8 @@ pub enum Command {
     Machine(BuildMachine),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
+    /// Run unmodified programs of Debian for riscv64.
+    Linux(Linux),
     /// Run a program and show live the activity of harts and processes.
     Top(Watch),
     /// Run a program and write a scheduling trace for Perfetto's viewer.
@@ -95,6 +98,7 @@ impl Command {
     pub fn machine(&self) -> Option<Variant> {
         match self {
             Command::Run(run) => run.boot.machine.machine,
+            Command::Linux(Linux { action: LinuxAction::Run(run) }) => run.boot.machine.machine,
             Command::Top(watch) => watch.boot.machine.machine,
             Command::Trace(trace) => trace.watch.boot.machine.machine,
             Command::Demo(demo) => demo.machine.machine,
@@ -248,6 +252,60 @@ pub struct Run {
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
+    /// End QEMU after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub limit: Option<u64>,
+    /// The boot.
+    #[command(flatten)]
+    pub boot: Boot,
+}
+
+/// Arguments of `linux`.
+#[derive(Args, Debug)]
+#[command(arg_required_else_help = true)]
+pub struct Linux {
+    /// The action.
+    #[command(subcommand)]
+    pub action: LinuxAction,
+}
+
+/// The actions with unmodified programs.
+#[derive(Debug, Subcommand)]
+pub enum LinuxAction {
+    /// Fetch packages, boot COPS with them, and run a command or a shell on this terminal.
+    Run(LinuxRun),
+}
+
+/// Arguments of `linux run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+PACKAGES
+  Each package comes with those that it depends on, and Debian's basic tools with all of them: bash, dash, coreutils,
+  findutils, grep, sed, awk, tar, gzip. They are fetched with apt from the archive that this host's apt is configured
+  for, into COPS_CACHE; apt checks signatures and sums. Nothing on this host is changed. Packages are unpacked and not
+  configured: their installation scripts do not run. Lists of packages are fetched again after a day; without a network
+  those of the last time are used, with packages that are there.
+
+EXIT STATUS
+  That of the command, or 128 and the number of the signal that ended it; 1 if the machine could not be started.
+
+KEYS
+  Ctrl-C            end QEMU and come back
+  Ctrl-A Ctrl-C     send Ctrl-C to the program in the machine
+  Ctrl-A H          show all keys
+
+EXAMPLES
+  cargo xtask linux run bash
+  cargo xtask linux run lua5.4 -- lua5.4 -e 'print(6 * 7)'
+  cargo xtask linux run --forward 6379:6379 redis-server -- redis-server --save '' --protected-mode no
+  cargo xtask linux run --harts 1 --memory 512M sqlite3 python3")]
+pub struct LinuxRun {
+    /// Names of packages of Debian.
+    #[arg(required = true, value_name = "PACKAGE")]
+    pub packages: Vec<String>,
+    /// The command, a program of the packages with its arguments; the default is a shell.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
@@ -537,6 +595,17 @@ mod tests {
     }
 
     #[test]
+    fn packages_and_their_command_are_told_apart() {
+        let line = ["cargo xtask", "linux", "run", "--harts", "2", "redis-server", "nginx", "--", "redis-server", ""];
+        let Command::Linux(Linux { action: LinuxAction::Run(run) }) = Arguments::parse_from(line).command else {
+            panic!("not linux run")
+        };
+        assert_eq!(run.packages, ["redis-server", "nginx"]);
+        assert_eq!(run.command, ["redis-server", ""]);
+        assert_eq!(run.boot.machine.harts, Some(2));
+    }
+
+    #[test]
     fn scheduling_becomes_words_for_the_kernel() {
         let line =
             ["cargo xtask", "run", "--scheduling", "strict", "--starvation-bound", "0", "--budget", "50", "hello"];
@@ -555,6 +624,7 @@ mod tests {
             &["run", "--forward", "70000:1"],
             &["run", "--scheduling", "sometimes"],
             &["run", "--budget", "0"],
+            &["linux", "run"],
             &["bench"],
             &["bench", "nothing"],
             &["test", "something"],

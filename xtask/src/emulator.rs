@@ -118,9 +118,18 @@ fn cached(board: &Board, patches: &Path) -> Result<PathBuf> {
         hash.add(&std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
     }
     CONFIGURATION.iter().for_each(|option| hash.add(option.as_bytes()));
+    Ok(cache()?.join(format!("qemu-{:016x}", hash.0)).join(&board.qemu.program))
+}
+
+/// Returns the directory of the user's cache, which all clones on this host share.
+///
+/// # Errors
+///
+/// The user has no home, and names no directory.
+pub fn cache() -> Result<PathBuf> {
     let cache = cache_directory(|name| std::env::var_os(name))
         .context("there is no place for a cache; set COPS_CACHE to a directory")?;
-    Ok(std::path::absolute(cache)?.join(format!("qemu-{:016x}", hash.0)).join(&board.qemu.program))
+    Ok(std::path::absolute(cache)?)
 }
 
 /// Returns the directory of the cache: the user's choice, or a part of the directory that all programs share.
@@ -148,7 +157,7 @@ fn make(progress: &Progress, name: &str, patches: &Path, work: &Path) -> Result<
     std::fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
     let activity = progress.start(format!("Fetching QEMU's source from Debian ({SUITE})"));
     let apt = Apt::new(work, SUITE, Packages::Sources)?;
-    apt.run("apt-get", &["update"])?;
+    apt.update()?;
     activity.detail("the source");
     apt.run("apt-get", &["source", "--download-only", "--only-source", "qemu"])?;
     let entries = std::fs::read_dir(work)?.filter_map(|entry| Some(entry.ok()?.path()));

@@ -21,13 +21,12 @@ use crate::board::{Clock, Configuration, Network, Variant};
 use crate::build;
 use crate::children::{self, Ending};
 use crate::context::Context;
+use crate::debian::{ARCHITECTURE, SUITE};
 use crate::toolchain::{self, Item};
 use crate::workspace::{self, write_if_changed};
 
-/// The release of the kernel, and the package that names it.
-const SUITE: &str = "trixie";
+/// The package that names the kernel.
 const PACKAGE: &str = "linux-image-riscv64";
-const ARCHITECTURE: &str = "riscv64";
 
 /// Modules for the network of QEMU's `virt` machine, in the order of loading.
 const MODULES: [&str; 4] = ["failover", "net_failover", "virtio_net", "virtio_mmio"];
@@ -144,7 +143,7 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
     let activity = context.progress.start(format!("Fetching Debian's Linux for riscv64 ({SUITE})"));
     let apt = Apt::new(directory, SUITE, Packages::Programs(ARCHITECTURE))?;
     activity.detail("the list of packages");
-    apt.run("apt-get", &["update"])?;
+    apt.update()?;
     let text = apt.run("apt-cache", &["depends", PACKAGE])?;
     let image = dependency(&text).with_context(|| format!("Debian's {PACKAGE} depends on no kernel"))?;
     activity.detail(&image);

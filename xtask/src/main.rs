@@ -18,6 +18,7 @@ mod check;
 mod children;
 mod cli;
 mod context;
+mod debian;
 mod demo;
 mod doctor;
 mod emulator;
@@ -37,6 +38,7 @@ mod miri;
 mod monitor;
 mod mutants;
 mod perfetto;
+mod programs;
 mod progress;
 mod prose;
 mod report;
@@ -81,7 +83,7 @@ fn main() -> ExitCode {
     let result = run(&arguments);
     interrupt::stand_still_if_requested();
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -89,9 +91,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<()> {
+/// Does the chore and returns this program's status: success, or that of a command in the machine.
+fn run(arguments: &Arguments) -> Result<ExitCode> {
     if matches!(arguments.command, Command::Doctor) {
-        return doctor::doctor();
+        return doctor::doctor().map(|()| ExitCode::SUCCESS);
     }
     allow_many_files();
     let context = Context::load(arguments.verbose)?;
@@ -99,7 +102,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         // Before minutes of compiling.
         emulator::program(&context.board, machine, Path::new(""))?;
     }
-    match &arguments.command {
+    let done = match &arguments.command {
+        Command::Linux(arguments) => return programs::linux(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Run(arguments) => run::run(&context, arguments),
@@ -125,7 +129,8 @@ fn run(arguments: &Arguments) -> Result<()> {
                 .context("standard input cannot be copied")
         }
         Command::Doctor | Command::Guard(_) => Ok(()),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn build(context: &Context, arguments: &cli::Build) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `run`: the machine's serial line on the user's terminal.
 
 use std::io::{self, BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::board::{Board, Configuration};
 use crate::build::Products;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
@@ -49,7 +50,22 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
         eprintln!("    gdb-multiarch {} -ex 'target remote 127.0.0.1:{port}'", configuration.kernel.display());
     }
     let log = context.log("run");
-    let mut machine = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::Terminal)?;
+    interact(&toolchain, &context.board, &configuration, &log, arguments.limit)
+}
+
+/// Boots a machine with this terminal as its console, and waits for its end; for `limit` seconds at most.
+///
+/// # Errors
+///
+/// The machine cannot be started, fails, or does not end within its limit. A [`Failure`] keeps its type.
+pub fn interact(
+    toolchain: &Toolchain,
+    board: &Board,
+    configuration: &Configuration,
+    log: &Path,
+    limit: Option<u64>,
+) -> Result<()> {
+    let mut machine = Guest::start(&toolchain.qemu, board, configuration, log, Echo::Terminal)?;
     let console = Console::open();
     let quit = Arc::new(AtomicBool::new(false));
     if let Some(input) = machine.input() {
@@ -58,7 +74,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
         let keys = Keys::new(if console.is_some() { From::Person } else { From::Elsewhere });
         thread::spawn(move || forward_keys(keys, io::stdin().lock(), input, &quit));
     }
-    let result = wait(&mut machine, &quit, arguments.limit.map(Duration::from_secs));
+    let result = wait(&mut machine, &quit, limit.map(Duration::from_secs));
     machine.end();
     drop(console);
     // The machine may have left its last line unfinished.

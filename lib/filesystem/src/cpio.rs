@@ -2,7 +2,8 @@
 //!
 //! An archive is a sequence of entries: a header of 110 characters (a magic number and thirteen numbers in
 //! hexadecimal), a name with a terminating zero, and data; name and data are each padded with zeros to a multiple of
-//! four. An entry named `TRAILER!!!` ends it. Bytes behind it belong to the boot loader.
+//! four. An entry named `TRAILER!!!` ends it. Bytes behind it belong to the boot loader. A name can have more zeros
+//! behind it, as many as bring the data to an address that suits its reader.
 //!
 //! [`entries`] borrows names and data from the archive and copies nothing. An archive that is cut short, or whose
 //! numbers lead out of it, ends with an [`ArchiveError`] that names the place: the crate `cpio_reader` ends such an
@@ -128,10 +129,11 @@ impl<'archive> Entries<'archive> {
         ] = numbers;
 
         let name = self.take_padded(name_length).ok_or("a name is cut short")?;
-        let path = match name.split_last() {
-            Some((0, path)) => path,
-            _ => return Err("a name does not end with a zero"),
-        };
+        if name.last() != Some(&0) {
+            return Err("a name does not end with a zero");
+        }
+        let length = name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let path = &name[..length];
         if path.is_empty() || path.contains(&0) {
             return Err("a name is empty or contains a zero");
         }

@@ -77,6 +77,29 @@ proptest! {
     }
 
     #[test]
+    fn contents_of_an_aligned_archive_lie_at_multiples(
+        lengths in prop::collection::vec(0..3000usize, 1..9),
+        exponent in 0..13u32,
+    ) {
+        let alignment = 1 << exponent;
+        let mut writer = Writer::new(0).aligned(alignment);
+        let contents: Vec<_> = lengths.iter().map(|length| vec![*length as u8 | 1; *length]).collect();
+        for (number, content) in contents.iter().enumerate() {
+            writer.file(format!("file{number}").as_bytes(), 0o644, content).unwrap();
+        }
+        let archive = writer.finish();
+        let entries: Vec<_> = cpio::entries(&archive).collect::<Result<_, _>>().unwrap();
+        prop_assert_eq!(entries.len(), contents.len());
+        for (number, (entry, content)) in entries.iter().zip(&contents).enumerate() {
+            let name = format!("file{number}");
+            prop_assert_eq!(entry.path, name.as_bytes());
+            prop_assert_eq!(entry.data, &content[..]);
+            let offset = entry.data.as_ptr().addr() - archive.as_ptr().addr();
+            prop_assert!(content.len() < alignment || offset.is_multiple_of(alignment), "{}", offset);
+        }
+    }
+
+    #[test]
     fn archive_that_is_cut_short_is_refused(
         items in prop::collection::vec((prop::collection::vec(b'a'..=b'z', 1..9), item()), 1..6),
         cut in any::<prop::sample::Index>(),

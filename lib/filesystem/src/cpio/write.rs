@@ -36,12 +36,21 @@ pub struct Writer {
     archive: Vec<u8>,
     modified: u32,
     next_inode: u32,
+    alignment: usize,
 }
 
 impl Writer {
     /// Starts an archive whose entries all changed at `modified`, in seconds since 1970.
     pub fn new(modified: u32) -> Writer {
-        Writer { archive: Vec::new(), modified, next_inode: 1 }
+        Writer { archive: Vec::new(), modified, next_inode: 1, alignment: 1 }
+    }
+
+    /// Puts the contents of each further file that are at least `alignment` bytes long at a multiple of it, a power of
+    /// two, by zeros behind the file's name. So the pages of a file are pages of the archive.
+    pub fn aligned(mut self, alignment: usize) -> Writer {
+        debug_assert!(alignment.is_power_of_two());
+        self.alignment = alignment;
+        self
     }
 
     /// Adds a directory.
@@ -111,7 +120,12 @@ impl Writer {
         let [inode, mode, links, modified, major, minor] = numbers;
         let start = self.archive.len();
         self.archive.extend_from_slice(MAGIC);
-        let lengths = [data.len() as u32, path.len() as u32 + 1];
+        let mut name_length = path.len() + 1;
+        if data.len() >= self.alignment {
+            let name_end = start + HEADER_LENGTH + name_length;
+            name_length += name_end.next_multiple_of(self.alignment) - name_end;
+        }
+        let lengths = [data.len() as u32, name_length as u32];
         let fields = [inode, mode, 0, 0, links, modified, lengths[0], 0, 0, major, minor, lengths[1], 0];
         for field in fields {
             for digit in (0..8).rev() {
@@ -121,7 +135,7 @@ impl Writer {
         }
         debug_assert_eq!(self.archive.len() - start, HEADER_LENGTH);
         self.archive.extend_from_slice(path);
-        self.archive.push(0);
+        self.archive.resize(start + HEADER_LENGTH + name_length, 0);
         self.pad();
         self.archive.extend_from_slice(data);
         self.pad();

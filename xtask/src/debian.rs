@@ -1,0 +1,377 @@
+//! Unmodified programs from Debian's archive, as files of a machine.
+//!
+//! apt resolves the packages that a set of packages depends on, as if nothing were installed, and fetches them into the
+//! user's cache ([`crate::apt`]). They are unpacked into one directory, the root, and not configured: installation
+//! scripts expect a running system. The few files that these scripts would make and programs look for are made here
+//! ([`finish`]). An archive of the root's files is the machine's initramfs.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use filesystem::cpio;
+
+use crate::apt::{self, Apt, Packages};
+use crate::children;
+use crate::context::Context;
+use crate::emulator;
+
+/// The release of Debian, the first one that has this architecture.
+pub const SUITE: &str = "trixie";
+/// The architecture.
+pub const ARCHITECTURE: &str = "riscv64";
+
+/// Packages of every root: those that others may use without depending on them, as far as a system that installs
+/// nothing needs them, and the descriptions of terminals.
+const BASIC: [&str; 17] = [
+    "base-files",
+    "base-passwd",
+    "bash",
+    "coreutils",
+    "dash",
+    "debianutils",
+    "diffutils",
+    "findutils",
+    "gawk",
+    "grep",
+    "gzip",
+    "hostname",
+    "libc-bin",
+    "ncurses-base",
+    "netbase",
+    "sed",
+    "tar",
+];
+
+/// Parts of packages that no program reads while it runs, and that would take memory of the machine.
+const LEFT_OUT: [&str; 6] = ["doc", "man", "info", "lintian", "locale", "bug"];
+
+/// Directories of programs, in the order of the search path.
+const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin"];
+
+/// The search path of programs in the machine.
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Names that installation scripts give to the first of some programs that is there.
+const ALTERNATIVES: [(&str, &[&str]); 3] = [
+    ("usr/bin/awk", &["gawk", "mawk"]),
+    ("usr/bin/lua", &["lua5.4"]),
+    ("usr/bin/nc", &["nc.openbsd", "nc.traditional"]),
+];
+
+/// Age at which lists of packages are fetched again.
+const AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Number of roots that are kept.
+const ROOTS: usize = 4;
+
+/// Size of a page, at a multiple of which the contents of files lie in the archive.
+const PAGE: usize = 4096;
+
+/// A package of Debian.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its architecture, `all` for one that fits each.
+    architecture: String,
+}
+
+impl Package {
+    /// Returns the name that apt gives to its file.
+    fn file_name(&self) -> String {
+        format!("{}_{}_{}.deb", self.name, self.version.replace(':', "%3a"), self.architecture)
+    }
+}
+
+/// Packages that are unpacked in one directory.
+#[derive(Debug)]
+pub struct Root {
+    directory: PathBuf,
+}
+
+impl Root {
+    /// Fetches packages, the basic ones and all that they depend on, and unpacks them; at once if that has been done
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// The host has no apt, Debian's archive is not configured or cannot be reached, there is no such package.
+    pub fn prepare(context: &Context, names: &[String]) -> Result<Root> {
+        let cache = emulator::cache()?.join(format!("debian-{SUITE}-{ARCHITECTURE}"));
+        std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+        let apt = Apt::new(&cache, SUITE, Packages::Programs(ARCHITECTURE))?;
+        update(context, &apt, &cache)?;
+        let packages = resolve(context, &apt, names)?;
+        fetch(context, &apt, &cache, &packages)?;
+        let directory = unpack(context, &cache, &packages)?;
+        Ok(Root { directory })
+    }
+
+    /// Returns the path in the machine of a program, which is a path already or a name to look for.
+    ///
+    /// # Errors
+    ///
+    /// No package has it.
+    pub fn program(&self, name: &str) -> Result<String> {
+        if name.contains('/') {
+            return Ok(name.into());
+        }
+        let is_there = |directory: &&&str| self.directory.join(directory).join(name).symlink_metadata().is_ok();
+        match PROGRAMS.iter().find(is_there) {
+            Some(directory) => Ok(format!("/{directory}/{name}")),
+            None => bail!("none of the packages has a program `{name}`; name the package that has it as well"),
+        }
+    }
+
+    /// Makes an archive of all files and some more, each with its path, permissions and contents.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read or put into an archive.
+    pub fn archive(&self, more: &[(String, u16, Vec<u8>)]) -> Result<Vec<u8>> {
+        let mut writer = cpio::Writer::new(0).aligned(PAGE);
+        add(&mut writer, &self.directory, "")?;
+        for (path, permissions, content) in more {
+            writer.file(path.as_bytes(), *permissions, content).with_context(|| path.clone())?;
+        }
+        Ok(writer.finish())
+    }
+}
+
+/// Fetches the lists of packages if those of the last time are old or missing.
+fn update(context: &Context, apt: &Apt, cache: &Path) -> Result<()> {
+    let stamp = cache.join("updated");
+    let modified = std::fs::metadata(&stamp).and_then(|data| data.modified());
+    let age = modified.as_ref().ok().map(|modified| SystemTime::now().duration_since(*modified).unwrap_or_default());
+    if age.is_some_and(|age| age < AGE) {
+        return Ok(());
+    }
+    let activity = context.progress.start(format!("Fetching Debian's lists of packages ({SUITE}, {ARCHITECTURE})"));
+    match apt.update() {
+        Ok(()) => {
+            std::fs::write(&stamp, "")?;
+            activity.clear();
+            Ok(())
+        }
+        Err(error) if modified.is_ok() => {
+            drop(activity);
+            eprintln!("The lists of packages of the last time are used: {error:#}");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the packages with those that they depend on, in the order of installation.
+fn resolve(context: &Context, apt: &Apt, names: &[String]) -> Result<Vec<Package>> {
+    let activity = context.progress.start("Resolving packages");
+    let mut arguments = vec!["--simulate", "--no-install-recommends", "install"];
+    arguments.extend(BASIC);
+    for name in names {
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "+-.".contains(letter);
+        // apt takes other letters for options, patterns and versions.
+        if !name.chars().all(is_name) || !name.starts_with(|letter: char| letter.is_ascii_alphanumeric()) {
+            bail!("`{name}` is no name of a package");
+        }
+        arguments.push(name);
+    }
+    let said = apt
+        .run("apt-get", &arguments)
+        .map_err(|error| anyhow::anyhow!("{} ({SUITE} at {})", apt::reason(&format!("{error:#}")), apt.archive()))?;
+    activity.clear();
+    let packages: Vec<_> = said.lines().filter_map(installation).collect();
+    if packages.is_empty() {
+        bail!("apt-get names no packages");
+    }
+    Ok(packages)
+}
+
+/// Parses a line of a simulated installation: `Inst NAME (VERSION SOURCE [ARCHITECTURE])`.
+fn installation(line: &str) -> Option<Package> {
+    let (name, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
+    let (version, rest) = rest.split_once(' ')?;
+    let (_, rest) = rest.split_once('[')?;
+    let (architecture, _) = rest.split_once(']')?;
+    Some(Package { name: name.into(), version: version.into(), architecture: architecture.into() })
+}
+
+/// Fetches the files of packages that the cache lacks.
+fn fetch(context: &Context, apt: &Apt, cache: &Path, packages: &[Package]) -> Result<()> {
+    let missing = || packages.iter().filter(|package| !file_of(cache, package).exists()).collect::<Vec<_>>();
+    let wanted = missing();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let activity = context.progress.start_steps("Fetching packages", wanted.len() as u64);
+    // A few at a time, for the progress.
+    for (step, part) in wanted.chunks(8).enumerate() {
+        activity.advance_to(step as u64 * 8);
+        activity.detail(&part[0].name);
+        let words: Vec<_> = part.iter().map(|package| format!("{}={}", package.name, package.version)).collect();
+        let mut arguments = vec!["download"];
+        arguments.extend(words.iter().map(String::as_str));
+        apt.run("apt-get", &arguments).map_err(|error| {
+            anyhow::anyhow!("{} gives no packages: {}", apt.archive(), apt::reason(&format!("{error:#}")))
+        })?;
+    }
+    if let Some(package) = missing().first() {
+        bail!("apt-get has downloaded no {}", package.file_name());
+    }
+    activity.finish(&format!("{} from {}", wanted.len(), apt.archive()));
+    Ok(())
+}
+
+fn file_of(cache: &Path, package: &Package) -> PathBuf {
+    cache.join(package.file_name())
+}
+
+/// Unpacks packages into a directory of their own, and returns it.
+fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    packages.hash(&mut hasher);
+    let roots = context.workspace.products().join("linux-programs");
+    let directory = roots.join(format!("{:016x}", hasher.finish()));
+    if directory.exists() {
+        return Ok(directory);
+    }
+    // Renamed when complete.
+    let part = roots.join(format!("part-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&part);
+    std::fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
+    let activity = context.progress.start_steps("Unpacking packages", packages.len() as u64);
+    // The package with the links from the old directories to those below /usr goes first.
+    let (first, others): (Vec<_>, Vec<_>) = packages.iter().partition(|package| package.name == "base-files");
+    for (step, package) in first.into_iter().chain(others).enumerate() {
+        activity.advance_to(step as u64);
+        activity.detail(&package.name);
+        let mut command = children::command("sh");
+        // A file of a package whose name leads through a link goes where the link leads.
+        let script = "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar --extract --directory \"$2\" \
+                      --keep-directory-symlink --no-same-owner --preserve-permissions $3";
+        let left_out: Vec<_> = LEFT_OUT.iter().map(|name| format!("--exclude=./usr/share/{name}/*")).collect();
+        command.args(["-c", script, "unpack"]).arg(file_of(cache, package)).arg(&part).arg(left_out.join(" "));
+        apt::output(command, &format!("unpacking {}", package.file_name()))?;
+    }
+    activity.clear();
+    finish(&part)?;
+    std::fs::rename(&part, &directory).with_context(|| format!("cannot keep {}", directory.display()))?;
+    remove_old(&roots, &directory);
+    Ok(directory)
+}
+
+/// Makes files that installation scripts would make.
+fn finish(root: &Path) -> Result<()> {
+    for (master, file) in [
+        ("usr/share/base-passwd/passwd.master", "etc/passwd"),
+        ("usr/share/base-passwd/group.master", "etc/group"),
+        ("usr/share/base-files/nsswitch.conf", "etc/nsswitch.conf"),
+        ("usr/share/base-files/profile", "etc/profile"),
+        ("usr/share/base-files/dot.bashrc", "root/.bashrc"),
+    ] {
+        if root.join(master).exists() && !root.join(file).exists() {
+            std::fs::copy(root.join(master), root.join(file)).with_context(|| format!("cannot make {file}"))?;
+        }
+    }
+    for (file, content) in [("etc/hostname", "cops\n"), ("etc/hosts", "127.0.0.1 localhost cops\n")] {
+        if !root.join(file).exists() {
+            std::fs::write(root.join(file), content).with_context(|| format!("cannot make {file}"))?;
+        }
+    }
+    for (name, programs) in ALTERNATIVES {
+        let name = root.join(name);
+        let there = programs.iter().find(|program| name.with_file_name(program).exists());
+        if let Some(program) = there.filter(|_| name.symlink_metadata().is_err()) {
+            symlink(program, &name).with_context(|| format!("cannot make {}", name.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes roots but for the newest ones, and parts of unpackings that were ended.
+fn remove_old(roots: &Path, newest: &Path) {
+    let mut others: Vec<_> =
+        std::fs::read_dir(roots).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    others.retain(|path| path != newest && path.is_dir());
+    others.sort_by_key(|path| std::fs::metadata(path).and_then(|data| data.modified()).ok());
+    others.reverse();
+    for (place, path) in others.iter().enumerate() {
+        let part = path.file_name().and_then(|name| name.to_str()?.strip_prefix("part-")?.parse::<u32>().ok());
+        let is_left = part.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists());
+        if is_left || (part.is_none() && place + 1 >= ROOTS) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// Adds the contents of a directory to an archive, in the order of names.
+fn add(writer: &mut cpio::Writer, directory: &Path, below: &str) -> Result<()> {
+    let entries = std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = if below.is_empty() { name.into_owned() } else { format!("{below}/{name}") };
+        let data = path.symlink_metadata().with_context(|| format!("cannot read {}", path.display()))?;
+        let permissions = (data.permissions().mode() & 0o7777) as u16;
+        if data.is_dir() {
+            writer.directory(name.as_bytes(), permissions)?;
+            add(writer, &path, &name)?;
+        } else if data.is_symlink() {
+            writer.symbolic_link(name.as_bytes(), std::fs::read_link(&path)?.as_os_str().as_encoded_bytes())?;
+        } else if data.is_file() {
+            let content = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            writer.file(name.as_bytes(), permissions, &content)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_read_from_a_simulated_installation() {
+        let package =
+            installation("Inst zlib1g (1:1.3.dfsg+really1.3.1-1+b1 Debian:13.7/stable [riscv64]) []").unwrap();
+        assert_eq!((&package.name[..], &package.architecture[..]), ("zlib1g", "riscv64"));
+        assert_eq!(package.file_name(), "zlib1g_1%3a1.3.dfsg+really1.3.1-1+b1_riscv64.deb");
+        assert_eq!(installation("Conf bash (5.2 Debian:13.7/stable [riscv64])"), None);
+        assert_eq!(installation("Inst"), None);
+    }
+
+    #[test]
+    fn a_root_becomes_an_archive_with_links_and_permissions() {
+        let directory = std::env::temp_dir().join(format!("xtask-root-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(directory.join("usr/bin")).unwrap();
+        std::fs::create_dir_all(directory.join("etc")).unwrap();
+        symlink("usr/bin", directory.join("bin")).unwrap();
+        std::fs::write(directory.join("usr/bin/gawk"), vec![7; 2 * PAGE]).unwrap();
+        std::fs::set_permissions(directory.join("usr/bin/gawk"), PermissionsExt::from_mode(0o751)).unwrap();
+        finish(&directory).unwrap();
+        let root = Root { directory: directory.clone() };
+        assert_eq!(root.program("awk").unwrap(), "/usr/bin/awk");
+        assert_eq!(root.program("./awk").unwrap(), "./awk");
+        assert!(root.program("sed").is_err());
+        let archive = root.archive(&[("etc/more".into(), 0o600, b"more".to_vec())]).unwrap();
+        let entries: Vec<_> = cpio::entries(&archive).collect::<Result<_, _>>().unwrap();
+        let found: Vec<_> = entries
+            .iter()
+            .map(|entry| (String::from_utf8_lossy(entry.path).into_owned(), entry.permissions, entry.data.len()))
+            .collect();
+        let names: Vec<_> = found.iter().map(|(name, ..)| &name[..]).collect();
+        assert_eq!(
+            names,
+            ["bin", "etc", "etc/hostname", "etc/hosts", "usr", "usr/bin", "usr/bin/awk", "usr/bin/gawk", "etc/more"]
+        );
+        assert_eq!(found[7], ("usr/bin/gawk".into(), 0o751, 2 * PAGE));
+        assert_eq!(entries[6].data, b"gawk");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

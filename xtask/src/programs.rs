@@ -1,0 +1,146 @@
+//! `linux`: unmodified programs of Debian for riscv64.
+//!
+//! The programs are fetched and unpacked ([`crate::debian`]), and their files are the machine's initramfs. The first
+//! process is `apps/linux-init`, which finds the command in a file there: the boot command line has no place for
+//! arguments with spaces. Its status is that of the command, so QEMU's is, and so is this program's.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use filesystem::cpio;
+
+use crate::build::Products;
+use crate::cli::{self, LinuxAction};
+use crate::context::{Context, Need, command_line};
+use crate::debian::{Root, SEARCH_PATH};
+use crate::guest::{Failure, FailureKind};
+use crate::workspace::write_if_changed;
+
+/// The first process, and its path in the machine.
+pub const INIT: &str = "linux-init";
+const INIT_PATH: &str = "usr/sbin/linux-init";
+
+/// The default command.
+const SHELL: [&str; 2] = ["/usr/bin/bash", "-i"];
+
+/// Does an action.
+///
+/// # Errors
+///
+/// As the action.
+pub fn linux(context: &Context, arguments: &cli::Linux) -> Result<ExitCode> {
+    match &arguments.action {
+        LinuxAction::Run(arguments) => run(context, arguments),
+    }
+}
+
+/// Boots packages and runs a command; returns its status.
+fn run(context: &Context, arguments: &cli::LinuxRun) -> Result<ExitCode> {
+    let root = Root::prepare(context, &arguments.packages)?;
+    let mut command = arguments.command.clone();
+    if command.is_empty() {
+        command = SHELL.map(String::from).to_vec();
+    }
+    command[0] = root.program(&command[0])?;
+    let (toolchain, products) = context.build(Need::Boot)?;
+    let terminal = std::env::var("TERM").unwrap_or_else(|_| "vt100".into());
+    let environment = environment(&[format!("TERM={terminal}"), "LANG=C.UTF-8".into()]);
+    let files = [command_file(&command)?, environment_file(&environment)?];
+    let products = with_root(context, products, &root, "run", &files)?;
+    let words = arguments.boot.scheduling.words() + &command_line(&format!("/{INIT_PATH}"), &[])?;
+    let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
+    configuration.forwards = arguments.boot.forward.clone();
+    let log = context.log("linux");
+    let ended = crate::run::interact(&toolchain, &context.board, &configuration, &log, arguments.limit);
+    let Err(error) = ended else { return Ok(ExitCode::SUCCESS) };
+    match error.downcast_ref::<Failure>().and_then(status) {
+        Some(status) => Ok(ExitCode::from(status)),
+        None => Err(error),
+    }
+}
+
+/// Returns the status with which the first process has ended the machine.
+fn status(failure: &Failure) -> Option<u8> {
+    match &failure.kind {
+        FailureKind::EndedBadly { status, said } if said.is_empty() => status.code()?.try_into().ok(),
+        _ => None,
+    }
+}
+
+/// Returns variables of every command, and more of them.
+pub fn environment(more: &[String]) -> Vec<String> {
+    let path = format!("PATH={SEARCH_PATH}");
+    let usual = [&path, "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/bash"];
+    usual.into_iter().map(String::from).chain(more.iter().cloned()).collect()
+}
+
+/// The file that names the command.
+fn command_file(command: &[String]) -> Result<(String, u16, Vec<u8>)> {
+    strings_file("etc/cops/command", command)
+}
+
+/// The file with the environment of commands.
+///
+/// # Errors
+///
+/// A variable contains a NUL.
+pub fn environment_file(environment: &[String]) -> Result<(String, u16, Vec<u8>)> {
+    strings_file("etc/cops/environment", environment)
+}
+
+/// A file of strings with a NUL behind each, as `apps/linux-init` reads it.
+///
+/// # Errors
+///
+/// A string contains a NUL.
+pub fn strings_file(path: &str, strings: &[String]) -> Result<(String, u16, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    for string in strings {
+        if string.contains('\0') {
+            bail!("`{}` contains a NUL", string.escape_debug());
+        }
+        bytes.extend_from_slice(string.as_bytes());
+        bytes.push(0);
+    }
+    Ok((path.into(), 0o644, bytes))
+}
+
+/// Returns products whose archive has a root's files, the first process and some more files.
+///
+/// # Errors
+///
+/// A file cannot be read or written.
+pub fn with_root(
+    context: &Context,
+    products: Products,
+    root: &Root,
+    name: &str,
+    files: &[(String, u16, Vec<u8>)],
+) -> Result<Products> {
+    let activity = context.progress.start("Making the archive of files");
+    let own = std::fs::read(&products.initramfs)?;
+    let path = format!("bin/{INIT}");
+    let entries: Vec<_> = cpio::entries(&own).collect::<Result<_, _>>()?;
+    let init = entries.iter().find(|entry| entry.path == path.as_bytes());
+    let init = init.with_context(|| format!("the build has made no {INIT}"))?.data.to_vec();
+    let mut files = files.to_vec();
+    files.push((INIT_PATH.into(), 0o755, init));
+    let initramfs = context.workspace.products().join(format!("linux-{name}.cpio"));
+    write_if_changed(&initramfs, &root.archive(&files)?)?;
+    activity.clear();
+    Ok(Products { initramfs, ..products })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_keep_empty_arguments_and_spaces() {
+        let words = ["a b", "", "c"].map(String::from);
+        assert_eq!(command_file(&words).unwrap(), ("etc/cops/command".into(), 0o644, b"a b\0\0c\0".to_vec()));
+        assert!(command_file(&["a\0b".into()]).is_err());
+        let environment = environment(&["TERM=x".into()]);
+        assert!(environment.contains(&"HOME=/root".into()) && environment.last() == Some(&"TERM=x".into()));
+    }
+}
