@@ -26,6 +26,8 @@
 #define COPS_SYS_unlinkat 35
 #define COPS_SYS_symlinkat 36
 #define COPS_SYS_linkat 37
+#define COPS_SYS_umount2 39
+#define COPS_SYS_mount 40
 #define COPS_SYS_statfs 43
 #define COPS_SYS_fstatfs 44
 #define COPS_SYS_ftruncate 46

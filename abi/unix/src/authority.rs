@@ -18,7 +18,7 @@ pub enum Capability {
     Kill = 5,
     /// To give capabilities to processes that are not below the giver, and to take them away there.
     SetCapabilities = 8,
-    /// To insert input at a terminal (`TIOCSTI`).
+    /// To mount and unmount file systems, and to insert input at a terminal (`TIOCSTI`).
     Administration = 21,
     /// To switch the machine off, and to start it anew.
     Boot = 22,
@@ -248,6 +248,10 @@ acts! {
     Log = Log Always Log;
     /// Gives a process capabilities of the caller, or takes any away.
     Empower = SetCapabilities Others SetCapabilities;
+    /// Mounts a file system, or changes a mount.
+    Mount = Mount Always Administration;
+    /// Takes a mount away.
+    Unmount = Unmount Always Administration;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
     /// Makes a process group without a process that the caller may signal the foreground, which the terminal's keys

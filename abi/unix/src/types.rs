@@ -292,6 +292,99 @@ pub const SHUT_WR: u32 = 1;
 /// `shutdown`: both.
 pub const SHUT_RDWR: u32 = 2;
 
+/// File systems and their mounts: the numbers and the layout of `mount`, `umount2` and `statfs`.
+pub mod mounting {
+    /// Flags of `mount`.
+    #[allow(missing_docs)]
+    pub mod flag {
+        pub const READ_ONLY: u32 = 1;
+        pub const NO_SET_USER: u32 = 1 << 1;
+        pub const NO_DEVICES: u32 = 1 << 2;
+        pub const NO_EXECUTION: u32 = 1 << 3;
+        pub const REMOUNT: u32 = 1 << 5;
+        pub const BIND: u32 = 1 << 12;
+        pub const MOVE: u32 = 1 << 13;
+        pub const RECURSIVE: u32 = 1 << 14;
+        pub const UNBINDABLE: u32 = 1 << 17;
+        pub const PRIVATE: u32 = 1 << 18;
+        pub const SLAVE: u32 = 1 << 19;
+        pub const SHARED: u32 = 1 << 20;
+    }
+
+    /// Upper half of the flags in programs that were written for Linux before 2.4, and its mask.
+    pub const OLD: (u32, u32) = (0xc0ed_0000, 0xffff_0000);
+
+    /// Flags of `umount2`.
+    #[allow(missing_docs)]
+    pub mod removal {
+        pub const FORCE: u32 = 1;
+        pub const DETACH: u32 = 2;
+        pub const NOFOLLOW: u32 = 8;
+    }
+
+    /// Number of tmpfs in `struct statfs`.
+    pub const TMPFS_MAGIC: u64 = 0x0102_1994;
+    /// Number of pipes.
+    pub const PIPE_MAGIC: u64 = 0x5049_5045;
+    /// Number of sockets.
+    pub const SOCKET_MAGIC: u64 = 0x534f_434b;
+    /// Number of objects without a type of file.
+    pub const ANONYMOUS_MAGIC: u64 = 0x0904_1934;
+    /// Flag of `struct statfs`: the flags mean something.
+    pub const VALID: u64 = 0x20;
+
+    /// The contents of `struct statfs`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[doc(alias = "statfs")]
+    pub struct Statistics {
+        /// Kind of the file system.
+        pub magic: u64,
+        /// Size of a block in bytes.
+        pub block_size: u64,
+        /// Number of blocks.
+        pub blocks: u64,
+        /// Number of free ones.
+        pub free_blocks: u64,
+        /// Number of files that there can be.
+        pub files: u64,
+        /// Number of files that can still be made.
+        pub free_files: u64,
+        /// Number of the file system.
+        pub number: u64,
+        /// Length of the longest name.
+        pub longest_name: u64,
+        /// Flags of its mount.
+        pub flags: u64,
+    }
+
+    impl Statistics {
+        /// Size of `struct statfs`.
+        pub const SIZE: usize = 120;
+
+        /// Returns the layout of Linux. Every free block is available to everybody.
+        pub fn to_bytes(self) -> [u8; Self::SIZE] {
+            let words = [
+                self.magic,
+                self.block_size,
+                self.blocks,
+                self.free_blocks,
+                self.free_blocks,
+                self.files,
+                self.free_files,
+                self.number,
+                self.longest_name,
+                self.block_size,
+                self.flags,
+            ];
+            let mut bytes = [0; Self::SIZE];
+            for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        }
+    }
+}
+
 /// Flags of `openat`, and of `fcntl(F_SETFL)`.
 #[allow(missing_docs)]
 pub mod open {

@@ -30,8 +30,8 @@ use abi_unix::types::clock::MONOTONIC;
 use abi_unix::types::futex::ROBUST_HEAD;
 use abi_unix::types::protection::{READ, WRITE};
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, limit, mapping, open,
-    signal,
+    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, limit, mapping, mounting,
+    open, signal,
 };
 use ring::{Completions, Producer, Requests};
 use unix::process::{Child, Ending, StringList};
@@ -306,6 +306,8 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
             }
         }
         SystemCall::Unlink | SystemCall::MakeDirectory => arguments[1] = areas.own_path(random),
+        // A first file system that is read-only would refuse the files of its last check.
+        SystemCall::Mount => arguments[3] &= !(mounting::flag::REMOUNT as usize),
         SystemCall::Link | SystemCall::Rename => {
             (arguments[1], arguments[3]) = (areas.own_path(random), areas.own_path(random));
         }

@@ -444,6 +444,20 @@ const SCRIPTS: &[Script] = scripts![
         with([HERE, path(OTHER), state.at(OUTPUT), 100])
     }, remove;
     ExtendedStatus "": |state| with([HERE, path(OWN_PATH), 0, 0x7ff, state.at(OUTPUT)]), nothing;
+    Mount "": |_| {
+        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        with([0, path(OTHER), path(c"tmpfs"), 0, path(c"size=1m")])
+    }, |_, _| {
+        file::unmount(OTHER, 0)?;
+        file::unlink(OTHER, AT_REMOVEDIR)
+    };
+    Unmount "": |_| {
+        // A call that failed has left it.
+        let _ = file::unmount(OTHER, 0);
+        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        file::mount(OTHER, c"tmpfs", 0, c"")?;
+        with([path(OTHER), 0])
+    }, remove_directory;
     FileSystemAt "": |state| with([path(OWN_PATH), state.at(OUTPUT)]), nothing;
     StatusAt "": |state| with([HERE, path(OWN_PATH), state.at(OUTPUT), 0]), nothing;
     Status "": |state| with([state.file()?, state.at(OUTPUT)]), nothing;

@@ -82,6 +82,8 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
         Act::TakeSnapshot => [abi_unix::trace::subject::HARTS as usize, 0, 0, 0, 0, 0],
         Act::Log => [NOWHERE, 1, 0, 0, 0, 0],
         Act::Empower => [header.as_ptr() as usize, nothing.as_ptr() as usize, 0, 0, 0, 0],
+        Act::Mount => [0, NOWHERE, 0, 0, 0, 0],
+        Act::Unmount => [NOWHERE, 0, 0, 0, 0, 0],
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
         Act::SetForeground => [0, terminal::SET_FOREGROUND as usize, group.as_ptr() as usize, 0, 0, 0],
     };

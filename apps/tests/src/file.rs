@@ -1,5 +1,6 @@
 //! Files: the programs that came with the machine, the file system in memory, devices.
 
+use abi_unix::types::mounting::{flag, removal};
 use abi_unix::types::{AT_REMOVEDIR, SEEK_CUR, SEEK_END, SEEK_SET, mode, open};
 use alloc::vec::Vec;
 use cops::file::File;
@@ -200,5 +201,35 @@ pub async fn descriptors_run_out() -> Outcome {
     check!(files.len() >= 200, "only {} files at once", files.len());
     files.pop();
     check!(File::open("/dev/null").is_ok());
+    Ok(())
+}
+
+/// A file system on a directory: its names, its limits, and the errors of paths that lead out of it.
+pub async fn mounts() -> Outcome {
+    let directory = c"/tmp/mounts";
+    must!(sync::make_directory(directory, 0o755));
+    must!(cops::file::write("/tmp/mounts/below", &b"below"[..]).await);
+    let covered = must!(sync::status_at(directory, 0)).device;
+    must!(sync::mount(directory, c"tmpfs", 0, c"size=1m"));
+    check!(must!(sync::status_at(directory, 0)).device != covered);
+    check_eq!(File::open("/tmp/mounts/below").err(), Some(Errno::ENOENT));
+    must!(cops::file::write("/tmp/mounts/above", &b"above"[..]).await);
+    check_eq!(sync::rename(c"/tmp/mounts/above", c"/tmp/above"), Err(Errno::EXDEV));
+    check_eq!(sync::unlink(directory, AT_REMOVEDIR), Err(Errno::EBUSY));
+    check_eq!(cops::file::write("/tmp/mounts/long", alloc::vec![1; 2 << 20]).await.err(), Some(Errno::ENOSPC));
+    must!(cops::file::remove("/tmp/mounts/long"));
+    let file = must!(File::open("/tmp/mounts/above"));
+    check_eq!(sync::unmount(directory, 0), Err(Errno::EBUSY));
+    must!(sync::mount(directory, c"tmpfs", flag::REMOUNT | flag::READ_ONLY, c""));
+    check_eq!(File::open_with("/tmp/mounts/above", open::RDWR).err(), Some(Errno::EROFS));
+    check_eq!(sync::make_directory(c"/tmp/mounts/d", 0o755), Err(Errno::EROFS));
+    check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
+    must!(sync::unmount(directory, removal::DETACH));
+    check_eq!(must!(cops::file::read_to_string("/tmp/mounts/below").await), "below");
+    check_eq!(file.seek(0, SEEK_SET), Ok(0));
+    check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
+    drop(file);
+    must!(cops::file::remove("/tmp/mounts/below"));
+    must!(sync::unlink(directory, AT_REMOVEDIR));
     Ok(())
 }

@@ -95,6 +95,7 @@ const TESTS: &[Test] = tests![
     file::devices;
     file::duplicates_share_a_position;
     file::descriptors_run_out;
+    file::mounts;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

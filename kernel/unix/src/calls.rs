@@ -16,6 +16,7 @@ pub(crate) mod call;
 mod files;
 mod interrupts;
 mod mapping;
+mod mounting;
 mod processes;
 mod readiness;
 mod scheduling;
@@ -236,8 +237,10 @@ fn decode(worker: &Arc<Worker>, number: SystemCall, source: Source<'_>) -> Decod
         StatusAt => files::status_at(call()),
         Status => files::status(call()),
         ExtendedStatus => files::extended_status(call()),
-        FileSystemAt => files::file_system_at(call()),
-        FileSystem => files::file_system(call()),
+        Mount => mounting::mount(call()),
+        Unmount => mounting::unmount(call()),
+        FileSystemAt => mounting::statistics_at(call()),
+        FileSystem => mounting::statistics(call()),
         Truncate => files::truncate(call()),
         Seek => files::seek(call()),
         ReadDirectory => files::read_directory(call()),

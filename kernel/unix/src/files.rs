@@ -11,6 +11,7 @@ pub(crate) mod epoll;
 pub(crate) mod event_counter;
 pub(crate) mod file;
 pub(crate) mod line_discipline;
+pub(crate) mod mounts;
 pub(crate) mod pipe;
 pub(crate) mod remains;
 pub(crate) mod stored;

@@ -63,7 +63,6 @@ use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
-use filesystem::Node;
 use memory::space::StringError;
 use platform::println;
 use spin::{Mutex, Once};
@@ -82,6 +81,7 @@ use crate::asynchronous::ring_words::CompletionView;
 use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor::Descriptors;
+use crate::files::mounts::Place;
 use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
@@ -261,7 +261,7 @@ pub(crate) struct Process {
     /// Its open files.
     pub descriptors: Mutex<Descriptors>,
     /// Its working directory.
-    pub directory: Mutex<Node>,
+    pub directory: Mutex<Place>,
     /// Priority of a worker while it publishes nothing.
     pub default_priority: Priority,
     /// Its limits of scheduling, and the processor time that it has used.
@@ -365,7 +365,7 @@ impl Process {
         space: Arc<Space>,
         shared: Shared,
         descriptors: Descriptors,
-        directory: Node,
+        directory: Place,
         default_priority: Priority,
     ) -> Process {
         let Origin { account, place, standing, authority } = origin;

@@ -10,7 +10,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT, Waiting};
-use abi_unix::types::{SocketAddress, TimeSpec, WNOHANG, signal};
+use abi_unix::types::{SocketAddress, TimeSpec, WNOHANG, mounting, signal};
 use abi_unix::{Counter, Errno, SystemCall, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -264,6 +264,8 @@ impl World {
                 }
                 SystemCall::Kill => arguments[0] = self.random.below(20),
                 SystemCall::Reboot => arguments[0] = 0,
+                // The files of the others stay writable.
+                SystemCall::Mount => arguments[3] &= !(mounting::flag::REMOUNT as usize),
                 // The machine's memory is the test's: files must not become arbitrarily long.
                 SystemCall::Truncate | SystemCall::Seek => {
                     arguments[1] = self.random.of(&[0, 100, 65536, 1 << 62, usize::MAX]);

@@ -24,6 +24,7 @@ use spin::Mutex;
 use crate::error::Error;
 use crate::memory;
 use crate::quota::{Owner, Quota, Share};
+use crate::table::Shared;
 
 /// Size of a page, the unit in which files grow.
 pub const PAGE_SIZE: usize = 4096;
@@ -104,9 +105,17 @@ fn place(index: u64) -> (u64, usize) {
     (index / CHUNK as u64, (index % CHUNK as u64) as usize)
 }
 
-/// Chunks that were removed from their file and are not freed yet.
+/// Things that were removed and are not freed yet, of all file systems that share this: chunks of files, and trees.
 #[derive(Default)]
-pub(crate) struct Remains(Mutex<Vec<Remain>>);
+pub(crate) struct Remains(Mutex<Removed>);
+
+#[derive(Default)]
+struct Removed {
+    /// Chunks, and the limit of the tree that they count towards.
+    chunks: Vec<(Arc<Quota>, Remain)>,
+    /// The first tree without users; each leads to the next, so that adding one needs no memory.
+    trees: Option<Arc<Shared>>,
+}
 
 enum Remain {
     /// Chunks of a file that was freed, or made empty.
@@ -126,11 +135,11 @@ impl Remain {
 
 impl Remains {
     /// Stores chunks to be freed later; frees them at once if there is no memory for their record.
-    fn add(&self, quota: &Quota, mut remain: Remain) {
+    fn add(&self, quota: &Arc<Quota>, mut remain: Remain) {
         {
-            let mut list = self.0.lock();
-            if list.try_reserve(1).is_ok() {
-                return list.push(remain);
+            let mut removed = self.0.lock();
+            if removed.chunks.try_reserve(1).is_ok() {
+                return removed.chunks.push((Arc::clone(quota), remain));
             }
         }
         while let Some(chunk) = remain.next() {
@@ -138,15 +147,33 @@ impl Remains {
         }
     }
 
-    /// Frees a chunk; returns `false` if there is none.
-    pub(crate) fn free_one(&self, quota: &Quota) -> bool {
-        let chunk = {
-            let mut list = self.0.lock();
+    /// Adds a tree to which nothing else refers.
+    pub(crate) fn add_tree(&self, mut tree: Arc<Shared>) {
+        let mut removed = self.0.lock();
+        if let Some(shared) = Arc::get_mut(&mut tree) {
+            shared.next_removed = removed.trees.take();
+            removed.trees = Some(tree);
+        }
+    }
+
+    /// Frees a chunk, or a piece of a tree; returns `false` if there is none.
+    pub(crate) fn free_one(&self) -> bool {
+        let (quota, chunk) = {
+            let mut removed = self.0.lock();
             loop {
-                let Some(last) = list.last_mut() else { return false };
+                let Some((quota, last)) = removed.chunks.last_mut() else {
+                    let Some(mut tree) = removed.trees.take() else { return false };
+                    let Some(shared) = Arc::get_mut(&mut tree) else { return true };
+                    removed.trees = shared.next_removed.take();
+                    drop(removed);
+                    if shared.dismantle() {
+                        self.add_tree(tree);
+                    }
+                    return true;
+                };
                 match last.next() {
-                    Some(chunk) => break chunk,
-                    None => drop(list.pop()),
+                    Some(chunk) => break (Arc::clone(quota), chunk),
+                    None => drop(removed.chunks.pop()),
                 }
             }
         };
@@ -156,9 +183,10 @@ impl Remains {
         true
     }
 
-    /// Whether there are no chunks.
+    /// Whether there is nothing to free.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        let removed = self.0.lock();
+        removed.chunks.is_empty() && removed.trees.is_none()
     }
 }
 
@@ -194,7 +222,7 @@ impl FileContents {
     }
 
     /// Frees all pages, large files' pages later; refunds those that are freed at once.
-    pub(crate) fn free(self, quota: &Quota, remains: &Remains) {
+    pub(crate) fn free(self, quota: &Arc<Quota>, remains: &Remains) {
         if self.chunks.len() > FEW {
             remains.add(quota, Remain::All(self.chunks.into_iter()));
         } else {
@@ -368,7 +396,7 @@ impl FileContents {
     }
 
     /// Cuts the file off, or extends it with zeros. Of many removed pages some are left to be freed later.
-    pub(crate) fn truncate(&mut self, quota: &Quota, remains: &Remains, length: u64) -> Result<(), Error> {
+    pub(crate) fn truncate(&mut self, quota: &Arc<Quota>, remains: &Remains, length: u64) -> Result<(), Error> {
         if length > MAX_FILE_LENGTH {
             return Err(Error::FileTooLarge);
         }
@@ -393,7 +421,7 @@ impl FileContents {
     }
 
     /// Removes the bytes beyond a length that is not 0.
-    fn cut(&mut self, quota: &Quota, remains: &Remains, length: u64) {
+    fn cut(&mut self, quota: &Arc<Quota>, remains: &Remains, length: u64) {
         let (last, position) = place((length - 1) / PAGE);
         let beyond = self.chunks.keys().filter(|number| **number > last).count();
         let mut gone = Vec::new();
@@ -503,7 +531,7 @@ mod tests {
         ) {
             let backing: &'static [u8] = backing.leak();
             let end = |model: &Vec<u8>| model.len() as u64;
-            let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+            let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
             let mut model = backing.to_vec();
             let mut contents = FileContents::new(backing);
             prop_assert_eq!(contents.untouched(), Some(backing));
@@ -535,7 +563,7 @@ mod tests {
                     Step::Truncate(place) => {
                         let length = place.resolve(end(&model));
                         contents.truncate(&quota, &remains, length).unwrap();
-                        while remains.free_one(&quota) {}
+                        while remains.free_one() {}
                         model.resize(length as usize, 0);
                     }
                     Step::Read(at, length) => {
@@ -552,7 +580,7 @@ mod tests {
             }
             prop_assert_eq!(read(&contents, 0, usize::MAX), model);
             contents.free(&quota, &remains);
-            while remains.free_one(&quota) {}
+            while remains.free_one() {}
             prop_assert_eq!(quota.used(), 0);
         }
     }
@@ -567,7 +595,7 @@ mod tests {
 
     #[test]
     fn pages_of_large_files_are_freed_a_chunk_at_a_time() {
-        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
         let fill = |contents: &mut FileContents| {
             let written = contents.write_with(&quota, None, WriteFrom::Offset(0), 40 * PAGE_SIZE, |piece| piece.len());
             assert_eq!(written, Ok((0, 40 * PAGE_SIZE)));
@@ -579,7 +607,7 @@ mod tests {
         assert_eq!((contents.charged(), quota.used()), (2 * PAGE, 40 * PAGE));
         let mut chunks = 0;
         let mut used = quota.used();
-        while remains.free_one(&quota) {
+        while remains.free_one() {
             assert!(used - quota.used() <= CHUNK as u64 * PAGE);
             used = quota.used();
             chunks += 1;
@@ -588,14 +616,14 @@ mod tests {
         fill(&mut contents);
         contents.free(&quota, &remains);
         assert!(!remains.is_empty());
-        while remains.free_one(&quota) {}
+        while remains.free_one() {}
         assert!(remains.is_empty());
         assert_eq!(quota.used(), 0);
     }
 
     #[test]
     fn a_write_without_bytes_leaves_the_file_alone() {
-        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
         for before in [0, 1, 100, PAGE - 1, PAGE, PAGE + 1] {
             let mut contents = FileContents::new(b"");
             contents.truncate(&quota, &remains, before).unwrap();
@@ -616,7 +644,7 @@ mod tests {
 
     #[test]
     fn holes_cost_nothing_and_the_ends_are_checked() {
-        let (quota, remains) = (Quota::new(2 * PAGE), Remains::default());
+        let (quota, remains) = (Arc::new(Quota::new(2 * PAGE)), Remains::default());
         let mut contents = FileContents::new(b"");
         let last = MAX_FILE_LENGTH - 1;
         let write = |contents: &mut FileContents, at, length| {
@@ -643,7 +671,7 @@ mod tests {
 
     #[test]
     fn a_file_of_one_chunk_is_freed_at_once() {
-        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
         for chunks in 1..3 {
             let mut contents = FileContents::new(b"");
             let length = chunks * CHUNK * PAGE_SIZE;
@@ -654,7 +682,7 @@ mod tests {
             assert_eq!((remains.is_empty(), quota.used()), (chunks == 1, left));
         }
         // And of two chunks that are cut off one is freed with the lock held, and the other remains.
-        while remains.free_one(&quota) {}
+        while remains.free_one() {}
         for chunks in 2..4 {
             let mut contents = FileContents::new(b"");
             let length = chunks * CHUNK * PAGE_SIZE;
@@ -662,7 +690,7 @@ mod tests {
             assert_eq!(written, Ok((0, length)));
             contents.truncate(&quota, &remains, 1).unwrap();
             assert_eq!((contents.charged(), remains.is_empty()), (PAGE, chunks == 2));
-            while remains.free_one(&quota) {}
+            while remains.free_one() {}
             assert_eq!(quota.used(), PAGE);
             contents.truncate(&quota, &remains, 0).unwrap();
             assert_eq!((contents.charged(), quota.used()), (0, 0));
@@ -671,7 +699,7 @@ mod tests {
 
     #[test]
     fn a_file_is_untouched_until_it_has_other_bytes_than_the_archive() {
-        let (quota, remains) = (Quota::new(1 << 30), Remains::default());
+        let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
         let backing: &'static [u8] = b"archive";
         let mut contents = FileContents::new(backing);
         contents.truncate(&quota, &remains, 4).unwrap();

@@ -176,6 +176,19 @@ impl Directory {
         entry
     }
 
+    /// Frees the last place of a directory to which nothing leads any more, and which is not used otherwise from now
+    /// on; returns `false` if there is none.
+    pub(crate) fn free_last(&mut self) -> bool {
+        let Some(NamePlace { entry, .. }) = self.places.pop() else { return false };
+        let place = self.places.len();
+        if let Some(entry) = entry
+            && let Some(index) = self.names.find(self.hash(&entry.name), |&found| found as usize == place)
+        {
+            self.names.remove(index);
+        }
+        true
+    }
+
     /// Begins or continues to close gaps, if there are enough.
     fn close_gaps(&mut self) {
         if self.names.is_empty() {

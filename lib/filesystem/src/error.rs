@@ -29,8 +29,12 @@ pub enum Error {
     NotOpenForThis,
     /// `EXDEV`: the two paths are on different file systems.
     CrossFilesystem,
+    /// The path goes on in another file system: [`Filesystem::way_on`](crate::Filesystem::way_on) tells where.
+    Crossing,
     /// `EMLINK`: the file has the maximum number of names.
     TooManyLinks,
+    /// `EROFS`: the file system must not be changed.
+    ReadOnly,
     /// `EFBIG`: the end would lie beyond the largest file.
     FileTooLarge,
     /// `ENOSPC`: the file system has reached its limit.
@@ -54,7 +58,9 @@ impl fmt::Display for Error {
             Error::NotPermitted => "not permitted",
             Error::NotOpenForThis => "file not opened for this",
             Error::CrossFilesystem => "not on the same file system",
+            Error::Crossing => "continued in another file system",
             Error::TooManyLinks => "too many links",
+            Error::ReadOnly => "read-only file system",
             Error::FileTooLarge => "file too large",
             Error::NoSpace => "no space left on the file system",
             Error::OutOfMemory => "out of memory",

@@ -7,7 +7,7 @@ use core::ops::ControlFlow;
 use crate::contents::{FileContents, WriteFrom};
 use crate::error::Error;
 use crate::quota::Owner;
-use crate::table::{Content, Held, INODE_COST, Shared};
+use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +133,31 @@ impl Node {
 
     pub(crate) fn is_in(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
+    }
+
+    /// Whether it is the root of its file system.
+    pub fn is_root(&self) -> bool {
+        self.index == ROOT
+    }
+
+    /// Lets the root of another file system cover this directory: paths that lead to it, but not from it, are
+    /// [`Error::Crossing`] from now on, and it can be neither removed nor renamed.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`]; [`Error::NotFound`] if it has been removed; [`Error::Busy`] if it is covered already.
+    #[doc(alias = "mountpoint")]
+    pub fn cover(&self) -> Result<(), Error> {
+        self.shared.inode(self.index).cover()
+    }
+
+    /// Ends what [`cover`](Self::cover) began.
+    pub fn uncover(&self) {
+        self.shared.inode(self.index).uncover();
+    }
+
+    /// Whether the root of another file system covers this directory.
+    pub fn is_covered(&self) -> bool {
+        self.shared.inode(self.index).is_covered()
     }
 
     /// Returns the kind of the file.

@@ -15,7 +15,7 @@ use crate::node::{DirectoryEntry, FileKind, Node, Timestamp, copier};
 use crate::quota::{Maker, Owner};
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
-use crate::walk::{Final, LastLink, walk};
+use crate::walk::{LastComponent, LastLink, walk};
 
 /// Mode of access to an open file (`O_ACCMODE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Filesystem {
             let (held, is_new) = self.open_or_create(base, path, options, by)?;
             if is_new {
                 // The permissions are not checked: the creator of a file may use it.
-                return Ok(OpenFile::new(&held, options));
+                return OpenFile::new(&held, options);
             }
             if held.is_directory() {
                 return Err(Error::IsADirectory);
@@ -159,16 +159,17 @@ impl Filesystem {
         if options.expect == Expect::Directory && !held.is_directory() {
             return Err(Error::NotADirectory);
         }
-        let file = OpenFile::new(&held, options);
         match held.kind {
             FileKind::SymbolicLink => return Err(Error::TooManySymbolicLinks),
             FileKind::Directory if options.access.writes() || options.contents == Contents::Discard => {
                 return Err(Error::IsADirectory);
             }
-            FileKind::Regular if options.contents == Contents::Discard => {
-                file.node.truncate(0, by.now)?;
-            }
             _ => {}
+        }
+        let file = OpenFile::new(&held, options)?;
+        if held.kind == FileKind::Regular && options.contents == Contents::Discard {
+            let _change = held.shared.change()?;
+            file.node.truncate(0, by.now)?;
         }
         Ok(file)
     }
@@ -180,7 +181,7 @@ impl Filesystem {
         options: &OpenOptions,
         by: Maker<'_>,
     ) -> Result<(Held<'node>, bool), Error> {
-        let last = Final::Make(match options.creation {
+        let last = LastComponent::Made(match options.creation {
             Creation::Always => LastLink::Keep,
             Creation::Never | Creation::IfMissing => options.last_link,
         });
@@ -211,13 +212,17 @@ impl Filesystem {
 }
 
 impl OpenFile {
-    fn new(held: &Held<'_>, options: &OpenOptions) -> OpenFile {
-        OpenFile {
+    fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
+        // A device is changed beyond the tree.
+        if options.access.writes() && held.kind == FileKind::Regular {
+            held.shared.begin_change()?;
+        }
+        Ok(OpenFile {
             node: Node::new(held),
             access: options.access,
             appends: AtomicBool::new(options.writes == Writes::AtEnd),
             position: Mutex::new(0),
-        }
+        })
     }
 
     /// Returns the file that was opened.
@@ -379,5 +384,13 @@ impl OpenFile {
         let mut position = self.position.lock();
         *position = self.node.read_directory(*position, sink)?;
         Ok(())
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if self.access.writes() && self.node.kind() == FileKind::Regular {
+            self.node.held().shared.end_change();
+        }
     }
 }

@@ -58,18 +58,27 @@ impl Drop for Share {
 
 /// A limit and its use, in bytes.
 pub(crate) struct Quota {
-    limit: u64,
+    limit: AtomicU64,
     // Only a count: no memory is published through it, so that `Relaxed` is enough.
     used: AtomicU64,
 }
 
 impl Quota {
     pub(crate) fn new(limit: u64) -> Quota {
-        Quota { limit, used: AtomicU64::new(0) }
+        Quota { limit: AtomicU64::new(limit), used: AtomicU64::new(0) }
     }
 
     pub(crate) fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit, to one that is not exceeded now.
+    pub(crate) fn set_limit(&self, limit: u64) -> Result<(), Error> {
+        if limit < self.used() {
+            return Err(Error::InvalidArgument);
+        }
+        self.limit.store(limit, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -77,9 +86,10 @@ impl Quota {
     }
 
     pub(crate) fn charge(&self, bytes: u64) -> Result<(), Error> {
+        let limit = self.limit();
         self.used
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|used| *used <= self.limit)
+                used.checked_add(bytes).filter(|used| *used <= limit)
             })
             .map(|_| ())
             .map_err(|_| Error::NoSpace)

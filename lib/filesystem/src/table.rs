@@ -12,6 +12,9 @@
 //! counts are in one word so that exactly one of several simultaneous releases sees the word become zero; that one
 //! frees the inode. Afterwards it cannot be found: names and handles are the only ways to it.
 //!
+//! The word has one bit more: the inode is a directory **covered** by another file system's root. So a path resolution,
+//! which takes a handle on each directory, learns from the same access that it has to go on elsewhere.
+//!
 //! A handle is taken only while a reference certainly exists that no other task can drop: while an entry with the index
 //! is seen under its directory's lock, or while another handle is held. Memory orders: taking needs none, because of
 //! that other reference; each release publishes its owner's accesses (`Release`) and the last one sees all of them
@@ -45,6 +48,8 @@ use crate::quota::{Owner, Quota, Share};
 pub(crate) const ROOT: u32 = 0;
 
 const HANDLE: u64 = 1;
+/// The bit of a covered directory, above the handles and below the links.
+const COVERED: u64 = 1 << 47;
 const LINK: u64 = 1 << 48;
 
 /// Maximum number of names: the 16 bits for them count further, with room for tasks that are about to hit the limit.
@@ -54,6 +59,9 @@ const MAX_LINKS: u64 = 65_000;
 const BLOCK: usize = 128;
 const LIST: usize = 512;
 const LISTS: usize = 512;
+
+/// Number of inodes or names that are freed in one step of a tree that is dismantled.
+const PIECE: usize = 32;
 
 /// Stands for "no index".
 const NONE: u32 = u32::MAX;
@@ -174,6 +182,43 @@ impl Inode {
         self.counts.load(Ordering::Relaxed) == HANDLE
     }
 
+    /// Whether another file system's root covers the directory.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.counts.load(Ordering::Relaxed) & COVERED != 0
+    }
+
+    /// Lets another file system's root cover the directory, unless it has been removed. Requires a handle.
+    pub(crate) fn cover(&self) -> Result<(), Error> {
+        // Under the lock that removing it needs, too.
+        let content = self.exclusive();
+        if content.directory()?.is_removed {
+            return Err(Error::NotFound);
+        }
+        if self.counts.fetch_or(COVERED, Ordering::Relaxed) & COVERED != 0 {
+            return Err(Error::Busy);
+        }
+        Ok(())
+    }
+
+    /// Ends what [`cover`](Self::cover) began. Requires a handle still, so that the inode is not freed meanwhile.
+    pub(crate) fn uncover(&self) {
+        self.counts.fetch_and(!COVERED, Ordering::Relaxed);
+    }
+
+    /// Marks an empty directory as removed: no entry can be made in it any more.
+    pub(crate) fn mark_removed(&self) -> Result<(), Error> {
+        let mut content = self.exclusive();
+        let directory = content.directory_mut()?;
+        if self.is_covered() {
+            return Err(Error::Busy);
+        }
+        if !directory.is_empty() {
+            return Err(Error::DirectoryNotEmpty);
+        }
+        directory.is_removed = true;
+        Ok(())
+    }
+
     /// Gives the inode another name, unless it has lost its last one or has too many.
     pub(crate) fn add_link(&self) -> Result<(), Error> {
         let mut counts = self.counts.load(Ordering::Relaxed);
@@ -229,20 +274,46 @@ type List = Box<[Once<Block>; LIST]>;
 pub(crate) struct Shared {
     lists: Box<[Once<List>; LISTS]>,
     free: Mutex<Free>,
-    pub(crate) quota: Quota,
-    /// Pages of freed files.
-    pub(crate) remains: Remains,
+    pub(crate) quota: Arc<Quota>,
+    /// Pages of freed files, and freed trees: one for all trees that were made beside each other.
+    pub(crate) remains: Arc<Remains>,
     pub(crate) rename: Mutex<()>,
+    /// Whether its root covers a directory of another tree, so that `..` and `/` lead out of it.
+    pub(crate) is_below: bool,
+    /// Number of changes under way and of files that are open for writing, or [`READ_ONLY`].
+    writers: AtomicU32,
+    /// The next tree to be dismantled.
+    pub(crate) next_removed: Option<Arc<Shared>>,
+    /// Charge for the memory that even an empty tree takes, to the owner that made it.
+    _share: Option<Share>,
 }
 
+/// Stands for a tree that must not be changed, in the place of the number of those that change it.
+const READ_ONLY: u32 = u32::MAX;
+
+/// Bytes of an empty tree: the first block of inodes, and the lists that lead to it.
+const EMPTY: usize = size_of::<Shared>()
+    + size_of::<[Once<List>; LISTS]>()
+    + size_of::<[Once<Block>; LIST]>()
+    + BLOCK * size_of::<Inode>();
+
 impl Shared {
-    pub(crate) fn new(limit: u64) -> Result<Shared, Error> {
+    pub(crate) fn new(
+        limit: u64,
+        remains: Arc<Remains>,
+        is_below: bool,
+        owner: Option<&Arc<dyn Owner>>,
+    ) -> Result<Shared, Error> {
         let shared = Shared {
+            _share: Share::of(owner, EMPTY as u64)?,
             lists: memory::array(Once::new)?,
             free: Mutex::new(Free { first: NONE, fresh: 0, in_use: 0 }),
-            quota: Quota::new(limit),
-            remains: Remains::default(),
+            quota: Arc::new(Quota::new(limit)),
+            remains,
             rename: Mutex::new(()),
+            is_below,
+            writers: AtomicU32::new(0),
+            next_removed: None,
         };
         let root = shared.allocate(
             Content::Directory(Directory::new()),
@@ -258,6 +329,42 @@ impl Shared {
         // The link and the handle it was made with are never released.
         debug_assert_eq!(root, ROOT);
         Ok(shared)
+    }
+
+    /// Whether the tree must not be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) == READ_ONLY
+    }
+
+    /// Forbids or permits changes. `Busy` if one is under way, or if a file is open for writing.
+    pub(crate) fn set_read_only(&self, read_only: bool) -> Result<(), Error> {
+        let (from, to) = if read_only { (0, READ_ONLY) } else { (READ_ONLY, 0) };
+        match self.writers.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed) {
+            Err(found) if found != READ_ONLY && read_only => Err(Error::Busy),
+            // It is so already.
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a change; paired with [`end_change`](Self::end_change).
+    pub(crate) fn begin_change(&self) -> Result<(), Error> {
+        // Acquire: what a writer does comes behind it, and in front of the release at its end. The addition overflows
+        // for `READ_ONLY` alone: so many files do not fit into memory.
+        self.writers
+            .try_update(Ordering::Acquire, Ordering::Relaxed, |writers| writers.checked_add(1))
+            .map(|_| ())
+            .map_err(|_| Error::ReadOnly)
+    }
+
+    /// Ends a change.
+    pub(crate) fn end_change(&self) {
+        self.writers.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Begins a change that ends when the result is dropped.
+    pub(crate) fn change(&self) -> Result<Change<'_>, Error> {
+        self.begin_change()?;
+        Ok(Change(self))
     }
 
     pub(crate) fn inode(&self, index: u32) -> &Inode {
@@ -334,8 +441,10 @@ impl Shared {
     }
 
     /// Takes a handle; the caller must hold a reference meanwhile.
-    pub(crate) fn add_handle(&self, index: u32) {
-        self.inode(index).counts.fetch_add(HANDLE, Ordering::Relaxed);
+    ///
+    /// Returns whether it is a covered directory.
+    pub(crate) fn add_handle(&self, index: u32) -> bool {
+        self.inode(index).counts.fetch_add(HANDLE, Ordering::Relaxed) & COVERED != 0
     }
 
     pub(crate) fn release_handle(&self, index: u32) {
@@ -373,6 +482,38 @@ impl Shared {
         }
     }
 
+    /// Frees a piece of a tree to which nothing refers, from its last inode down; returns whether there is more.
+    pub(crate) fn dismantle(&mut self) -> bool {
+        for _ in 0..PIECE {
+            let fresh = &mut self.free.get_mut().fresh;
+            let Some(index) = fresh.checked_sub(1) else { return false };
+            let (list, block, place) = locate(index);
+            let Some(blocks) = self.lists[list].get_mut() else { return false };
+            let Some(inode) = blocks[block].get_mut().map(|inodes| &mut inodes[place]) else { return false };
+            let content = inode.content.get_mut();
+            if let Content::Directory(directory) = content
+                && directory.free_last()
+            {
+                continue;
+            }
+            let content = core::mem::replace(content, Content::Vacant);
+            drop(inode.share.get_mut().take());
+            *fresh = index;
+            if place == 0 {
+                blocks[block] = Once::new();
+                if block == 0 {
+                    self.lists[list] = Once::new();
+                }
+            }
+            if let Content::File(file) = content {
+                // Some pages may go with it.
+                file.free(&self.quota, &self.remains);
+                return true;
+            }
+        }
+        true
+    }
+
     /// Whether `inode` is `directory` or one of the directories above it. Requires the rename lock.
     pub(crate) fn is_above(&self, inode: u32, mut directory: u32) -> bool {
         loop {
@@ -387,6 +528,15 @@ impl Shared {
     }
 }
 
+/// A change of the tree, under way until this is dropped.
+pub(crate) struct Change<'shared>(&'shared Shared);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.end_change();
+    }
+}
+
 /// Returns the place of an inode: the list, the block in it, and the place in that.
 fn locate(index: u32) -> (usize, usize, usize) {
     let index = index as usize;
@@ -398,13 +548,15 @@ pub(crate) struct Held<'shared> {
     pub(crate) shared: &'shared Arc<Shared>,
     pub(crate) index: u32,
     pub(crate) kind: FileKind,
+    /// Whether the root of another file system covered the directory when the handle was taken.
+    pub(crate) is_covered: bool,
 }
 
 impl<'shared> Held<'shared> {
     /// Takes a handle; the caller must hold a reference meanwhile.
     pub(crate) fn take(shared: &'shared Arc<Shared>, index: u32, kind: FileKind) -> Held<'shared> {
-        shared.add_handle(index);
-        Held { shared, index, kind }
+        let is_covered = shared.add_handle(index);
+        Held { shared, index, kind, is_covered }
     }
 
     pub(crate) fn root(shared: &'shared Arc<Shared>) -> Held<'shared> {

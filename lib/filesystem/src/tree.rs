@@ -9,14 +9,14 @@ use alloc::vec::Vec;
 
 use spin::RwLockWriteGuard;
 
-use crate::contents::FileContents;
+use crate::contents::{FileContents, Remains};
 use crate::directory::{Directory, FIRST_CURSOR};
 use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
-use crate::quota::Maker;
+use crate::quota::{Maker, Owner};
 use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
-use crate::walk::{Final, Last, LastLink, MAX_PATH_LENGTH, Position, resolve, walk};
+use crate::walk::{Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, walk, walk_noting};
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,28 @@ impl Filesystem {
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::NoSpace`] if not even the root fits.
     pub fn new(limit: u64) -> Result<Filesystem, Error> {
-        Ok(Filesystem { shared: Arc::new(Shared::new(limit)?) })
+        Ok(Filesystem { shared: Arc::new(Shared::new(limit, Arc::new(Remains::default()), false, None)?) })
+    }
+
+    /// Makes another tree whose root is to cover a directory of this tree, or of one that was made beside it. All such
+    /// trees have their remains in common. What even an empty tree takes is charged to `owner`.
+    ///
+    /// Its `..` and `/` lead out of it: [`Error::Crossing`].
+    ///
+    /// # Errors
+    /// As [`Filesystem::new`]; [`Error::NoSpace`] also at the owner's limit.
+    #[doc(alias = "mount")]
+    pub fn beside(&self, limit: u64, owner: Option<&Arc<dyn Owner>>) -> Result<Filesystem, Error> {
+        let remains = Arc::clone(&self.shared.remains);
+        Ok(Filesystem { shared: Arc::new(Shared::new(limit, remains, true, owner)?) })
+    }
+
+    /// Gives up a tree that was made [`beside`](Self::beside) another and to which nothing else refers. Its files become
+    /// remains, which take as many calls of [`free_remains`](Self::free_remains) as necessary.
+    #[doc(alias = "umount")]
+    pub fn give_up(self) {
+        let remains = Arc::clone(&self.shared.remains);
+        remains.add_tree(self.shared);
     }
 
     /// Returns the root directory.
@@ -85,16 +106,40 @@ impl Filesystem {
         Node::new(&Held::root(&self.shared))
     }
 
-    /// Frees some pages of freed files or of cut-off parts; returns `false` if there are none. Removing a large file's
-    /// last name or handle does not free its pages, because there can be any number of them; that takes as many calls
-    /// of this function as necessary. Until then they count as used.
+    /// Frees some pages of freed files or of cut-off parts, or a piece of a tree that was given up; returns `false` if
+    /// there are none, neither of this tree nor of those beside it. Removing a large file's last name or handle does
+    /// not free its pages, because there can be any number of them; that takes as many calls of this function as
+    /// necessary. Until then they count as used.
     pub fn free_remains(&self) -> bool {
-        self.shared.remains.free_one(&self.shared.quota)
+        self.shared.remains.free_one()
     }
 
-    /// Whether there are pages for [`free_remains`](Self::free_remains).
+    /// Whether there is something for [`free_remains`](Self::free_remains).
     pub fn has_remains(&self) -> bool {
         !self.shared.remains.is_empty()
+    }
+
+    /// Whether the tree must not be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.is_read_only()
+    }
+
+    /// Forbids or permits changes of the tree and of its files: [`Error::ReadOnly`]. Permissions and times are the
+    /// caller's to guard.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a change is under way, or a file is open for writing.
+    #[doc(alias = "remount")]
+    pub fn set_read_only(&self, read_only: bool) -> Result<(), Error> {
+        self.shared.set_read_only(read_only)
+    }
+
+    /// Changes the limit of its memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if more is in use.
+    pub fn set_limit(&self, limit: u64) -> Result<(), Error> {
+        self.shared.quota.set_limit(limit)
     }
 
     /// Returns the usage.
@@ -196,7 +241,7 @@ impl Filesystem {
         permissions: u16,
         by: Maker<'_>,
     ) -> Result<Node, Error> {
-        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, matches!(recipe, Recipe::Directory))?;
         let held = create(&position.directory, name, &recipe, permissions, by)?;
         Ok(Node::new(&held))
@@ -229,12 +274,13 @@ impl Filesystem {
 
     fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], by: Maker<'_>) -> Result<(), Error> {
         let Maker { now, owner } = by;
-        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, false)?;
         let inode = position.directory.inode();
         let mut content = inode.exclusive();
         let directory = content.directory_mut()?;
         check_free(directory, name)?;
+        let _change = self.shared.change()?;
         if file.is_directory() {
             return Err(Error::NotPermitted);
         }
@@ -256,7 +302,7 @@ impl Filesystem {
     /// [`Error::IsADirectory`].
     #[doc(alias = "unlinkat")]
     pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?;
         let name = position.name().ok_or(Error::IsADirectory)?;
         self.remove_name(&position.directory, name, now, |_, kind, _| match kind {
             FileKind::Directory => Err(Error::IsADirectory),
@@ -272,7 +318,7 @@ impl Filesystem {
     /// [`Error::InvalidArgument`] for a path that ends in `.`
     #[doc(alias = "rmdir")]
     pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, Final::Keep)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?;
         let name = position.name().ok_or(match position.last {
             Last::Root => Error::Busy,
             Last::Parent => Error::DirectoryNotEmpty,
@@ -282,7 +328,7 @@ impl Filesystem {
             if kind != FileKind::Directory {
                 return Err(Error::NotADirectory);
             }
-            mark_removed(&mut child.exclusive())?;
+            child.mark_removed()?;
             directory.subdirectories -= 1;
             Ok(())
         })
@@ -297,6 +343,7 @@ impl Filesystem {
         now: Timestamp,
         prepare: impl FnOnce(&mut Directory, FileKind, &Inode) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let _change = self.shared.change()?;
         let inode = parent.inode();
         let removed = {
             let mut content = inode.exclusive();
@@ -333,14 +380,15 @@ impl Filesystem {
         by: impl Into<Maker<'owner>>,
     ) -> Result<(), Error> {
         let by = by.into();
-        let old = walk(self.base(old_base)?, old_path, Final::Keep)?;
-        let new = walk(self.base(new_base)?, new_path, Final::Keep)?;
+        let old = walk(self.base(old_base)?, old_path, LastComponent::Name)?;
+        let new = walk(self.base(new_base)?, new_path, LastComponent::Name)?;
         let old_name = old.name().ok_or(Error::Busy)?;
         let new_name = new.name().ok_or(match replacement {
             Replacement::Refuse => Error::AlreadyExists,
             Replacement::Replace | Replacement::Exchange => Error::Busy,
         })?;
 
+        let _change = self.shared.change()?;
         // From here on directories do not move. The walks held no lock when they returned, so both names are looked up
         // again.
         let _one_at_a_time = self.shared.rename.lock();
@@ -387,7 +435,7 @@ impl Filesystem {
             (Some(target), _) => {
                 if target.1 == FileKind::Directory {
                     // The last thing that can fail.
-                    mark_removed(&mut self.shared.inode(target.0).exclusive())?;
+                    self.shared.inode(target.0).mark_removed()?;
                     pair.destination()?.subdirectories -= 1;
                 }
                 pair.destination()?.replace(new_name, source.0, source.1);
@@ -424,7 +472,26 @@ impl Filesystem {
         }
     }
 
-    /// Returns the absolute path of a directory (`getcwd`).
+    /// Tells where a path goes on that an operation cannot follow in this file system ([`Error::Crossing`]); `None` if
+    /// the operation can, after all.
+    ///
+    /// # Errors
+    /// As [`Filesystem::look_up`], for everything on the way; but the file at the end of the path may be missing.
+    #[doc(alias = "follow_mount")]
+    pub fn way_on(&self, base: &Node, path: &[u8], last: LastComponent) -> Result<Option<WayOn>, Error> {
+        let mut way = None;
+        let arrived = walk_noting(self.base(base)?, path, last, Some(&mut way)).and_then(|position| match last {
+            LastComponent::Name => Ok(()),
+            _ => position.target_noting(Some(&mut way)).map(|_| ()),
+        });
+        match arrived {
+            Ok(()) | Err(Error::Crossing) => Ok(way),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the absolute path of a directory (`getcwd`), in this file system.
     ///
     /// # Errors
     /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NotADirectory`].
@@ -501,6 +568,7 @@ pub(crate) fn create<'shared>(
     let mut guard = inode.exclusive();
     let directory = guard.directory_mut()?;
     check_free(directory, name)?;
+    let _change = shared.change()?;
     let prepared = directory.prepare(&shared.quota, owner, name)?;
     let index = match shared.allocate(content, attributes, owner, parent.index) {
         Ok(index) => index,
@@ -517,17 +585,7 @@ pub(crate) fn create<'shared>(
     }
     drop(guard);
     inode.touch(now);
-    Ok(Held { shared, index, kind })
-}
-
-/// Marks an empty directory as removed: no entry can be made in it any more.
-fn mark_removed(content: &mut Content) -> Result<(), Error> {
-    let directory = content.directory_mut()?;
-    if !directory.is_empty() {
-        return Err(Error::DirectoryNotEmpty);
-    }
-    directory.is_removed = true;
-    Ok(())
+    Ok(Held { shared, index, kind, is_covered: false })
 }
 
 /// A rename while its directories are locked: both ends, and the files that have the names.
@@ -548,6 +606,10 @@ impl Rename<'_> {
     fn check(&self, shared: &Shared) -> Result<(), Error> {
         let Rename { old, new, source, target, replacement, .. } = *self;
         let source_is_directory = source.1 == FileKind::Directory;
+        let is_covered = |file: (u32, FileKind)| shared.inode(file.0).is_covered();
+        if is_covered(source) || target.is_some_and(is_covered) {
+            return Err(Error::Busy);
+        }
         match (replacement, target) {
             (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
             (Replacement::Exchange, None) => return Err(Error::NotFound),

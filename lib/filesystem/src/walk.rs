@@ -14,8 +14,8 @@ use core::ops::Range;
 
 use crate::error::Error;
 use crate::memory;
-use crate::node::FileKind;
-use crate::table::{Content, Held};
+use crate::node::{FileKind, Node};
+use crate::table::{Content, Held, ROOT};
 
 /// The longest name of one component, in bytes.
 pub const MAX_NAME_LENGTH: usize = 255;
@@ -36,25 +36,60 @@ pub enum LastLink {
     Keep,
 }
 
-/// Treatment of a symbolic link in last place by a walk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Final {
-    Follow,
-    FollowBeforeSlash,
-    /// For opening a file that may have to be made. It cannot be a directory, so that a slash after its name is an
-    /// error.
-    Make(LastLink),
-    /// For operations on the name itself, such as removing it.
-    Keep,
+/// Interest of an operation in the last component of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastComponent {
+    /// The file, which must be there.
+    File(LastLink),
+    /// A file that may have to be made. It cannot be a directory, so that a slash after its name is an error.
+    Made(LastLink),
+    /// The name itself, as for removing it: a symbolic link is not followed.
+    Name,
 }
 
-impl From<LastLink> for Final {
-    fn from(last: LastLink) -> Final {
-        match last {
-            LastLink::Follow => Final::Follow,
-            LastLink::Keep => Final::FollowBeforeSlash,
-        }
+impl From<LastLink> for LastComponent {
+    fn from(last: LastLink) -> LastComponent {
+        LastComponent::File(last)
     }
+}
+
+/// Reason why a path goes on in another file system.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// This directory is covered: the rest begins in the root of the file system that covers it.
+    Down(Node),
+    /// The rest begins with `..`, in the root of this file system.
+    Up,
+    /// The rest is absolute.
+    Root,
+}
+
+/// The part of a path that this file system cannot follow.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WayOn {
+    /// Reason.
+    pub departure: Departure,
+    /// The rest of the path; empty at its end.
+    pub rest: Vec<u8>,
+    /// Number of symbolic links that were followed.
+    pub links: usize,
+}
+
+/// Place for the way on, for the walks that are made to find it.
+type Note<'note> = Option<&'note mut Option<WayOn>>;
+
+/// Ends a walk that cannot go on in this file system.
+#[cold]
+fn depart(note: Note<'_>, departure: impl FnOnce() -> Departure, rest: &[u8], links: usize) -> Error {
+    if let Some(note) = note {
+        let mut copy = Vec::new();
+        if let Err(error) = memory::reserve(&mut copy, rest.len()) {
+            return error;
+        }
+        copy.extend_from_slice(rest);
+        *note = Some(WayOn { departure: departure(), rest: copy, links });
+    }
+    Error::Crossing
 }
 
 /// The last component of a path.
@@ -92,6 +127,7 @@ pub(crate) struct Position<'shared, 'path> {
     /// File that a [`Last::Name`] named when the walk passed.
     found: Option<Held<'shared>>,
     path: Path<'path>,
+    links: usize,
 }
 
 impl<'shared> Position<'shared, '_> {
@@ -108,11 +144,22 @@ impl<'shared> Position<'shared, '_> {
 
     /// Returns the file at the whole path.
     pub(crate) fn target(self) -> Result<Held<'shared>, Error> {
+        self.target_noting(None)
+    }
+
+    /// Does so, and notes where a path goes on that leads out of this file system.
+    pub(crate) fn target_noting(self, note: Note<'_>) -> Result<Held<'shared>, Error> {
         let target = match self.last {
             Last::Root | Last::Current => self.directory,
+            Last::Parent if is_top(&self.directory) => {
+                return Err(depart(note, || Departure::Up, b"..", self.links));
+            }
             Last::Parent => parent(&self.directory),
             Last::Name(_) => self.found.ok_or(Error::NotFound)?,
         };
+        if target.is_covered && self.last != Last::Current {
+            return Err(depart(note, || Departure::Down(Node::new(&target)), b"", self.links));
+        }
         if self.has_trailing_slash && !target.is_directory() {
             return Err(Error::NotADirectory);
         }
@@ -139,7 +186,17 @@ impl Path<'_> {
 pub(crate) fn walk<'shared, 'path>(
     base: Held<'shared>,
     path: &'path [u8],
-    last: Final,
+    last: LastComponent,
+) -> Result<Position<'shared, 'path>, Error> {
+    walk_noting(base, path, last, None)
+}
+
+/// Walks so, and notes where a path goes on that leads out of this file system ([`Error::Crossing`]).
+pub(crate) fn walk_noting<'shared, 'path>(
+    base: Held<'shared>,
+    path: &'path [u8],
+    last: LastComponent,
+    note: Note<'_>,
 ) -> Result<Position<'shared, 'path>, Error> {
     check(path)?;
     let shared = base.shared;
@@ -148,6 +205,9 @@ pub(crate) fn walk<'shared, 'path>(
     let mut at = 0;
     let mut links = 0;
     if path.bytes()[0] == b'/' {
+        if shared.is_below {
+            return Err(depart(note, || Departure::Root, path.bytes(), links));
+        }
         directory = Held::root(shared);
     } else if !directory.is_directory() {
         return Err(Error::NotADirectory);
@@ -155,13 +215,13 @@ pub(crate) fn walk<'shared, 'path>(
 
     loop {
         let Some(step) = Step::next(path.bytes(), at) else {
-            return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path });
+            return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path, links });
         };
         let name = &path.bytes()[step.name.clone()];
         let special = Last::special(name);
         let found = match special {
             Some(_) => None,
-            None if step.is_last && step.has_slash && matches!(last, Final::Make(_)) => {
+            None if step.is_last && step.has_slash && matches!(last, LastComponent::Made(_)) => {
                 return Err(Error::IsADirectory);
             }
             None => look_up(&directory, name)?,
@@ -178,6 +238,9 @@ pub(crate) fn walk<'shared, 'path>(
             // The walk goes on with the target and the rest of the path, from the link's directory or from the root.
             let made = splice(link, &path.bytes()[step.name.end..])?;
             if made[0] == b'/' {
+                if shared.is_below {
+                    return Err(depart(note, || Departure::Root, &made, links));
+                }
                 directory = Held::root(shared);
             }
             path = Path::Made(made);
@@ -191,10 +254,18 @@ pub(crate) fn walk<'shared, 'path>(
                 has_trailing_slash: step.has_slash,
                 found,
                 path,
+                links,
             });
         }
+        if special == Some(Last::Parent) && is_top(&directory) {
+            return Err(depart(note, || Departure::Up, &path.bytes()[step.name.start..], links));
+        }
+        let stays = special == Some(Last::Current);
         directory = enter(directory, special, found)?;
         at = step.name.end;
+        if directory.is_covered && !stays {
+            return Err(depart(note, || Departure::Down(Node::new(&directory)), &path.bytes()[at..], links));
+        }
     }
 }
 
@@ -245,13 +316,12 @@ impl Step {
         Some(Step { name: start..end, has_slash: end < path.len(), is_last: path[end..].iter().all(is_slash) })
     }
 
-    fn follows(&self, last: Final) -> bool {
+    fn follows(&self, last: LastComponent) -> bool {
         !self.is_last
             || match last {
-                Final::Follow => true,
-                Final::FollowBeforeSlash => self.has_slash,
-                Final::Make(last) => last == LastLink::Follow,
-                Final::Keep => false,
+                LastComponent::File(LastLink::Follow) | LastComponent::Made(LastLink::Follow) => true,
+                LastComponent::File(LastLink::Keep) => self.has_slash,
+                LastComponent::Made(LastLink::Keep) | LastComponent::Name => false,
             }
     }
 }
@@ -267,6 +337,12 @@ fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Hel
     }
     // The entry is a link, and stays one while the lock is held.
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
+}
+
+/// Whether `..` leads from this directory to another file system.
+#[inline]
+fn is_top(directory: &Held<'_>) -> bool {
+    directory.index == ROOT && directory.shared.is_below
 }
 
 /// Returns the parent (`..`): the root is its own parent.

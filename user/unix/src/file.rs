@@ -142,6 +142,29 @@ pub fn unlink(path: &CStr, flags: u32) -> Result<()> {
     unsafe { call!(Unlink, AT_FDCWD, path.as_ptr(), flags) }.map(drop)
 }
 
+/// Mounts a new file system of a kind (`tmpfs`) on a directory, or changes the one whose root that is
+/// ([`abi_unix::types::mounting::flag`]).
+///
+/// # Errors
+///
+/// `EPERM`, `ENODEV`, `ENOTDIR`, `EINVAL`, `EBUSY`, `ENOSPC`.
+pub fn mount(target: &CStr, kind: &CStr, flags: u32, options: &CStr) -> Result<()> {
+    // SAFETY: all texts are NUL-terminated memory that lives through the call.
+    unsafe { call!(Mount, kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr()) }.map(drop)
+}
+
+/// Takes the file system whose root is at a path from its place
+/// ([`abi_unix::types::mounting::removal`]).
+///
+/// # Errors
+///
+/// `EPERM`, `EINVAL`, `EBUSY`.
+#[doc(alias = "umount")]
+pub fn unmount(target: &CStr, flags: u32) -> Result<()> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(Unmount, target.as_ptr(), flags) }.map(drop)
+}
+
 /// Renames a file or directory.
 ///
 /// # Errors

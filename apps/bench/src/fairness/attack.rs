@@ -101,6 +101,8 @@ const ANY: SocketAddress = SocketAddress { address: [127, 0, 0, 1], port: 0 };
 const OWN_PATH: &CStr = c"/bin/bench";
 /// A program that ends at once.
 const PROGRAM: &CStr = c"/bin/hello";
+/// Directory of mounts.
+const MOUNT: &CStr = c"/tmp/mounted";
 /// Token of a call that is made to be cancelled.
 const CANCELLED: u64 = 1 << 40;
 
@@ -302,6 +304,16 @@ impl Attack {
             Unlink => {
                 drop(file::open(&self.other, open::CREAT, 0o600)?);
                 with([HERE, text(&self.other), 0])
+            }
+            Mount => {
+                let _ = file::make_directory(MOUNT, 0o700);
+                let _ = file::unmount(MOUNT, 0);
+                with([0, at(MOUNT), at(c"tmpfs"), 0, 0])
+            }
+            Unmount => {
+                let _ = file::make_directory(MOUNT, 0o700);
+                let _ = file::mount(MOUNT, c"tmpfs", 0, c"");
+                with([at(MOUNT), 0])
             }
             SymbolicLink => with([text(&self.path), HERE, text(&self.other)]),
             Link => with([HERE, text(&self.path), HERE, text(&self.other), 0]),

@@ -3,66 +3,54 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::{self, control, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
-    Access, Contents, Creation, Expect, FileKind, LastLink, Node, OpenOptions, Owner, Replacement, Writes,
+    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, Replacement, Writes,
 };
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::{self, OpenFile};
+use crate::files::mounts::{self, Path};
 use crate::files::stored::status_of;
-use crate::files::tree::{errno_of, made_by, now, root};
+use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
 use crate::process::Process;
 use crate::scheduling::steps;
 
-/// A path and the directory from which it starts.
-struct PathFrom {
-    base: Node,
-    path: Vec<u8>,
+/// Reads a path from the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the path.
+fn read_path(call: &Call<'_>, directory: usize, path: usize) -> Result<Path, Errno> {
+    path_from(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
 }
 
-impl PathFrom {
-    /// Reads a place from the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the
-    /// path.
-    fn read(call: &Call<'_>, directory: usize, path: usize) -> Result<PathFrom, Errno> {
-        PathFrom::of(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
-    }
+/// Reads two paths from such pairs of arguments. Both are read before a directory is looked at, as on Linux.
+fn read_two_paths(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(Path, Path), Errno> {
+    let process = call.process();
+    let old = process.copy_in_path(call.address(first.1))?;
+    let new = process.copy_in_path(call.address(second.1))?;
+    Ok((path_from(process, call.signed(first.0), old)?, path_from(process, call.signed(second.0), new)?))
+}
 
-    /// Reads two places from such pairs of arguments. Both paths are read before a directory is looked at, as on Linux.
-    fn read_two(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(PathFrom, PathFrom), Errno> {
-        let process = call.process();
-        let old = process.copy_in_path(call.address(first.1))?;
-        let new = process.copy_in_path(call.address(second.1))?;
-        Ok((PathFrom::of(process, call.signed(first.0), old)?, PathFrom::of(process, call.signed(second.0), new)?))
-    }
+/// Returns a path with the place from which it begins.
+pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Result<Path, Errno> {
+    let place = if path.first() == Some(&b'/') {
+        mounts::root()
+    } else if directory == types::AT_FDCWD {
+        process.directory.lock().clone()
+    } else {
+        let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
+        let file = process.descriptors.lock().get(number)?.clone();
+        file.object().directory()?
+    };
+    Ok(Path::new(place, path))
+}
 
-    fn of(process: &Process, directory: i32, path: Vec<u8>) -> Result<PathFrom, Errno> {
-        let base = if path.first() == Some(&b'/') {
-            root().root()
-        } else if directory == types::AT_FDCWD {
-            process.directory.lock().clone()
-        } else {
-            let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
-            let file = process.descriptors.lock().get(number)?.clone();
-            file.object().directory().cloned()?
-        };
-        Ok(PathFrom { base, path })
-    }
-
-    fn look_up(&self, last: LastLink) -> Result<Node, Errno> {
-        root().look_up(&self.base, &self.path, last).map_err(errno_of)
-    }
-
-    /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
-    fn refuse_archived(&self, last: LastLink) -> Result<(), Errno> {
-        match self.look_up(last) {
-            Ok(node) if node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
-            _ => Ok(()),
-        }
+/// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
+fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Errno> {
+    match path.look_up(last) {
+        Ok(place) if place.node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
+        _ => Ok(()),
     }
 }
 
@@ -92,20 +80,33 @@ fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
     })
 }
 
+/// Returns the interest of an `open` with these options in the end of its path.
+fn last_of(options: &OpenOptions) -> LastComponent {
+    match options.creation {
+        Creation::Never => LastComponent::File(options.last_link),
+        Creation::IfMissing => LastComponent::Made(options.last_link),
+        Creation::Always => LastComponent::Made(LastLink::Keep),
+    }
+}
+
 /// Performs `openat`.
 #[inline(never)]
 pub(super) fn open(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let flags = call.unsigned(2);
-    let place = PathFrom::read(&call, 0, 1)?;
+    let mut path = read_path(&call, 0, 1)?;
     let options = open_options(flags, call.unsigned(3))?;
     if options.access != Access::Read || options.contents == Contents::Discard {
-        place.refuse_archived(options.last_link)?;
+        refuse_archived(&mut path, options.last_link)?;
     }
     let charge = file::charge(&process.account)?;
-    let opened = root().open(&place.base, &place.path, &options, made_by(&owner(process))).map_err(errno_of)?;
+    let owner = owner(process);
+    let (opened, mount) = path.perform(last_of(&options), |mount, base, path| {
+        Ok((mount.tree().open(base, path, &options, made_by(&owner))?, mount.clone()))
+    })?;
     let access = opened.access();
-    let file = Arc::new(OpenFile::of(devices::kind_of(opened)?, access, flags & flag::NONBLOCK != 0, charge));
+    let object = devices::kind_of(opened, mount)?;
+    let file = Arc::new(OpenFile::of(object, access, flags & flag::NONBLOCK != 0, charge));
     let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
     Ok(settled(process, call.number, descriptor))
 }
@@ -120,7 +121,7 @@ pub(super) fn close(call: Call<'_>) -> Decoding {
 }
 
 /// Ends a call after which files may be gone: pages of large ones are freed in steps, before it is done.
-fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
+pub(super) fn settled(process: &Arc<Process>, call: SystemCall, value: usize) -> Decoded {
     if !remains::are_left() {
         return value.into();
     }
@@ -238,7 +239,7 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn current_directory(call: Call<'_>) -> Decoding {
     let directory = call.process().directory.lock().clone();
-    let mut path = root().path_of(&directory).map_err(errno_of)?;
+    let mut path = directory.path()?;
     path.push(0);
     if path.len() > call.length(1) {
         return Err(Errno::ERANGE);
@@ -251,23 +252,26 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn change_directory(call: Call<'_>) -> Decoding {
     let process = call.process();
-    let node =
-        PathFrom::of(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
-    if node.kind() != FileKind::Directory {
+    let place =
+        path_from(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
+    if place.node.kind() != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    let old = core::mem::replace(&mut *process.directory.lock(), node);
+    let old = core::mem::replace(&mut *process.directory.lock(), place);
     drop(old);
-    Ok(0.into())
+    // The old one may have been the last use of a mount.
+    Ok(settled(process, call.number, 0))
 }
 
 /// Performs `mkdirat`.
 #[inline(never)]
 pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
-    let PathFrom { base, path } = PathFrom::read(&call, 0, 1)?;
+    let mut path = read_path(&call, 0, 1)?;
     let permissions = (call.unsigned(2) & 0o7777) as u16;
-    root().make_directory(&base, &path, permissions, made_by(&owner)).map_err(errno_of)?;
+    path.perform(LastComponent::Name, |mount, base, path| {
+        mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| ())
+    })?;
     Ok(0.into())
 }
 
@@ -278,12 +282,11 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
     if flags & !types::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
-    let PathFrom { base, path } = PathFrom::read(&call, 0, 1)?;
-    match flags & types::AT_REMOVEDIR != 0 {
-        true => root().remove_directory(&base, &path, now()),
-        false => root().unlink(&base, &path, now()),
-    }
-    .map_err(errno_of)?;
+    let mut path = read_path(&call, 0, 1)?;
+    path.perform(LastComponent::Name, |mount, base, path| match flags & types::AT_REMOVEDIR != 0 {
+        true => mount.tree().remove_directory(base, path, now()),
+        false => mount.tree().unlink(base, path, now()),
+    })?;
     Ok(settled(call.process(), call.number, 0))
 }
 
@@ -292,8 +295,10 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
 pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
     let target = call.process().copy_in_path(call.address(0))?;
-    let PathFrom { base, path } = PathFrom::read(&call, 1, 2)?;
-    root().make_symbolic_link(&base, &path, &target, made_by(&owner)).map_err(errno_of)?;
+    let mut path = read_path(&call, 1, 2)?;
+    path.perform(LastComponent::Name, |mount, base, path| {
+        mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| ())
+    })?;
     Ok(0.into())
 }
 
@@ -307,9 +312,11 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     if flags & !FOLLOW != 0 {
         return Err(Errno::EINVAL);
     }
-    let (old, new) = PathFrom::read_two(&call, (0, 1), (2, 3))?;
+    let (mut old, mut new) = read_two_paths(&call, (0, 1), (2, 3))?;
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
-    root().link(&old.base, &old.path, last, &new.base, &new.path, made_by(&owner)).map_err(errno_of)?;
+    old.perform_with(&mut new, (last.into(), LastComponent::Name), |mount, old, new| {
+        mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner))
+    })?;
     Ok(0.into())
 }
 
@@ -323,9 +330,11 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
         2 => Replacement::Exchange,
         _ => return Err(Errno::EINVAL),
     };
-    let (old, new) = PathFrom::read_two(&call, (0, 1), (2, 3))?;
+    let (mut old, mut new) = read_two_paths(&call, (0, 1), (2, 3))?;
     let owner = owner(process);
-    root().rename(&old.base, &old.path, &new.base, &new.path, replacement, made_by(&owner)).map_err(errno_of)?;
+    old.perform_with(&mut new, (LastComponent::Name, LastComponent::Name), |mount, old, new| {
+        mount.tree().rename(old.0, old.1, new.0, new.1, replacement, made_by(&owner))
+    })?;
     Ok(settled(process, call.number, 0))
 }
 
@@ -337,25 +346,33 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     if call.signed(3) <= 0 {
         return Err(Errno::EINVAL);
     }
-    let node = PathFrom::of(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
+    let place = path_from(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
     let buffer = call.buffer(2)?;
-    let copied = node.read_link(|target| {
+    let copied = place.node.read_link(|target| {
         let count = target.len().min(buffer.len());
         process.copy_out(buffer.address(), &target[..count]).map(|()| count)
     });
     copied.map_err(errno_of)?.map(Into::into)
 }
 
-/// Performs `faccessat`: everything may be read and written; only the right to execute depends on the file.
+/// Performs `faccessat`: everything may be read, and written unless its file system is read-only; only the right to
+/// execute depends on the file.
 #[inline(never)]
 pub(super) fn access(call: Call<'_>) -> Decoding {
     let mode = call.unsigned(2);
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let node = PathFrom::read(&call, 0, 1)?.look_up(LastLink::Follow)?;
-    if mode & 1 != 0 && node.kind() == FileKind::Regular && !node.metadata().is_executable() {
-        return Err(Errno::EACCES);
+    let place = read_path(&call, 0, 1)?.look_up(LastLink::Follow)?;
+    let kind = place.node.kind();
+    if mode & 1 != 0 && kind == FileKind::Regular {
+        mounts::require_executable(&place.mount)?;
+        if !place.metadata().is_executable() {
+            return Err(Errno::EACCES);
+        }
+    }
+    if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.tree().is_read_only() {
+        return Err(Errno::EROFS);
     }
     Ok(0.into())
 }
@@ -363,16 +380,16 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
 /// Returns the status of the file at a path, or of an open file if the path is empty and the flags permit that.
 fn find_status(call: &Call<'_>, flags: u32) -> Result<types::Status, Errno> {
     let (process, directory) = (call.process(), call.signed(0));
-    // Without mounts nothing is mounted automatically.
+    // Nothing is mounted automatically.
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH | types::AT_NO_AUTOMOUNT) != 0 {
         return Err(Errno::EINVAL);
     }
     let path = process.copy_in_path(call.address(1))?;
     Ok(if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
         let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-        status_of(&PathFrom::of(process, directory, path)?.look_up(last)?.metadata())
+        status_of(&path_from(process, directory, path)?.look_up(last)?)
     } else if directory == types::AT_FDCWD {
-        status_of(&process.directory.lock().metadata())
+        status_of(&process.directory.lock())
     } else {
         call.file(0)?.object().status()
     })
@@ -399,41 +416,6 @@ pub(super) fn extended_status(call: Call<'_>) -> Decoding {
     const SYNCHRONISATION: u32 = 0x6000;
     let status = find_status(&call, call.unsigned(2) & !SYNCHRONISATION)?;
     call.process().copy_out(call.address(4), &status.to_extended_bytes()).map(Into::into)
-}
-
-/// Writes a `struct statfs` of the one file system, which is a tmpfs.
-fn tell_file_system(call: &Call<'_>, argument: usize) -> Decoding {
-    const TMPFS: u64 = 0x0102_1994;
-    let memory = memory::frames::statistics();
-    let mut bytes = [0; 120];
-    let words = [
-        (0, TMPFS),
-        (8, PAGE_SIZE as u64),
-        (16, memory.total as u64),
-        (24, memory.free as u64),
-        (32, memory.free as u64),
-        (64, filesystem::MAX_NAME_LENGTH as u64),
-        (72, PAGE_SIZE as u64),
-    ];
-    for (at, word) in words {
-        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    }
-    call.process().copy_out(call.address(argument), &bytes).map(Into::into)
-}
-
-/// Performs `statfs`.
-#[inline(never)]
-pub(super) fn file_system_at(call: Call<'_>) -> Decoding {
-    let path = call.process().copy_in_path(call.address(0))?;
-    PathFrom::of(call.process(), types::AT_FDCWD, path)?.look_up(LastLink::Follow)?;
-    tell_file_system(&call, 1)
-}
-
-/// Performs `fstatfs`.
-#[inline(never)]
-pub(super) fn file_system(call: Call<'_>) -> Decoding {
-    call.file(0)?;
-    tell_file_system(&call, 1)
 }
 
 /// Performs `ftruncate`.

@@ -1,6 +1,7 @@
 //! Devices: the kinds of open file behind device nodes.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
@@ -8,6 +9,7 @@ use abi_unix::types::{Status, epoll as event};
 
 use crate::files::console::Console;
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
+use crate::files::mounts::{self, Mount};
 use crate::files::stored::Stored;
 use crate::files::tree::{CONSOLE, NULL, RANDOM, ZERO};
 use crate::process::user::{Caller, UserBuffer};
@@ -15,10 +17,14 @@ use crate::random;
 use crate::scheduling::steps;
 
 /// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a node without a
-/// device.
-pub(crate) fn kind_of(file: filesystem::OpenFile) -> Result<Box<dyn FileOperations>, Errno> {
-    Ok(match file.node().device() {
-        None => Box::new(Stored(file)),
+/// device, `EACCES` if devices of its mount may not be opened.
+pub(crate) fn kind_of(file: filesystem::OpenFile, mount: Arc<Mount>) -> Result<Box<dyn FileOperations>, Errno> {
+    let device = file.node().device();
+    if device.is_some() {
+        mounts::require_devices(&mount)?;
+    }
+    Ok(match device {
+        None => Box::new(Stored { file, mount }),
         Some(NULL) => Box::new(Null),
         Some(ZERO) => Box::new(Zero),
         Some(RANDOM) => Box::new(Random),

@@ -22,9 +22,10 @@ use core::task::{Poll, Waker};
 use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
-use filesystem::{Access, DeviceNumber, Node};
+use filesystem::{Access, DeviceNumber};
 
 use crate::files::epoll::Watchers;
+use crate::files::mounts::{Mount, Place};
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer};
@@ -174,8 +175,13 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     // ---- contents ----
 
     /// Returns the directory.
-    fn directory(&self) -> Result<&Node, Errno> {
+    fn directory(&self) -> Result<Place, Errno> {
         Err(Errno::ENOTDIR)
+    }
+
+    /// Returns the mount that a stored file belongs to.
+    fn mount(&self) -> Option<&Arc<Mount>> {
+        None
     }
 
     /// Returns the size of a regular file in bytes.

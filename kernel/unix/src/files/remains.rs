@@ -1,8 +1,8 @@
-//! Remains of files and epolls that have gone, which are freed in steps.
+//! Remains of files, file systems and epolls that have gone, which are freed in steps.
 
 use spin::Once;
 
-use crate::files::tree;
+use crate::files::mounts;
 
 /// Remains of other objects than files.
 #[doc(alias = "delayed_fput")]
@@ -24,10 +24,10 @@ pub(crate) fn register(others: Remains) {
     OTHERS.call_once(|| others);
 }
 
-/// Frees some pages of files that have gone, or takes back some registrations of epolls that have; returns `false` if
+/// Frees some pages of files or a piece of a file system that has gone, or takes back some registrations of epolls that have; returns `false` if
 /// there are none.
 pub(crate) fn free_some() -> bool {
-    OTHERS.get().is_some_and(|others| (others.free_some)()) || tree::root().free_remains()
+    OTHERS.get().is_some_and(|others| (others.free_some)()) || mounts::top().tree().free_remains()
 }
 
 /// Does as [`free_some`] where time is nothing that another wants: remains of processes whose budget is used up are
@@ -45,7 +45,7 @@ pub(crate) fn look_behind() {
 
 /// Returns whether there is something for [`free_some`].
 pub(crate) fn are_left() -> bool {
-    OTHERS.get().is_some_and(|others| (others.are_left)()) || tree::root().has_remains()
+    OTHERS.get().is_some_and(|others| (others.are_left)()) || mounts::top().tree().has_remains()
 }
 
 #[cfg(test)]

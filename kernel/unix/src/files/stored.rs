@@ -6,26 +6,35 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
-use filesystem::{Access, FileKind, Metadata, Node, SeekFrom, Writes};
+use filesystem::{Access, FileKind, Node, SeekFrom, Writes};
 
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, encode_device};
+use crate::files::mounts::{Mount, Place};
 use crate::files::tree::{self, errno_of};
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
 
-/// Device number that `stat` shows for the root file system.
-const ROOT_DEVICE: u64 = 1;
-
 /// A regular file or a directory.
-pub(crate) struct Stored(pub filesystem::OpenFile);
+// The order of the fields matters: a tree that is given up has no open files.
+pub(crate) struct Stored {
+    /// The open file.
+    pub file: filesystem::OpenFile,
+    /// Its mount.
+    pub mount: Arc<Mount>,
+}
 
 /// Returns the `struct stat` of a stored file.
-pub(crate) fn status_of(metadata: &Metadata) -> Status {
+pub(crate) fn status_of(place: &Place) -> Status {
+    status_in(&place.node, &place.mount)
+}
+
+fn status_in(node: &Node, mount: &Mount) -> Status {
+    let metadata = node.metadata();
     let time =
         |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
     Status {
-        device: ROOT_DEVICE,
+        device: mount.device(),
         inode: metadata.inode,
         mode: metadata.mode(),
         links: metadata.links,
@@ -95,17 +104,17 @@ impl FileOperations for Stored {
     }
 
     fn status(&self) -> Status {
-        status_of(&self.0.node().metadata())
+        status_in(self.file.node(), &self.mount)
     }
 
     fn memory_if_closed(&self, _: &Account) -> usize {
-        let node = self.0.node();
+        let node = self.file.node();
         if node.is_last_reference() { node.metadata().allocated as usize } else { 0 }
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
         let mut transfer = Transfer::new(caller, buffer);
-        let outcome = self.0.read_with(buffer.len(), |piece| transfer.out(piece));
+        let outcome = self.file.read_with(buffer.len(), |piece| transfer.out(piece));
         Poll::Ready(transfer.result(outcome))
     }
 
@@ -114,19 +123,26 @@ impl FileOperations for Stored {
         let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
         let mut transfer = Transfer::new(caller, rest);
         let owner: Arc<dyn filesystem::Owner> = caller.account().clone();
-        let outcome = self.0.write_with(Some(&owner), rest.len(), tree::now(), |piece| transfer.fill(piece));
+        let outcome = self.file.write_with(Some(&owner), rest.len(), tree::now(), |piece| transfer.fill(piece));
         let result = transfer.result(outcome);
         *done += result.unwrap_or(0);
         Poll::Ready(result)
     }
 
-    fn directory(&self) -> Result<&Node, Errno> {
-        let node = self.0.node();
-        if node.kind() == FileKind::Directory { Ok(node) } else { Err(Errno::ENOTDIR) }
+    fn directory(&self) -> Result<Place, Errno> {
+        let node = self.file.node();
+        if node.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok(Place { node: node.clone(), mount: self.mount.clone() })
+    }
+
+    fn mount(&self) -> Option<&Arc<Mount>> {
+        Some(&self.mount)
     }
 
     fn length(&self) -> Option<u64> {
-        Some(self.0.node().metadata().size)
+        Some(self.file.node().metadata().size)
     }
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
@@ -136,13 +152,13 @@ impl FileOperations for Stored {
             types::SEEK_END => SeekFrom::End(offset),
             _ => return Err(Errno::EINVAL),
         };
-        self.0.seek(from).map(|position| position as usize).map_err(errno_of)
+        self.file.seek(from).map(|position| position as usize).map_err(errno_of)
     }
 
     fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
         let length = buffer.len().min(steps::BYTES);
         let mut transfer = Transfer::new(caller, buffer);
-        let outcome = self.0.read_at_with(offset, length, |piece| transfer.out(piece));
+        let outcome = self.file.read_at_with(offset, length, |piece| transfer.out(piece));
         transfer.result(outcome)
     }
 
@@ -151,16 +167,16 @@ impl FileOperations for Stored {
         let length = buffer.len().min(steps::BYTES);
         let mut transfer = Transfer::new(caller, buffer);
         let owner: Arc<dyn filesystem::Owner> = caller.account().clone();
-        let outcome = self.0.write_at_with(Some(&owner), offset, length, tree::now(), |piece| transfer.fill(piece));
+        let outcome = self.file.write_at_with(Some(&owner), offset, length, tree::now(), |piece| transfer.fill(piece));
         transfer.result(outcome)
     }
 
     fn truncate(&self, length: u64) -> Result<usize, Errno> {
-        self.0.truncate(length, tree::now()).map(|()| 0).map_err(errno_of)
+        self.file.truncate(length, tree::now()).map(|()| 0).map_err(errno_of)
     }
 
     fn require_mappable(&self, access: Access) -> Result<(), Errno> {
-        match (self.0.node().kind(), access) {
+        match (self.file.node().kind(), access) {
             (FileKind::Regular, Access::Write) => Err(Errno::EACCES),
             (FileKind::Regular, _) => Ok(()),
             _ => Err(Errno::ENODEV),
@@ -170,7 +186,7 @@ impl FileOperations for Stored {
     fn read_directory(&self, caller: &dyn Caller, buffer: UserBuffer) -> Result<usize, Errno> {
         let (mut done, mut left) = (0, steps::ENTRIES);
         let mut failed = None;
-        self.0
+        self.file
             .read_directory(|entry| {
                 if left == 0 {
                     // A program repeats the call until there are no more entries.
@@ -208,11 +224,11 @@ impl FileOperations for Stored {
     }
 
     fn flags(&self) -> u32 {
-        if self.0.writes() == Writes::AtEnd { open::APPEND } else { 0 }
+        if self.file.writes() == Writes::AtEnd { open::APPEND } else { 0 }
     }
 
     fn set_flags(&self, flags: u32) {
-        self.0.set_writes(if flags & open::APPEND != 0 { Writes::AtEnd } else { Writes::AtPosition });
+        self.file.set_writes(if flags & open::APPEND != 0 { Writes::AtEnd } else { Writes::AtPosition });
     }
 }
 

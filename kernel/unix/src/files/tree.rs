@@ -1,11 +1,12 @@
 //! The root file system, which is filled from the initramfs and lies in memory.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi_unix::Errno;
-use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Node, Owner, Timestamp};
-use spin::Once;
+use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, Timestamp};
 
+use crate::files::mounts::{self, Path, Place};
 use crate::time;
 
 /// `/dev/null`.
@@ -27,15 +28,10 @@ const STANDARD_DEVICES: [(&str, DeviceNumber); 6] = [
     ("/dev/tty", CONSOLE),
 ];
 
-/// Divisor of the memory that files written at run time may take in all: a half, like Linux's tmpfs.
-const MEMORY_SHARE: usize = 2;
-
-static ROOT: Once<Filesystem> = Once::new();
-
 /// Fills the root file system from the initramfs.
 pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
-    let limit = memory::frames::free_frames() * abi_queue::pages::PAGE_SIZE / MEMORY_SHARE;
-    let root = Filesystem::new(limit as u64).map_err(|_| "there is no memory for the root file system")?;
+    let root =
+        Filesystem::new(mounts::size_of_the_first()).map_err(|_| "there is no memory for the root file system")?;
     if let Err(error) = root.populate(archive) {
         platform::println!("initramfs: {error}");
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");
@@ -48,20 +44,12 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     for (path, device) in STANDARD_DEVICES {
         let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
     }
-    ROOT.call_once(|| root);
-    Ok(())
+    mounts::start(root)
 }
 
 /// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).
 pub(crate) fn made_by(owner: &Arc<dyn Owner>) -> Maker<'_> {
     Maker { now: now(), owner: Some(owner) }
-}
-
-/// Returns the root file system.
-#[doc(alias = "tmpfs")]
-#[doc(alias = "vfsmount")]
-pub(crate) fn root() -> &'static Filesystem {
-    ROOT.get().expect("the root file system is there before any process")
 }
 
 /// Returns the time stamp of changes made now.
@@ -85,8 +73,9 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
         Busy => Errno::EBUSY,
         NotPermitted => Errno::EPERM,
         NotOpenForThis => Errno::EBADF,
-        CrossFilesystem => Errno::EXDEV,
+        CrossFilesystem | Crossing => Errno::EXDEV,
         TooManyLinks => Errno::EMLINK,
+        ReadOnly => Errno::EROFS,
         FileTooLarge => Errno::EFBIG,
         NoSpace => Errno::ENOSPC,
         OutOfMemory => Errno::ENOMEM,
@@ -95,7 +84,7 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
 
 /// The file of a program.
 #[doc(alias = "inode")]
-pub(crate) struct Content(Node);
+pub(crate) struct Content(Place);
 
 impl Content {
     /// Returns its length in bytes.
@@ -105,17 +94,22 @@ impl Content {
 
     /// Reads at an offset; fewer bytes than wanted only at the end.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
-        self.0.read_at(offset, bytes).unwrap_or(0)
+        self.0.node.read_at(offset, bytes).unwrap_or(0)
     }
 }
 
 /// Returns the file that `execve` or `spawn` names.
-pub(crate) fn executable(directory: &Node, path: &[u8]) -> Result<Content, Errno> {
-    let node = root().look_up(directory, path, LastLink::Follow).map_err(errno_of)?;
-    if !node.metadata().is_executable() {
+pub(crate) fn executable(directory: &Place, path: &[u8]) -> Result<Content, Errno> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
+    copy.extend_from_slice(path);
+    let base = if path.first() == Some(&b'/') { mounts::root() } else { directory.clone() };
+    let place = Path::new(base, copy).look_up(LastLink::Follow)?;
+    mounts::require_executable(&place.mount)?;
+    if !place.metadata().is_executable() {
         return Err(Errno::EACCES);
     }
-    Ok(Content(node))
+    Ok(Content(place))
 }
 
 #[cfg(test)]
@@ -126,13 +120,12 @@ mod tests {
     #[test]
     fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
-            let base = root().root();
-            let look = |path: &str| root().look_up(&base, path.as_bytes(), LastLink::Follow);
+            let look = |path: &str| Path::new(mounts::root(), path.into()).look_up(LastLink::Follow);
             for (path, device) in STANDARD_DEVICES {
-                assert_eq!(look(path).ok().and_then(|node| node.device()), Some(device), "{path}");
+                assert_eq!(look(path).ok().and_then(|place| place.node.device()), Some(device), "{path}");
             }
             assert!(look("/tmp").is_ok() && look("/bin/test").is_ok());
-            assert_eq!(look("/bin/other").err().map(errno_of), Some(Errno::ENOENT));
+            assert_eq!(look("/bin/other").err(), Some(Errno::ENOENT));
         });
     }
 
@@ -140,7 +133,7 @@ mod tests {
     #[test]
     fn programs_are_found_and_read_to_their_end() {
         run(|_| {
-            let base = root().root();
+            let base = mounts::root();
             let program = executable(&base, b"bin/test").unwrap();
             let mut head = [0; 4];
             assert_eq!((program.read_at(0, &mut head), &head), (4, b"\x7fELF"));

@@ -21,7 +21,7 @@ use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
-use filesystem::{Access, Node};
+use filesystem::Access;
 use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Limits, Placement, Sharing};
@@ -33,6 +33,7 @@ use crate::asynchronous::interrupts;
 use crate::files::console::Console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
+use crate::files::mounts::{self, Place};
 use crate::files::tree::{self, Content};
 use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::capabilities::Authority;
@@ -191,7 +192,7 @@ struct Found {
 
 impl Found {
     /// Looks a program up, and the interpreters that scripts name in its place.
-    fn look_up(directory: &Node, path: &[u8]) -> Result<Found, Errno> {
+    fn look_up(directory: &Place, path: &[u8]) -> Result<Found, Errno> {
         let mut path = copied(path)?;
         let mut before = Vec::new();
         // A path and an argument for each, and the first script's path.
@@ -230,7 +231,7 @@ impl Found {
 }
 
 /// Finds the dynamic linker that a program names.
-fn linker_of(program: &Executable, directory: &Node, layout: &Layout) -> Result<Option<Executable>, Errno> {
+fn linker_of(program: &Executable, directory: &Place, layout: &Layout) -> Result<Option<Executable>, Errno> {
     let Some(range) = program.image.interpreter() else { return Ok(None) };
     let path = read_range(&program.content, range)?;
     // One NUL, at the end.
@@ -414,7 +415,13 @@ impl Plan {
     }
 
     /// Checks a program that was found.
-    fn new(directory: &Node, path: Vec<u8>, found: Found, arguments: Texts, environment: Texts) -> Result<Plan, Errno> {
+    fn new(
+        directory: &Place,
+        path: Vec<u8>,
+        found: Found,
+        arguments: Texts,
+        environment: Texts,
+    ) -> Result<Plan, Errno> {
         let Found { content, head, .. } = found;
         let (image, layout) = place(|base| Image::parse_head(&head, content.size(), base))?;
         let program = Executable { content, image };
@@ -558,7 +565,7 @@ impl Plan {
         loaded: Loaded,
         parent: u32,
         origin: Origin,
-        directory: Node,
+        directory: Place,
         descriptors: Descriptors,
         default_priority: Priority,
     ) -> Result<u32, Errno> {
@@ -652,12 +659,12 @@ pub(crate) async fn spawn(
 #[doc(alias = "run_init_process")]
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
-    let found = Found::look_up(&tree::root().root(), path.as_bytes())?;
+    let found = Found::look_up(&mounts::root(), path.as_bytes())?;
     let mut given = found.first_arguments()?;
     for argument in arguments.iter().skip(found.replaced()) {
         given.push(argument).map_err(stack_error)?;
     }
-    let plan = Plan::new(&tree::root().root(), path.as_bytes().to_vec(), found, given, environment)?;
+    let plan = Plan::new(&mounts::root(), path.as_bytes().to_vec(), found, given, environment)?;
     let account = Account::of_the_first();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
@@ -671,7 +678,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
         return Err(Errno::ENOMEM);
     };
-    plan.start(loaded?, 0, origin, tree::root().root(), descriptors, Priority::DEFAULT)?;
+    plan.start(loaded?, 0, origin, mounts::root(), descriptors, Priority::DEFAULT)?;
     Ok(())
 }
 

@@ -1,0 +1,452 @@
+//! The calls on file systems as a whole.
+
+use abi_unix::Errno;
+use abi_unix::authority::Act;
+use abi_unix::types::mounting::{self, Statistics, flag, removal};
+use abi_unix::types::{self, mode};
+use alloc::vec::Vec;
+use filesystem::LastLink;
+
+use crate::calls::call::{Call, Decoding};
+use crate::calls::files::{path_from, settled};
+use crate::files::mounts::{self, Place};
+use crate::process::authority;
+
+/// Finds the file at the path in an argument.
+fn find(call: &Call<'_>, argument: usize, last: LastLink) -> Result<Place, Errno> {
+    let path = call.process().copy_in_path(call.address(argument))?;
+    path_from(call.process(), types::AT_FDCWD, path)?.look_up(last)
+}
+
+/// Reads a text that may be missing.
+fn read_text(call: &Call<'_>, argument: usize) -> Result<Vec<u8>, Errno> {
+    match call.address(argument) {
+        0 => Ok(Vec::new()),
+        address => call.process().copy_in_path(address),
+    }
+}
+
+/// Performs `mount`.
+#[inline(never)]
+pub(super) fn mount(call: Call<'_>) -> Decoding {
+    /// Flags that choose another act than a new mount, and that are not supported.
+    const OTHERS: u32 = flag::BIND | flag::MOVE | flag::UNBINDABLE | flag::SLAVE | flag::SHARED;
+    authority::permit(call.process(), Act::Mount)?;
+    let process = call.admitted()?;
+    let mut flags = call.unsigned(3);
+    if flags & mounting::OLD.1 == mounting::OLD.0 {
+        flags &= !mounting::OLD.1;
+    }
+    let source = read_text(&call, 0)?;
+    let kind = read_text(&call, 2)?;
+    let options = read_text(&call, 4)?;
+    let at = find(&call, 1, LastLink::Follow)?;
+    if flags & OTHERS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & flag::REMOUNT != 0 {
+        mounts::remount(&at, flags, &options)?;
+    } else if flags & flag::PRIVATE != 0 {
+        mounts::require_root(&at)?;
+    } else {
+        mounts::mount(at, &kind, flags, &options, source, &process.account)?;
+    }
+    Ok(0.into())
+}
+
+/// Performs `umount2`.
+#[inline(never)]
+pub(super) fn unmount(call: Call<'_>) -> Decoding {
+    authority::permit(call.process(), Act::Unmount)?;
+    let flags = call.unsigned(1);
+    if flags & !(removal::FORCE | removal::DETACH | removal::NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let last = if flags & removal::NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
+    let at = find(&call, 0, last)?;
+    mounts::unmount(at, flags & removal::DETACH != 0)?;
+    Ok(settled(call.process(), call.number, 0))
+}
+
+/// Writes a `struct statfs`.
+fn write(call: &Call<'_>, statistics: Statistics) -> Decoding {
+    call.process().copy_out(call.address(1), &statistics.to_bytes()).map(Into::into)
+}
+
+/// Performs `statfs`.
+#[inline(never)]
+pub(super) fn statistics_at(call: Call<'_>) -> Decoding {
+    let place = find(&call, 0, LastLink::Follow)?;
+    write(&call, place.mount.statistics())
+}
+
+/// Performs `fstatfs`.
+#[inline(never)]
+pub(super) fn statistics(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    let object = file.object();
+    let without_contents = |magic| Statistics {
+        magic,
+        block_size: 4096,
+        longest_name: filesystem::MAX_NAME_LENGTH as u64,
+        flags: mounting::VALID,
+        ..Statistics::default()
+    };
+    let statistics = match (object.mount(), object.status().mode & mode::TYPE) {
+        (Some(mount), _) => mount.statistics(),
+        (None, mode::PIPE) => without_contents(mounting::PIPE_MAGIC),
+        (None, mode::SOCKET) => without_contents(mounting::SOCKET_MAGIC),
+        // Devices are nodes of the first file system.
+        (None, mode::CHARACTER) => mounts::top().statistics(),
+        (None, _) => without_contents(mounting::ANONYMOUS_MAGIC),
+    };
+    write(&call, statistics)
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::authority::{Capability, CapabilitySet, Held};
+    use abi_unix::types::open as how;
+
+    use super::*;
+    use crate::process::accounts::Resource;
+    use crate::testing::{Program, run};
+
+    const HERE: usize = types::AT_FDCWD as usize;
+
+    /// Runs a program that may mount.
+    fn run_with_capability(body: impl FnOnce(&mut Program) + Send + 'static) {
+        run(|program| {
+            let held = Held::of(CapabilitySet::only(Capability::Administration));
+            let first = crate::process::table::find(1).unwrap();
+            authority::give(&first, &program.process(), held).unwrap();
+            body(program);
+        });
+    }
+
+    fn text(program: &mut Program, text: &str) -> usize {
+        program.store(format!("{text}\0").as_bytes())
+    }
+
+    fn mount(program: &mut Program, at: &str, flags: u32, options: &str) -> Result<usize, Errno> {
+        let words = ["none", at, "tmpfs", options].map(|word| text(program, word));
+        program.call(SystemCall::Mount, [words[0], words[1], words[2], flags as usize, words[3]])
+    }
+
+    fn unmount(program: &mut Program, at: &str, flags: u32) -> Result<usize, Errno> {
+        let at = text(program, at);
+        program.call(SystemCall::Unmount, [at, flags as usize])
+    }
+
+    fn open(program: &mut Program, path: &str, flags: u32) -> Result<usize, Errno> {
+        let path = text(program, path);
+        program.call(SystemCall::Open, [HERE, path, flags as usize, 0o644])
+    }
+
+    fn make_directory(program: &mut Program, path: &str) -> Result<usize, Errno> {
+        let path = text(program, path);
+        program.call(SystemCall::MakeDirectory, [HERE, path, 0o755])
+    }
+
+    fn unlink(program: &mut Program, path: &str, flags: u32) -> Result<usize, Errno> {
+        let path = text(program, path);
+        program.call(SystemCall::Unlink, [HERE, path, flags as usize])
+    }
+
+    fn change_directory(program: &mut Program, path: &str) -> Result<usize, Errno> {
+        let path = text(program, path);
+        program.call(SystemCall::ChangeDirectory, [path])
+    }
+
+    fn rename(program: &mut Program, old: &str, new: &str) -> Result<usize, Errno> {
+        let (old, new) = (text(program, old), text(program, new));
+        program.call(SystemCall::Rename, [HERE, old, HERE, new, 0])
+    }
+
+    fn link(program: &mut Program, old: &str, new: &str) -> Result<usize, Errno> {
+        let (old, new) = (text(program, old), text(program, new));
+        program.call(SystemCall::Link, [HERE, old, HERE, new, 0])
+    }
+
+    fn working_directory(program: &mut Program) -> Result<String, Errno> {
+        let place = program.place(4096);
+        let length = program.call(SystemCall::GetCurrentDirectory, [place, 4096])?;
+        Ok(String::from_utf8(program.read(place, length - 1)).unwrap())
+    }
+
+    /// Returns the device and the inode of a file.
+    fn identity(program: &mut Program, path: &str) -> (u64, u64) {
+        let (path, status) = (text(program, path), program.place(128));
+        program.call(SystemCall::StatusAt, [HERE, path, status, 0]).unwrap();
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        let bytes = program.read(status, 16);
+        (word(&bytes[..8]), word(&bytes[8..]))
+    }
+
+    /// Returns the words of `struct statfs`.
+    fn statistics_of(program: &mut Program, path: &str) -> Vec<u64> {
+        let (path, buffer) = (text(program, path), program.place(120));
+        program.call(SystemCall::FileSystemAt, [path, buffer]).unwrap();
+        let bytes = program.read(buffer, 120);
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    fn create(program: &mut Program, path: &str) {
+        let file = open(program, path, how::RDWR | how::CREAT).unwrap();
+        program.write_to(file, b"text").unwrap();
+        program.close(file).unwrap();
+    }
+
+    #[test]
+    fn a_mount_covers_a_directory_and_gives_it_back() {
+        run_with_capability(|program| {
+            let files = program.process().account.used(Resource::Files);
+            make_directory(program, "/tmp/m").unwrap();
+            create(program, "/tmp/m/below");
+            let covered = identity(program, "/tmp/m");
+            mount(program, "/tmp/m", 0, "size=1m,mode=700").unwrap();
+            assert_ne!(identity(program, "/tmp/m").0, covered.0);
+            assert_eq!(open(program, "/tmp/m/below", 0), Err(Errno::ENOENT));
+            create(program, "/tmp/m/above");
+            make_directory(program, "/tmp/m/d").unwrap();
+            assert_eq!(identity(program, "/tmp/m/d/../.."), identity(program, "/tmp"));
+            assert_eq!(identity(program, "/tmp/m/d/../../m/above"), identity(program, "/tmp/m/above"));
+            let statistics = statistics_of(program, "/tmp/m/above");
+            assert_eq!((statistics[0], statistics[1], statistics[2]), (mounting::TMPFS_MAGIC, 4096, 256));
+            // A path through the working directory, and back up.
+            change_directory(program, "/tmp/m/d").unwrap();
+            assert_eq!(working_directory(program).as_deref(), Ok("/tmp/m/d"));
+            assert_eq!(identity(program, "../../m/above"), identity(program, "/tmp/m/above"));
+            assert_eq!(unmount(program, "/tmp/m", 0), Err(Errno::EBUSY), "a working directory is inside");
+            change_directory(program, "../..").unwrap();
+            assert_eq!(working_directory(program).as_deref(), Ok("/tmp"));
+            let file = open(program, "m/above", 0).unwrap();
+            assert_eq!(unmount(program, "m", 0), Err(Errno::EBUSY), "a file is open");
+            program.close(file).unwrap();
+            assert_eq!(unlink(program, "/tmp/m", types::AT_REMOVEDIR), Err(Errno::EBUSY));
+            assert_eq!(rename(program, "/tmp/m", "/tmp/n"), Err(Errno::EBUSY));
+            assert_eq!(unmount(program, "/tmp/m/d", 0), Err(Errno::EINVAL), "no root");
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            assert_eq!(identity(program, "/tmp/m"), covered);
+            assert!(open(program, "/tmp/m/below", 0).is_ok());
+            assert_eq!(unmount(program, "/tmp/m", 0), Err(Errno::EINVAL));
+            change_directory(program, "/").unwrap();
+            unlink(program, "/tmp/m/below", 0).unwrap();
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+            for descriptor in 0..10 {
+                let _ = program.close(descriptor);
+            }
+            assert_eq!(program.process().account.used(Resource::Files), files, "all of it was given back");
+        });
+    }
+
+    #[test]
+    fn names_do_not_lead_from_one_mount_to_another() {
+        run_with_capability(|program| {
+            for path in ["/tmp/m", "/tmp/n"] {
+                make_directory(program, path).unwrap();
+            }
+            mount(program, "/tmp/m", 0, "").unwrap();
+            create(program, "/tmp/m/file");
+            create(program, "/tmp/file");
+            for (old, new) in [("/tmp/m/file", "/tmp/x"), ("/tmp/file", "/tmp/m/x"), ("/tmp/file", "/tmp/m/../m/x")] {
+                assert_eq!(rename(program, old, new), Err(Errno::EXDEV), "{old} {new}");
+                assert_eq!(link(program, old, new), Err(Errno::EXDEV), "{old} {new}");
+            }
+            assert_eq!(rename(program, "/tmp/missing/x", "/tmp/m/x"), Err(Errno::ENOENT));
+            assert_eq!(rename(program, "/tmp/m/file", "/tmp/m/other"), Ok(0));
+            assert_eq!(link(program, "/tmp/m/../m/other", "/tmp/n/../m/third"), Ok(0));
+            change_directory(program, "/tmp/m").unwrap();
+            assert_eq!(rename(program, "other", "/tmp/m/fourth"), Ok(0));
+            assert_eq!(rename(program, "../file", "../file2"), Ok(0));
+            change_directory(program, "/").unwrap();
+            // An absolute link in a mount leads to the root of all, and a link elsewhere leads in.
+            let (target, name) = (text(program, "/tmp/file2"), text(program, "/tmp/m/link"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, name]).unwrap();
+            assert_eq!(identity(program, "/tmp/m/link"), identity(program, "/tmp/file2"));
+            let (target, name) = (text(program, "m/../m/third"), text(program, "/tmp/in"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, name]).unwrap();
+            assert_eq!(identity(program, "/tmp/in"), identity(program, "/tmp/m/third"));
+            // A link that leads to itself through the other file system.
+            let (target, name) = (text(program, "/tmp/m/loop"), text(program, "/tmp/m/loop"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, name]).unwrap();
+            assert_eq!(open(program, "/tmp/m/loop", 0), Err(Errno::ELOOP));
+            let long = format!("/tmp{}", "/m/..".repeat(50));
+            assert_eq!(open(program, &long, 0), Err(Errno::ELOOP), "too many crossings");
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            for path in ["/tmp/in", "/tmp/file2"] {
+                unlink(program, path, 0).unwrap();
+            }
+            for path in ["/tmp/m", "/tmp/n"] {
+                unlink(program, path, types::AT_REMOVEDIR).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_read_only_mount_is_not_changed() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            create(program, "/tmp/m/file");
+            let file = open(program, "/tmp/m/file", how::WRONLY).unwrap();
+            let remount = |program: &mut Program, flags| mount(program, "/tmp/m", flag::REMOUNT | flags, "");
+            assert_eq!(remount(program, flag::READ_ONLY), Err(Errno::EBUSY));
+            program.close(file).unwrap();
+            assert_eq!(remount(program, flag::READ_ONLY | flag::NO_EXECUTION), Ok(0));
+            assert_eq!(statistics_of(program, "/tmp/m")[10], mounting::VALID | 1 | 8);
+            for flags in [how::WRONLY, how::RDWR, how::TRUNC] {
+                assert_eq!(open(program, "/tmp/m/file", flags), Err(Errno::EROFS));
+            }
+            assert_eq!(open(program, "/tmp/m/new", how::CREAT), Err(Errno::EROFS));
+            assert!(open(program, "/tmp/m/file", how::CREAT).and_then(|file| program.close(file)).is_ok());
+            assert_eq!(make_directory(program, "/tmp/m/d"), Err(Errno::EROFS));
+            assert_eq!(make_directory(program, "/tmp/m/file"), Err(Errno::EEXIST));
+            assert_eq!(unlink(program, "/tmp/m/file", 0), Err(Errno::EROFS));
+            assert_eq!(rename(program, "/tmp/m/file", "/tmp/m/x"), Err(Errno::EROFS));
+            assert_eq!(link(program, "/tmp/m/file", "/tmp/m/x"), Err(Errno::EROFS));
+            let path = text(program, "/tmp/m/file");
+            assert_eq!(program.call(SystemCall::Access, [HERE, path, 2]), Err(Errno::EROFS));
+            assert_eq!(program.call(SystemCall::Access, [HERE, path, 4]), Ok(0));
+            assert_eq!(program.call(SystemCall::Access, [HERE, path, 1]), Err(Errno::EACCES));
+            assert_eq!(remount(program, 0), Ok(0));
+            assert_eq!(unlink(program, "/tmp/m/file", 0), Ok(0));
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_detached_mount_lives_for_its_users() {
+        run_with_capability(|program| {
+            let files = program.process().account.used(Resource::Files);
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            make_directory(program, "/tmp/m/inner").unwrap();
+            mount(program, "/tmp/m/inner", 0, "").unwrap();
+            create(program, "/tmp/m/inner/file");
+            let file = open(program, "/tmp/m/inner/file", how::RDWR).unwrap();
+            change_directory(program, "/tmp/m/inner").unwrap();
+            assert_eq!(unmount(program, "/tmp/m", 0), Err(Errno::EBUSY), "a mount is inside");
+            assert_eq!(unmount(program, "/tmp/m", removal::DETACH), Ok(0));
+            assert_eq!(open(program, "/tmp/m/inner", 0), Err(Errno::ENOENT));
+            assert_eq!(program.read_from(file, 4), Ok(b"text".to_vec()));
+            assert!(open(program, "file", 0).and_then(|file| program.close(file)).is_ok());
+            assert_eq!(identity(program, ".."), identity(program, "."), "nothing is above it");
+            assert_eq!(working_directory(program), Err(Errno::ENOENT));
+            assert_eq!(make_directory(program, "below"), Ok(0));
+            assert_eq!(mount(program, "below", 0, ""), Err(Errno::EINVAL));
+            assert_eq!(unmount(program, ".", 0), Err(Errno::EINVAL));
+            change_directory(program, "/").unwrap();
+            assert!(program.process().account.used(Resource::Files) > files);
+            program.close(file).unwrap();
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+            assert_eq!(program.process().account.used(Resource::Files), files, "the last user frees it");
+        });
+    }
+
+    #[test]
+    fn mounts_are_stacked_limited_and_refused() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            create(program, "/tmp/f");
+            for (at, flags, options, error) in [
+                ("/tmp/missing", 0, "", Errno::ENOENT),
+                ("/tmp/f", 0, "", Errno::ENOTDIR),
+                ("/", 0, "", Errno::EBUSY),
+                ("/tmp/m", flag::BIND, "", Errno::EINVAL),
+                ("/tmp/m", flag::REMOUNT, "", Errno::EINVAL),
+                ("/tmp/m", flag::PRIVATE, "", Errno::EINVAL),
+                ("/tmp/m", 0, "size=x", Errno::EINVAL),
+                ("/tmp/m", 0, "size=1q", Errno::EINVAL),
+                ("/tmp/m", 0, "colour=blue", Errno::EINVAL),
+                ("/tmp/m", 0, "mode=77777", Errno::EINVAL),
+                ("/tmp/m", 0, "size=0", Errno::ENOMEM),
+            ] {
+                assert_eq!(mount(program, at, flags, options), Err(error), "{at} {flags:#x} {options}");
+            }
+            let (at, kind) = (text(program, "/tmp/m"), text(program, "ext4"));
+            assert_eq!(program.call(SystemCall::Mount, [0, at, kind, 0, 0]), Err(Errno::ENODEV));
+            assert_eq!(program.call(SystemCall::Mount, [0, at, 0x1000, 0, 0]), Err(Errno::EFAULT));
+            assert_eq!(mount(program, "/", flag::PRIVATE | flag::RECURSIVE, ""), Ok(0));
+            assert_eq!(unmount(program, "/", 0), Err(Errno::EBUSY));
+            assert_eq!(unmount(program, "/tmp/m", 4), Err(Errno::EINVAL));
+            // Each covers the root of the one before, until there are too many.
+            let mut count = 0;
+            let error = loop {
+                match mount(program, "/tmp/m", mounting::OLD.0, "size=64k") {
+                    Ok(_) => count += 1,
+                    Err(error) => break error,
+                }
+                create(program, &format!("/tmp/m/{count}"));
+            };
+            assert_eq!(error, Errno::ENOSPC);
+            assert!(count > 50, "{count}");
+            for number in (1..=count).rev() {
+                assert!(open(program, &format!("/tmp/m/{number}"), 0).and_then(|file| program.close(file)).is_ok());
+                assert_eq!(unmount(program, "/tmp/m", removal::NOFOLLOW), Ok(0));
+            }
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+            unlink(program, "/tmp/f", 0).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_mount_has_its_own_limit_which_can_be_changed() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "size=40k").unwrap();
+            let file = open(program, "/tmp/m/file", how::RDWR | how::CREAT).unwrap();
+            let mut written = 0;
+            let error = loop {
+                match program.write_to(file, &[1; 4096]) {
+                    Ok(count) => written += count,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error, Errno::ENOSPC);
+            assert!((8 * 4096..=10 * 4096).contains(&written), "{written}");
+            assert_eq!(mount(program, "/tmp/m", flag::REMOUNT, "size=4k"), Err(Errno::EINVAL));
+            assert_eq!(mount(program, "/tmp/m", flag::REMOUNT, "size=1m"), Ok(0));
+            assert_eq!(program.write_to(file, &[1; 4096]), Ok(4096));
+            program.close(file).unwrap();
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    #[test]
+    fn every_descriptor_has_a_file_system() {
+        run(|program| {
+            let (pipe, _) = program.pipe(0);
+            let socket = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            let counter = program.call(SystemCall::EventCounter, [0, 0]).unwrap();
+            let stored = open(program, "/tmp", 0).unwrap();
+            let device = open(program, "/dev/null", 0).unwrap();
+            let buffer = program.place(120);
+            for (file, magic) in [
+                (pipe, mounting::PIPE_MAGIC),
+                (socket, mounting::SOCKET_MAGIC),
+                (counter, mounting::ANONYMOUS_MAGIC),
+                (stored, mounting::TMPFS_MAGIC),
+                (device, mounting::TMPFS_MAGIC),
+            ] {
+                program.call(SystemCall::FileSystem, [file, buffer]).unwrap();
+                assert_eq!(u64::from(program.read_u32(buffer)), magic);
+            }
+        });
+    }
+
+    #[test]
+    fn a_program_without_the_capability_mounts_nothing() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                assert_eq!(mount(program, "/tmp", 0, ""), Err(Errno::EPERM));
+                assert_eq!(unmount(program, "/tmp", 0), Err(Errno::EPERM));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+}

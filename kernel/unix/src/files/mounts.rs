@@ -1,0 +1,575 @@
+//! The table of mounts: the file systems, the directories that they cover, and paths that lead through several of them.
+//!
+//! A path operation belongs to one file system, which follows the path as far as it goes. A directory that the root of
+//! another file system covers is marked in its inode, and the walk meets the mark with the access that it makes anyhow
+//! ([`filesystem::Error::Crossing`]). Only then is the table looked at: [`Path`] asks how far the path went, goes on to
+//! the other file system, and tries again there. So a path that stays in its file system costs nothing for the others,
+//! however many there are, and a path that crosses is followed twice up to each crossing.
+//!
+//! # What keeps a mount
+//! A [`Place`] is a file with its mount: working directories and open files hold one, and a mount holds the place that
+//! it covers. The count of these references tells whether a mount is in use. A mount that was detached lives until the
+//! last of them goes; its files become remains then, which are freed in steps
+//! ([`remains`](crate::files::remains)).
+//!
+//! # Adding a file system
+//! One more [`Kind`] in [`KINDS`], with the function that makes such a tree.
+//!
+//! Rejected: a table of mounts by path, compared as text. A directory above a mount may be renamed, and the same
+//! directory has many paths.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::Errno;
+use abi_unix::types::mounting::{self, flag};
+use filesystem::{
+    Departure, Error, FileKind, Filesystem, LastComponent, LastLink, MAX_SYMBOLIC_LINKS, Metadata, Node, Owner,
+};
+use spin::{Mutex, Once, RwLock};
+
+use crate::files::tree::errno_of;
+use crate::process::accounts::{Account, Charge, Resource};
+
+/// The largest number of mounts at a time; `ENOSPC` for more.
+const MOST: usize = 64;
+
+/// Number of times that a path may lead from one file system to another; `ELOOP` for more. It bounds the time of a
+/// call, as the number of symbolic links does.
+const MOST_CROSSINGS: usize = 40;
+
+/// Share of the machine's memory that a tree may take, as with Linux's tmpfs: the machine's divided by this.
+const MEMORY_SHARE: usize = 2;
+
+/// Flags of a mount that can be changed, and that hold for the whole mount.
+const FLAGS: u32 = flag::READ_ONLY | flag::NO_SET_USER | flag::NO_DEVICES | flag::NO_EXECUTION;
+
+/// A kind of file system.
+pub(crate) struct Kind {
+    /// Its name, for `mount`.
+    pub name: &'static [u8],
+    /// Its number in `statfs`.
+    pub magic: u64,
+    make: fn(&Options, &Arc<dyn Owner>) -> Result<Filesystem, Error>,
+}
+
+/// Files in memory.
+const TMPFS: Kind = Kind {
+    name: b"tmpfs",
+    magic: mounting::TMPFS_MAGIC,
+    make: |options, owner| {
+        let tree = top().tree().beside(options.size.unwrap_or_else(default_size), Some(owner))?;
+        if let Some(permissions) = options.permissions {
+            tree.root().set_permissions(permissions, crate::files::tree::now());
+        }
+        Ok(tree)
+    },
+};
+
+/// The kinds of file systems.
+const KINDS: &[&Kind] = &[&TMPFS];
+
+/// Returns the size of a tree for which none was chosen.
+pub(crate) fn default_size() -> u64 {
+    (memory::frames::statistics().total / MEMORY_SHARE * PAGE_SIZE) as u64
+}
+
+/// Returns the size of the first file system: as [`default_size`], of the memory that is left when it is made.
+pub(crate) fn size_of_the_first() -> u64 {
+    (memory::frames::free_frames() / MEMORY_SHARE * PAGE_SIZE) as u64
+}
+
+/// Options of a file system, as the text of `mount` names them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `size`: the limit of its memory, in bytes.
+    size: Option<u64>,
+    /// `mode`: the permissions of its root.
+    permissions: Option<u16>,
+}
+
+impl Options {
+    /// Reads a text of options with commas between them. `EINVAL` for one that no file system here has.
+    pub(crate) fn parse(text: &[u8]) -> Result<Options, Errno> {
+        let mut options = Options::default();
+        for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
+            let option = core::str::from_utf8(option).map_err(|_| Errno::EINVAL)?;
+            match option.split_once('=') {
+                Some(("size", size)) => options.size = Some(parse_size(size)?),
+                Some(("mode", mode)) => {
+                    let mode = u16::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777);
+                    options.permissions = Some(mode.ok_or(Errno::EINVAL)?);
+                }
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Reads a size: bytes, or with a letter thousands, millions or billions of them (each 1,024 times the last), or a
+/// percentage of the machine's memory. It is rounded up to whole pages.
+fn parse_size(text: &str) -> Result<u64, Errno> {
+    let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
+    let number: u64 = digits.parse().map_err(|_| Errno::EINVAL)?;
+    let total = (memory::frames::statistics().total * PAGE_SIZE) as u64;
+    let size = match &text[digits.len()..] {
+        "" => Some(number),
+        "k" | "K" => number.checked_mul(1 << 10),
+        "m" | "M" => number.checked_mul(1 << 20),
+        "g" | "G" => number.checked_mul(1 << 30),
+        "%" => number.checked_mul(total / 100),
+        _ => None,
+    };
+    size.and_then(|size| size.checked_next_multiple_of(PAGE_SIZE as u64)).ok_or(Errno::EINVAL)
+}
+
+/// Numbers of mounts that are in use, as bits. Number 0 is the first file system's.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+/// The number of a mount, which no other has at the same time.
+struct Number(u32);
+
+impl Number {
+    /// Takes the lowest number. `ENOSPC` if there is none.
+    fn take() -> Result<Number, Errno> {
+        const { assert!(MOST <= u64::BITS as usize) };
+        let first = |numbers: u64| (!numbers).trailing_zeros();
+        NUMBERS
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |numbers| {
+                ((first(numbers) as usize) < MOST).then(|| numbers | 1 << first(numbers))
+            })
+            .map(|numbers| Number(first(numbers)))
+            .map_err(|_| Errno::ENOSPC)
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        NUMBERS.fetch_and(!(1 << self.0), Ordering::Relaxed);
+    }
+}
+
+/// A file system in its place.
+#[doc(alias = "vfsmount")]
+#[doc(alias = "super_block")]
+pub(crate) struct Mount {
+    number: Number,
+    kind: &'static Kind,
+    /// `None` from the beginning of its drop on.
+    tree: Option<Filesystem>,
+    /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
+    covers: Mutex<Option<Place>>,
+    /// [`FLAGS`], but for the one of the tree.
+    flags: AtomicU32,
+    /// The text that `mount` had as source.
+    #[expect(dead_code, reason = "for /proc/mounts, which comes next")]
+    source: Vec<u8>,
+    _charge: Option<Charge>,
+}
+
+/// A file and its mount.
+// The order of the fields matters: a tree that is given up has no nodes.
+#[doc(alias = "struct path")]
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The file.
+    pub node: Node,
+    /// The mount.
+    pub mount: Arc<Mount>,
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Place) -> bool {
+        Arc::ptr_eq(&self.mount, &other.mount) && self.node == other.node
+    }
+}
+
+static TOP: Once<Arc<Mount>> = Once::new();
+
+/// All mounts but the first, in the order in which they were made, with room for [`MOST`].
+static TABLE: RwLock<Vec<Arc<Mount>>> = RwLock::new(Vec::new());
+
+/// Begins with the first file system.
+pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
+    let number = Number::take().map_err(|_| "the table of mounts is not empty")?;
+    let room = TABLE.write().try_reserve_exact(MOST);
+    room.map_err(|_| "there is no memory for the table of mounts")?;
+    TOP.call_once(|| {
+        Arc::new(Mount {
+            number,
+            kind: &TMPFS,
+            tree: Some(tree),
+            covers: Mutex::new(None),
+            flags: AtomicU32::new(0),
+            source: b"rootfs".to_vec(),
+            _charge: None,
+        })
+    });
+    Ok(())
+}
+
+/// Returns the mount of the first file system.
+pub(crate) fn top() -> &'static Arc<Mount> {
+    TOP.get().expect("the first file system is there before any process")
+}
+
+/// Returns the root of all paths.
+pub(crate) fn root() -> Place {
+    top().root()
+}
+
+impl Mount {
+    /// Returns its tree.
+    pub(crate) fn tree(&self) -> &Filesystem {
+        self.tree.as_ref().expect("the tree goes when the mount does")
+    }
+
+    /// Returns its root.
+    pub(crate) fn root(self: &Arc<Mount>) -> Place {
+        Place { node: self.tree().root(), mount: self.clone() }
+    }
+
+    /// Returns the number by which `stat` tells file systems apart.
+    pub(crate) fn device(&self) -> u64 {
+        u64::from(self.number.0) + 1
+    }
+
+    /// Returns the flags that are in force.
+    pub(crate) fn flags(&self) -> u32 {
+        let read_only = if self.tree().is_read_only() { flag::READ_ONLY } else { 0 };
+        self.flags.load(Ordering::Relaxed) | read_only
+    }
+
+    /// Returns the contents of `struct statfs`.
+    pub(crate) fn statistics(&self) -> mounting::Statistics {
+        let usage = self.tree().usage();
+        let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
+        let free = pages(usage.limit.saturating_sub(usage.used));
+        mounting::Statistics {
+            magic: self.kind.magic,
+            block_size: PAGE_SIZE as u64,
+            blocks: pages(usage.limit),
+            free_blocks: free,
+            files: usage.inodes + free,
+            free_files: free,
+            number: self.device(),
+            longest_name: filesystem::MAX_NAME_LENGTH as u64,
+            flags: u64::from(self.flags()) | mounting::VALID,
+        }
+    }
+
+    /// Returns the mount whose root covers a directory of this one.
+    fn covering(self: &Arc<Mount>, node: &Node) -> Option<Arc<Mount>> {
+        let covers = |mount: &&Arc<Mount>| {
+            let place = mount.covers.lock();
+            place.as_ref().is_some_and(|place| Arc::ptr_eq(&place.mount, self) && place.node == *node)
+        };
+        TABLE.read().iter().find(covers).cloned()
+    }
+
+    /// Whether it is in the table, or the first.
+    fn is_attached(self: &Arc<Mount>, table: &[Arc<Mount>]) -> bool {
+        Arc::ptr_eq(self, top()) || table.iter().any(|mount| Arc::ptr_eq(mount, self))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.take() {
+            tree.give_up();
+        }
+    }
+}
+
+impl Place {
+    /// Returns the metadata.
+    pub(crate) fn metadata(&self) -> Metadata {
+        self.node.metadata()
+    }
+
+    /// Returns the absolute path of a directory. `ENOENT` if it has been removed, or its mount detached.
+    #[doc(alias = "d_path")]
+    pub(crate) fn path(&self) -> Result<Vec<u8>, Errno> {
+        let mut path = Vec::new();
+        let mut place = self.clone();
+        loop {
+            let own = place.mount.tree().path_of(&place.node).map_err(errno_of)?;
+            let own = if own == b"/" { &[][..] } else { &own[..] };
+            // In front of what is there.
+            path.try_reserve(own.len() + 1).map_err(|_| Errno::ENOMEM)?;
+            path.splice(0..0, own.iter().copied());
+            if Arc::ptr_eq(&place.mount, top()) {
+                break;
+            }
+            let above = place.mount.covers.lock().clone();
+            place = above.ok_or(Errno::ENOENT)?;
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Ok(path)
+    }
+}
+
+/// A path on its way through the mounts.
+pub(crate) struct Path {
+    place: Place,
+    path: Vec<u8>,
+    /// Number of symbolic links that led from one file system to another.
+    links: usize,
+}
+
+impl Path {
+    /// Begins at a place; an absolute path begins at the root of all.
+    pub(crate) fn new(place: Place, path: Vec<u8>) -> Path {
+        Path { place, path, links: 0 }
+    }
+
+    /// Performs an operation on the path in the file system to which it leads: `act` is called with the mount, the
+    /// directory and the path from there, until it needs no other file system.
+    pub(crate) fn perform<R>(
+        &mut self,
+        last: LastComponent,
+        mut act: impl FnMut(&Arc<Mount>, &Node, &[u8]) -> Result<R, Error>,
+    ) -> Result<R, Errno> {
+        for _ in 0..=MOST_CROSSINGS {
+            match act(&self.place.mount, &self.place.node, &self.path) {
+                Err(Error::Crossing) => self.cross(last)?,
+                result => return result.map_err(errno_of),
+            };
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Returns the file at its end.
+    pub(crate) fn look_up(&mut self, last: LastLink) -> Result<Place, Errno> {
+        self.perform(last.into(), |mount, base, path| {
+            mount.tree().look_up(base, path, last).map(|node| Place { node, mount: mount.clone() })
+        })
+    }
+
+    /// Performs an operation on two names, which must be in the same mount: `EXDEV`.
+    pub(crate) fn perform_with<R>(
+        &mut self,
+        other: &mut Path,
+        (last, other_last): (LastComponent, LastComponent),
+        mut act: impl FnMut(&Arc<Mount>, (&Node, &[u8]), (&Node, &[u8])) -> Result<R, Error>,
+    ) -> Result<R, Errno> {
+        for _ in 0..=MOST_CROSSINGS {
+            if Arc::ptr_eq(&self.place.mount, &other.place.mount) {
+                let (first, second) = ((&self.place.node, &self.path[..]), (&other.place.node, &other.path[..]));
+                match act(&self.place.mount, first, second) {
+                    Err(Error::Crossing) => {}
+                    result => return result.map_err(errno_of),
+                }
+            }
+            // Both to their ends, as far as mounts are concerned.
+            let crossed = [self.settle(last)?, other.settle(other_last)?];
+            if crossed == [false, false] && !Arc::ptr_eq(&self.place.mount, &other.place.mount) {
+                return Err(Errno::EXDEV);
+            }
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Goes on until the path stays in its file system; returns whether it has left one.
+    fn settle(&mut self, last: LastComponent) -> Result<bool, Errno> {
+        let mut has_crossed = false;
+        for _ in 0..=MOST_CROSSINGS {
+            if !self.cross(last)? {
+                return Ok(has_crossed);
+            }
+            has_crossed = true;
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Goes on to the next file system on the path; returns `false` if there is none.
+    #[cold]
+    #[doc(alias = "follow_mount")]
+    fn cross(&mut self, last: LastComponent) -> Result<bool, Errno> {
+        let Place { node, mount } = &self.place;
+        let Some(way) = mount.tree().way_on(node, &self.path, last).map_err(errno_of)? else { return Ok(false) };
+        self.links += way.links;
+        if self.links > MAX_SYMBOLIC_LINKS {
+            return Err(Errno::ELOOP);
+        }
+        let mut rest = way.rest;
+        self.place = match way.departure {
+            // The directory itself if the mount has gone meanwhile.
+            Departure::Down(directory) => {
+                rest = relative(rest)?;
+                topmost(Place { node: directory, mount: mount.clone() })
+            }
+            Departure::Up => {
+                let above = mount.covers.lock().clone();
+                match above {
+                    // `..` leads from the covered directory to the one above that.
+                    Some(place) => place,
+                    // Nothing is above a detached mount.
+                    None => {
+                        rest.drain(..2);
+                        rest = relative(rest)?;
+                        mount.root()
+                    }
+                }
+            }
+            Departure::Root => root(),
+        };
+        self.path = rest;
+        Ok(true)
+    }
+}
+
+/// Returns the rest of a path from a directory on, without the slashes in front: `.` if nothing is left.
+fn relative(mut rest: Vec<u8>) -> Result<Vec<u8>, Errno> {
+    let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
+    rest.drain(..slashes);
+    if rest.is_empty() {
+        rest.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        rest.push(b'.');
+    }
+    Ok(rest)
+}
+
+/// Returns the root of the mount that covers a place, and of those that cover that in turn; the place itself if none
+/// does.
+fn topmost(mut place: Place) -> Place {
+    while let Some(mount) = place.node.is_covered().then(|| place.mount.covering(&place.node)).flatten() {
+        place = mount.root();
+    }
+    place
+}
+
+/// Mounts a file system of the kind with this name on a directory. Its memory is the account's.
+///
+/// `ENODEV` if there is no such kind, `ENOTDIR`, `EBUSY` for the root of all paths, `ENOSPC` if there are too many
+/// mounts.
+#[doc(alias = "do_new_mount")]
+pub(crate) fn mount(
+    at: Place,
+    kind: &[u8],
+    flags: u32,
+    options: &[u8],
+    source: Vec<u8>,
+    account: &Arc<Account>,
+) -> Result<(), Errno> {
+    let kind = *KINDS.iter().find(|known| known.name == kind).ok_or(Errno::ENODEV)?;
+    let options = Options::parse(options)?;
+    if at.node.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    if at == root() {
+        return Err(Errno::EBUSY);
+    }
+    let number = Number::take()?;
+    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64)?;
+    let owner: Arc<dyn Owner> = account.clone();
+    let tree = (kind.make)(&options, &owner).map_err(|error| match error {
+        Error::NoSpace => Errno::ENOMEM,
+        error => errno_of(error),
+    })?;
+    let mount = Arc::new(Mount {
+        number,
+        kind,
+        tree: Some(tree),
+        covers: Mutex::new(None),
+        flags: AtomicU32::new(0),
+        source,
+        _charge: Some(charge),
+    });
+    set_flags(&mount, flags)?;
+    let mut table = TABLE.write();
+    if !at.mount.is_attached(&table) {
+        return Err(Errno::EINVAL);
+    }
+    // Another may have mounted there meanwhile.
+    at.node.cover().map_err(errno_of)?;
+    *mount.covers.lock() = Some(at);
+    // There is room for as many as there are numbers.
+    table.push(mount);
+    Ok(())
+}
+
+fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
+    mount.tree().set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
+    mount.flags.store(flags & FLAGS & !flag::READ_ONLY, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Fails with `EINVAL` for a place that is not the root of a mount.
+pub(crate) fn require_root(at: &Place) -> Result<(), Errno> {
+    if at.node.is_root() { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Changes the flags and options of the mount whose root this is. `EINVAL` if it is none, or if its size would be
+/// exceeded; `EBUSY` to make it read-only while a file is open for writing.
+#[doc(alias = "do_remount")]
+pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errno> {
+    let options = Options::parse(options)?;
+    require_root(at)?;
+    set_flags(&at.mount, flags)?;
+    if let Some(size) = options.size {
+        at.mount.tree().set_limit(size).map_err(errno_of)?;
+    }
+    Ok(())
+}
+
+/// Takes the mount whose root this is from the table. `EINVAL` if it is none, `EBUSY` for the first file system.
+///
+/// If anything in it is in use, an open file, a working directory or another mount, that is `EBUSY`; but a mount that is
+/// *detached* goes at once, with those below it, and lives on for its users only.
+#[doc(alias = "do_umount")]
+pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
+    require_root(&at)?;
+    let mount = at.mount.clone();
+    drop(at);
+    if Arc::ptr_eq(&mount, top()) {
+        return Err(Errno::EBUSY);
+    }
+    // Dropped at the end, without a lock.
+    let mut removed = Vec::new();
+    removed.try_reserve_exact(if detach { MOST } else { 1 }).map_err(|_| Errno::ENOMEM)?;
+    {
+        let mut table = TABLE.write();
+        if !mount.is_attached(&table) {
+            return Err(Errno::EINVAL);
+        }
+        // Those of the table and of this function. Others can only be copied from these two, or from others.
+        if !detach && Arc::strong_count(&mount) > 2 {
+            return Err(Errno::EBUSY);
+        }
+        let mut next = Some(mount);
+        while let Some(mount) = next {
+            let above = mount.covers.lock().take();
+            if let Some(place) = &above {
+                place.node.uncover();
+            }
+            table.retain(|other| !Arc::ptr_eq(other, &mount));
+            removed.push((mount, above));
+            // A mount whose place is in one that has been removed.
+            next = table.iter().find(|other| is_within(other, &removed)).cloned();
+        }
+    }
+    drop(removed);
+    Ok(())
+}
+
+/// Whether a mount covers a directory of one of these.
+fn is_within(mount: &Mount, removed: &[(Arc<Mount>, Option<Place>)]) -> bool {
+    let covers = mount.covers.lock();
+    covers.as_ref().is_some_and(|place| removed.iter().any(|(above, _)| Arc::ptr_eq(above, &place.mount)))
+}
+
+/// Fails with `EACCES` if no program of this mount may be run.
+pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
+    if mount.flags.load(Ordering::Relaxed) & flag::NO_EXECUTION != 0 { Err(Errno::EACCES) } else { Ok(()) }
+}
+
+/// Fails with `EACCES` if no device of this mount may be opened.
+pub(crate) fn require_devices(mount: &Mount) -> Result<(), Errno> {
+    if mount.flags.load(Ordering::Relaxed) & flag::NO_DEVICES != 0 { Err(Errno::EACCES) } else { Ok(()) }
+}

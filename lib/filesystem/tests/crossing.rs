@@ -1,0 +1,215 @@
+//! Trees that are mounted on each other: the points at which a walk leaves a tree, and the end of a whole tree.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use filesystem::{
+    Departure, Error, Filesystem, LastComponent, LastLink, Maker, Node, OpenOptions, Owner, Replacement, Timestamp,
+    WayOn,
+};
+
+const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
+
+/// Counts the charged bytes.
+#[derive(Default)]
+struct Payer(AtomicU64);
+
+impl Owner for Payer {
+    fn charge(&self, bytes: u64) -> bool {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+fn top() -> (Filesystem, Node) {
+    let top = Filesystem::new(1 << 24).unwrap();
+    let root = top.root();
+    for path in ["/a", "/a/covered", "/a/covered/below"] {
+        top.make_directory(&root, path.as_bytes(), 0o755, NOW).unwrap();
+    }
+    top.make_symbolic_link(&root, b"/link", b"a/covered", NOW).unwrap();
+    let covered = top.look_up(&root, b"/a/covered", LastLink::Follow).unwrap();
+    (top, covered)
+}
+
+fn way(tree: &Filesystem, base: &Node, path: &str, last: LastComponent) -> Option<WayOn> {
+    tree.way_on(base, path.as_bytes(), last).unwrap()
+}
+
+#[test]
+fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
+    let (top, covered) = top();
+    let root = top.root();
+    covered.cover().unwrap();
+    assert_eq!(covered.cover(), Err(Error::Busy));
+    for (path, rest, links) in
+        [("/a/covered/x/y", "/x/y", 0), ("a/covered", "", 0), ("/a/covered/", "", 0), ("/link/z", "/z", 1)]
+    {
+        assert_eq!(top.look_up(&root, path.as_bytes(), LastLink::Follow), Err(Error::Crossing), "{path}");
+        let found = way(&top, &root, path, LastLink::Follow.into()).unwrap();
+        assert_eq!(found, WayOn { departure: Departure::Down(covered.clone()), rest: rest.into(), links }, "{path}");
+    }
+    // The name itself is this tree's, and stays.
+    assert_eq!(way(&top, &root, "/a/covered", LastComponent::Name), None);
+    assert_eq!(top.remove_directory(&root, b"/a/covered/below", NOW), Err(Error::Crossing));
+    assert_eq!(top.remove_directory(&root, b"/a/covered", NOW), Err(Error::Busy));
+    let rename = |old: &[u8], new: &[u8], how| top.rename(&root, old, &root, new, how, NOW);
+    assert_eq!(rename(b"/a/covered", b"/b", Replacement::Replace), Err(Error::Busy));
+    assert_eq!(rename(b"/link", b"/a/covered", Replacement::Exchange), Err(Error::Busy));
+    assert_eq!(top.make_directory(&root, b"/a/covered", 0o755, NOW).err(), Some(Error::AlreadyExists));
+    assert_eq!(rename(b"/a", b"/b", Replacement::Replace), Ok(()), "a directory above it can be renamed");
+    assert_eq!(top.look_up(&root, b"/b/covered", LastLink::Follow), Err(Error::Crossing));
+    // A walk that begins in the covered directory, or stays there, does not leave it.
+    assert!(top.look_up(&covered, b"below", LastLink::Follow).is_ok());
+    assert!(top.look_up(&covered, b".", LastLink::Follow).is_ok());
+    let below = top.look_up(&covered, b"below", LastLink::Follow).unwrap();
+    assert_eq!(top.look_up(&below, b"..", LastLink::Follow), Err(Error::Crossing));
+    covered.uncover();
+    assert!(top.look_up(&root, b"/b/covered/below", LastLink::Follow).is_ok());
+    assert_eq!(way(&top, &root, "/b/covered/below", LastLink::Follow.into()), None);
+}
+
+#[test]
+fn a_removed_directory_and_a_file_are_not_covered() {
+    let (top, covered) = top();
+    let root = top.root();
+    top.remove_directory(&root, b"/a/covered/below", NOW).unwrap();
+    top.remove_directory(&root, b"/a/covered", NOW).unwrap();
+    assert_eq!(covered.cover(), Err(Error::NotFound));
+    let file = top.make_file(&root, b"/file", b"", 0o644, NOW).unwrap();
+    assert_eq!(file.cover(), Err(Error::NotADirectory));
+}
+
+#[test]
+fn a_tree_below_another_is_left_at_its_root_and_by_absolute_paths() {
+    let (top, _) = top();
+    let below = top.beside(1 << 20, None).unwrap();
+    let root = below.root();
+    below.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    below.make_symbolic_link(&root, b"absolute", b"/etc/x", NOW).unwrap();
+    below.make_symbolic_link(&root, b"up", b"d/../../y", NOW).unwrap();
+    let (last, name) = (LastLink::Follow.into(), LastComponent::Name);
+    for (path, last, departure, rest, links) in [
+        ("..", last, Departure::Up, "..", 0),
+        ("d/../../x", last, Departure::Up, "../x", 0),
+        ("../x", name, Departure::Up, "../x", 0),
+        ("up", last, Departure::Up, "../y", 1),
+        ("absolute", last, Departure::Root, "/etc/x", 1),
+        ("absolute/z", name, Departure::Root, "/etc/x/z", 1),
+        ("/d", last, Departure::Root, "/d", 0),
+        ("absolute", LastComponent::Made(LastLink::Follow), Departure::Root, "/etc/x", 1),
+    ] {
+        assert_eq!(way(&below, &root, path, last), Some(WayOn { departure, rest: rest.into(), links }), "{path}");
+    }
+    assert_eq!(way(&below, &root, "absolute", name), None);
+    assert_eq!(way(&below, &root, "d/..", last), None);
+    assert_eq!(way(&below, &root, "missing", last), None);
+    assert_eq!(below.look_up(&root, b"..", LastLink::Follow), Err(Error::Crossing));
+    assert_eq!(top.look_up(&root, b"d", LastLink::Follow), Err(Error::CrossFilesystem));
+}
+
+/// A whole tree goes in pieces, and everything that was charged for it is given back.
+#[test]
+fn a_tree_that_is_given_up_is_freed_in_pieces() {
+    let (top, _) = top();
+    let payer = Arc::new(Payer::default());
+    let owner: Arc<dyn Owner> = payer.clone();
+    let below = top.beside(1 << 26, Some(&owner)).unwrap();
+    assert!(payer.0.load(Ordering::Relaxed) > 10_000, "an empty tree takes memory");
+    let root = below.root();
+    let by = Maker { now: NOW, owner: Some(&owner) };
+    for directory in 0..40 {
+        let name = format!("d{directory}");
+        below.make_directory(&root, name.as_bytes(), 0o755, by).unwrap();
+        for number in 0..100 {
+            let path = format!("d{directory}/f{number}");
+            let options = OpenOptions {
+                access: filesystem::Access::Write,
+                creation: filesystem::Creation::Always,
+                ..OpenOptions::default()
+            };
+            let file = below.open(&root, path.as_bytes(), &options, by).unwrap();
+            let length = if number == 0 { 1 << 19 } else { 100 };
+            file.write_with(Some(&owner), length, NOW, |piece| piece.len()).unwrap();
+        }
+    }
+    for number in 0..30 {
+        below.remove_directory(&root, b"d0", NOW).unwrap_err();
+        below.unlink(&root, format!("d0/f{number}").as_bytes(), NOW).unwrap();
+    }
+    assert!(payer.0.load(Ordering::Relaxed) > 39 << 19);
+    drop(root);
+    below.give_up();
+    assert!(top.has_remains());
+    let mut pieces = 0;
+    let mut before = payer.0.load(Ordering::Relaxed);
+    while top.free_remains() {
+        pieces += 1;
+        let now = payer.0.load(Ordering::Relaxed);
+        assert!(before - now < 300_000, "{before} {now}");
+        before = now;
+    }
+    assert!(pieces > 1000, "{pieces}");
+    assert_eq!(payer.0.load(Ordering::Relaxed), 0);
+    assert!(!top.has_remains());
+}
+
+#[test]
+fn trees_that_are_given_up_together_all_go() {
+    let (top, _) = top();
+    let payer = Arc::new(Payer::default());
+    let owner: Arc<dyn Owner> = payer.clone();
+    let trees: Vec<_> = (0..5).map(|_| top.beside(1 << 20, Some(&owner)).unwrap()).collect();
+    for tree in trees {
+        tree.make_directory(&tree.root(), b"d", 0o755, Maker { now: NOW, owner: Some(&owner) }).unwrap();
+        tree.give_up();
+    }
+    while top.free_remains() {}
+    assert_eq!(payer.0.load(Ordering::Relaxed), 0);
+}
+
+/// Every change of a tree that must not be changed is refused; a tree that is being changed is not locked.
+#[test]
+fn a_read_only_tree_refuses_every_change() {
+    let (top, _) = top();
+    let root = top.root();
+    let write = OpenOptions { access: filesystem::Access::Write, ..OpenOptions::default() };
+    let make = OpenOptions { creation: filesystem::Creation::IfMissing, ..OpenOptions::default() };
+    let cut = OpenOptions { contents: filesystem::Contents::Discard, ..OpenOptions::default() };
+    top.make_file(&root, b"/file", b"text", 0o644, NOW).unwrap();
+    let file = top.open(&root, b"/file", &write, NOW).unwrap();
+    assert_eq!(top.set_read_only(true), Err(Error::Busy));
+    assert!(!top.is_read_only());
+    drop(file);
+    assert_eq!([top.set_read_only(true), top.set_read_only(true)], [Ok(()), Ok(())]);
+    assert!(top.is_read_only());
+    let open = |path: &[u8], options| top.open(&root, path, options, NOW).map(|_| ());
+    assert_eq!([open(b"/file", &write), open(b"/file", &cut)], [Err(Error::ReadOnly); 2]);
+    assert_eq!([open(b"/file", &make), open(b"/new", &make)], [Ok(()), Err(Error::ReadOnly)]);
+    assert_eq!(open(b"/a", &write), Err(Error::IsADirectory));
+    let make = |path: &[u8]| top.make_directory(&root, path, 0o755, NOW).map(|_| ());
+    assert_eq!([make(b"/a"), make(b"/new")], [Err(Error::AlreadyExists), Err(Error::ReadOnly)]);
+    assert_eq!(top.make_symbolic_link(&root, b"/new", b"x", NOW).err(), Some(Error::ReadOnly));
+    assert_eq!(top.link(&root, b"/file", LastLink::Keep, &root, b"/new", NOW), Err(Error::ReadOnly));
+    assert_eq!(top.unlink(&root, b"/file", NOW), Err(Error::ReadOnly));
+    assert_eq!(top.remove_directory(&root, b"/a/covered/below", NOW), Err(Error::ReadOnly));
+    assert_eq!(top.rename(&root, b"/file", &root, b"/b", Replacement::Replace, NOW), Err(Error::ReadOnly));
+    assert_eq!([top.set_read_only(false), top.set_read_only(false)], [Ok(()), Ok(())]);
+    assert_eq!(top.unlink(&root, b"/file", NOW), Ok(()));
+}
+
+#[test]
+fn a_limit_can_be_changed_to_any_that_is_not_exceeded() {
+    let (top, _) = top();
+    let root = top.root();
+    let used = top.usage().used;
+    assert_eq!(top.set_limit(used - 1), Err(Error::InvalidArgument));
+    assert_eq!(top.set_limit(used), Ok(()));
+    assert_eq!(top.make_directory(&root, b"new", 0o755, NOW).err(), Some(Error::NoSpace));
+    assert_eq!(top.set_limit(used + 10_000), Ok(()));
+    assert!(top.make_directory(&root, b"new", 0o755, NOW).is_ok());
+}
