@@ -310,8 +310,9 @@ impl World {
             Closing::Settle(rounds) if kernel_unix::read_counter(Counter::Processes) > 1 => {
                 assert!(rounds < MOST_ROUNDS, "there are processes that the first one cannot wait for");
                 self.closing = Closing::Settle(rounds + 1);
-                match rounds % 2 {
+                match rounds % 3 {
                     0 => (SystemCall::Wait, [usize::MAX, 0, WNOHANG as usize, 0, 0, 0]),
+                    1 => (SystemCall::Kill, [usize::MAX, signal::KILL as usize, 0, 0, 0, 0]),
                     _ => sleep(NAP_NS),
                 }
             }
