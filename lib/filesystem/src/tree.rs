@@ -81,7 +81,7 @@ impl Filesystem {
     }
 
     /// Makes another tree whose root is to cover a directory of this tree, or of one that was made beside it. All such
-    /// trees have their remains in common. What even an empty tree takes is charged to `owner`.
+    /// trees have their remains in common. The memory of an empty tree is charged to `owner`.
     ///
     /// Its `..` and `/` lead out of it: [`Error::Crossing`].
     ///
@@ -93,8 +93,8 @@ impl Filesystem {
         Ok(Filesystem { shared: Arc::new(Shared::new(limit, remains, true, owner)?) })
     }
 
-    /// Gives up a tree that was made [`beside`](Self::beside) another and to which nothing else refers. Its files become
-    /// remains, which take as many calls of [`free_remains`](Self::free_remains) as necessary.
+    /// Gives up a tree that was made [`beside`](Self::beside) another and to which nothing else refers. Its files
+    /// become remains, which take as many calls of [`free_remains`](Self::free_remains) as necessary.
     #[doc(alias = "umount")]
     pub fn give_up(self) {
         let remains = Arc::clone(&self.shared.remains);

@@ -6,7 +6,7 @@
 //! the other file system, and tries again there. So a path that stays in its file system costs nothing for the others,
 //! however many there are, and a path that crosses is followed twice up to each crossing.
 //!
-//! # What keeps a mount
+//! # Uses of a mount
 //! A [`Place`] is a file with its mount: working directories and open files hold one, and a mount holds the place that
 //! it covers. The count of these references tells whether a mount is in use. A mount that was detached lives until the
 //! last of them goes; its files become remains then, which are freed in steps
@@ -520,8 +520,8 @@ pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errn
 
 /// Takes the mount whose root this is from the table. `EINVAL` if it is none, `EBUSY` for the first file system.
 ///
-/// If anything in it is in use, an open file, a working directory or another mount, that is `EBUSY`; but a mount that is
-/// *detached* goes at once, with those below it, and lives on for its users only.
+/// If anything in it is in use, an open file, a working directory or another mount, that is `EBUSY`; but a mount that
+/// is *detached* goes at once, with those below it, and lives on for its users only.
 #[doc(alias = "do_umount")]
 pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
     require_root(&at)?;

@@ -24,8 +24,8 @@ pub(crate) fn register(others: Remains) {
     OTHERS.call_once(|| others);
 }
 
-/// Frees some pages of files or a piece of a file system that has gone, or takes back some registrations of epolls that have; returns `false` if
-/// there are none.
+/// Frees some pages of files or a piece of a file system that has gone, or takes back some registrations of epolls that
+/// have; returns `false` if there are none.
 pub(crate) fn free_some() -> bool {
     OTHERS.get().is_some_and(|others| (others.free_some)()) || mounts::top().tree().free_remains()
 }
