@@ -24,7 +24,7 @@ use crate::scheduling::steps;
 pub(crate) const CAPACITY: usize = 65536;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub(crate) const ATOMIC: usize = 4096;
-/// Bytes that are written between two looks for interrupts.
+/// Most bytes that are written between two looks for interrupts.
 const LOOKS_AFTER: usize = 32 * 1024;
 
 struct PipeState {
@@ -162,26 +162,17 @@ impl Writer {
     ) -> Attempt {
         let total = length_of(buffers);
         let mut state = self.0.state.lock();
-        let (mut begin, mut until_look) = (0, LOOKS_AFTER);
+        let mut begin = 0;
         for buffer in buffers {
             let end = begin + buffer.len();
             while *done < end {
-                if until_look == 0 {
-                    if steps::has_interrupts() {
-                        if let Some(waker) = waker {
-                            waker.wake_by_ref();
-                        }
-                        return Poll::Pending;
-                    }
-                    until_look = LOOKS_AFTER;
-                }
                 let rest = total - *done;
                 if self.0.readers.load(Ordering::Acquire) == 0 {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
                 }
                 let room = CAPACITY - state.queue.len();
                 // A short write waits until there is room for all of it, and does not stop before its end then.
-                let wanted = if total > ATOMIC { rest.min(room) } else { rest };
+                let wanted = if total > ATOMIC { rest.min(room).min(LOOKS_AFTER) } else { rest };
                 if room < wanted || wanted == 0 {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
                     return match registered {
@@ -196,14 +187,20 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 let piece = state.queue.back();
-                let count = wanted.min(end - *done).min(piece.len()).min(until_look);
+                let count = wanted.min(end - *done).min(piece.len());
                 if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 state.queue.produce(count);
                 *done += count;
-                until_look -= count;
                 state.readers_waiting.wake_all();
+                // Compared in this order: a write that is done at once, as most are, pays nothing for the looks.
+                if *done < total && total > LOOKS_AFTER && steps::has_interrupts() {
+                    if let Some(waker) = waker {
+                        waker.wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
             }
             begin = end;
         }
