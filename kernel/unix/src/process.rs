@@ -473,13 +473,13 @@ impl Process {
         best.filter(|best| best.is_more_important_than(claim)).unwrap_or(claim)
     }
 
-    /// Returns the processor time of all its workers, in ticks, up to now.
+    /// Returns the processor time of all its workers, in ticks, up to now; never less than before.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let now = Machine::now();
         let running = |workers: &[Arc<Worker>]| workers.iter().fold(0, |sum, worker| sum + worker.uncharged(now));
         let running = running(&self.workers.lock())
             + self.threads.lock().iter().fold(0, |sum, thread| sum + thread.uncharged(now));
-        self.standing.charged() + running
+        self.standing.clock(running)
     }
 
     /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.

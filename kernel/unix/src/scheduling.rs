@@ -129,6 +129,7 @@ fn is_exhausted_above(process: &Arc<Process>) -> bool {
 /// process for it.
 pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();
+    payers::work_for(process.id);
     let result = work();
     let now = Machine::now();
     let ticks = now.saturating_sub(start);

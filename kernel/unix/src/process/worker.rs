@@ -24,7 +24,7 @@ use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
 use crate::process::{self, Process, table};
 use crate::scheduling::executor::{self, Cid, EXHAUSTED, Owner};
-use crate::scheduling::{self, payers};
+use crate::scheduling::{self, payers, standing};
 use crate::time;
 
 const NOWHERE: usize = usize::MAX;
@@ -100,6 +100,8 @@ pub(crate) struct Worker {
 struct Time {
     /// Ticks that were charged.
     cpu: AtomicU64,
+    /// The most ticks that its clock has shown.
+    shown: AtomicU64,
     /// The tick since which it runs uncharged; 0 while it does not run.
     since: AtomicU64,
     /// Number of times that it has begun to run.
@@ -437,9 +439,10 @@ impl Worker {
         }
     }
 
-    /// Returns the ticks that it has used up to now.
+    /// Returns the ticks that it has used up to now; never less than before.
     pub(crate) fn cpu_ticks(&self) -> u64 {
-        self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now())
+        let ticks = self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now());
+        standing::never_back(&self.time.shown, ticks)
     }
 
     /// Wakes the worker now, or ends its next sleep immediately.

@@ -9,7 +9,9 @@
 //! * *From an interrupt that takes the hart from a program*: by the coroutine that gets the hart. The process of the
 //!   program is charged up to the interrupt only.
 //! * *Back to such a program*: by the process that had the hart in between. So a process that wakes up again and again
-//!   in the time of another pays both ways.
+//!   in the time of another pays both ways. It had the hart, too, if a coroutine of the kernel's own worked for it, as
+//!   the network's does when a timer of a connection ends: the last process that was charged pays. If that coroutine
+//!   worked for none, the ways are those of the processes before and after it.
 //! * *At a deadline*: the waking, by the process that has set the deadline, even if it comes in another's time
 //!   ([`time`](crate::time)).
 //!
@@ -57,6 +59,15 @@ pub(super) fn end(process: u32) {
     let line = line();
     line.present.store(0, Ordering::Relaxed);
     line.previous.store(process, Ordering::Relaxed);
+}
+
+/// Records that a coroutine of the kernel's own works for a process. Work in the time of a process changes nothing:
+/// that one has the hart.
+pub(super) fn work_for(process: u32) {
+    let line = line();
+    if line.present.load(Ordering::Relaxed) == 0 {
+        line.previous.store(process, Ordering::Relaxed);
+    }
 }
 
 /// Moves the mark to now: the hart was asleep.
@@ -135,9 +146,11 @@ pub(crate) fn charging<R>(payer: u32, work: impl FnOnce() -> R) -> R {
 mod tests {
     use alloc::sync::Arc;
     use alloc::task::Wake;
-    use core::task::Waker;
+    use core::future::poll_fn;
+    use core::task::{Poll, Waker};
 
     use abi_unix::SystemCall;
+    use abi_unix::types::clock;
     use hal_api::Trap;
 
     use super::*;
@@ -228,6 +241,64 @@ mod tests {
             other.end(crate::process::ending::Ending::Killed(9));
             drop(other);
             program.wait_for(number).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_for_which_the_kernel_takes_the_hart_from_a_program_pays_for_both_ways() {
+        run(|program| {
+            let (number, other) = start(program, |program| program.sleep_ns(1_000_000_000));
+            let own = program.process();
+            let end = Machine::now() + time::ticks_at_ns(1_000_000);
+            let payer = other.clone();
+            crate::scheduling::executor::spawn_for_kernel(abi_queue::Priority::HIGHEST, async move {
+                let mut alarm = None;
+                poll_fn(|cx| {
+                    if alarm.is_none() {
+                        alarm = Some(time::set(end, cx.waker()).unwrap());
+                    }
+                    if Machine::now() >= end { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                crate::scheduling::charging(&payer, || simulation().advance(10));
+                // Due when the hart is on its way back.
+                time::set(Machine::now(), &Waker::from(Arc::new(LongWork))).unwrap();
+            });
+            program.call(SystemCall::Yield, []).unwrap();
+            let before = (own.cpu_ticks(), other.cpu_ticks());
+            // Due with the kernel's alarm: the interrupt takes long.
+            set_for(0, end);
+            simulation().advance(end - Machine::now() + 1);
+            let waited = own.cpu_ticks() - before.0;
+            program.trap(Trap::Interrupt);
+            let (own, paid) = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
+            assert!(paid >= 2 * LONG && own < SHORT, "{paid} and {own}");
+            other.end(crate::process::ending::Ending::Killed(9));
+            drop(other);
+            program.wait_for(number).unwrap();
+        });
+    }
+
+    #[test]
+    fn clocks_of_processor_time_never_go_back() {
+        run(|program| {
+            let place = program.place(16);
+            let read = |program: &mut Program, clock: u32| {
+                program.call(SystemCall::GetTime, [clock as usize, place]).unwrap();
+                program.read_u64(place) * 1_000_000_000 + program.read_u64(place + 8)
+            };
+            for clock in [clock::PROCESS_CPUTIME, clock::THREAD_CPUTIME] {
+                // In the time of this process, another one is charged, and this one for other work.
+                simulation().advance(2 * LONG);
+                leave_out(LONG);
+                crate::scheduling::charging(&program.process(), || simulation().advance(LONG));
+                let before = read(program, clock);
+                program.call(SystemCall::Yield, []).unwrap();
+                let after = read(program, clock);
+                assert!(after >= before, "clock {clock}: {after} after {before}");
+                simulation().advance(4 * LONG);
+                assert!(read(program, clock) > before, "clock {clock} goes on");
+            }
         });
     }
 

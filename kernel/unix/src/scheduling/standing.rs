@@ -256,6 +256,17 @@ pub(crate) struct Standing {
     pub(super) boosts: AtomicU32,
     /// Ticks that were charged to it.
     pub(super) cpu: AtomicU64,
+    /// The most ticks that its clock has shown.
+    shown: AtomicU64,
+}
+
+/// Returns a reading of a clock of processor time, and at least as much as the earlier ones.
+///
+/// Ticks of a program that runs are counted before they are charged. If another process is charged for some of them in
+/// the end, or another hart reads between the two, the sum is smaller later.
+pub(crate) fn never_back(shown: &AtomicU64, ticks: u64) -> u64 {
+    // Relaxed: the word stands for itself.
+    shown.fetch_max(ticks, Ordering::Relaxed).max(ticks)
 }
 
 impl Standing {
@@ -272,6 +283,7 @@ impl Standing {
             times_exhausted: AtomicU32::new(0),
             boosts: AtomicU32::new(0),
             cpu: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
         }
     }
 
@@ -340,8 +352,14 @@ impl Standing {
     }
 
     /// Returns the ticks that were charged to it.
+    #[cfg(test)]
     pub(crate) fn charged(&self) -> u64 {
         self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Returns the ticks of its processor time: those that were charged to it, and those of programs that run.
+    pub(crate) fn clock(&self, running: u64) -> u64 {
+        never_back(&self.shown, self.cpu.load(Ordering::Relaxed) + running)
     }
 }
 
