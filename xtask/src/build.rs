@@ -86,6 +86,8 @@ pub struct Products {
     pub initramfs: PathBuf,
     /// The names of the programs in the archive's /bin.
     pub programs: Vec<String>,
+    /// The programs' files, with symbols, by name.
+    pub files: Vec<(String, PathBuf)>,
 }
 
 /// Builds everything that a boot needs.
@@ -102,7 +104,9 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     let initramfs = workspace.products().join("initramfs.cpio");
     write_if_changed(&initramfs, &archive(&programs)?)?;
     let kernel = builder.kernel(&vdso, None)?;
-    Ok(Products { kernel, initramfs, programs: programs.into_iter().map(|program| program.name).collect() })
+    let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
+    let programs = programs.into_iter().map(|program| program.name).collect();
+    Ok(Products { kernel, initramfs, programs, files })
 }
 
 /// Builds the kernel whose allocations fail when a program requests it. The programs are those of [`build`], which
@@ -140,7 +144,7 @@ pub fn microkernel(
         bail!("the workspace has no program `{ROOT_TASK}`");
     }
     let initramfs = workspace.products().join(ROOT_TASK);
-    Ok(Products { kernel: builder.microkernel(variation)?, initramfs, programs: names })
+    Ok(Products { kernel: builder.microkernel(variation)?, initramfs, programs: names, files: Vec::new() })
 }
 
 /// The configuration of a microkernel. Programs see the differences.
@@ -418,17 +422,19 @@ enum Part {
     Kernel,
     /// The microkernel.
     Microkernel,
-    /// Programs, which print no backtraces.
+    /// Programs, whose backtraces the host makes.
     Programs,
 }
 
 impl Part {
     /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a
-    /// twelfth of the text and several instructions of every kernel entry.
+    /// twelfth of the text and several instructions of every kernel entry. Programs have tables in their files instead,
+    /// which the host reads, and which change no instruction.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Part::Kernel => &["-Cforce-frame-pointers=yes"],
-            Part::Microkernel | Part::Programs => &[],
+            Part::Programs => &["-Cforce-unwind-tables=yes"],
+            Part::Microkernel => &[],
         }
     }
 
@@ -468,13 +474,14 @@ const C_FLAGS: [&str; 11] = [
 #[derive(Clone, Debug)]
 struct Program {
     name: String,
+    file: PathBuf,
     content: Vec<u8>,
 }
 
 impl Program {
     fn read(name: &str, file: &Path) -> Result<Program> {
         let content = std::fs::read(file).with_context(|| format!("the build made no {}", file.display()))?;
-        Ok(Program { name: name.into(), content })
+        Ok(Program { name: name.into(), file: file.to_path_buf(), content })
     }
 }
 
@@ -569,7 +576,8 @@ mod tests {
 
     #[test]
     fn the_archive_has_the_programs_in_bin() {
-        let program = |name: &str, content: &[u8]| Program { name: name.into(), content: content.into() };
+        let program =
+            |name: &str, content: &[u8]| Program { name: name.into(), file: name.into(), content: content.into() };
         let archive = archive(&[program("a", b"one"), program("b", &[7; 1000])]).unwrap();
         let entries: Vec<_> = cpio::entries(&archive).collect::<Result<_, _>>().unwrap();
         let names: Vec<_> = entries.iter().map(|entry| String::from_utf8_lossy(entry.path)).collect();

@@ -86,7 +86,7 @@ pub enum Command {
     Size(Size),
     /// Show the tools that this host has and lacks.
     Doctor,
-    /// Copy standard input to standard output with function, file and line added to each line of a kernel backtrace.
+    /// Copy standard input to standard output with functions, files and lines added to backtraces.
     Symbolise(Symbolise),
     /// Become another program that ends when this process's parent does. For internal use.
     #[command(name = crate::children::GUARD, hide = true)]
@@ -558,7 +558,7 @@ pub struct Report {
 /// Arguments of `symbolise`.
 #[derive(Args, Debug)]
 pub struct Symbolise {
-    /// The kernel's ELF file; the default is the one built last.
+    /// ELF file of the kernel or the program; the default is the kernel built last.
     #[arg(long, value_name = "FILE")]
     pub elf: Option<PathBuf>,
 }

@@ -20,6 +20,7 @@ use load::{Continue, Measurement, Plan, Stage};
 use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
 use crate::emulator;
+use crate::screen::Screen;
 use crate::serial::{Lines, is_panic};
 use crate::symbols::{Symbols, annotate_report};
 
@@ -49,12 +50,11 @@ pub fn forward(text: &str) -> Result<Forward, String> {
 const PANIC_LIMIT: Duration = Duration::from_secs(20);
 
 /// Destinations of the machine's output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
     /// The log file only.
     LogOnly,
-    /// Standard output as well, as it comes.
-    Terminal,
+    /// Standard output as well, as it comes, through this filter.
+    Terminal(Screen),
 }
 
 /// A failure of a machine during a wait.
@@ -195,9 +195,9 @@ impl Guest {
         }
         let mut command = children::command(emulator::program(board, configuration.machine, qemu)?);
         command.args(board.arguments(configuration)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(match echo {
+        command.stdin(match &echo {
             Echo::LogOnly => Stdio::null(),
-            Echo::Terminal => Stdio::piped(),
+            Echo::Terminal(_) => Stdio::piped(),
         });
         let mut child = Child::start(&mut command, Ending::Kill).context("QEMU could not be started")?;
         let stdout = child.pipes().stdout.take().context("QEMU has no output")?;
@@ -387,7 +387,7 @@ impl Guest {
 }
 
 /// Reads the serial line to its end.
-fn read_serial(mut serial: impl Read, mut log: File, echo: Echo, lines: &mpsc::Sender<String>) {
+fn read_serial(mut serial: impl Read, mut log: File, mut echo: Echo, lines: &mpsc::Sender<String>) {
     let mut whole = Lines::default();
     let mut part = [0; 4096];
     loop {
@@ -399,13 +399,15 @@ fn read_serial(mut serial: impl Read, mut log: File, echo: Echo, lines: &mpsc::S
         };
         // A log that cannot be written must not stop the machine.
         let _ = log.write_all(bytes);
-        if echo == Echo::Terminal {
-            let mut stdout = io::stdout().lock();
-            let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        if let Echo::Terminal(screen) = &mut echo {
+            let _ = screen.show(bytes, io::stdout().lock());
         }
         whole.feed(bytes, |line| {
             let _ = lines.send(line);
         });
+    }
+    if let Echo::Terminal(screen) = echo {
+        let _ = screen.finish(io::stdout().lock());
     }
     if let Some(line) = whole.finish() {
         let _ = lines.send(line);

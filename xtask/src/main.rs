@@ -13,6 +13,7 @@ mod apt;
 mod bench;
 mod board;
 mod build;
+mod callers;
 mod chart;
 mod check;
 mod children;
@@ -45,6 +46,7 @@ mod report;
 mod results;
 mod root_task;
 mod run;
+mod screen;
 mod sel4_layout;
 mod serial;
 mod size;
@@ -103,10 +105,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         emulator::program(&context.board, machine, Path::new(""))?;
     }
     let done = match &arguments.command {
+        Command::Run(arguments) => return run::run(&context, arguments),
         Command::Linux(arguments) => return programs::linux(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
-        Command::Run(arguments) => run::run(&context, arguments),
         Command::Top(arguments) => monitor::top(&context, arguments),
         Command::Trace(arguments) => monitor::trace(&context, arguments),
         Command::Demo(arguments) => demo::demo(&context, arguments),
@@ -125,7 +127,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Symbolise(arguments) => {
             let elf = arguments.elf.clone().unwrap_or_else(|| context.workspace.products().join(build::KERNEL));
             let symbols = symbols::Symbols::load(&elf)?;
-            symbols::pipe(&symbols, std::io::stdin().lock(), std::io::stdout().lock())
+            let program = callers::Program::load(&elf)?;
+            let explain = |line: &str| program.explain(line);
+            symbols::pipe(&symbols, explain, std::io::stdin().lock(), std::io::stdout().lock())
                 .context("standard input cannot be copied")
         }
         Command::Doctor | Command::Guard(_) => Ok(()),

@@ -10,10 +10,11 @@ use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
 use crate::build::Products;
+use crate::callers::Programs;
 use crate::cli::{self, LinuxAction};
 use crate::context::{Context, Need, command_line};
 use crate::debian::{Root, SEARCH_PATH};
-use crate::guest::{Failure, FailureKind};
+use crate::screen::Screen;
 use crate::workspace::write_if_changed;
 
 /// The first process, and its path in the machine.
@@ -51,20 +52,8 @@ fn run(context: &Context, arguments: &cli::LinuxRun) -> Result<ExitCode> {
     let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
     configuration.forwards = arguments.boot.forward.clone();
     let log = context.log("linux");
-    let ended = crate::run::interact(&toolchain, &context.board, &configuration, &log, arguments.limit);
-    let Err(error) = ended else { return Ok(ExitCode::SUCCESS) };
-    match error.downcast_ref::<Failure>().and_then(status) {
-        Some(status) => Ok(ExitCode::from(status)),
-        None => Err(error),
-    }
-}
-
-/// Returns the status with which the first process has ended the machine.
-fn status(failure: &Failure) -> Option<u8> {
-    match &failure.kind {
-        FailureKind::EndedBadly { status, said } if said.is_empty() => status.code()?.try_into().ok(),
-        _ => None,
-    }
+    let screen = Screen::new(Programs::default(), context.progress.verbose);
+    crate::run::interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit)
 }
 
 /// Returns variables of every command, and more of them.

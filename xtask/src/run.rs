@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,10 +12,12 @@ use anyhow::{Result, bail};
 
 use crate::board::{Board, Configuration};
 use crate::build::Products;
+use crate::callers::Programs;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
 use crate::root_task;
+use crate::screen::Screen;
 use crate::terminal::{Console, From, Key, Keys};
 use crate::toolchain::Toolchain;
 use crate::workspace::Kernel;
@@ -27,12 +30,12 @@ const DEFAULT_PROGRAM: &str = "hello";
 /// Interval between two checks for the end of the machine, its limit and the user's wish.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Boots a program interactively.
+/// Boots a program interactively, and returns its status.
 ///
 /// # Errors
 ///
 /// The machine cannot be built or started, fails, or does not end within its limit.
-pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
+pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
     let (toolchain, products, command_line) = match arguments.kernel {
         Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
         Kernel::Unix => unix(context, arguments)?,
@@ -50,22 +53,25 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<()> {
         eprintln!("    gdb-multiarch {} -ex 'target remote 127.0.0.1:{port}'", configuration.kernel.display());
     }
     let log = context.log("run");
-    interact(&toolchain, &context.board, &configuration, &log, arguments.limit)
+    let screen = Screen::new(Programs::new(products.files), context.progress.verbose);
+    interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit)
 }
 
-/// Boots a machine with this terminal as its console, and waits for its end; for `limit` seconds at most.
+/// Boots a machine with this terminal as its console, and waits for its end; for `limit` seconds at most. Returns the
+/// status of the machine's first program.
 ///
 /// # Errors
 ///
-/// The machine cannot be started, fails, or does not end within its limit. A [`Failure`] keeps its type.
+/// The machine cannot be started, fails in another way than its program, or does not end within its limit.
 pub fn interact(
     toolchain: &Toolchain,
     board: &Board,
     configuration: &Configuration,
     log: &Path,
+    screen: Screen,
     limit: Option<u64>,
-) -> Result<()> {
-    let mut machine = Guest::start(&toolchain.qemu, board, configuration, log, Echo::Terminal)?;
+) -> Result<ExitCode> {
+    let mut machine = Guest::start(&toolchain.qemu, board, configuration, log, Echo::Terminal(screen))?;
     let console = Console::open();
     let quit = Arc::new(AtomicBool::new(false));
     if let Some(input) = machine.input() {
@@ -79,7 +85,18 @@ pub fn interact(
     drop(console);
     // The machine may have left its last line unfinished.
     eprintln!();
-    Ok(result?)
+    match result {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => status_of_program(&failure).map(ExitCode::from).ok_or_else(|| failure.into()),
+    }
+}
+
+/// Returns the status with which the first program has ended the machine, if nothing else has.
+fn status_of_program(failure: &Failure) -> Option<u8> {
+    match &failure.kind {
+        FailureKind::EndedBadly { status, said } if said.is_empty() => status.code()?.try_into().ok(),
+        _ => None,
+    }
 }
 
 /// Builds the Unix kernel, and its command line.

@@ -20,6 +20,7 @@ use clap::ValueEnum;
 
 use crate::board::Variant;
 use crate::build::{self, Checks, Counters, Products, Variation};
+use crate::callers::Programs;
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
@@ -380,6 +381,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         let machine = chosen_machine(arguments, arguments.harts);
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "restart", Boots::restart);
+        boots.part(findings, "backtraces of programs", Boots::backtraces);
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
@@ -401,7 +403,8 @@ fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mu
     let empty = context.workspace.products().join("empty");
     std::fs::write(&empty, "").with_context(|| format!("cannot write {}", empty.display()))?;
     for (name, program) in programs {
-        let products = Products { kernel: program.clone(), initramfs: empty.clone(), programs: Vec::new() };
+        let products =
+            Products { kernel: program.clone(), initramfs: empty.clone(), programs: Vec::new(), files: Vec::new() };
         let machine =
             cli::Machine { machine: Some(machine), harts: Some(2), memory: Some(MEMORY.into()), user_interrupts: None };
         let boots = Boots { context, toolchain, products: &products, machine };
@@ -661,6 +664,14 @@ fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
     machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
 }
 
+/// Acts of the suite that die, and functions of the backtrace in their order.
+const DEATHS: [(&str, &[&str]); 4] = [
+    ("panic", &["panic.rs", "core::panicking::panic_fmt", "tests::acts::act"]),
+    ("read-null", &["tests::acts::read", "tests::acts::act"]),
+    ("overflow-stack", &["tests::acts::overflow", "tests::acts::overflow"]),
+    ("execute-data", &["apps/tests/src/acts.rs"]),
+];
+
 /// The common part of one machine's boots.
 struct Boots<'a> {
     context: &'a Context,
@@ -717,6 +728,32 @@ impl Boots<'_> {
         guest.end();
         println!("the machine was restarted and started again");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Lets a program die in several ways, and looks for the functions in its backtrace.
+    fn backtraces(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+        let mut tally = Tally::default();
+        let mut failures = Vec::new();
+        let mut programs = Programs::new(self.products.files.clone());
+        for (act, functions) in DEATHS {
+            let arguments = ["--act", act].map(String::from);
+            let mut guest = self.start(log, &self.products.kernel, command_line(PROGRAM, &arguments)?)?;
+            let is_there = |line: &str| abi_unix::callers::Callers::parse(line).map(|_| line.to_string());
+            let line = guest.wait_for("the callers of a program that dies", SILENCE_LIMIT, is_there)?;
+            guest.end();
+            let backtrace = programs.explain(&line);
+            let mut lines = backtrace.iter();
+            let missing = functions.iter().find(|function| !lines.any(|line| line.contains(*function)));
+            println!("test backtraces::{act} ... {}", if missing.is_none() { "ok" } else { "FAILED" });
+            match missing {
+                None => tally.passed += 1,
+                Some(function) => {
+                    tally.failed += 1;
+                    failures.push(format!("{function} is not where it belongs in\n{line}\n{}", backtrace.join("\n")));
+                }
+            }
+        }
+        Ok((tally, failures))
     }
 
     fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {

@@ -137,15 +137,24 @@ fn short(path: &str) -> &str {
     root.and_then(|root| path.strip_prefix(root)).map_or(path, |rest| rest.trim_start_matches('/'))
 }
 
-/// Copies lines with [`Symbols::annotate`].
+/// Copies lines with [`Symbols::annotate`], and behind each those of `explain`.
 ///
 /// # Errors
 ///
 /// Input or output fails.
-pub fn pipe(symbols: &Symbols, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
+pub fn pipe(
+    symbols: &Symbols,
+    mut explain: impl FnMut(&str) -> Vec<String>,
+    input: impl BufRead,
+    mut output: impl Write,
+) -> std::io::Result<()> {
     for line in input.split(b'\n') {
         let line = line?;
-        writeln!(output, "{}", symbols.annotate(&String::from_utf8_lossy(&line)))?;
+        let line = String::from_utf8_lossy(&line);
+        writeln!(output, "{}", symbols.annotate(&line))?;
+        for line in explain(&line) {
+            writeln!(output, "{line}")?;
+        }
     }
     output.flush()
 }
@@ -180,7 +189,7 @@ mod tests {
         assert!(annotated.contains("src/symbols.rs:"), "{annotated}");
 
         let mut output = Vec::new();
-        pipe(&symbols, &b"before\n  #0 0xffffffffffff0000\nafter"[..], &mut output).unwrap();
+        pipe(&symbols, |_| Vec::new(), &b"before\n  #0 0xffffffffffff0000\nafter"[..], &mut output).unwrap();
         assert_eq!(String::from_utf8(output).unwrap(), "before\n  #0 0xffffffffffff0000\nafter\n");
     }
 

@@ -8,6 +8,7 @@
 
 pub mod authority;
 pub mod call;
+pub mod callers;
 pub mod errno;
 pub mod trace;
 pub mod types;

@@ -111,6 +111,8 @@ pub(crate) fn work_on_another_stack(number: usize) -> ! {
 }
 
 fn work_as(mut worker: Worker, number: usize) -> ! {
+    // This frame is never left.
+    local::current().stack_top.set(&raw const worker as usize);
     // SAFETY: the page stays mapped, and every word of it is atomic.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         local::current().set_word(&page.ready[number]);
@@ -419,10 +421,10 @@ pub(crate) fn has_more_important(worker: usize) -> bool {
     running != 0 && ready & better != 0
 }
 
-/// Returns the current cid for the panic handler.
+/// Tells the panic handler where it is.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
-pub(crate) fn current_raw() -> Option<u64> {
-    EXECUTOR.current().map(Cid::raw)
+pub(crate) fn place() -> unix::panic::Place {
+    unix::panic::Place { coroutine: EXECUTOR.current().map(Cid::raw), stack_top: local::current().stack_top.get() }
 }
 
 /// Priority of coroutines made by [`coroutine_run`] without one.

@@ -40,6 +40,9 @@ pub struct Local {
     pub sections: Cell<usize>,
     /// State of this block's stack while it is set aside by preemption.
     pub stack: preemption::Stack,
+    /// Address up to which this block's stack is surely in use, for the list of callers in a panic's report; 0 until
+    /// the executor runs on it.
+    pub stack_top: Cell<usize>,
 }
 
 /// The word of a thread, and of a worker that has not begun.
@@ -63,6 +66,7 @@ impl Local {
             values: thread::Values::new(),
             sections: Cell::new(0),
             stack: preemption::Stack::new(),
+            stack_top: Cell::new(0),
         }
     }
 

@@ -78,7 +78,7 @@ fn prepare() -> Result<(), &'static str> {
 
     // First: the heap uses the worker's block.
     crate::local::enter_first();
-    unix::panic::set_current_coroutine(executor::current_raw);
+    unix::panic::set_place(executor::place);
     let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
     let ring = address(auxiliary::COPS_COMPLETION_RING).ok_or("the kernel gave no completion ring")?;
     let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;

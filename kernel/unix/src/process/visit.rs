@@ -17,7 +17,7 @@ use platform::{Machine, Pending};
 use crate::asynchronous::interrupts;
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
-use crate::observing::{counters, trace};
+use crate::observing::{callers, counters, trace};
 use crate::process::delivery::Attended;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
@@ -382,6 +382,7 @@ fn fault(worker: &Worker, context: &UserContext, what: &str, signal: Signal, cod
             "killed: {what} at pc {pc:#x}, ra {ra:#x}, sp {sp:#x}, program at {moved:#x} ({trap:?})"
         )),
     }
+    callers::print(process, context);
     process.end(Ending::Killed(signal.number()));
 }
 
@@ -421,11 +422,18 @@ mod tests {
             let guard = process.space.lock().regions().find(|region| region.name == "[guard]").unwrap().range;
             program.trap(touch(guard.end as usize - 8));
         });
-        let output = crate::testing::simulation().output();
-        assert!(output.lines().last().unwrap().contains("stack overflow: writing"), "{output}");
+        assert!(reason_of_death().contains("stack overflow: writing"));
         run_to_its_end(move |program| program.trap(touch(DATA + LENGTH + (1 << 20))));
+        assert!(reason_of_death().contains("segmentation fault: writing"));
+    }
+
+    /// Returns the line about the last death; the next and last one has the callers.
+    fn reason_of_death() -> alloc::string::String {
         let output = crate::testing::simulation().output();
-        assert!(output.lines().last().unwrap().contains("segmentation fault: writing"), "{output}");
+        let mut lines = output.lines().rev();
+        let callers = lines.next().and_then(abi_unix::callers::Callers::parse);
+        assert!(callers.is_some_and(|callers| callers.candidates().count() == 0), "{output}");
+        lines.next().unwrap_or_default().into()
     }
 
     /// Returns the program of a process that makes calls for so many slices.
