@@ -17,6 +17,8 @@
 //! there the ordinary way: it listens, is given the request again, answers it into a [`Sink`] with the sequence number
 //! of the real answer ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
 
+use core::net::Ipv4Addr;
+
 use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
@@ -174,7 +176,7 @@ fn scale_of(buffer: usize) -> u8 {
 }
 
 impl Host {
-    fn checksums_of(&self, via: Via) -> ChecksumCapabilities {
+    pub(crate) fn checksums_of(&self, via: Via) -> ChecksumCapabilities {
         match via {
             Via::Ethernet => self.checksums.clone(),
             Via::Local => ChecksumCapabilities::ignored(),
@@ -217,13 +219,8 @@ impl Host {
         let (half_open, backlog) = (listener.half_open, listener.backlog);
         let receive_buffer = clamped(listener.options.receive_buffer);
         let key = Key::new(segment.local, segment.remote);
-        let from = *segment.remote.ip();
-        // No host can have such an address.
-        let is_impossible = segment.remote.port() == 0
-            || from.is_unspecified()
-            || from.is_multicast()
-            || from.is_broadcast()
-            || (via == Via::Ethernet && self.network.broadcast() == Some(from));
+        let from = segment.remote;
+        let is_impossible = from.port() == 0 || from.ip().is_unspecified() || self.is_for_many(via, *from.ip());
         let checksums = self.checksums_of(via);
         let course = Course::back(via, key, frame, self.hardware);
         let (false, Some(course), Some(request)) = (is_impossible, course, parse(via, frame, &checksums)) else {
@@ -266,15 +263,27 @@ impl Host {
                 return;
             }
             Err(_) => {
-                let cookie = cookie(&self.cookies, key, theirs, offer.segment, now);
-                if let Some(listener) = self.listeners.get_mut(listener_index) {
-                    listener.cookies_until = Some(now + Duration::from_secs(COOKIE_LIFE_SECONDS));
-                }
-                self.counters.cookies_sent += 1;
+                let cookie = self.cookie_for(listener_index, key, theirs, offer, now);
                 answer_to(&course, cookie, theirs, Offer::from_cookie(offer.segment), receive_buffer, mtu)
             }
         };
         course.send(&segment, answer, &checksums);
+    }
+
+    /// Makes a cookie in the place of a record, and lets the listener accept cookies for a while.
+    fn cookie_for(&mut self, listener: u32, key: Key, theirs: u32, offer: Offer, now: Instant) -> u32 {
+        if let Some(listener) = self.listeners.get_mut(listener) {
+            listener.cookies_until = Some(now + Duration::from_secs(COOKIE_LIFE_SECONDS));
+        }
+        self.counters.cookies_sent += 1;
+        cookie(&self.cookies, key, theirs, offer.segment, now)
+    }
+
+    /// Returns whether an address is that of many hosts, which no connection can have.
+    pub(crate) fn is_for_many(&self, via: Via, address: Ipv4Addr) -> bool {
+        address.is_multicast()
+            || address.is_broadcast()
+            || (via == Via::Ethernet && self.network.broadcast() == Some(address))
     }
 
     fn forget_request(&mut self, index: u32) {

@@ -30,7 +30,7 @@ use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, Ports, Table};
-use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, duration};
+use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
 use crate::time_wait::{self, Remains, TimeWait, Verdict};
 use crate::udp::Datagrams;
 
@@ -320,12 +320,8 @@ impl Host {
             Verdict::Replaced => self.ports.leave(segment.local.port()),
             Verdict::Ignore => return,
             Verdict::Acknowledge(remains) => {
-                let checksums = match via {
-                    Via::Ethernet => &self.checksums,
-                    Via::Local => &ChecksumCapabilities::ignored(),
-                };
                 if let Some(course) = Course::back(via, key, frame, self.hardware) {
-                    remains.acknowledge(&course, answer, checksums);
+                    remains.acknowledge(&course, answer, &self.checksums_of(via));
                 }
                 return;
             }
@@ -578,19 +574,7 @@ impl Host {
             State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
             _ => now,
         };
-        let (polled, length) = match via {
-            Via::Ethernet => {
-                let mut outgoing = Outgoing { link, length: 0 };
-                let polled = self.interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
-                (polled, outgoing.length.saturating_sub(ETHERNET_HEADER))
-            }
-            Via::Local => {
-                let [frame, _] = &mut self.frames;
-                let mut outgoing = Loopback(frame.as_mut());
-                let polled = self.interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
-                (polled, frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len))
-            }
-        };
+        let (polled, length) = emit(&mut self.interfaces, &mut self.frames, link, wire, time);
         let sent = polled == PollResult::SocketStateChanged;
         let socket = wire.socket();
         let (state, queued) = (socket.state(), socket.send_queue());
@@ -611,13 +595,8 @@ impl Host {
         }
         if sent {
             wire.has_sent();
-            // Common case, without asking smoltcp again: this segment carried all data, with the current
-            // acknowledgement and window. Only the retransmission timer is left.
-            if matches!(state, State::Established | State::CloseWait)
-                && state == wire.seen.state
-                && length == DATA_HEADERS + queued
-                && wire.keepalive.is_none()
-            {
+            // Common case, without asking smoltcp again: only the retransmission timer is left.
+            if is_complete(wire, state, length, queued) {
                 if queued > 0 {
                     self.timers.no_later_than(index, now + RETRANSMISSION_MINIMUM);
                 }
@@ -851,4 +830,39 @@ pub(crate) fn ip_endpoint(endpoint: SocketAddrV4) -> IpEndpoint {
 
 pub(crate) fn endpoint(endpoint: SocketAddrV4) -> IpListenEndpoint {
     IpListenEndpoint { addr: Some(IpAddress::Ipv4(*endpoint.ip())), port: endpoint.port() }
+}
+
+/// Lets a connection send its next segment into the device, or into the frame for packets within the host. Returns the
+/// result and the length of the packet.
+#[inline(always)]
+fn emit<L: Link>(
+    interfaces: &mut Interfaces,
+    frames: &mut [Option<Frame>; 2],
+    link: &mut L,
+    wire: &mut Wire,
+    time: Instant,
+) -> (PollResult, usize) {
+    match wire.via {
+        Via::Ethernet => {
+            let mut outgoing = Outgoing { link, length: 0 };
+            let polled = interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
+            (polled, outgoing.length.saturating_sub(ETHERNET_HEADER))
+        }
+        Via::Local => {
+            let [frame, _] = frames;
+            let mut outgoing = Loopback(frame.as_mut());
+            let polled = interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
+            (polled, frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len))
+        }
+    }
+}
+
+/// Returns whether a packet of `length` bytes carried all of the `queued` data, with the current acknowledgement and
+/// window.
+#[inline(always)]
+fn is_complete(wire: &Wire, state: State, length: usize, queued: usize) -> bool {
+    matches!(state, State::Established | State::CloseWait)
+        && state == wire.seen.state
+        && length == DATA_HEADERS + queued
+        && wire.keepalive.is_none()
 }

@@ -99,6 +99,15 @@ impl Host {
         Ok(())
     }
 
+    /// Chooses a port that no connection from `local` to `remote` has.
+    fn ephemeral_port(&mut self, local: Ipv4Addr, remote: SocketAddrV4) -> Result<u16, Error> {
+        let (table, time_wait) = (&self.table, &self.time_wait);
+        self.ports.ephemeral(Purpose::Connection { local, remote }, |ports, port| {
+            let key = Key::new(SocketAddrV4::new(local, port), remote);
+            !ports.is_bound(port) && table.find(key).is_none() && !time_wait.contains(key)
+        })
+    }
+
     pub(crate) fn tcp_connect(
         &mut self,
         from: Option<BindingId>,
@@ -119,21 +128,12 @@ impl Host {
         };
         let wanted = bound.map_or(Ipv4Addr::UNSPECIFIED, |local| *local.ip());
         let (via, address) = self.route_from(wanted, *remote.ip())?;
-        if remote.ip().is_multicast()
-            || remote.ip().is_broadcast()
-            || (via == Via::Ethernet && self.network.broadcast() == Some(*remote.ip()))
-        {
+        if self.is_for_many(via, *remote.ip()) {
             return Err(Error::Unreachable);
         }
         let port = match bound {
             Some(local) => local.port(),
-            None => {
-                let (table, time_wait) = (&self.table, &self.time_wait);
-                self.ports.ephemeral(Purpose::Connection { local: address, remote }, |ports, port| {
-                    let key = Key::new(SocketAddrV4::new(address, port), remote);
-                    !ports.is_bound(port) && table.find(key).is_none() && !time_wait.contains(key)
-                })?
-            }
+            None => self.ephemeral_port(address, remote)?,
         };
         let local = SocketAddrV4::new(address, port);
         let key = Key::new(local, remote);

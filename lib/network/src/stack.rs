@@ -6,6 +6,7 @@ use core::task::Waker;
 
 use ethernet::{BEGINNING, Link};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
+use smoltcp::phy::DeviceCapabilities;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
@@ -105,6 +106,25 @@ enum Seen {
     Some,
 }
 
+/// Makes the interfaces: that of the link, and the one for packets within the host.
+fn interfaces(
+    capabilities: &DeviceCapabilities,
+    hardware: EthernetAddress,
+    seed: [u8; 16],
+    now: Instant,
+) -> Interfaces {
+    let [ethernet_seed, loopback_seed] = halves(seed);
+    let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
+    config.random_seed = ethernet_seed;
+    let ethernet = Interface::new(config, &mut Described(capabilities.clone()), now);
+    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
+    config.random_seed = loopback_seed;
+    let mut loopback = Interface::new(config, &mut Loopback(None), now);
+    // Packets sent there are always for this host.
+    loopback.set_any_ip(true);
+    Interfaces { ethernet, loopback }
+}
+
 impl<L: Link> Stack<L> {
     /// Makes a stack on `link`.
     ///
@@ -119,15 +139,6 @@ impl<L: Link> Stack<L> {
         }
         let capabilities = link::capabilities(&link);
         let seeds = configuration.seeds;
-        let [ethernet_seed, loopback_seed] = halves(seeds.interfaces);
-        let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
-        config.random_seed = ethernet_seed;
-        let ethernet = Interface::new(config, &mut Described(capabilities.clone()), now);
-        let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-        config.random_seed = loopback_seed;
-        let mut loopback = Interface::new(config, &mut Loopback(None), now);
-        // Packets sent there are always for this host.
-        loopback.set_any_ip(true);
         let frames = match configuration.local_connections {
             LocalConnections::Joined => [None, None],
             LocalConnections::Packets => [Some(Frame::new()?), Some(Frame::new()?)],
@@ -137,7 +148,7 @@ impl<L: Link> Stack<L> {
         let limits = configuration.limits;
         let patience = configuration.patience;
         let mut host = Host {
-            interfaces: Interfaces { ethernet, loopback },
+            interfaces: interfaces(&capabilities, hardware, seeds.interfaces, now),
             frames,
             own: Ipv4Addr::UNSPECIFIED,
             hardware: hardware.0,
@@ -730,7 +741,8 @@ impl<L: Link> Stack<L> {
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
-        self.host.udp_send_with(id, to, length, fill)
+        let way = self.host.udp_way(id, to)?;
+        self.host.udp_send(id, way, length, fill)
     }
 
     /// Takes the next datagram and its sender, or returns `None`: register and wait.

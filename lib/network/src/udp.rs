@@ -160,6 +160,14 @@ impl Datagrams {
     }
 }
 
+/// The way of a datagram: the interface, and both ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    via: Via,
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+}
+
 impl Host {
     pub(crate) fn udp_bind(&mut self, local: SocketAddrV4, options: &DatagramOptions) -> Result<DatagramId, Error> {
         if !local.ip().is_unspecified() && !self.is_own(*local.ip()) {
@@ -236,14 +244,8 @@ impl Host {
         }
     }
 
-    pub(crate) fn udp_send_with(
-        &mut self,
-        id: DatagramId,
-        to: Option<SocketAddrV4>,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<Sent, Error> {
-        let mtu = self.ethernet_mtu;
+    /// Finds the way of a datagram to `to`, or to the socket's connected end.
+    pub(crate) fn udp_way(&mut self, id: DatagramId, to: Option<SocketAddrV4>) -> Result<Way, Error> {
         let socket = self.datagram(id)?;
         if let Some(failure) = socket.failure.take() {
             return Err(failure);
@@ -255,53 +257,81 @@ impl Host {
             return Err(Error::Invalid);
         }
         let (via, address) = self.route_from(*local.ip(), *to.ip())?;
-        match via {
-            Via::Local => {
-                if length > LONGEST {
-                    return Err(Error::TooLong);
+        Ok(Way { via, from: SocketAddrV4::new(address, local.port()), to })
+    }
+
+    /// Sends a datagram on its way.
+    pub(crate) fn udp_send(
+        &mut self,
+        id: DatagramId,
+        way: Way,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        match way.via {
+            Via::Local => self.udp_send_here(id, way, length, fill),
+            Via::Ethernet => self.udp_send_out(id, way, length, fill),
+        }
+    }
+
+    /// Delivers a datagram to a socket of this host.
+    fn udp_send_here(
+        &mut self,
+        id: DatagramId,
+        Way { from, to, .. }: Way,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        if length > LONGEST {
+            return Err(Error::TooLong);
+        }
+        match self.find_datagrams(to, from) {
+            Some(index) => {
+                let mut taken = false;
+                if let Some(receiver) = self.datagrams.get_mut(index) {
+                    taken = receiver.deliver(from, length, fill);
                 }
-                let from = SocketAddrV4::new(address, local.port());
-                match self.find_datagrams(to, from) {
-                    Some(index) => {
-                        let mut taken = false;
-                        if let Some(receiver) = self.datagrams.get_mut(index) {
-                            taken = receiver.deliver(from, length, fill);
-                        }
-                        if !taken {
-                            self.counters.datagrams_dropped += 1;
-                        }
-                    }
-                    // The report of an unreachable port, without the packets.
-                    None => {
-                        let socket = self.datagram(id)?;
-                        if socket.remote == Some(to) {
-                            socket.failure = Some(Error::Refused);
-                            socket.receivers.wake_all();
-                        }
-                    }
+                if !taken {
+                    self.counters.datagrams_dropped += 1;
                 }
-                Ok(Sent::Bytes(length))
             }
-            Via::Ethernet => {
-                // 20 bytes of IPv4 header, 8 of UDP header; fragments are not sent.
-                if length + 28 > mtu {
-                    return Err(Error::TooLong);
-                }
+            // The report of an unreachable port, without the packets.
+            None => {
                 let socket = self.datagram(id)?;
-                if length > socket.options.send_buffer {
-                    return Err(Error::TooLong);
+                if socket.remote == Some(to) {
+                    socket.failure = Some(Error::Refused);
+                    socket.receivers.wake_all();
                 }
-                let mut meta = udp::UdpMetadata::from(ip_endpoint(to));
-                meta.local_address = Some(IpAddress::Ipv4(address));
-                match socket.departing()?.send(length, meta) {
-                    Ok(room) => fill(room),
-                    Err(udp::SendError::BufferFull) => return Ok(Sent::Full),
-                    Err(_) => return Err(Error::Unreachable),
-                }
-                self.datagram_work.push(id.index);
-                Ok(Sent::Bytes(length))
             }
         }
+        Ok(Sent::Bytes(length))
+    }
+
+    /// Puts a datagram into the socket's send buffer.
+    fn udp_send_out(
+        &mut self,
+        id: DatagramId,
+        Way { from, to, .. }: Way,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        // 20 bytes of IPv4 header, 8 of UDP header; fragments are not sent.
+        if length + 28 > self.ethernet_mtu {
+            return Err(Error::TooLong);
+        }
+        let socket = self.datagram(id)?;
+        if length > socket.options.send_buffer {
+            return Err(Error::TooLong);
+        }
+        let mut meta = udp::UdpMetadata::from(ip_endpoint(to));
+        meta.local_address = Some(IpAddress::Ipv4(*from.ip()));
+        match socket.departing()?.send(length, meta) {
+            Ok(room) => fill(room),
+            Err(udp::SendError::BufferFull) => return Ok(Sent::Full),
+            Err(_) => return Err(Error::Unreachable),
+        }
+        self.datagram_work.push(id.index);
+        Ok(Sent::Bytes(length))
     }
 
     /// Reports to the sending socket that `remote` is unreachable.
