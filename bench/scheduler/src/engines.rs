@@ -236,7 +236,7 @@ fn cops(operation: Operation, count: u64, workers: usize) {
                         }
                         ended.end();
                     };
-                    EXECUTOR.spawn(body, priority).detach();
+                    EXECUTOR.spawn(priority, body).detach();
                 }
             }
             number = 2 * workers;
@@ -246,11 +246,11 @@ fn cops(operation: Operation, count: u64, workers: usize) {
                 let ended = ended.clone();
                 let body = async move {
                     for _ in 0..count {
-                        EXECUTOR.spawn(std::future::ready(()), priority).await.expect("no task is cancelled");
+                        EXECUTOR.spawn(priority, std::future::ready(())).await.expect("no task is cancelled");
                     }
                     ended.end();
                 };
-                EXECUTOR.spawn(body, priority).detach();
+                EXECUTOR.spawn(priority, body).detach();
             }
             number = workers;
         }
@@ -262,14 +262,14 @@ fn cops(operation: Operation, count: u64, workers: usize) {
                     let short = async {
                         ENDED.fetch_add(1, Ordering::Relaxed);
                     };
-                    EXECUTOR.spawn(short, priority).detach();
+                    EXECUTOR.spawn(priority, short).detach();
                     while ENDED.load(Ordering::Relaxed) < done {
                         yield_now().await;
                     }
                 }
                 ended.end();
             };
-            EXECUTOR.spawn(body, priority).detach();
+            EXECUTOR.spawn(priority, body).detach();
             number = 1;
         }
     }

@@ -364,11 +364,11 @@ impl Executor {
     /// As [`alloc::boxed::Box::new`], if there is no memory, or the executor has all the coroutines it can have
     /// ([`scheduler::CHUNKS`] times [`scheduler::SLOTS_IN_CHUNK`]). See [`try_spawn`](Self::try_spawn).
     #[inline]
-    pub fn spawn<F>(&'static self, future: F, priority: Priority) -> JoinHandle<F::Output>
+    pub fn spawn<F>(&'static self, priority: Priority, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        match self.try_spawn(future, priority, 0) {
+        match self.try_spawn(priority, 0, future) {
             Ok(handle) => handle,
             Err(_) => alloc::alloc::handle_alloc_error(Layout::new::<F>()),
         }
@@ -381,14 +381,14 @@ impl Executor {
     #[inline]
     pub fn try_spawn<F>(
         &'static self,
-        future: F,
         priority: Priority,
         kind: u16,
+        future: F,
     ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.spawn_as(future, priority, kind, Begins::Ready)
+        self.spawn_as(priority, kind, Begins::Ready, future)
     }
 
     /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when it is
@@ -400,23 +400,23 @@ impl Executor {
     #[inline]
     pub fn try_spawn_blocked<F>(
         &'static self,
-        future: F,
         priority: Priority,
         kind: u16,
+        future: F,
     ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.spawn_as(future, priority, kind, Begins::Blocked)
+        self.spawn_as(priority, kind, Begins::Blocked, future)
     }
 
     #[inline]
     fn spawn_as<F>(
         &'static self,
-        future: F,
         priority: Priority,
         kind: u16,
         begins: Begins,
+        future: F,
     ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
     where
         F: Future<Output: Send> + Send + 'static,

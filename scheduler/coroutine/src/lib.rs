@@ -21,8 +21,8 @@
 //! EXECUTOR.initialise(Table::native(), &READY, &OneThread).unwrap();
 //! let mut worker = EXECUTOR.worker(0, Signals::default()).unwrap();
 //!
-//! let answer = EXECUTOR.spawn(async { yield_now().await; 42 }, Priority::DEFAULT);
-//! EXECUTOR.spawn(async move { assert_eq!(answer.await, Ok(42)) }, Priority::HIGHEST).detach();
+//! let answer = EXECUTOR.spawn(Priority::DEFAULT, async { yield_now().await; 42 });
+//! EXECUTOR.spawn(Priority::HIGHEST, async move { assert_eq!(answer.await, Ok(42)) }).detach();
 //! assert_eq!(worker.run(), Outcome::Idle);
 //! # }
 //! ```

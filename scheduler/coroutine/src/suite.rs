@@ -85,7 +85,7 @@ fn more_important_first_and_equal_in_order(executor: &'static Executor, worker: 
             yield_now().await;
             log.write(name.to_ascii_uppercase());
         };
-        executor.spawn(body, priority(number)).detach();
+        executor.spawn(priority(number), body).detach();
     }
     assert_eq!(executor.ready(), 1 << 0 | 1 << 3 | 1 << 5 | 1 << 63);
     assert_eq!(worker.run(), Outcome::Idle);
@@ -93,9 +93,9 @@ fn more_important_first_and_equal_in_order(executor: &'static Executor, worker: 
 }
 
 fn a_handle_gives_the_output(executor: &'static Executor, worker: &mut Worker) {
-    let inner = executor.spawn(async { Vec::from([4, 2]) }, Priority::DEFAULT);
+    let inner = executor.spawn(Priority::DEFAULT, async { Vec::from([4, 2]) });
     let cid = inner.cid();
-    let outer = executor.spawn(async move { inner.await.map(|numbers| numbers.len()) }, Priority::HIGHEST);
+    let outer = executor.spawn(Priority::HIGHEST, async move { inner.await.map(|numbers| numbers.len()) });
     assert!(!outer.is_finished());
     assert_eq!(executor.state(cid), Ok(State::Ready));
     assert_eq!(worker.run(), Outcome::Idle);
@@ -132,20 +132,20 @@ impl Drop for Counted {
 fn outputs_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
     let drops = Drops::new();
     let output = drops.counted();
-    executor.spawn(async move { output }, Priority::DEFAULT).detach();
+    executor.spawn(Priority::DEFAULT, async move { output }).detach();
     worker.run();
     assert_eq!(drops.take(), 1, "detached before its end");
 
     let output = drops.counted();
-    let handle = executor.spawn(async move { output }, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, async move { output });
     worker.run();
     assert_eq!(drops.take(), 0);
     drop(handle);
     assert_eq!(drops.take(), 1, "detached after its end");
 
     let output = drops.counted();
-    let handle = executor.spawn(async move { output }, Priority::DEFAULT);
-    let waiter = executor.spawn(async move { handle.await.is_ok() }, Priority::HIGHEST);
+    let handle = executor.spawn(Priority::DEFAULT, async move { output });
+    let waiter = executor.spawn(Priority::HIGHEST, async move { handle.await.is_ok() });
     worker.run();
     assert_eq!(drops.take(), 1, "taken");
     assert_eq!(result(waiter), Ok(true));
@@ -154,7 +154,7 @@ fn outputs_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
 fn futures_of_cancelled_coroutines_are_dropped_once(executor: &'static Executor, worker: &mut Worker) {
     let drops = Drops::new();
     let captured = drops.counted();
-    let handle = executor.spawn(async move { drop(captured) }, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, async move { drop(captured) });
     handle.cancel();
     assert_eq!(drops.take(), 0, "a worker drops it, not the canceller");
     worker.run();
@@ -166,7 +166,7 @@ fn futures_of_cancelled_coroutines_are_dropped_once(executor: &'static Executor,
         one_wake().await;
         drop(captured);
     };
-    let handle = executor.spawn(body, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, body);
     worker.run();
     assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
     handle.cancel();
@@ -183,16 +183,16 @@ fn futures_of_cancelled_coroutines_are_dropped_once(executor: &'static Executor,
         yield_now().await;
         panic!("it was cancelled");
     };
-    let handle = executor.spawn(body, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, body);
     worker.run();
     assert_eq!(drops.take(), 1, "cancelled by itself");
     assert_eq!(result(handle), Err::<(), _>(Cancelled));
 }
 
 fn cancellation_is_seen_by_the_waiter(executor: &'static Executor, worker: &mut Worker) {
-    let victim = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
+    let victim = executor.spawn(Priority::DEFAULT, core::future::pending::<()>());
     let cid = victim.cid();
-    let waiter = executor.spawn(victim, Priority::DEFAULT);
+    let waiter = executor.spawn(Priority::DEFAULT, victim);
     worker.run();
     assert_eq!(executor.cancel(cid), Ok(()));
     assert_eq!(executor.cancel(cid), Ok(()), "once more is the same");
@@ -204,22 +204,19 @@ fn cancellation_is_seen_by_the_waiter(executor: &'static Executor, worker: &mut 
 fn priorities_change_in_every_state(executor: &'static Executor, worker: &mut Worker) {
     let log = Log::default();
     // Blocked.
-    let blocked = executor.spawn(
-        {
-            let log = log.clone();
-            async move {
-                one_wake().await;
-                log.write('b');
-            }
-        },
-        priority(1),
-    );
+    let blocked = executor.spawn(priority(1), {
+        let log = log.clone();
+        async move {
+            one_wake().await;
+            log.write('b');
+        }
+    });
     worker.run();
     assert_eq!(executor.set_priority(blocked.cid(), priority(9)), Ok(()));
     // Ready.
     let spawn = |letter, number| {
         let log = log.clone();
-        executor.spawn(async move { log.write(letter) }, priority(number))
+        executor.spawn(priority(number), async move { log.write(letter) })
     };
     let ready = spawn('r', 20);
     let other = spawn('o', 10);
@@ -227,20 +224,17 @@ fn priorities_change_in_every_state(executor: &'static Executor, worker: &mut Wo
     assert_eq!(executor.set_priority(ready.cid(), priority(2)), Ok(()));
     assert_eq!(executor.set_priority(other.cid(), priority(10)), Ok(()), "no change, no move");
     // Running: changes its own priority, and continues only after the others.
-    let running = executor.spawn(
-        {
-            let log = log.clone();
-            async move {
-                let me = executor.current().expect("a coroutine calls");
-                assert_eq!(executor.state(me), Ok(State::Running));
-                assert_eq!(executor.set_priority(me, priority(30)), Ok(()));
-                yield_now().await;
-                log.write('x');
-                executor.priority(me)
-            }
-        },
-        priority(0),
-    );
+    let running = executor.spawn(priority(0), {
+        let log = log.clone();
+        async move {
+            let me = executor.current().expect("a coroutine calls");
+            assert_eq!(executor.state(me), Ok(State::Running));
+            assert_eq!(executor.set_priority(me, priority(30)), Ok(()));
+            yield_now().await;
+            log.write('x');
+            executor.priority(me)
+        }
+    });
     assert_eq!(executor.wake(blocked.cid()), Ok(()));
     assert_eq!(worker.run(), Outcome::Idle);
     assert!(log.is("rbosx"));
@@ -263,7 +257,7 @@ fn a_wake_during_the_poll_is_not_lost_and_counts_once(executor: &'static Executo
             Poll::<()>::Pending
         })
     };
-    let handle = executor.spawn(body, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, body);
     assert_eq!(worker.run(), Outcome::Idle);
     assert_eq!(polls.load(Ordering::Relaxed), 2);
     assert_eq!(executor.wake(handle.cid()), Ok(()));
@@ -280,19 +274,19 @@ fn a_waker_and_its_clone_are_the_same(executor: &'static Executor, worker: &mut 
         assert_eq!(executor.cid_of(context.waker()), executor.current());
         Poll::Ready(clone.will_wake(context.waker()) && context.waker().will_wake(&clone))
     });
-    let handle = executor.spawn(body, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, body);
     worker.run();
     assert_eq!(result(handle), Ok(true));
     assert_eq!(executor.cid_of(Waker::noop()), None);
 }
 
 fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
-    let handle = executor.spawn(poll_fn(|context| Poll::Ready(context.waker().clone())), Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, poll_fn(|context| Poll::Ready(context.waker().clone())));
     let cid = handle.cid();
     worker.run();
     let Ok(waker) = result(handle) else { panic!("it was not cancelled") };
     // The next coroutine has the same slot.
-    let next = executor.spawn(core::future::pending::<()>(), Priority::DEFAULT);
+    let next = executor.spawn(Priority::DEFAULT, core::future::pending::<()>());
     worker.run();
     let polls = executor.counters(worker.number()).polls;
     assert_ne!(next.cid(), cid);
@@ -315,7 +309,7 @@ fn a_stale_cid_is_an_error(executor: &'static Executor, worker: &mut Worker) {
 
 fn a_coroutine_spawned_blocked_waits_for_a_wake(executor: &'static Executor, worker: &mut Worker) {
     let own = poll_fn(|context| Poll::Ready(context.waker().clone()));
-    let Ok(handle) = executor.try_spawn_blocked(own, Priority::DEFAULT, 3) else { panic!("there is memory") };
+    let Ok(handle) = executor.try_spawn_blocked(Priority::DEFAULT, 3, own) else { panic!("there is memory") };
     let waker = executor.waker(handle.cid());
     assert_eq!(worker.run_one(), Outcome::Idle);
     assert_eq!(executor.state(handle.cid()), Ok(State::Blocked));
@@ -325,7 +319,7 @@ fn a_coroutine_spawned_blocked_waits_for_a_wake(executor: &'static Executor, wor
     assert_eq!(worker.run_one(), Outcome::Ran);
     assert!(result(handle).is_ok_and(|own| own.will_wake(&waker)));
 
-    let Ok(handle) = executor.try_spawn_blocked(core::future::pending::<()>(), Priority::DEFAULT, 0) else {
+    let Ok(handle) = executor.try_spawn_blocked(Priority::DEFAULT, 0, core::future::pending::<()>()) else {
         panic!("there is memory")
     };
     assert_eq!(executor.cancel(handle.cid()), Ok(()));
@@ -335,7 +329,7 @@ fn a_coroutine_spawned_blocked_waits_for_a_wake(executor: &'static Executor, wor
 
 fn kinds_and_counters(executor: &'static Executor, worker: &mut Worker) {
     let before = executor.counters(worker.number());
-    let Ok(handle) = executor.try_spawn(one_wake(), Priority::DEFAULT, 0xabcd) else { panic!("there is memory") };
+    let Ok(handle) = executor.try_spawn(Priority::DEFAULT, 0xabcd, one_wake()) else { panic!("there is memory") };
     assert_eq!(executor.kind(handle.cid()), Ok(0xabcd));
     assert_eq!(worker.run_one(), Outcome::Ran);
     assert_eq!(worker.run_one(), Outcome::Idle);
@@ -357,7 +351,7 @@ fn very_many_coroutines(executor: &'static Executor, worker: &mut Worker) {
             sum.fetch_add(index, Ordering::Relaxed);
             index
         };
-        handles.push(executor.spawn(body, priority((index % 64) as u8)));
+        handles.push(executor.spawn(priority((index % 64) as u8), body));
     }
     assert_eq!(worker.run(), Outcome::Idle);
     assert_eq!(sum.load(Ordering::Relaxed), COUNT * (COUNT - 1) / 2);

@@ -108,7 +108,7 @@ fn sleeper<const HAS_AFFINITY: bool>(
     worker: &mut Worker,
 ) -> JoinHandle<()> {
     platform.worker.store(worker.number(), Ordering::Relaxed);
-    let handle = executor.spawn(std::future::pending(), Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, std::future::pending());
     assert_eq!(platform.run(worker), Outcome::Idle);
     handle
 }
@@ -156,10 +156,10 @@ fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
     for [home, caller] in [[0, 1], [1, 0], [2, 0]] {
         let (executor, platform, ready) = scripted(Terse::<false>(AtomicUsize::new(home), Mutex::default()));
         let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
-        let waits = executor.spawn(std::future::pending::<()>(), Priority::DEFAULT);
+        let waits = executor.spawn(Priority::DEFAULT, std::future::pending::<()>());
         assert_eq!(workers[home].run(), Outcome::Idle);
         platform.0.store(caller, Ordering::Relaxed);
-        let wakes = executor.spawn(async move { executor.wake(waits.cid()) }, Priority::DEFAULT);
+        let wakes = executor.spawn(Priority::DEFAULT, async move { executor.wake(waits.cid()) });
         platform.1.lock().unwrap().clear();
         assert_eq!(workers[caller].run_one(), Outcome::Ran);
         assert!(wakes.is_finished());
@@ -173,7 +173,7 @@ fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
         // Without the platform's affinity, a waker leaves the coroutine at home.
         let (executor, platform, ready) = scripted(Terse::<true>(AtomicUsize::new(home), Mutex::default()));
         let mut workers = [0, 1, 2].map(|number| executor.worker(number, Signals::default()).unwrap());
-        let waits = executor.spawn(std::future::pending::<()>(), Priority::DEFAULT);
+        let waits = executor.spawn(Priority::DEFAULT, std::future::pending::<()>());
         assert_eq!(workers[home].run(), Outcome::Idle);
         assert_eq!(workers[home].run_one(), Outcome::Idle);
         platform.0.store(usize::MAX, Ordering::Relaxed);
@@ -186,26 +186,22 @@ fn by_default_the_worker_that_wakes_is_the_one_that_calls_and_brings_nothing() {
 fn a_suspended_coroutine_keeps_its_stack_until_it_is_resumed() {
     let (executor, platform, _) = scripted(Scripted::<false>::default());
     let mut worker = executor.worker(0, Signals::default()).unwrap();
-    let interrupted = executor.spawn(
-        async move {
-            // As in an interruption; the nested runs represent another stack. SAFETY: this is worker 0, inside a poll,
-            // whose other stacks do not run.
-            let (cid, mut other) =
-                unsafe { (executor.suspend(0).unwrap(), executor.worker_on_another_stack(0).unwrap()) };
-            assert_eq!(executor.state(cid), Ok(State::Suspended));
-            assert_eq!(executor.current(), None);
-            // SAFETY: as above.
-            assert_eq!(unsafe { executor.suspend(0) }, None);
-            let bystander = executor.spawn(yield_now(), Priority::DEFAULT);
-            assert_eq!(other.run(), Outcome::Idle);
-            assert!(bystander.is_finished());
-            executor.resume(cid).unwrap();
-            assert_eq!(other.run_one(), Outcome::Ran);
-            assert_eq!(platform.told().last(), Some(&Told::Resume(cid)));
-            cid
-        },
-        Priority::DEFAULT,
-    );
+    let interrupted = executor.spawn(Priority::DEFAULT, async move {
+        // As in an interruption; the nested runs represent another stack. SAFETY: this is worker 0, inside a poll,
+        // whose other stacks do not run.
+        let (cid, mut other) = unsafe { (executor.suspend(0).unwrap(), executor.worker_on_another_stack(0).unwrap()) };
+        assert_eq!(executor.state(cid), Ok(State::Suspended));
+        assert_eq!(executor.current(), None);
+        // SAFETY: as above.
+        assert_eq!(unsafe { executor.suspend(0) }, None);
+        let bystander = executor.spawn(Priority::DEFAULT, yield_now());
+        assert_eq!(other.run(), Outcome::Idle);
+        assert!(bystander.is_finished());
+        executor.resume(cid).unwrap();
+        assert_eq!(other.run_one(), Outcome::Ran);
+        assert_eq!(platform.told().last(), Some(&Told::Resume(cid)));
+        cid
+    });
     let cid = interrupted.cid();
     assert_eq!(worker.run(), Outcome::Idle);
     assert!(interrupted.is_finished());
@@ -231,7 +227,7 @@ fn a_handle_keeps_the_last_waker_that_it_was_polled_with() {
     let wakers = bells.clone().map(Waker::from);
     let counts = || bells.each_ref().map(|bell| (bell.0.load(Ordering::Relaxed), Arc::strong_count(bell) - 2));
     for cancels in [false, true] {
-        let mut handle = executor.spawn(async { 7 }, Priority::DEFAULT);
+        let mut handle = executor.spawn(Priority::DEFAULT, async { 7 });
         let mut poll = |which: usize| std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[which]));
         assert_eq!(counts(), [(0, 0), (0, 0)]);
         for _ in 0..2 {
@@ -254,7 +250,7 @@ fn a_handle_keeps_the_last_waker_that_it_was_polled_with() {
         bells[1].0.store(0, Ordering::Relaxed);
     }
     // The waker of a dropped handle is dropped at the latest when the coroutine ends, and is not woken.
-    let mut handle = executor.spawn(async {}, Priority::DEFAULT);
+    let mut handle = executor.spawn(Priority::DEFAULT, async {});
     assert!(std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(&wakers[0])).is_pending());
     drop(handle);
     assert_eq!(worker.run(), Outcome::Idle);
@@ -266,7 +262,7 @@ fn a_strict_worker_gives_way() {
     use std::sync::atomic::AtomicU64;
     static ELSEWHERE: AtomicU64 = AtomicU64::new(1 << 3);
     let (executor, mut worker) = executor();
-    let [more, less] = [3, 4].map(|number| executor.spawn(async {}, Priority::saturating(number)));
+    let [more, less] = [3, 4].map(|number| executor.spawn(Priority::saturating(number), async {}));
     assert_eq!(worker.run_strictly(&ELSEWHERE, Priority::HIGHEST), Outcome::Outranked);
     assert!(more.is_finished() && !less.is_finished());
     ELSEWHERE.store(0, Ordering::Relaxed);
@@ -281,7 +277,7 @@ fn readiness_covers_all_workers() {
         platform.worker.store(worker, Ordering::Relaxed);
         // A shard is used only after its worker has existed.
         drop(executor.worker(worker, Signals::default()));
-        executor.spawn(async {}, Priority::saturating(priority)).detach();
+        executor.spawn(Priority::saturating(priority), async {}).detach();
     }
     assert_eq!(executor.ready(), 1 << 5 | 1 << 7);
 }
@@ -289,7 +285,7 @@ fn readiness_covers_all_workers() {
 #[test]
 fn debug_output_names_types_and_numbers() {
     let (executor, worker) = executor();
-    let handle = executor.spawn(async {}, Priority::DEFAULT);
+    let handle = executor.spawn(Priority::DEFAULT, async {});
     let cid = handle.cid();
     assert_eq!(std::format!("{cid:?}"), std::format!("Cid({})", cid.raw()));
     assert_eq!(std::format!("{handle:?}"), std::format!("JoinHandle({cid:?})"));
@@ -339,17 +335,14 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
     let mut worker = executor.worker(0, signals).unwrap();
     assert!(executor.worker(0, signals).is_err());
     assert!(executor.worker(8, signals).is_err());
-    let handle = executor.spawn(
-        async {
-            TAIL.store(1, Ordering::Relaxed);
-            yield_now().await;
-            assert_eq!(FETCHED.load(Ordering::Relaxed), 1);
-            ATTENTION.store(1, Ordering::Relaxed);
-            yield_now().await;
-            ATTENTION.store(1, Ordering::Relaxed);
-        },
-        Priority::DEFAULT,
-    );
+    let handle = executor.spawn(Priority::DEFAULT, async {
+        TAIL.store(1, Ordering::Relaxed);
+        yield_now().await;
+        assert_eq!(FETCHED.load(Ordering::Relaxed), 1);
+        ATTENTION.store(1, Ordering::Relaxed);
+        yield_now().await;
+        ATTENTION.store(1, Ordering::Relaxed);
+    });
     assert_eq!(worker.run(), Outcome::Attention);
     assert_eq!(worker.run_one(), Outcome::Attention);
     assert!(!handle.is_finished());
@@ -367,7 +360,7 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
 fn a_hundred_thousand_coroutines() {
     let (executor, mut worker) = executor();
     const COUNT: usize = 100_000;
-    let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(yield_now(), Priority::DEFAULT)).collect();
+    let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(Priority::DEFAULT, yield_now())).collect();
     assert_eq!(worker.run(), Outcome::Idle);
     assert!(handles.iter().all(|handle| handle.is_finished()));
 }
@@ -378,7 +371,7 @@ fn later_coroutines_have_the_slots_of_earlier_ones() {
     const COUNT: usize = 1000;
     let (executor, mut worker) = executor();
     let mut wave = |is_run: bool| {
-        let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(yield_now(), Priority::DEFAULT)).collect();
+        let handles: Vec<_> = (0..COUNT).map(|_| executor.spawn(Priority::DEFAULT, yield_now())).collect();
         let largest = handles.iter().map(|handle| handle.cid().raw() as u32).max().unwrap_or_default();
         if is_run {
             assert_eq!(worker.run(), Outcome::Idle);
@@ -401,7 +394,7 @@ fn a_spawn_beyond_the_last_slot_gives_the_future_back() {
     let token = Arc::new(());
     let refused = loop {
         let token = token.clone();
-        match executor.try_spawn(async move { drop(token) }, Priority::DEFAULT, 0) {
+        match executor.try_spawn(Priority::DEFAULT, 0, async move { drop(token) }) {
             Ok(handle) => handle.detach(),
             Err(SpawnError(future)) => break future,
         }
@@ -412,7 +405,7 @@ fn a_spawn_beyond_the_last_slot_gives_the_future_back() {
     drop(refused);
     worker.run();
     assert_eq!(Arc::strong_count(&token), 1);
-    executor.spawn(async {}, Priority::DEFAULT).detach();
+    executor.spawn(Priority::DEFAULT, async {}).detach();
     worker.run();
 }
 
@@ -494,14 +487,11 @@ fn eight_threads_lose_nothing() {
             let mut sum = 0;
             for round in 0..ROUNDS {
                 let priority = Priority::saturating(((ring * 7 + round) % 64) as u64);
-                let child = executor.spawn(
-                    async move {
-                        yield_now().await;
-                        round
-                    },
-                    priority,
-                );
-                let victim = executor.spawn(std::future::pending::<()>(), priority);
+                let child = executor.spawn(priority, async move {
+                    yield_now().await;
+                    round
+                });
+                let victim = executor.spawn(priority, std::future::pending::<()>());
                 let _ = executor.set_priority(child.cid(), Priority::saturating((round % 64) as u64));
                 let _ = executor.set_priority(victim.cid(), Priority::LOWEST);
                 victim.cancel();
@@ -517,7 +507,7 @@ fn eight_threads_lose_nothing() {
                             return Poll::Ready(());
                         }
                         let waker = context.waker().clone();
-                        executor.spawn(async move { waker.wake() }, priority).detach();
+                        executor.spawn(priority, async move { waker.wake() }).detach();
                         Poll::Pending
                     })
                     .await;
@@ -527,7 +517,7 @@ fn eight_threads_lose_nothing() {
             *finished.0.lock().unwrap() += 1;
             finished.1.notify_one();
         };
-        executor.spawn(body, Priority::DEFAULT).detach();
+        executor.spawn(Priority::DEFAULT, body).detach();
     }
     let mut count = finished.0.lock().unwrap();
     while *count < RINGS {

@@ -65,7 +65,7 @@ fn all_that_a_program_can_have_work_and_one_more_is_an_error() {
             })
             .await;
         };
-        let handle = executor.spawn(body, Priority::DEFAULT);
+        let handle = executor.spawn(Priority::DEFAULT, body);
         assert_eq!([worker.run_one(), worker.run_one(), worker.run_one()], [Outcome::Ran, Outcome::Ran, Outcome::Idle]);
         let waker = waker.lock().unwrap().take().unwrap();
         assert_eq!(executor.cid_of(&waker), Some(handle.cid()));

@@ -32,7 +32,7 @@ async fn give(letter: char) -> char {
 }
 
 fn spawn(executor: &'static Executor) -> Result<(), SpawnError<impl Future<Output = char>>> {
-    executor.try_spawn(give('x'), Priority::DEFAULT, 0).map(|handle| handle.detach())
+    executor.try_spawn(Priority::DEFAULT, 0, give('x')).map(|handle| handle.detach())
 }
 
 fn letter(future: impl Future<Output = char>) -> char {

@@ -51,7 +51,7 @@ fn spawn(executor: &'static Executor) -> (JoinHandle<()>, Arc<Mutex<Option<Waker
         })
         .await;
     };
-    (executor.spawn(body, Priority::DEFAULT), waker)
+    (executor.spawn(Priority::DEFAULT, body), waker)
 }
 
 #[test]

@@ -286,7 +286,7 @@ pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(future, current_priority())
+    EXECUTOR.spawn(current_priority(), future)
 }
 
 /// Makes a coroutine with a given priority.
@@ -300,7 +300,7 @@ pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(future, priority)
+    EXECUTOR.spawn(priority, future)
 }
 
 /// Returns the cid of the calling coroutine.
@@ -442,7 +442,7 @@ pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> Joi
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(future, priority.into().unwrap_or_else(default_priority))
+    EXECUTOR.spawn(priority.into().unwrap_or_else(default_priority), future)
 }
 
 /// Returns the priority that [`coroutine_run`] gives: [`Priority::DEFAULT`] unless it was changed.

@@ -60,7 +60,7 @@ where
         crate::trace::flush();
         unix::process::exit(status)
     };
-    executor::executor().spawn(main, priority).detach();
+    executor::executor().spawn(priority, main).detach();
     if workers > 1
         && let Err(error) = executor::alloc_cpu(workers - 1)
     {

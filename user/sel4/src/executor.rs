@@ -267,7 +267,7 @@ pub fn spawn<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(future, priority)
+    EXECUTOR.spawn(priority, future)
 }
 
 /// Runs `main` and the coroutines that it spawns on the calling thread, until `main` has ended; the others keep their
@@ -295,7 +295,7 @@ where
         WORK.ended.store(1, Ordering::Relaxed);
         result
     };
-    let mut main = pin!(EXECUTOR.spawn(main, Priority::DEFAULT));
+    let mut main = pin!(EXECUTOR.spawn(Priority::DEFAULT, main));
     WORK.notified.store(true, Ordering::Relaxed);
     WORK.combines.store(crate::raw::has_own_calls(), Ordering::Relaxed);
     remove_sources();

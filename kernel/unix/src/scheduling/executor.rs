@@ -275,7 +275,7 @@ where
     O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let spawned = EXECUTOR.try_spawn(Owned { owner, future }, priority, 0);
+    let spawned = EXECUTOR.try_spawn(priority, 0, Owned { owner, future });
     let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
@@ -292,7 +292,7 @@ where
     O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let spawned = EXECUTOR.try_spawn_blocked(Owned { owner, future }, priority, 0);
+    let spawned = EXECUTOR.try_spawn_blocked(priority, 0, Owned { owner, future });
     let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
@@ -311,7 +311,7 @@ pub(crate) fn waker(cid: Cid) -> Waker {
 /// If there is no memory for it.
 #[doc(alias = "kthread_run")]
 pub(crate) fn spawn_for_kernel(priority: Priority, future: impl Future<Output = ()> + Send + 'static) -> Cid {
-    let handle = EXECUTOR.spawn(OfTheKernel { future }, priority);
+    let handle = EXECUTOR.spawn(priority, OfTheKernel { future });
     let cid = handle.cid();
     handle.detach();
     cid
