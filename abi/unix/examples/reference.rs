@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use abi_unix::authority::{Act, Scope};
-use abi_unix::call::{ASYNCHRONOUS, Argument, Caller, PRIORITY_SHIFT, Waiting};
+use abi_unix::call::{ASYNCHRONOUS, Argument, Origin, PRIORITY_SHIFT, Waiting};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED};
 
 /// The first number that is not Linux's.
@@ -52,9 +52,9 @@ fn overview() -> String {
             Waiting::Never => "",
             Waiting::Possible => "yes",
         };
-        let ring = match call.caller() {
-            Caller::Anyone => "",
-            Caller::Worker => "no",
+        let ring = match call.origin() {
+            Origin::Anyone => "",
+            Origin::Worker => "no",
         };
         let name = call.name();
         let _ = writeln!(page, "| {} | [`{name}`](#{name}) | {wait} | {ring} |", number(call));

@@ -62,9 +62,9 @@ pub enum Waiting {
 /// Flag of `ring_enter`: an idle hart takes the requests if there is one, and the call returns at once.
 pub const RING_WAKE: usize = 1;
 
-/// Origins that a call allows.
+/// The origins that a call allows: the calling contexts in which it has a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum Origin {
     /// A worker or thread, or a coroutine that carries out requests from a ring.
     Anyone,
     /// A worker or thread, on which the call acts. `EOPNOTSUPP` through a request ring, where a kernel coroutine makes
@@ -72,17 +72,17 @@ pub enum Caller {
     Worker,
 }
 
-macro_rules! caller {
+macro_rules! origin {
     () => {
-        Caller::Anyone
+        Origin::Anyone
     };
-    ($caller:ident) => {
-        Caller::$caller
+    ($origin:ident) => {
+        Origin::$origin
     };
 }
 
 macro_rules! system_calls {
-    ($($(#[doc = $text:literal])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident $(by $caller:ident)?;)*) => {
+    ($($(#[doc = $text:literal])* $variant:ident = $number:literal $name:ident($($argument:ident: $kind:ident),*) $waiting:ident $(by $origin:ident)?;)*) => {
         /// A system call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -122,8 +122,8 @@ macro_rules! system_calls {
             }
 
             /// Returns the origins that the call allows.
-            pub const fn caller(self) -> Caller {
-                match self { $(SystemCall::$variant => caller!($($caller)?),)* }
+            pub const fn origin(self) -> Origin {
+                match self { $(SystemCall::$variant => origin!($($origin)?),)* }
             }
         }
     };

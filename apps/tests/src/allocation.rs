@@ -733,7 +733,7 @@ impl Caller {
     fn makes(&self, script: &Script) -> bool {
         match self.way {
             Way::Synchronously => !script.waits,
-            _ => script.call.caller() == abi_unix::call::Caller::Anyone,
+            _ => script.call.origin() == abi_unix::call::Origin::Anyone,
         }
     }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use abi_queue::pages::{PROCESS_PAGE_OFFSET, REQUEST_RINGS_OFFSET};
 use abi_queue::{Completion, CompletionHeader, Priority, Request, RequestHeader, completion, request};
-use abi_unix::call::{Caller, RING_WAKE};
+use abi_unix::call::{Origin, RING_WAKE};
 use abi_unix::errno::{decode, encode};
 use abi_unix::types::{TimeSpec, auxiliary};
 use abi_unix::{Counter, SystemCall};
@@ -157,7 +157,7 @@ pub async fn the_completion_ring_can_grow() -> Outcome {
 pub async fn malformed_requests_complete_with_an_error() -> Outcome {
     let mut raw = must!(Raw::new());
     check_eq!(raw.make(SystemCall::GetProcess, &[]), Ok(system::process::number() as usize));
-    for &call in SystemCall::ALL.iter().filter(|call| call.caller() == Caller::Worker) {
+    for &call in SystemCall::ALL.iter().filter(|call| call.origin() == Origin::Worker) {
         for argument in [0, 1] {
             check_eq!(raw.make(call, &[argument]), Err(Errno::EOPNOTSUPP));
         }

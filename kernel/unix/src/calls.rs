@@ -31,7 +31,7 @@ use alloc::sync::Arc;
 use core::task::Poll;
 
 use abi_queue::Priority;
-use abi_unix::call::{ASYNCHRONOUS, Caller, FLAGS, PRIORITY_SHIFT, Waiting};
+use abi_unix::call::{ASYNCHRONOUS, FLAGS, Origin, PRIORITY_SHIFT, Waiting};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use hal_api::UserContext;
 use memory::faults;
@@ -72,7 +72,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
 /// Returns whether a call changes its worker, and is long at most: it is completed before its worker goes on, whichever
 /// form it has. Beside its worker it could outlast it.
 fn is_its_worker_s(number: SystemCall) -> bool {
-    number.caller() == Caller::Worker && number.waiting() == Waiting::Never
+    number.origin() == Origin::Worker && number.waiting() == Waiting::Never
 }
 
 /// Makes a call that came through a request ring, for the ring's worker; returns `None` if its result will be posted.
@@ -86,7 +86,7 @@ pub(crate) fn perform(
     submission: Submission,
 ) -> Option<usize> {
     let Some(number) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
-    if number.caller() == Caller::Worker {
+    if number.origin() == Origin::Worker {
         return Some(errno::encode(Err(Errno::EOPNOTSUPP)));
     }
     let operation = match begin(worker, number, Source::Request(arguments)) {

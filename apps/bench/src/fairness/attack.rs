@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
 use abi_unix::authority::{Capability, CapabilitySet, version};
-use abi_unix::call::{Argument, Caller, Waiting};
+use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
     AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, control, epoll, futex, limit,
     mapping, open, protection, scheduling, socket_option, terminal,
@@ -73,7 +73,7 @@ impl Way {
     pub fn is_for(self, call: SystemCall) -> bool {
         match self {
             Way::Direct => true,
-            Way::Ring => call.caller() == Caller::Anyone,
+            Way::Ring => call.origin() == Origin::Anyone,
             _ => call.waiting() == Waiting::Possible && call != SystemCall::WorkerWait,
         }
     }
