@@ -3,10 +3,10 @@
 
 pub(crate) mod in_flight;
 pub(crate) mod input;
-pub(crate) mod interrupts;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
 pub(crate) mod ring;
 pub(crate) mod ring_words;
 pub(crate) mod rings;
 pub(crate) mod submission;
+pub(crate) mod user_interrupts;

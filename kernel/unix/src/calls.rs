@@ -14,7 +14,6 @@
 
 pub(crate) mod call;
 mod files;
-mod interrupts;
 mod mapping;
 mod mounting;
 mod processes;
@@ -26,6 +25,7 @@ mod system;
 mod threads;
 mod time;
 mod transfers;
+mod user_interrupts;
 
 use alloc::sync::Arc;
 use core::task::Poll;
@@ -196,15 +196,15 @@ fn decode(worker: &Arc<Worker>, number: SystemCall, source: Source<'_>) -> Decod
         RingEnter => threads::enter_ring(call()),
         KernelSide => threads::choose_kernel_side(call()),
 
-        InterruptHandler => interrupts::set_handler(call()),
-        InterruptReturn => interrupts::return_to_interrupted(call()),
-        InterruptLeave => interrupts::leave_handler(call()),
-        InterruptReceiver => interrupts::create_receiver(call()),
-        InterruptGrant => interrupts::grant(call()),
-        InterruptOpen => interrupts::open(call()),
-        InterruptSend => interrupts::send(call()),
-        InterruptPage => interrupts::page(call()),
-        InterruptRevoke => interrupts::revoke(call()),
+        InterruptHandler => user_interrupts::set_handler(call()),
+        InterruptReturn => user_interrupts::return_to_interrupted(call()),
+        InterruptLeave => user_interrupts::leave_handler(call()),
+        InterruptReceiver => user_interrupts::create_receiver(call()),
+        InterruptGrant => user_interrupts::grant(call()),
+        InterruptOpen => user_interrupts::open(call()),
+        InterruptSend => user_interrupts::send(call()),
+        InterruptPage => user_interrupts::page(call()),
+        InterruptRevoke => user_interrupts::revoke(call()),
 
         Sleep => time::sleep(call()),
         SleepOn => time::sleep_on_clock(call()),

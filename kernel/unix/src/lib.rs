@@ -36,7 +36,7 @@ use coroutine::Table;
 use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
-use crate::asynchronous::interrupts;
+use crate::asynchronous::user_interrupts;
 use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
@@ -97,7 +97,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     scheduling::start(|name| boot_option(platform.arguments, name))?;
-    interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
+    user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
     tree::start(parts.initial_files)?;
     cleaning::start();

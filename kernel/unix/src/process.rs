@@ -75,11 +75,11 @@ use platform::Machine;
 
 use crate::asynchronous::in_flight::InFlight;
 use crate::asynchronous::input::{self, InputCall, InputCalls};
-use crate::asynchronous::interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::asynchronous::ring_words::CompletionView;
 use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{Submission, Submitted};
+use crate::asynchronous::user_interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::files::descriptor::Descriptors;
 use crate::files::mounts::Place;
 use crate::models::Model;
@@ -410,7 +410,7 @@ impl Process {
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
             departures: Mutex::new(Waiters::new()),
-            receivers: Mutex::new(interrupts::NO_RECEIVERS),
+            receivers: Mutex::new(user_interrupts::NO_RECEIVERS),
             send_pages: Mutex::new([const { None }; SEND_PAGES]),
             sender_table: Once::new(),
             shared,

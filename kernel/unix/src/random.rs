@@ -23,7 +23,7 @@ use spin::Mutex;
 use virtio::{Entropy, Kind, Mmio};
 use waiters::Waiters;
 
-use crate::network::wire::Piece;
+use crate::network::wire::DmaBuffer;
 use crate::process::user::{UserBuffer, UserMemory};
 use crate::scheduling::steps::{self, Ends};
 use crate::time;
@@ -49,7 +49,7 @@ const STIR_INTERVAL_NS: u64 = 60_000_000_000;
 static GENERATOR: Mutex<Generator> = Mutex::new(Generator::new());
 
 /// The entropy device.
-static DEVICE: Mutex<Option<Entropy<Mapped, Piece>>> = Mutex::new(None);
+static DEVICE: Mutex<Option<Entropy<Mapped, DmaBuffer>>> = Mutex::new(None);
 
 /// Set once the generator has had a seed; written under its lock.
 static IS_SEEDED: AtomicBool = AtomicBool::new(false);
@@ -204,7 +204,7 @@ fn start_device(platform: &'static Platform) -> Option<Tells> {
         if transport.kind() != Kind::Entropy {
             continue;
         }
-        match Entropy::new(transport, Piece::allocate) {
+        match Entropy::new(transport, DmaBuffer::allocate) {
             Ok(entropy) => {
                 *DEVICE.lock() = Some(entropy);
                 let registered =

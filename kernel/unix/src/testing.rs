@@ -142,11 +142,11 @@ pub(crate) fn run(body: impl FnOnce(&mut Program) + Send + 'static) {
 
 /// Runs a closure as the program of a process, and returns how that has ended.
 pub(crate) fn run_to_its_end(body: impl FnOnce(&mut Program) + Send + 'static) -> Ending {
-    type Request = (Body, Sender<Result<Ending, String>>);
-    static MACHINE: OnceLock<Sender<Request>> = OnceLock::new();
+    type Run = (Body, Sender<Result<Ending, String>>);
+    static MACHINE: OnceLock<Sender<Run>> = OnceLock::new();
     let _guard = alone();
     let requests = MACHINE.get_or_init(|| {
-        let (sender, requests) = channel::<Request>();
+        let (sender, requests) = channel::<Run>();
         std::thread::spawn(move || {
             let mut machine = RunningMachine::start();
             for (body, answer) in requests {

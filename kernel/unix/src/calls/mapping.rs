@@ -15,8 +15,8 @@ use memory::AddressSpace;
 use memory::space::Placement;
 use memory::sv39::{Edge, Protection};
 
-use crate::asynchronous::interrupts;
 use crate::asynchronous::operation::Operation;
+use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding};
 use crate::files::file::OpenFile;
 use crate::process::Process;
@@ -292,7 +292,7 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
 fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result<Placement, Errno> {
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
     let is_outside = !address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END);
-    let is_reserved = interrupts::has_send_pages(process, address, length);
+    let is_reserved = user_interrupts::has_send_pages(process, address, length);
     if fixed && (is_outside || is_reserved) {
         return Err(Errno::EINVAL);
     }
@@ -340,7 +340,7 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
 pub(super) fn unmap(call: Call<'_>) -> Decoding {
     let (address, length) = (call.address(0), call.length(1));
     let is_outside = !address.is_multiple_of(PAGE) || length == 0 || length > USER_END - address.min(USER_END);
-    if is_outside || interrupts::has_send_pages(call.process(), address, length) {
+    if is_outside || user_interrupts::has_send_pages(call.process(), address, length) {
         return Err(Errno::EINVAL);
     }
     Change::Unmap.carry_out(&call, address, round_up(length)?)
@@ -360,7 +360,7 @@ pub(super) fn protect(call: Call<'_>) -> Decoding {
     if length > USER_END - address.min(USER_END) {
         return Err(Errno::ENOMEM);
     }
-    if interrupts::has_send_pages(call.process(), address, length) {
+    if user_interrupts::has_send_pages(call.process(), address, length) {
         return Err(Errno::EINVAL);
     }
     Change::Protect(protection).carry_out(&call, address, round_up(length)?)

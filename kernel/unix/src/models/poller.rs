@@ -21,10 +21,10 @@ use crate::scheduling::{standing, steps, stretch};
 
 /// A process's polling thread, if it has one.
 #[derive(Default)]
-pub(super) struct Poller(Mutex<State>);
+pub(super) struct Poller(Mutex<Polling>);
 
 #[derive(Default)]
-struct State {
+struct Polling {
     /// The thread's coroutine, once there is one.
     thread: Option<Cid>,
     /// Charge for its stack.

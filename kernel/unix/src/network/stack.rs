@@ -267,7 +267,7 @@ fn worth_of_waiting(waiting: &Waiting) -> Option<Priority> {
 /// The processes that pay for the frames of one poll, and their amounts.
 #[derive(Default)]
 struct Bill {
-    items: FixedVec<Item, OWNERS>,
+    items: FixedVec<OwnerTime, OWNERS>,
     /// The process that is being worked for, as an index of `items`; the start of that work; and whether everything
     /// else went before it.
     current: Option<(usize, u64, bool)>,
@@ -276,7 +276,7 @@ struct Bill {
     arrived: u64,
 }
 
-struct Item {
+struct OwnerTime {
     process: Arc<Process>,
     ticks: u64,
     /// The part of `ticks` in which everything else went before.
@@ -307,7 +307,7 @@ impl Bill {
         }
         match table::find(owner) {
             Some(process) => {
-                let _ = self.items.push(Item { process, ticks: 0, ticks_behind_all: 0 });
+                let _ = self.items.push(OwnerTime { process, ticks: 0, ticks_behind_all: 0 });
                 Payer::At(self.items.len() - 1)
             }
             None => Payer::Nobody,
@@ -325,7 +325,7 @@ impl Bill {
 
     /// Charges every process of the bill.
     fn settle(&self, now: u64) {
-        for Item { process, ticks, ticks_behind_all } in &self.items {
+        for OwnerTime { process, ticks, ticks_behind_all } in &self.items {
             for (ticks, behind_all) in [(*ticks, false), (*ticks_behind_all, true)] {
                 if ticks != 0 {
                     scheduling::charge_for(process, ticks, now, behind_all);

@@ -11,16 +11,16 @@ use virtio::{Acknowledger, Kind, Mmio, Network};
 use crate::observing::latency;
 
 /// Physically contiguous memory for a device, given back when the driver goes.
-pub(crate) struct Piece(Block);
+pub(crate) struct DmaBuffer(Block);
 
-impl Piece {
+impl DmaBuffer {
     /// Allocates at least this many bytes of zeros; `None` if there is no memory.
-    pub(crate) fn allocate(bytes: usize) -> Option<Piece> {
-        Block::allocate_bytes(bytes).ok().map(Piece)
+    pub(crate) fn allocate(bytes: usize) -> Option<DmaBuffer> {
+        Block::allocate_bytes(bytes).ok().map(DmaBuffer)
     }
 }
 
-impl virtio::Memory for Piece {
+impl virtio::Memory for DmaBuffer {
     fn physical_address(&self) -> u64 {
         self.0.physical_address()
     }
@@ -49,7 +49,7 @@ impl virtio::Memory for Piece {
     }
 }
 
-type Card = Network<Mapped, Piece>;
+type Card = Network<Mapped, DmaBuffer>;
 
 /// Link through which the stack sends.
 #[doc(alias = "net_device")]
@@ -86,7 +86,7 @@ impl NetworkLink {
                 continue;
             }
             let acknowledger = transport.acknowledger();
-            match Network::new(transport, Piece::allocate) {
+            match Network::new(transport, DmaBuffer::allocate) {
                 Ok(card) => {
                     ACKNOWLEDGER.call_once(|| acknowledger);
                     let registered =
@@ -168,26 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_gives_zeros_beyond_its_end_and_keeps_nothing_there() {
+    fn a_buffer_gives_zeros_beyond_its_end_and_keeps_nothing_there() {
         let _guard = crate::testing::alone();
         memory::fake::init(64 << 20);
-        let piece = Piece::allocate(5000).expect("there is memory");
-        assert!(piece.length() >= 5000);
-        assert_eq!(piece.physical_address() % 4096, 0);
+        let buffer = DmaBuffer::allocate(5000).expect("there is memory");
+        assert!(buffer.length() >= 5000);
+        assert_eq!(buffer.physical_address() % 4096, 0);
         let mut bytes = [1; 16];
-        piece.read(0, &mut bytes);
+        buffer.read(0, &mut bytes);
         assert_eq!(bytes, [0; 16], "fresh memory is zero");
-        piece.store(4, 0x0403_0201);
-        assert_eq!(piece.load(4), 0x0403_0201);
-        piece.write(6, &[9, 8, 7]);
-        assert_eq!((piece.load(4), piece.load(8)), (0x0809_0201, 7));
-        let end = piece.length();
-        piece.write(end - 2, &[5, 6, 7, 8]);
+        buffer.store(4, 0x0403_0201);
+        assert_eq!(buffer.load(4), 0x0403_0201);
+        buffer.write(6, &[9, 8, 7]);
+        assert_eq!((buffer.load(4), buffer.load(8)), (0x0809_0201, 7));
+        let end = buffer.length();
+        buffer.write(end - 2, &[5, 6, 7, 8]);
         let mut bytes = [1; 6];
-        piece.read(end - 2, &mut bytes);
+        buffer.read(end - 2, &mut bytes);
         assert_eq!(bytes[2..], [0; 4]);
-        piece.store(end, 1);
-        assert_eq!((piece.load(end), piece.load(end - 2 + 1)), (0, 0), "outside, and not aligned");
+        buffer.store(end, 1);
+        assert_eq!((buffer.load(end), buffer.load(end - 2 + 1)), (0, 0), "outside, and not aligned");
     }
 
     #[test]

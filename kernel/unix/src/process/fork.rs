@@ -23,7 +23,7 @@ use memory::space::{Limits, Placement, Sharing};
 use memory::sv39::Protection;
 use usermode::Space;
 
-use crate::asynchronous::interrupts;
+use crate::asynchronous::user_interrupts;
 use crate::files::descriptor::Descriptors;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::family::ProcessPlace;
@@ -74,13 +74,17 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
         pause(process).await?;
     }
     let shared = process.shared.of_a_copy()?;
-    let space = Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
+    let space =
+        Space::new(Limits::DEFAULT, user_interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
     let space = Arc::new(space);
     let copied = copy_memory(process, &space, &shared).await;
     let begun = match copied {
-        Ok(()) => {
-            begin(&parent, context, words, Parts { account, charge, place, space: space.clone(), shared, descriptors })
-        }
+        Ok(()) => begin(
+            &parent,
+            context,
+            words,
+            CopiedParts { account, charge, place, space: space.clone(), shared, descriptors },
+        ),
         Err(error) => Err(error),
     };
     if begun.is_err() {
@@ -91,8 +95,8 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
     begun
 }
 
-/// Parts of a process that begins as a copy.
-struct Parts {
+/// CopiedParts of a process that begins as a copy.
+struct CopiedParts {
     account: Arc<Account>,
     charge: Charge,
     place: ProcessPlace,
@@ -102,9 +106,9 @@ struct Parts {
 }
 
 /// Makes the process, and lets it run.
-fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: Parts) -> Result<usize, Errno> {
+fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: CopiedParts) -> Result<usize, Errno> {
     let process = &parent.process;
-    let Parts { account, charge, place, space, shared, descriptors } = parts;
+    let CopiedParts { account, charge, place, space, shared, descriptors } = parts;
     let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();

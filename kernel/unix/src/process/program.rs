@@ -29,7 +29,7 @@ use memory::sv39::Protection;
 use platform::println;
 use usermode::Space;
 
-use crate::asynchronous::interrupts;
+use crate::asynchronous::user_interrupts;
 use crate::files::console::Console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
@@ -462,7 +462,7 @@ impl Plan {
             (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
             (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
             (auxiliary::COPS_HARTS, number(crate::machine::harts())),
-            (auxiliary::COPS_USER_INTERRUPTS, number(interrupts::number_of_back_end())),
+            (auxiliary::COPS_USER_INTERRUPTS, number(user_interrupts::number_of_back_end())),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
         let image = contents.lay_out(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(stack_error)?;
@@ -542,7 +542,7 @@ impl Plan {
     async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
         pause_for(whom).await?;
         let space =
-            Space::new(Limits::DEFAULT, interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
+            Space::new(Limits::DEFAULT, user_interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
         let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
         pause_for(whom).await?;
         match self.load(&loaded.space, &loaded.shared, whom).await {

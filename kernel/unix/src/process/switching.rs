@@ -29,7 +29,7 @@ use hal_api::{Machine as _, UserContext};
 use platform::Machine;
 
 use crate::asynchronous::operation::Operation;
-use crate::asynchronous::{interrupts, ring};
+use crate::asynchronous::{ring, user_interrupts};
 use crate::calls::call::Pause;
 use crate::models::{Carrier, threads};
 use crate::process::ending::Ending;
@@ -202,7 +202,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
         return;
     }
     worker.process.forget_others(worker);
-    interrupts::give_up(worker);
+    user_interrupts::give_up(worker);
     worker.process.model.reset();
     worker.process.signals.start_afresh();
     worker.start_afresh();
@@ -228,7 +228,7 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     if !process.has_ended() {
         thread::depart(worker);
     }
-    interrupts::give_up(worker);
+    user_interrupts::give_up(worker);
     let is_last = process.worker_is_gone(worker);
     // Looked at after the departure: if the process ends later than that, its end finds another worker.
     if process.has_ended() {

@@ -14,7 +14,7 @@ use abi_unix::trace::{Cause, Kind, Reason};
 use hal_api::{Access, Machine as _, Trap, UserContext};
 use platform::{Machine, Pending};
 
-use crate::asynchronous::interrupts;
+use crate::asynchronous::user_interrupts;
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::observing::{callers, counters, trace};
@@ -71,9 +71,9 @@ impl<'a> Visit<'a> {
         // sends, or the look before user mode sees the change that it announces.
         worker.visits(hart);
         executor::begin_visit(hart, worker.process.id, importance);
-        let in_hardware = interrupts::is_in_hardware();
+        let in_hardware = user_interrupts::is_in_hardware();
         if in_hardware {
-            interrupts::arrive(worker, context, hart);
+            user_interrupts::arrive(worker, context, hart);
         }
         (Visit { worker, hart, in_hardware }, importance)
     }
@@ -192,7 +192,7 @@ impl<'a> Visit<'a> {
         if *graces < MAXIMUM_GRACES && process.shared.is_in_image(context.pc as usize) {
             *graces += 1;
             time::extend_slice();
-        } else if self.in_hardware && !executor::is_anything_ready() && interrupts::has_place(worker) {
+        } else if self.in_hardware && !executor::is_anything_ready() && user_interrupts::has_place(worker) {
             // The hart is not wanted, and on another one the worker's interrupt file would have to change. Leaving the
             // hart costs its senders an entry into the kernel.
             time::start_slice();
@@ -221,7 +221,7 @@ impl<'a> Visit<'a> {
                     return ControlFlow::Break(());
                 }
             }
-            Err(_) if access == Access::Write && interrupts::store_to_page(process, context, address) => {}
+            Err(_) if access == Access::Write && user_interrupts::store_to_page(process, context, address) => {}
             Err(_) => segmentation_fault(self.worker, context, address, Trap::PageFault { address, access }),
         }
         ControlFlow::Continue(())
@@ -236,7 +236,7 @@ impl<'a> Visit<'a> {
         let (what, signal, code) = match trap {
             Trap::AccessFault { .. } => ("bus error", Signal::BUS, code::NO_ADDRESS),
             Trap::Misaligned { .. } => ("misaligned access", Signal::BUS, code::NOT_ALIGNED),
-            Trap::IllegalInstruction { .. } if interrupts::complete_refused(self.worker, context, trap) => {
+            Trap::IllegalInstruction { .. } if user_interrupts::complete_refused(self.worker, context, trap) => {
                 return ControlFlow::Continue(());
             }
             Trap::IllegalInstruction { .. } => ("illegal instruction", Signal::ILL, code::ILLEGAL_CODE),
@@ -256,7 +256,7 @@ impl<'a> Visit<'a> {
         worker.visits_no_more();
         executor::end_visit(self.hart);
         if self.in_hardware {
-            interrupts::depart(worker, context, self.hart, matches!(pause, Pause::GiveWay));
+            user_interrupts::depart(worker, context, self.hart, matches!(pause, Pause::GiveWay));
         }
         time::stop_slice();
         if worker.has_credit() && !worker.was_interrupted() {

@@ -18,7 +18,7 @@ use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
 
-use crate::asynchronous::interrupts::{self, Line};
+use crate::asynchronous::user_interrupts::{self, Line};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
@@ -480,7 +480,7 @@ impl Worker {
         if !self.line.has_handler() {
             return false;
         }
-        self.process.shared.add_interrupts(self.index(), interrupts::COMPLETIONS);
+        self.process.shared.add_interrupts(self.index(), user_interrupts::COMPLETIONS);
         if !self.interrupt_in_hardware() {
             self.line.set_pending();
             self.call_back();
@@ -508,7 +508,7 @@ impl Worker {
     /// stays in a guest interrupt file, which is watched, or the worker takes it out of its slot.
     fn interrupt_in_hardware(&self) -> bool {
         let hart = self.hart.load(Ordering::Relaxed);
-        interrupts::is_in_hardware() && hart != NOWHERE && hart != Machine::hart() && self.line.notify_directly()
+        user_interrupts::is_in_hardware() && hart != NOWHERE && hart != Machine::hart() && self.line.notify_directly()
     }
 
     /// Wakes the worker, now or when it is about to sleep: an interrupt has come in its guest interrupt file while it
@@ -567,7 +567,7 @@ impl Worker {
             self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
             // A handler that came in the middle of the scheduler's image has left its word for a little later.
-            let left_for_later = interrupts::is_in_hardware() && self.process.shared.has_interrupts(self.index());
+            let left_for_later = user_interrupts::is_in_hardware() && self.process.shared.has_interrupts(self.index());
             let interrupted = self.line.has_handler() && (self.line.is_pending() || left_for_later);
             if core::mem::take(&mut parking.permit) || interrupted || self.process.posted() != seen {
                 parking.sleeper = None;

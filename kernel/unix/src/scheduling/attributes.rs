@@ -11,7 +11,7 @@ use platform::Machine;
 
 use crate::process::user::UserBuffer;
 use crate::process::{Process, authority, table};
-use crate::scheduling::standing::{By, DEEPEST, claim_worth, wake_watchdog};
+use crate::scheduling::standing::{DEEPEST, Setter, claim_worth, wake_watchdog};
 use crate::scheduling::{set_bound_ns, set_system_mode, stretch};
 use crate::time;
 
@@ -88,9 +88,9 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
             let period = time::ticks_at_ns(period_ns);
             let ticks = if value == scheduling::NO_LIMIT { u64::MAX } else { time::ticks_at_ns(value) };
             let by = match (privileged, Arc::ptr_eq(&process, caller)) {
-                (true, _) => By::Privileged,
-                (false, true) => By::Itself,
-                (false, false) => By::Parent,
+                (true, _) => Setter::Privileged,
+                (false, true) => Setter::Itself,
+                (false, false) => Setter::Parent,
             };
             let now = Machine::now();
             let before = standing.budget.refilled_at(now);

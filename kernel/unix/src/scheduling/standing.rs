@@ -207,17 +207,17 @@ impl Budget {
 
     /// Changes the given or the chosen limit of the process. `EPERM` for more than was given, unless the caller is
     /// privileged.
-    pub(super) fn change(&self, ticks: u64, period: u64, by: By, now: u64) -> Result<(), Errno> {
+    pub(super) fn change(&self, ticks: u64, period: u64, by: Setter, now: u64) -> Result<(), Errno> {
         let mut limits = self.limits.lock();
-        if by != By::Privileged && (ticks == u64::MAX || !limits.given.allows(ticks, period)) {
+        if by != Setter::Privileged && (ticks == u64::MAX || !limits.given.allows(ticks, period)) {
             return Err(Errno::EPERM);
         }
         match by {
-            By::Itself => {
+            Setter::Itself => {
                 limits.chosen.get_or_insert(TimeQuota::new(u64::MAX, period, now)).change(ticks, period, now);
             }
-            By::Parent => limits.given.change(ticks, period, now),
-            By::Privileged => {
+            Setter::Parent => limits.given.change(ticks, period, now),
+            Setter::Privileged => {
                 limits.given.change(ticks, period, now);
                 limits.chosen = None;
             }
@@ -229,7 +229,7 @@ impl Budget {
 
 /// The process that sets a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Setter {
     Itself,
     Parent,
     Privileged,
@@ -471,24 +471,24 @@ mod tests {
         let budget = budget(30, 100, None);
         assert!(!budget.charge(29, 129, false));
         // An equal limit, and a smaller share, set by each caller that may.
-        for by in [By::Itself, By::Parent] {
+        for by in [Setter::Itself, Setter::Parent] {
             assert_eq!(budget.change(30, 100, by, 129), Ok(()));
         }
-        assert_eq!(budget.change(15, 100, By::Itself, 129), Ok(()));
+        assert_eq!(budget.change(15, 100, Setter::Itself, 129), Ok(()));
         assert!(budget.charge(1, 130, false));
         assert_eq!(budget.refilled_at(130), 200);
-        assert_eq!(budget.change(30, 300, By::Itself, 130), Ok(()));
+        assert_eq!(budget.change(30, 300, Setter::Itself, 130), Ok(()));
         assert!(budget.refilled_at(130) >= 200);
         // A privileged process may give more, of which as large a part is used, and as much of the period has passed.
-        assert_eq!(budget.change(60, 200, By::Privileged, 130), Ok(()));
+        assert_eq!(budget.change(60, 200, Setter::Privileged, 130), Ok(()));
         assert_eq!(budget.refilled_at(130), 130 - 60 + 200);
-        assert_eq!(budget.change(u64::MAX, 200, By::Privileged, 130), Ok(()));
+        assert_eq!(budget.change(u64::MAX, 200, Setter::Privileged, 130), Ok(()));
         assert_eq!(budget.refilled_at(130), 130);
     }
 
     #[test]
     fn a_shorter_period_is_refilled_earlier() {
-        for by in [By::Itself, By::Parent] {
+        for by in [Setter::Itself, Setter::Parent] {
             let budget = budget(30, 100, None);
             assert_eq!(budget.change(20, 100, by, 0), Ok(()));
             assert!(budget.charge(20, 50, false));
@@ -500,12 +500,12 @@ mod tests {
 
     #[test]
     fn only_the_privileged_give_more() {
-        for by in [By::Itself, By::Parent] {
+        for by in [Setter::Itself, Setter::Parent] {
             let budget = budget(30, 100, None);
             for (ticks, period) in [(31, 100), (30, 99), (31, 1000), (300, 1000), (u64::MAX, 100)] {
                 assert_eq!(budget.change(ticks, period, by, 0), Err(Errno::EPERM), "{ticks} of {period}");
-                assert_eq!(budget.change(ticks, period, By::Privileged, 0), Ok(()));
-                assert_eq!(budget.change(30, 100, By::Privileged, 0), Ok(()));
+                assert_eq!(budget.change(ticks, period, Setter::Privileged, 0), Ok(()));
+                assert_eq!(budget.change(30, 100, Setter::Privileged, 0), Ok(()));
             }
             assert_eq!(budget.change(30, 1000, by, 0), Ok(()));
         }
@@ -557,8 +557,8 @@ mod tests {
                 budget.charge(run, now, false);
                 prop_assert!(taken <= (now / 100 + 1) * ticks + 20, "{taken} of {now}");
                 let _ = match parent {
-                    true => budget.change(ticks, 100, By::Parent, now),
-                    false => budget.change(other, period, By::Itself, now),
+                    true => budget.change(ticks, 100, Setter::Parent, now),
+                    false => budget.change(other, period, Setter::Itself, now),
                 };
                 now += pause;
             }

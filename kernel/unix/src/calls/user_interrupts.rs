@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi_unix::Errno;
 
-use crate::asynchronous::interrupts::{self, Receiver, Right};
+use crate::asynchronous::user_interrupts::{self, Receiver, Right};
 use crate::calls::call::{Call, Decoded, Decoding, Outcome};
 use crate::process::user::USER_END;
 
@@ -15,7 +15,7 @@ pub(super) fn set_handler(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     call.worker.line.set_handler(entry);
-    interrupts::handler_is_set();
+    user_interrupts::handler_is_set();
     Ok(0.into())
 }
 
@@ -38,37 +38,37 @@ pub(super) fn create_receiver(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     call.admitted()?;
-    interrupts::create(call.worker, call.word(0)).map(Into::into)
+    user_interrupts::create(call.worker, call.word(0)).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn grant(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    interrupts::grant(process, interrupts::of(&*call.file(0)?)?, call.word(1)).map(Into::into)
+    user_interrupts::grant(process, user_interrupts::of(&*call.file(0)?)?, call.word(1)).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn open(call: Call<'_>) -> Decoding {
-    interrupts::open(call.admitted()?, call.word(0), call.word(1)).map(Into::into)
+    user_interrupts::open(call.admitted()?, call.word(0), call.word(1)).map(Into::into)
 }
 
 #[inline(always)]
 pub(super) fn send(call: Call<'_>) -> Decoding {
-    Right::send(interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
+    Right::send(user_interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn page(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    interrupts::page(process, interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
+    user_interrupts::page(process, user_interrupts::of::<Arc<Right>>(&*call.file(0)?)?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn revoke(call: Call<'_>) -> Decoding {
     let (process, file) = (call.process(), call.file(0)?);
-    match interrupts::of::<Arc<Receiver>>(&file) {
-        Ok(receiver) => interrupts::revoke_all(process, receiver)?,
-        Err(_) => interrupts::revoke(process, interrupts::of::<Arc<Right>>(&file)?)?,
+    match user_interrupts::of::<Arc<Receiver>>(&file) {
+        Ok(receiver) => user_interrupts::revoke_all(process, receiver)?,
+        Err(_) => user_interrupts::revoke(process, user_interrupts::of::<Arc<Right>>(&file)?)?,
     }
     Ok(0.into())
 }

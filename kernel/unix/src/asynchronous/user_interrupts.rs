@@ -145,7 +145,7 @@ struct Arrival {
     /// Set if the worker is away and will be on a hart before it sleeps (AWAY-INVALID).
     is_told: bool,
     /// Places where its page is mapped, or where entries for its slot are valid.
-    mappings: Vec<Mapping>,
+    mappings: Vec<SenderMapping>,
 }
 
 /// A place in the hardware where a worker's interrupts arrive.
@@ -165,7 +165,7 @@ struct GuestFile {
 }
 
 /// A page of a sending process, or an entry of its sender table.
-struct Mapping {
+struct SenderMapping {
     process: Weak<Process>,
     page: usize,
     right: Weak<Right>,
@@ -789,7 +789,7 @@ impl Arrival {
             return false;
         }
         self.mappings.retain(|mapping| mapping.page != page || mapping.process.as_ptr() != Arc::as_ptr(process));
-        self.mappings.push(Mapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
+        self.mappings.push(SenderMapping { process: Arc::downgrade(process), page, right: Arc::downgrade(right) });
         true
     }
 }
