@@ -20,14 +20,16 @@ pub struct UserContext {
     token: u64,
     floating_point: FloatingPoint,
     /// Additional registers of a virtualised program, or of one that is armed; unused in other programs.
-    pub supervisor: SupervisorRegisters,
+    pub supervisor: InterruptRegisters,
 }
 
 /// The registers with which a program handles its own interrupts without the kernel: supervisor registers of a
-/// virtualised program, those of the N extension of an armed one.
+/// virtualised program, those of the N extension of an armed one. A process has one back end for its life, and so one
+/// of the two sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SupervisorRegisters {
-    /// Status register; bits that concern the machine below are ignored.
+pub struct InterruptRegisters {
+    /// Status register: whether interrupts are enabled (bit 0 in the N extension), and were before the last one. Bits
+    /// that concern the machine below are ignored.
     pub status: u64,
     /// Interrupt-enable bits.
     pub enabled: u64,
@@ -45,9 +47,9 @@ pub struct SupervisorRegisters {
     pub notified: u64,
 }
 
-impl SupervisorRegisters {
+impl InterruptRegisters {
     /// No handler, nothing enabled, no deadline.
-    pub const NEW: SupervisorRegisters = SupervisorRegisters {
+    pub const NEW: InterruptRegisters = InterruptRegisters {
         status: 0,
         enabled: 0,
         vector: 0,
@@ -75,7 +77,7 @@ impl UserContext {
         let mut x = [0; 31];
         x[1] = stack;
         let floating_point = FloatingPoint { f: [0; 32], fcsr: 0 };
-        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point, supervisor: SupervisorRegisters::NEW }
+        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point, supervisor: InterruptRegisters::NEW }
     }
 
     /// Returns the value of register x`number`; x0 is 0.

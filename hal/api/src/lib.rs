@@ -17,7 +17,7 @@
 mod context;
 mod flush;
 
-pub use context::{FloatingPoint, SupervisorRegisters, UserContext};
+pub use context::{FloatingPoint, InterruptRegisters, UserContext};
 pub use flush::{Flush, HartSet, Scope};
 
 /// The largest number of harts that the system supports.
@@ -107,10 +107,10 @@ pub trait Virtualisation: Machine {
 
     /// Loads a virtualised program's supervisor registers into the hart before the program is entered, and assigns it a
     /// guest interrupt file of the hart; 0 for none.
-    fn load_supervisor(registers: &SupervisorRegisters, file: usize);
+    fn load_supervisor(registers: &InterruptRegisters, file: usize);
 
     /// Saves the supervisor registers of the program that ran last.
-    fn save_supervisor(registers: &mut SupervisorRegisters);
+    fn save_supervisor(registers: &mut InterruptRegisters);
 
     /// Makes the kernel's interrupt pending for the virtualised program whose registers are loaded.
     fn notify_virtualised();
@@ -151,11 +151,11 @@ pub trait Virtualisation: Machine {
 /// changes them.
 pub trait UserLevel: Machine {
     /// Loads a program's registers and delegates its interrupts to it. It has no slot and no sender table yet.
-    fn arm(registers: &SupervisorRegisters);
+    fn arm(registers: &InterruptRegisters);
 
     /// Saves the registers of the program that is armed, and takes its interrupts and its rights from the hart. The
     /// caller has made its slot inactive before, so that no other hart raises the interrupt again.
-    fn disarm(registers: &mut SupervisorRegisters);
+    fn disarm(registers: &mut InterruptRegisters);
 
     /// Lets the armed program receive in a slot of the controller; `None` for none.
     fn receive_in(slot: Option<u16>);

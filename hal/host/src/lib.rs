@@ -31,7 +31,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use hal_api::{
-    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status, SupervisorRegisters, Trap,
+    Configuration, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status, Trap,
     UserContext, UserLevel, Virtualisation,
 };
 
@@ -85,7 +85,7 @@ struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLevelState {
     /// The registers of the program that is armed.
-    pub registers: Option<SupervisorRegisters>,
+    pub registers: Option<InterruptRegisters>,
     /// The slot in which it receives.
     pub slot: Option<u16>,
     /// The table through which it sends.
@@ -372,9 +372,9 @@ impl Virtualisation for Host {
         0
     }
 
-    fn load_supervisor(_registers: &SupervisorRegisters, _file: usize) {}
+    fn load_supervisor(_registers: &InterruptRegisters, _file: usize) {}
 
-    fn save_supervisor(_registers: &mut SupervisorRegisters) {}
+    fn save_supervisor(_registers: &mut InterruptRegisters) {}
 
     fn notify_virtualised() {}
 
@@ -404,13 +404,13 @@ impl Virtualisation for Host {
 }
 
 impl UserLevel for Host {
-    fn arm(registers: &SupervisorRegisters) {
+    fn arm(registers: &InterruptRegisters) {
         let (simulation, hart) = current();
         simulation.state().user_level[hart] =
             UserLevelState { registers: Some(registers.clone()), ..UserLevelState::default() };
     }
 
-    fn disarm(registers: &mut SupervisorRegisters) {
+    fn disarm(registers: &mut InterruptRegisters) {
         let (simulation, hart) = current();
         let state = core::mem::take(&mut simulation.state().user_level[hart]);
         *registers = state.registers.expect("no program is armed");
@@ -650,7 +650,7 @@ mod tests {
     fn an_armed_program_has_its_registers_until_it_is_disarmed() {
         let simulation = Simulation::new();
         let _hart = simulation.attach(1);
-        let mut registers = SupervisorRegisters { vector: 0x40, ..SupervisorRegisters::NEW };
+        let mut registers = InterruptRegisters { vector: 0x40, ..InterruptRegisters::NEW };
         Host::arm(&registers);
         Host::receive_in(Some(7));
         Host::send_through(Some(SenderTable { first_frame: 9, frames: 1 }));

@@ -38,7 +38,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use hal_api::{PAGE_SIZE, SupervisorRegisters};
+use hal_api::{InterruptRegisters, PAGE_SIZE};
 
 use crate::csr::{self, clear_csr, read_csr, set_csr, write_csr};
 use crate::hart;
@@ -191,7 +191,7 @@ pub fn has_own_translation() -> bool {
 }
 
 /// Loads a program's registers into the hart.
-pub fn load(registers: &SupervisorRegisters, file: usize) {
+pub fn load(registers: &InterruptRegisters, file: usize) {
     set_file(file);
     let (enabled, notified) = match file {
         0 => (registers.enabled, registers.notified << 2 & VS_SOFTWARE),
@@ -223,9 +223,9 @@ pub fn load(registers: &SupervisorRegisters, file: usize) {
 }
 
 /// Saves the program's registers and disables its interrupts.
-pub fn save(registers: &mut SupervisorRegisters) {
+pub fn save(registers: &mut InterruptRegisters) {
     let has_file = read_csr!(csr::HSTATUS) >> VGEIN_SHIFT & 63 != 0;
-    *registers = SupervisorRegisters {
+    *registers = InterruptRegisters {
         status: read_csr!(csr::VSSTATUS),
         enabled: read_csr!(csr::VSIE) | if has_file { SOFTWARE_ENABLE } else { 0 },
         vector: read_csr!(csr::VSTVEC),

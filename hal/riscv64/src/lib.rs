@@ -78,7 +78,7 @@ pub use stacks::{
 };
 
 #[cfg(target_os = "none")]
-pub use user_level::{UserLevelRegisters, arm, disarm, prepare_user_level};
+pub use user_level::{arm, disarm, prepare_user_level};
 
 /// Makes a binary a kernel. Takes the function that runs first on the hart that booted, `fn(&'static BootInformation)
 /// -> !`, and the function for each other hart, `fn(hart: usize) -> !`. Installs the panic handler.

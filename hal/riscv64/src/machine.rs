@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{
-    Configuration, Flush, HartSet, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope, SenderTable, Status,
-    SupervisorRegisters, Trap, UserContext, UserLevel, Virtualisation,
+    Configuration, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope,
+    SenderTable, Status, Trap, UserContext, UserLevel, Virtualisation,
 };
 
 use crate::csr::{self, read_csr, write_csr};
@@ -280,11 +280,11 @@ impl Virtualisation for Riscv64 {
         guest::files()
     }
 
-    fn load_supervisor(registers: &SupervisorRegisters, file: usize) {
+    fn load_supervisor(registers: &InterruptRegisters, file: usize) {
         guest::load(registers, file);
     }
 
-    fn save_supervisor(registers: &mut SupervisorRegisters) {
+    fn save_supervisor(registers: &mut InterruptRegisters) {
         guest::save(registers);
     }
 
@@ -326,12 +326,12 @@ impl Virtualisation for Riscv64 {
 }
 
 impl UserLevel for Riscv64 {
-    fn arm(registers: &SupervisorRegisters) {
-        user_level::arm(&registers.into(), None, None);
+    fn arm(registers: &InterruptRegisters) {
+        user_level::arm(registers, None, None);
     }
 
-    fn disarm(registers: &mut SupervisorRegisters) {
-        *registers = user_level::disarm().into();
+    fn disarm(registers: &mut InterruptRegisters) {
+        *registers = user_level::disarm();
     }
 
     fn receive_in(slot: Option<u16>) {

@@ -12,7 +12,7 @@
 //!   vectors are still pending in the slot of the controller, which raises it again when the slot becomes active.
 //! * The timer's interrupt is off while no program is armed, so that `wfi` waits.
 
-use hal_api::{SenderTable, SupervisorRegisters};
+use hal_api::{InterruptRegisters, SenderTable};
 
 use crate::csr::{self, clear_csr, read_csr, set_csr, write_csr};
 
@@ -28,79 +28,6 @@ const ENABLE: u64 = 1 << 63;
 const PAGES_SHIFT: u32 = 44;
 /// The largest table, in pages.
 const MAXIMUM_PAGES: u64 = (1 << 12) - 1;
-
-/// The registers of a program that takes interrupts itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserLevelRegisters {
-    /// Whether interrupts are enabled (bit 0), and were before the last one (bit 4).
-    pub status: u64,
-    /// The enabled ones: software in bit 0, timer in bit 4.
-    pub enabled: u64,
-    /// The handler.
-    pub vector: u64,
-    /// A word of the handler's.
-    pub scratch: u64,
-    /// The program counter to which the handler returns.
-    pub interrupted: u64,
-    /// The cause of the last interrupt.
-    pub cause: u64,
-    /// The time of the timer interrupt; all ones for none.
-    pub deadline: u64,
-    /// Whether the software interrupt was pending.
-    pub raised: bool,
-}
-
-impl UserLevelRegisters {
-    /// Makes the registers of a program without a handler.
-    pub const fn new() -> UserLevelRegisters {
-        UserLevelRegisters {
-            status: 0,
-            enabled: 0,
-            vector: 0,
-            scratch: 0,
-            interrupted: 0,
-            cause: 0,
-            deadline: u64::MAX,
-            raised: false,
-        }
-    }
-}
-
-impl Default for UserLevelRegisters {
-    fn default() -> Self {
-        UserLevelRegisters::new()
-    }
-}
-
-impl From<&SupervisorRegisters> for UserLevelRegisters {
-    fn from(registers: &SupervisorRegisters) -> UserLevelRegisters {
-        UserLevelRegisters {
-            status: registers.status,
-            enabled: registers.enabled,
-            vector: registers.vector,
-            scratch: registers.scratch,
-            interrupted: registers.interrupted,
-            cause: registers.cause,
-            deadline: registers.deadline,
-            raised: registers.notified != 0,
-        }
-    }
-}
-
-impl From<UserLevelRegisters> for SupervisorRegisters {
-    fn from(registers: UserLevelRegisters) -> SupervisorRegisters {
-        SupervisorRegisters {
-            status: registers.status,
-            enabled: registers.enabled,
-            vector: registers.vector,
-            scratch: registers.scratch,
-            interrupted: registers.interrupted,
-            cause: registers.cause,
-            deadline: registers.deadline,
-            notified: registers.raised.into(),
-        }
-    }
-}
 
 /// Prepares this hart for programs that take interrupts, before it runs any. According to the device tree, which the
 /// platform has read, the harts have the N extension and UIPI, and the controller is at this physical address.
@@ -121,7 +48,7 @@ pub fn prepare_user_level(controller: u64) {
 
 /// Loads a program's registers, and lets it receive in `slot` and send through `table`. The kernel activates the slot
 /// afterwards.
-pub fn arm(registers: &UserLevelRegisters, slot: Option<u16>, table: Option<SenderTable>) {
+pub fn arm(registers: &InterruptRegisters, slot: Option<u16>, table: Option<SenderTable>) {
     receive_in(slot);
     send_through(table);
     // SAFETY: the registers are the program's own and have an effect in user mode only.
@@ -135,7 +62,7 @@ pub fn arm(registers: &UserLevelRegisters, slot: Option<u16>, table: Option<Send
         write_csr!(csr::UTIMECMP, registers.deadline);
         write_csr!(csr::SIDELEG, SOFTWARE | TIMER);
         set_csr!(csr::SIE, registers.enabled & (SOFTWARE | TIMER));
-        set_csr!(csr::SIP, if registers.raised { SOFTWARE } else { 0 });
+        set_csr!(csr::SIP, if registers.notified != 0 { SOFTWARE } else { 0 });
     }
 }
 
@@ -162,8 +89,8 @@ pub fn raise() {
 
 /// Saves the program's registers and takes its interrupts and rights from the hart. The kernel has made the slot
 /// inactive before, so that no other hart raises the interrupt again.
-pub fn disarm() -> UserLevelRegisters {
-    let registers = UserLevelRegisters {
+pub fn disarm() -> InterruptRegisters {
+    let registers = InterruptRegisters {
         status: read_csr!(csr::USTATUS),
         enabled: read_csr!(csr::UIE),
         vector: read_csr!(csr::UTVEC),
@@ -171,7 +98,7 @@ pub fn disarm() -> UserLevelRegisters {
         interrupted: read_csr!(csr::UEPC),
         cause: read_csr!(csr::UCAUSE),
         deadline: read_csr!(csr::UTIMECMP),
-        raised: read_csr!(csr::SIP) & SOFTWARE != 0,
+        notified: u64::from(read_csr!(csr::SIP) & SOFTWARE != 0),
     };
     // SAFETY: no program's registers are loaded any more. The interrupts are disabled before the delegation ends, so
     // that they never reach the kernel.

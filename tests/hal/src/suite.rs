@@ -10,10 +10,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 use drivers::uintc::{self, Slot, Uintc};
 use hal_api::{
-    Access, BootInformation, Flush, HartSet, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope, SenderTable, Status, Trap,
-    UserContext,
+    Access, BootInformation, Flush, HartSet, InterruptRegisters, MAXIMUM_HARTS, Machine as _, PAGE_SIZE, Scope,
+    SenderTable, Status, Trap, UserContext,
 };
-use hal_riscv64::UserLevelRegisters;
 use platform::{Machine, Platform, poll_interrupts, println};
 
 use crate::programs;
@@ -703,8 +702,8 @@ fn sender(offset: u64) -> u64 {
 }
 
 /// A program that waits to be interrupted, when it is away.
-static REGISTERS: Away = Away(UnsafeCell::new(UserLevelRegisters::new()));
-struct Away(UnsafeCell<UserLevelRegisters>);
+static REGISTERS: Away = Away(UnsafeCell::new(InterruptRegisters::NEW));
+struct Away(UnsafeCell<InterruptRegisters>);
 // SAFETY: one hart at a time runs work, and `on_hart` waits for it.
 unsafe impl Sync for Away {}
 
@@ -716,8 +715,8 @@ impl Suite {
     }
 
     /// Returns the registers of a program with this handler that is interrupted by software or its timer.
-    fn receiver(handler: u64) -> UserLevelRegisters {
-        UserLevelRegisters { status: 1, enabled: 0x11, vector: sender(handler), ..UserLevelRegisters::new() }
+    fn receiver(handler: u64) -> InterruptRegisters {
+        InterruptRegisters { status: 1, enabled: 0x11, vector: sender(handler), ..InterruptRegisters::NEW }
     }
 
     fn prepare_user_interrupts(&self) -> Result<(Uintc<platform::Mapped>, Slot), &'static str> {
@@ -805,7 +804,7 @@ impl Suite {
         context.set_register(13, u64::MAX);
         check(wait_until(|| platform::console_waiting() == 0), "the serial line is stuck")?;
         let deadline = Machine::now() + self.platform.ticks(1_000_000);
-        let registers = UserLevelRegisters { deadline, ..Suite::receiver(programs::TIMER_HANDLER) };
+        let registers = InterruptRegisters { deadline, ..Suite::receiver(programs::TIMER_HANDLER) };
         hal_riscv64::arm(&registers, None, None);
         let trap = Machine::enter_user(&mut context);
         let after = Machine::now();

@@ -124,7 +124,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// A slot is not found, this one is full, the other empty, or its capability cannot be copied.
+    /// A slot is not found, this slot is full, `source` is empty, or the capability in `source` cannot be copied.
     #[doc(alias = "seL4_CNode_Copy")]
     pub fn copy_from(self, source: Slot, rights: Rights) -> Result<()> {
         let words = [self.index, self.depth, source.index, source.depth, rights.word()];
@@ -150,7 +150,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// A slot is not found, this one is full, or the other empty.
+    /// A slot is not found, this slot is full, or `source` is empty.
     #[doc(alias = "seL4_CNode_Move")]
     pub fn move_from(self, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, source.index, source.depth];
@@ -179,8 +179,8 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// A slot is not found; this one is full and not `source`; one of the others is empty; or `pivot` is one of the
-    /// other two.
+    /// A slot is not found; this slot is full and not `source`; `pivot` or `source` is empty; or `pivot` is this slot
+    /// or `source`.
     #[doc(alias = "seL4_CNode_Rotate")]
     pub fn rotate_from(self, badge: u64, pivot: Slot, pivot_badge: u64, source: Slot) -> Result<()> {
         let words = [self.index, self.depth, badge, pivot.index, pivot.depth, pivot_badge, source.index, source.depth];
@@ -243,7 +243,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// It is the calling thread, or no thread.
+    /// The capability is to the calling thread, or to no thread.
     #[doc(alias = "seL4_TCB_ReadRegisters")]
     pub fn read_registers(self) -> Result<Registers> {
         self.read_registers_with(0)
@@ -273,7 +273,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// It is the calling thread, or no thread.
+    /// The capability is to the calling thread, or to no thread.
     #[doc(alias = "seL4_TCB_WriteRegisters")]
     pub fn write_registers(self, registers: &Registers) -> Result<()> {
         self.write_registers_with(0, registers)
@@ -305,7 +305,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// One of the capabilities is not to a thread.
+    /// This capability or `source` is not to a thread.
     #[doc(alias = "seL4_TCB_CopyRegisters")]
     pub fn copy_registers(self, source: Thread, flags: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbCopyRegisters, &[flags], &[source.0]).map(drop)
@@ -344,7 +344,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// It is above the maximum controlled priority of `authority`.
+    /// `priority` is above the maximum controlled priority of `authority`.
     #[doc(alias = "seL4_TCB_SetPriority")]
     pub fn set_priority(self, authority: Thread, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetPriority, &[priority], &[authority.0]).map(drop)
@@ -356,7 +356,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// It is above that of `authority`.
+    /// `priority` is above the maximum controlled priority of `authority`.
     #[doc(alias = "seL4_TCB_SetMCPriority")]
     pub fn set_maximum_controlled_priority(self, authority: Thread, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetMCPriority, &[priority], &[authority.0]).map(drop)
@@ -368,7 +368,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// One of them is above the maximum controlled priority of `authority`.
+    /// `maximum` or `priority` is above the maximum controlled priority of `authority`.
     #[doc(alias = "seL4_TCB_SetSchedParams")]
     pub fn set_scheduling(self, authority: Thread, maximum: u64, priority: u64) -> Result<()> {
         invoke(self.0, Invocation::TcbSetSchedParams, &[maximum, priority], &[authority.0]).map(drop)
@@ -416,7 +416,7 @@ impl Thread {
     ///
     /// # Errors
     ///
-    /// One of the two is bound already, or the notification's capability has no right to read.
+    /// The thread or the notification is bound already, or the notification's capability has no right to read.
     #[doc(alias = "seL4_TCB_BindNotification")]
     pub fn bind_notification(self, notification: Notification) -> Result<()> {
         invoke(self.0, Invocation::TcbBindNotification, &[], &[notification.0]).map(drop)
@@ -518,7 +518,7 @@ impl IrqControl {
     ///
     /// # Errors
     ///
-    /// There is no such interrupt, it has a capability already, or the slot is not found or full.
+    /// There is no such interrupt, the interrupt has a capability already, or `slot` is not found or full.
     #[doc(alias = "seL4_IRQControl_Get")]
     pub fn get(self, interrupt: u64, slot: Slot) -> Result<()> {
         invoke(self.0, Invocation::IrqControlGet, &[interrupt, slot.index, slot.depth], &[slot.root.0]).map(drop)
@@ -607,7 +607,7 @@ impl DomainSet {
     ///
     /// # Errors
     ///
-    /// There is no such entry, or it marks the schedule's end.
+    /// There is no entry `index`, or that entry marks the schedule's end.
     #[doc(alias = "seL4_DomainSet_ScheduleSetStart")]
     pub fn set_schedule_start(self, index: u64) -> Result<()> {
         invoke(self.0, Invocation::DomainSetScheduleSetStart, &[index], &[]).map(drop)
@@ -632,9 +632,9 @@ impl PageTable {
     ///
     /// # Errors
     ///
-    /// The notification interrupts no thread, or its badge is not one bit of those that can come as stores; the
-    /// capability has a page already, the address space has reached its limit of them, or there are no more. Or no page
-    /// can be mapped at the address.
+    /// The notification interrupts no thread, or the notification's badge is not one of the bits that can come as
+    /// stores; the capability has a page already, the address space has reached its limit of such pages, or the machine
+    /// has no more of them; or no page can be mapped at the address.
     pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
         invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
     }

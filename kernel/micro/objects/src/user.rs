@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi_sel4::object::PAGE_TABLE_BITS;
-use hal_api::{Flush, Machine, Scope, SupervisorRegisters, Trap, UserContext, Virtualisation};
+use hal_api::{Flush, InterruptRegisters, Machine, Scope, Trap, UserContext, Virtualisation};
 
 use crate::types::{FloatingPointUse, PageTable, Tcb};
 use crate::{Ref, claim};
@@ -62,7 +62,7 @@ impl Tcb {
         let is_first = !self.interrupts.is_virtualised();
         self.with_supervisor(|registers| {
             if is_first {
-                *registers = SupervisorRegisters { status: ENABLED, ..SupervisorRegisters::NEW };
+                *registers = InterruptRegisters { status: ENABLED, ..InterruptRegisters::NEW };
             }
             registers.vector = vector;
             registers.enabled |= EXTERNAL;
@@ -79,7 +79,7 @@ impl Tcb {
         self.with_supervisor(|registers| registers.status |= ENABLED);
     }
 
-    fn with_supervisor(&self, change: impl FnOnce(&mut SupervisorRegisters)) {
+    fn with_supervisor(&self, change: impl FnOnce(&mut InterruptRegisters)) {
         // SAFETY: as for `use_floating_point`.
         change(unsafe { &mut (*self.context.as_ptr()).supervisor });
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use abi_unix::types::clone as flag;
 use abi_unix::{Errno, types};
-use hal_api::{SupervisorRegisters, UserContext};
+use hal_api::{InterruptRegisters, UserContext};
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
@@ -57,7 +57,7 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
         return clone_thread(worker, fresh, words).map(Into::into);
     }
     // A copy has no receivers, and so no handler of its own interrupts.
-    fresh.supervisor = SupervisorRegisters::NEW;
+    fresh.supervisor = InterruptRegisters::NEW;
     Ok(Operation::Long(number, admitted(fork::fork(worker.clone(), fresh, words))).into())
 }
 

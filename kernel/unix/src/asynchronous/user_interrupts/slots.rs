@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use abi_unix::Errno;
 use drivers::uintc::{SLOTS, Slot, Uintc};
-use hal_api::{HartSet, MAXIMUM_HARTS, Machine as _, SupervisorRegisters, UserLevel as _};
+use hal_api::{HartSet, InterruptRegisters, MAXIMUM_HARTS, Machine as _, UserLevel as _};
 use memory::Frame;
 use platform::{Machine, Mapped};
 use spin::{Mutex, Once};
@@ -85,7 +85,7 @@ pub(super) fn take_vectors(slot: Slot) -> u64 {
 }
 
 /// Loads a program's registers, its slot and its table on the calling hart.
-pub(super) fn arm(hart: usize, registers: &SupervisorRegisters, slot: Option<Slot>, table: Option<&SenderTable>) {
+pub(super) fn arm(hart: usize, registers: &InterruptRegisters, slot: Option<Slot>, table: Option<&SenderTable>) {
     Machine::arm(registers);
     ARMED[hart].store(true, Ordering::Relaxed);
     if let Some(slot) = slot {
@@ -99,7 +99,7 @@ pub(super) fn arm(hart: usize, registers: &SupervisorRegisters, slot: Option<Slo
 /// Arms the program that runs on the calling hart if it is not armed yet. It has never set its registers then.
 pub(super) fn arm_if_needed(hart: usize) {
     if !ARMED[hart].load(Ordering::Relaxed) {
-        arm(hart, &SupervisorRegisters::NEW, None, None);
+        arm(hart, &InterruptRegisters::NEW, None, None);
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn load_table(hart: usize, table: &SenderTable) -> bool {
 }
 
 /// Takes the program on the calling hart away, with its registers, if one is armed. Its slot is inactive.
-pub(super) fn disarm(hart: usize, registers: &mut SupervisorRegisters) {
+pub(super) fn disarm(hart: usize, registers: &mut InterruptRegisters) {
     if ARMED[hart].load(Ordering::Relaxed) {
         Machine::disarm(registers);
         ARMED[hart].store(false, Ordering::Relaxed);
