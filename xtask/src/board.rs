@@ -255,10 +255,55 @@ pub fn memory_size(text: &str) -> Result<String, String> {
     }
 }
 
+/// Checks that a machine has room for its kernel and its archive, beside which QEMU and the kernel need some more.
+///
+/// # Errors
+///
+/// The memory is too small, or a file cannot be read.
+pub fn check_room(configuration: &Configuration) -> Result<()> {
+    /// For firmware, device tree, alignment, the kernel's tables and the first program.
+    const BESIDE: u64 = 16 << 20;
+    let size = |file: &Path| {
+        std::fs::metadata(file).map(|file| file.len()).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let needed = size(&configuration.kernel)? + size(&configuration.initramfs)? + BESIDE;
+    let memory = memory_bytes(&configuration.memory);
+    if memory < needed {
+        let needed = needed.div_ceil(1 << 20).next_multiple_of(16);
+        bail!(
+            "{} of memory are too little for kernel and programs; give at least --memory {needed}M",
+            configuration.memory
+        );
+    }
+    Ok(())
+}
+
+/// Returns the bytes that [`memory_size`] has accepted.
+fn memory_bytes(text: &str) -> u64 {
+    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    number.parse::<u64>().unwrap_or(0) << if unit == "G" { 30 } else { 20 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::guest::Forward;
+
+    #[test]
+    fn a_machine_without_room_for_its_files_is_refused_with_the_size_that_suffices() {
+        let mut configuration = configuration();
+        configuration.kernel = std::env::current_exe().unwrap();
+        configuration.initramfs = configuration.kernel.clone();
+        configuration.memory = "1M".into();
+        let error = check_room(&configuration).unwrap_err().to_string();
+        let enough = error.rsplit(' ').next().unwrap().to_string();
+        configuration.memory = memory_size(&enough).unwrap();
+        check_room(&configuration).unwrap();
+        configuration.memory = "1G".into();
+        check_room(&configuration).unwrap();
+        configuration.initramfs = "/nowhere/at/all".into();
+        assert!(check_room(&configuration).is_err());
+    }
 
     fn board() -> Board {
         Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap()

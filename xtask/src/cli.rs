@@ -243,8 +243,8 @@ pub struct Run {
     /// Which kernel.
     #[arg(long, value_enum, default_value_t = Kernel::Unix)]
     pub kernel: Kernel,
-    /// The program's arguments.
-    #[arg(last = true, value_name = "ARGS")]
+    /// The program's arguments; behind `--` they may begin with a dash.
+    #[arg(trailing_var_arg = true, value_name = "ARGS")]
     pub arguments: Vec<String>,
     /// Boot words of the microkernel, which the book's chapter lists.
     #[arg(long, value_name = "WORDS")]

@@ -27,6 +27,14 @@ enum Verdict {
     NeedsYou,
 }
 
+/// Commands that install QEMU with RISC-V's firmware on other systems.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("Fedora", "sudo dnf install qemu-system-riscv"),
+    ("Arch", "sudo pacman -S qemu-system-riscv"),
+    ("macOS", "brew install qemu"),
+    ("Nix", "nix-shell -p qemu"),
+];
+
 fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
     let mut lines = tools(seen);
     let mut verdict = Verdict::Ready;
@@ -57,6 +65,7 @@ fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
                 "To boot COPS, install QEMU 7.2 or later with OpenSBI; on Debian: {}",
                 install_command(&needed)
             ));
+            lines.extend(ELSEWHERE.map(|(system, command)| format!("    on {system}: {command}")));
             verdict = Verdict::NeedsYou;
         }
     }

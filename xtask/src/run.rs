@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::board::{Board, Configuration};
+use crate::board::{Board, Configuration, check_room};
 use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
@@ -26,6 +26,9 @@ const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C
 
 /// The default program.
 const DEFAULT_PROGRAM: &str = "hello";
+
+/// Address of a program where `aslr=off`, as with gdb: the lowest that the kernel gives to one that it may move.
+const PROGRAM_ADDRESS: u64 = 16 << 30;
 
 /// Interval between two checks for the end of the machine, its limit and the user's wish.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,7 +53,12 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
             configuration.fix_addresses();
         }
         eprintln!("The machine waits for gdb. In another terminal:");
-        eprintln!("    gdb-multiarch {} -ex 'target remote 127.0.0.1:{port}'", configuration.kernel.display());
+        let name = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM).trim_start_matches("/bin/");
+        let program = products.files.iter().find(|(other, _)| other == name).map_or_else(String::new, |(_, file)| {
+            format!(" -ex 'add-symbol-file {} -o {PROGRAM_ADDRESS:#x}'", file.display())
+        });
+        let kernel = configuration.kernel.display();
+        eprintln!("    gdb-multiarch {kernel}{program} -ex 'target remote 127.0.0.1:{port}'");
     }
     let log = context.log("run");
     let screen = Screen::new(Programs::new(products.files), context.progress.verbose);
@@ -71,6 +79,7 @@ pub fn interact(
     screen: Screen,
     limit: Option<u64>,
 ) -> Result<ExitCode> {
+    check_room(configuration)?;
     let mut machine = Guest::start(&toolchain.qemu, board, configuration, log, Echo::Terminal(screen))?;
     let console = Console::open();
     let quit = Arc::new(AtomicBool::new(false));
