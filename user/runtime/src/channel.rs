@@ -331,7 +331,7 @@ impl<T> Drop for Receive<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::wakes::Wakes;

@@ -2,6 +2,8 @@
 //!
 //! ```ignore
 //! #![no_std]
+// The models in `tests/loom.rs` compile single modules.
+#![cfg(not(loom))]
 //! #![no_main]
 //!
 //! #[cops::main]

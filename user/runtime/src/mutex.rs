@@ -59,6 +59,9 @@ struct WaitingCoroutine {
 }
 
 impl MutexState {
+    const NEW: MutexState =
+        MutexState { locked: false, holder: 0, granted: 0, lent: false, last_ticket: 0, waiting: BTreeMap::new() };
+
     /// Makes the loan to the holder equal to the most important waiter's priority; returns the coroutine to wake
     /// because of it.
     fn renew_loan(&mut self, lock: usize) -> Option<u64> {
@@ -75,10 +78,15 @@ impl MutexState {
 
 impl<T> Mutex<T> {
     /// Creates an unlocked mutex.
+    #[cfg(not(loom))]
     pub const fn new(value: T) -> Mutex<T> {
-        let state =
-            MutexState { locked: false, holder: 0, granted: 0, lent: false, last_ticket: 0, waiting: BTreeMap::new() };
-        Mutex { state: Lock::new(state), value: UnsafeCell::new(value) }
+        Mutex { state: Lock::new(MutexState::NEW), value: UnsafeCell::new(value) }
+    }
+
+    /// Creates an unlocked mutex.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex { state: Lock::new(MutexState::NEW), value: UnsafeCell::new(value) }
     }
 
     /// Returns the value; by ownership no guard exists.
@@ -270,7 +278,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use core::pin::pin;
