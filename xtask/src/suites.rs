@@ -4,6 +4,8 @@
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
 //! both machine types, since most failures between harts and interrupt controllers happen in only one; and once more
 //! with user interrupts in hardware. One of the combinations runs the tests that can differ there only ([`names`]).
+//! Tests that compare the work of processes run on one hart whose clock counts instructions instead ([`COUNTED`]): on
+//! the host's time, a busy host would take work from one of them and not from the other.
 //!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
 //! a mistake ([`FAULTS`]), which they must not survive: the test is that they report it and end the machine as failed.
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::board::Variant;
+use crate::board::{Clock, Variant};
 use crate::build::{self, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
 use crate::children::{Child, Ending};
@@ -355,6 +357,12 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         }
         boots.part(findings, "system", |boots, log| boots.system(log, &names));
     }
+    let has_counted = |filter: &String| COUNTED.iter().any(|name| name.contains(filter.as_str()));
+    // Several harts of an emulator that counts share its instructions in parts that change.
+    if arguments.filter.as_ref().is_none_or(has_counted) && arguments.harts.is_none_or(|harts| harts == 1) {
+        let boots = Boots { context, toolchain, products: &products, machine: chosen_machine(arguments, Some(1)) };
+        boots.part(findings, "system that counts instructions", |boots, log| boots.counted(log, arguments));
+    }
     if arguments.user_interrupts.is_none() {
         // Once more with the other back ends, which change the programs' visits to user mode.
         let has_uintc = || emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok();
@@ -630,6 +638,9 @@ fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments
 const OF_INTERRUPTS: [&str; 8] =
     ["interrupt", "network", "preemption", "readiness", "scheduling", "server", "terminal", "time"];
 
+/// Tests of the machine's suite that run only on one hart whose clock counts instructions: `tests --counted`.
+const COUNTED: [&str; 1] = ["fairness::calls_of_every_family_keep_within_a_budget"];
+
 /// Returns the parts of names that choose among the tests of the machine's suite; none for all tests.
 ///
 /// A second machine with one hart has another interrupt controller and nothing else that the first does not have: there
@@ -710,9 +721,21 @@ impl Boots<'_> {
         self.suite(log, &self.products.kernel, command_line(PROGRAM, names)?)
     }
 
+    /// Runs the tests that need a clock that counts instructions, or the filtered part of them.
+    fn counted(&self, log: &Path, arguments: &cli::Test) -> Result<(Tally, Vec<String>)> {
+        let words: Vec<_> = ["--counted".to_string()].into_iter().chain(arguments.filter.clone()).collect();
+        let line = command_line(PROGRAM, &words)?;
+        follow_aloud(&mut self.start_with(Clock::SlowInstructions, log, &self.products.kernel, line)?)
+    }
+
     fn start(&self, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
+        self.start_with(Clock::Host, log, kernel, command_line)
+    }
+
+    fn start_with(&self, clock: Clock, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
         let mut configuration = self.context.configuration(self.products, &self.machine, command_line);
         configuration.kernel = kernel.to_path_buf();
+        configuration.set_clock(clock);
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
     }
 
@@ -757,10 +780,7 @@ impl Boots<'_> {
     }
 
     fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {
-        follow(&mut self.start(log, kernel, command_line)?, &mut |line| {
-            println!("{line}");
-            let _ = std::io::stdout().flush();
-        })
+        follow_aloud(&mut self.start(log, kernel, command_line)?)
     }
 
     /// Boots the root task that measures the effects of boot words, and compares its findings with the words passed.
@@ -872,6 +892,14 @@ fn fault_problem(failure: &Failure) -> Option<String> {
     }
 }
 
+/// Follows a suite and prints its lines.
+fn follow_aloud(guest: &mut Guest) -> Result<(Tally, Vec<String>)> {
+    follow(guest, &mut |line| {
+        println!("{line}");
+        let _ = std::io::stdout().flush();
+    })
+}
+
 /// Follows a suite in the machine to its end.
 fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<String>)> {
     let end = Instant::now() + MACHINE_LIMIT;
@@ -966,6 +994,15 @@ mod tests {
         for module in OF_INTERRUPTS {
             assert!(modules.join(format!("{module}.rs")).exists(), "there is no module `{module}`");
         }
+    }
+
+    #[test]
+    fn the_program_has_the_tests_that_need_a_counting_clock() {
+        let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src/main.rs");
+        let text = std::fs::read_to_string(main).unwrap();
+        let (_, table) = text.split_once("const COUNTED: &[Test] = tests![").unwrap();
+        let names: Vec<_> = table.split_once("];").unwrap().0.split(';').map(str::trim).collect();
+        assert_eq!(names, [&COUNTED[..], &[""]].concat());
     }
 
     #[test]

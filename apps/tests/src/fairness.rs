@@ -2,23 +2,28 @@
 //!
 //! A victim that never rests, on as many workers as there are harts, takes all the time that it can get. Its time
 //! beside an attacker is compared with the elapsed time, with a large tolerance for emulators; boosts are compared by
-//! counters.
+//! counters. A machine whose clock counts instructions runs the test of all families of calls
+//! (`tests --counted`): there, the victim's work is comparable from one moment to the next, whatever the host does.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_unix::Counter;
+use abi_unix::authority::{Capability, CapabilitySet, Held};
 use abi_unix::types::{TimeSpec, open};
 use cops::process::{Child, Command, Ending};
 use cops::system::kernel_side::{KernelSide, choose};
-use cops::system::{self, SystemCall, scheduling};
+use cops::system::process::{UsageOf, processor_time};
+use cops::system::{self, Descriptor, SystemCall, file, scheduling};
 use cops::thread::Builder;
 use cops::time::{Duration, Instant};
 use cops::{Errno, Priority};
 
 use crate::harness::{self, Outcome, until};
-use crate::{check, must};
+use crate::{check, check_eq, must};
 
 const MS: u64 = 1_000_000;
 /// Budget of attackers: a tenth of the time of one hart.
@@ -45,6 +50,12 @@ pub async fn act(what: &str) -> i32 {
             let _ = cops::set_priority(cops::current(), VICTIM);
             cops::yield_now().await;
             spin()
+        }
+        // Counts the rounds that it does.
+        "rounds" => {
+            let _ = cops::set_priority(cops::current(), VICTIM);
+            cops::yield_now().await;
+            i32::from(count_rounds().is_err())
         }
         // Sets its budget again and again, in every form that could be allowed.
         "refill" => loop {
@@ -246,6 +257,187 @@ pub async fn a_retrying_thread_is_charged() -> Outcome {
 pub async fn calls_in_flight_are_charged() -> Outcome {
     leaves_the_rest("write").await?;
     leaves_the_rest("sleep").await
+}
+
+// ---- calls of every family ----
+
+/// Calls that are made at once, with the part of their time that at most has no payer, or is the victim's.
+struct Attack {
+    calls: &'static [(&'static str, &'static str)],
+    lost: f64,
+}
+
+/// Ways to make a call, and calls, such that each family of calls and each way is there, and everything that takes time
+/// outside of the call: interrupts, wake-ups, switches. `bench fairness budget_worst` measures all pairs.
+///
+/// Time that a process takes after its parent has waited for it is in no report, so calls that start processes have a
+/// larger part.
+const ATTACKS: [Attack; 7] = [
+    Attack {
+        calls: &[("direct", "renameat2"), ("direct", "mmap"), ("direct", "bind"), ("direct", "nanosleep")],
+        lost: 0.1,
+    },
+    Attack {
+        calls: &[
+            ("direct", "set_scheduling"),
+            ("direct", "interrupt_grant"),
+            ("direct", "snapshot"),
+            ("direct", "rt_sigaction"),
+        ],
+        lost: 0.1,
+    },
+    Attack {
+        calls: &[
+            ("asynchronous", "read"),
+            ("asynchronous", "write"),
+            ("asynchronous", "futex"),
+            ("asynchronous", "nanosleep"),
+        ],
+        lost: 0.1,
+    },
+    Attack {
+        calls: &[
+            ("asynchronous", "accept"),
+            ("asynchronous", "recvfrom"),
+            ("asynchronous", "connect"),
+            ("retrying", "recvfrom"),
+        ],
+        lost: 0.1,
+    },
+    Attack { calls: &[("ring", "readv"), ("ring", "futex"), ("ring", "nanosleep"), ("ring", "munmap")], lost: 0.1 },
+    Attack {
+        calls: &[("polling", "futex"), ("polling", "ppoll"), ("polling", "connect"), ("ring", "epoll_pwait")],
+        lost: 0.1,
+    },
+    Attack {
+        calls: &[
+            ("direct", "spawn"),
+            ("direct", "clone"),
+            ("direct", "execve"),
+            ("asynchronous", "wait4"),
+            ("waiting", "wait4"),
+        ],
+        lost: 0.25,
+    },
+];
+
+/// Periods of the budget that attackers use up: beside these, the start and the end of a process count for little.
+const PERIODS: u64 = 4;
+/// File with the number of rounds that the victim has done.
+const ROUNDS: &CStr = c"/tmp/rounds";
+
+/// Runs as the victim: it reports each round.
+fn count_rounds() -> system::Result<()> {
+    let file = file::open(ROUNDS, open::WRONLY, 0)?;
+    for rounds in 1u64.. {
+        for _ in 0..1000 {
+            core::hint::spin_loop();
+        }
+        file::write_at(file.raw(), &rounds.to_le_bytes(), 0)?;
+    }
+    Ok(())
+}
+
+/// Readings at one moment.
+struct Progress {
+    rounds: u64,
+    time_ns: u64,
+    /// Time that the victim was charged for.
+    of_the_victim: u64,
+    /// Time that all others were charged for: this process, and the ended ones.
+    of_others: Duration,
+}
+
+impl Progress {
+    fn now(victim: &Child, file: &Descriptor) -> Result<Progress, String> {
+        let mut rounds = [0; 8];
+        must!(file::read_at(file.raw(), &mut rounds, 0));
+        let of_others = processor_time(UsageOf::Process) + processor_time(UsageOf::Children);
+        let of_the_victim = must!(scheduling::get(victim.number())).cpu_ns;
+        Ok(Progress { rounds: u64::from_le_bytes(rounds), time_ns: cops::time::now_ns(), of_the_victim, of_others })
+    }
+
+    fn since(&self, before: &Progress) -> Bill {
+        let seconds = |from: u64, to: u64| (to - from) as f64 / 1e9;
+        let others = (self.of_others - before.of_others).as_secs_f64();
+        let victim = seconds(before.of_the_victim, self.of_the_victim);
+        let time = seconds(before.time_ns, self.time_ns);
+        Bill { rounds: (self.rounds - before.rounds) as f64, victim, others, unpaid: time - victim - others }
+    }
+}
+
+/// Rounds of a victim, and the seconds of the hart by the processes that were charged for them.
+#[derive(Debug)]
+struct Bill {
+    rounds: f64,
+    victim: f64,
+    others: f64,
+    unpaid: f64,
+}
+
+/// Makes these calls for ever, until the processes have used up their budgets several times.
+async fn use_up_budgets(calls: &[(&str, &str)]) -> Outcome {
+    let processes = harness::counter(Counter::Processes)?;
+    let mut attackers = Vec::new();
+    for (way, call) in calls {
+        let words = ["fairness", "budget_worst", "act", way, call];
+        let command = words.into_iter().fold(Command::new("/bin/bench"), Command::argument);
+        let attacker = must!(command.priority(Priority::HIGHEST).spawn());
+        must!(scheduling::set_budget(attacker.number(), Some(BUDGET.0), BUDGET.1));
+        attackers.push(attacker);
+    }
+    let have_used_up = || {
+        for attacker in &attackers {
+            if must!(scheduling::get(attacker.number())).exhausted < PERIODS {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    // Seldom, since each look takes time from the victim, too.
+    while !have_used_up()? {
+        cops::sleep(Duration::from_nanos(BUDGET.1 / 4)).await;
+    }
+    end(attackers).await?;
+    // Their children come to the first process. One that was waited for may exist for a moment.
+    while harness::counter(Counter::Processes)? > processes {
+        let _ = cops::timeout(Duration::from_millis(5), cops::process::wait_any()).await;
+    }
+    Ok(())
+}
+
+/// Every call of [`ATTACKS`], made for ever by a process with a budget, beside a victim that takes the rest of all
+/// time. All time has a payer, and the victim does not pay for others: a tick that it is charged for is worth as much
+/// of its work as without them. On one hart: several harts of the emulator share its instructions in parts that change,
+/// so a tick has no fixed worth there.
+pub async fn calls_of_every_family_keep_within_a_budget() -> Outcome {
+    check_eq!(cops::process::number(), 1);
+    check_eq!(harts(), 1);
+    // Without these some calls would be refused; with that to schedule, the attackers could leave their budgets.
+    let held = must!(system::authority::held(0));
+    let set = CapabilitySet::only(Capability::Observe);
+    must!(system::authority::set(0, Held { inheritable: set, ..held }));
+    must!(cops::set_priority(cops::current(), Priority::HIGHEST));
+    let file = must!(file::open(ROUNDS, open::CREAT | open::RDWR, 0o600));
+    let victim = must!(start("rounds", VICTIM));
+    must!(scheduling::set_budget(victim.number(), None, BUDGET.1));
+    until(|| Ok(scheduling::get(victim.number())?.cpu_ns > 50 * MS)).await?;
+    let before = Progress::now(&victim, &file)?;
+    cops::sleep(Duration::from_millis(100)).await;
+    let alone = Progress::now(&victim, &file)?.since(&before);
+    let mut wrong = Vec::new();
+    for Attack { calls, lost } in ATTACKS {
+        let before = Progress::now(&victim, &file)?;
+        use_up_budgets(calls).await?;
+        let bill = Progress::now(&victim, &file)?.since(&before);
+        let for_others = bill.victim - bill.rounds * alone.victim / alone.rounds;
+        if bill.unpaid + for_others > bill.others * lost {
+            wrong.push((calls, bill, for_others));
+        }
+    }
+    end(alloc::vec![victim]).await?;
+    check!(wrong.is_empty(), "calls, seconds, and seconds that the victim has paid for others: {wrong:?}");
+    Ok(())
 }
 
 /// A given budget stays in force, whatever the process chooses within it.

@@ -101,6 +101,11 @@ pub async fn run(test: &Test) -> bool {
         Err(error) => Err(error),
     };
     verdict = verdict.and(gone.map_err(|reason| alloc::format!("it has left something behind: {reason}")));
+    report(test, start, verdict)
+}
+
+/// Prints a test's result, and returns whether it passed.
+pub fn report(test: &Test, start: Instant, verdict: Outcome) -> bool {
     let took = start.elapsed().as_millis();
     match &verdict {
         Ok(()) => println!("test {} ... ok ({took} ms)", test.name),
