@@ -236,7 +236,7 @@ acts! {
     SetLimit = ProcessLimit Others Resource;
     /// Raises a limit above the one that the process was given.
     RaiseLimit = ProcessLimit Always Resource;
-    /// Reads a process's scheduling and its use of resources.
+    /// Reads a process's scheduling and its use of resources, and which files and memory it has (`/proc`).
     Inspect = GetScheduling Others Observe;
     /// Reads the kernel's counters, which include all processes.
     Count = Counters Always Observe;

@@ -233,3 +233,30 @@ pub async fn mounts() -> Outcome {
     must!(sync::unlink(directory, AT_REMOVEDIR));
     Ok(())
 }
+
+/// Generated files: the program's own, another's, and the machine's.
+pub async fn processes() -> Outcome {
+    let number = cops::process::number();
+    let statistics = must!(cops::file::read_to_string("/proc/self/stat").await);
+    check!(statistics.starts_with(&alloc::format!("{number} (tests) R ")));
+    check_eq!(statistics.split_whitespace().count(), 52);
+    let command = must!(cops::file::read("/proc/self/cmdline").await);
+    check!(command.starts_with(b"/bin/tests\0"));
+    let environment = must!(cops::file::read("/proc/self/environ").await);
+    check!(environment.windows(5).any(|piece| piece == b"PATH="));
+    let maps = must!(cops::file::read_to_string("/proc/self/maps").await);
+    check!(maps.lines().any(|line| line.contains(" r-xp ")) && maps.lines().any(|line| line.contains(" rw-p ")));
+    check!(must!(cops::file::read_to_string("/proc/meminfo").await).starts_with("MemTotal: "));
+    check!(must!(cops::file::read_to_string("/proc/mounts").await).contains("proc /proc proc rw"));
+    check_eq!(File::open_with("/proc/meminfo", open::WRONLY).err(), Some(Errno::EACCES));
+    let child = must!(crate::harness::act("sleep"));
+    let path = alloc::format!("/proc/{}/status", child.number());
+    let status = must!(cops::file::read_to_string(&path).await);
+    check!(status.contains(&alloc::format!("\nPPid:\t{number}\n")));
+    let file = must!(File::open(&path));
+    must!(child.kill());
+    crate::harness::wait(&child).await;
+    check_eq!(file.read(alloc::vec![0; 5]).await.0, Err(Errno::ESRCH));
+    check_eq!(File::open(&path).err(), Some(Errno::ENOENT));
+    Ok(())
+}

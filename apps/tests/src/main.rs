@@ -97,6 +97,7 @@ const TESTS: &[Test] = tests![
     file::duplicates_share_a_position;
     file::descriptors_run_out;
     file::mounts;
+    file::processes;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

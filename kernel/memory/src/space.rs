@@ -653,6 +653,12 @@ impl AddressSpace {
         self.find(address).map(|index| Self::view(&self.regions[index]))
     }
 
+    /// Returns the first region that ends above the address.
+    #[must_use]
+    pub fn region_above(&self, address: u64) -> Option<RegionView> {
+        self.regions.get(self.first_above(address)).map(Self::view)
+    }
+
     fn view(region: &Region) -> RegionView {
         RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
     }

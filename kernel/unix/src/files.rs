@@ -10,6 +10,7 @@ pub(crate) mod devices;
 pub(crate) mod epoll;
 pub(crate) mod event_counter;
 pub(crate) mod file;
+pub(crate) mod generated;
 pub(crate) mod line_discipline;
 pub(crate) mod mounts;
 pub(crate) mod pipe;

@@ -40,7 +40,7 @@ use crate::asynchronous::user_interrupts;
 use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line};
 use crate::network::stack;
-use crate::observing::{counters, latency, trace};
+use crate::observing::{counters, latency, processes, trace};
 use crate::process::{accounts, killer, program, shared, table};
 use crate::scheduling::{executor, payers, remainders, standing, stretch};
 
@@ -100,6 +100,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
     tree::start(parts.initial_files)?;
+    processes::start()?;
     cleaning::start();
     console::start();
     latency::start(boot_option(platform.arguments, "latencies"));

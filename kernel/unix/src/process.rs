@@ -262,6 +262,12 @@ pub(crate) struct Process {
     pub descriptors: Mutex<Descriptors>,
     /// Its working directory.
     pub directory: Mutex<Place>,
+    /// The file of its program.
+    pub executable: Mutex<Option<Place>>,
+    /// Its stack pointer when its program began; 0 if that is not known.
+    pub first_stack: AtomicU64,
+    /// Time at which it was made, in ticks.
+    pub started: u64,
     /// Priority of a worker while it publishes nothing.
     pub default_priority: Priority,
     /// Its limits of scheduling, and the processor time that it has used.
@@ -379,6 +385,9 @@ impl Process {
             space,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
+            executable: Mutex::new(None),
+            first_stack: AtomicU64::new(0),
+            started: Machine::now(),
             default_priority,
             standing,
             authority,

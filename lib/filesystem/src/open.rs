@@ -156,6 +156,19 @@ impl Filesystem {
             }
             held
         };
+        self.open_held(held, options, by.now)
+    }
+
+    /// Opens the file of a node again.
+    ///
+    /// # Errors
+    /// As [`Filesystem::open`] without creation.
+    pub fn open_node(&self, node: &Node, options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
+        self.open_held(self.base(node)?, options, now)
+    }
+
+    /// Opens a file that exists.
+    fn open_held(&self, held: Held<'_>, options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
         if options.expect == Expect::Directory && !held.is_directory() {
             return Err(Error::NotADirectory);
         }
@@ -169,7 +182,7 @@ impl Filesystem {
         let file = OpenFile::new(&held, options)?;
         if held.kind == FileKind::Regular && options.contents == Contents::Discard {
             let _change = held.shared.change()?;
-            file.node.truncate(0, by.now)?;
+            file.node.truncate(0, now)?;
         }
         Ok(file)
     }

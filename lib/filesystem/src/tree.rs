@@ -452,6 +452,9 @@ impl Filesystem {
             pair.source()?.subdirectories -= 1;
             pair.destination()?.subdirectories += 1;
             self.set_parent(source.0, &old.directory, &new.directory);
+        } else {
+            // It holds no handle on its parent, which only its path is looked up with.
+            self.shared.inode(source.0).set_parent(new.directory.index);
         }
         if let Some(target) = target {
             self.shared.inode(target.0).touch_attributes(now);
@@ -491,17 +494,15 @@ impl Filesystem {
         }
     }
 
-    /// Returns the absolute path of a directory (`getcwd`), in this file system.
+    /// Returns the absolute path of a file in this file system: of a directory (`getcwd`), or of another file as long
+    /// as it has the name with which it was made or the last one that a rename has given it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NotADirectory`].
+    /// [`Error::NotFound`] if it, or a directory above it, has been removed.
     #[doc(alias = "getcwd")]
     #[doc(alias = "d_path")]
     pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {
         let held = self.base(directory)?;
-        if !held.is_directory() {
-            return Err(Error::NotADirectory);
-        }
         let _nothing_moves = self.shared.rename.lock();
         // Built from its end.
         let mut path = Vec::new();
@@ -509,8 +510,10 @@ impl Filesystem {
         while index != ROOT {
             let parent = self.shared.inode(index).parent();
             let content = self.shared.inode(parent).shared();
+            // The parent of a file that is no directory may have been freed, and be anything now.
             let (_, entry) = content
-                .directory()?
+                .directory()
+                .map_err(|_| Error::NotFound)?
                 .entries_from(FIRST_CURSOR)
                 .find(|(_, entry)| entry.inode == index)
                 .ok_or(Error::NotFound)?;

@@ -12,7 +12,8 @@ use filesystem::{
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::{self, OpenFile};
-use crate::files::mounts::{self, Path};
+use crate::files::generated::Generated;
+use crate::files::mounts::{self, Node, Opened, Path};
 use crate::files::stored::status_of;
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
@@ -43,14 +44,17 @@ pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Res
         let file = process.descriptors.lock().get(number)?.clone();
         file.object().directory()?
     };
-    Ok(Path::new(place, path))
+    Ok(Path::new(place, path, process.id))
 }
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
 fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Errno> {
     match path.look_up(last) {
-        Ok(place) if place.node.archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => Err(Errno::EROFS),
-        _ => Ok(()),
+        Ok(place) => match place.node.stored().and_then(|node| node.archived_bytes()) {
+            Some(bytes) if !bytes.is_empty() => Err(Errno::EROFS),
+            _ => Ok(()),
+        },
+        Err(_) => Ok(()),
     }
 }
 
@@ -101,11 +105,19 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     }
     let charge = file::charge(&process.account)?;
     let owner = owner(process);
-    let (opened, mount) = path.perform(last_of(&options), |mount, base, path| {
-        Ok((mount.tree().open(base, path, &options, made_by(&owner))?, mount.clone()))
-    })?;
-    let access = opened.access();
-    let object = devices::kind_of(opened, mount)?;
+    let (object, access) = match path.open(&options, last_of(&options), &owner)? {
+        Opened::Stored(file, mount) => {
+            let access = file.access();
+            (devices::kind_of(file, mount)?, access)
+        }
+        Opened::Generated(entry, mount) => {
+            (Generated::open(entry, mount, process.id, &process.account)?, options.access)
+        }
+        Opened::Same(file) => {
+            let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
+            return Ok(descriptor.into());
+        }
+    };
     let file = Arc::new(OpenFile::of(object, access, flags & flag::NONBLOCK != 0, charge));
     let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
     Ok(settled(process, call.number, descriptor))
@@ -348,11 +360,15 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     }
     let place = path_from(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
     let buffer = call.buffer(2)?;
-    let copied = place.node.read_link(|target| {
+    let copy = |target: &[u8]| {
         let count = target.len().min(buffer.len());
         process.copy_out(buffer.address(), &target[..count]).map(|()| count)
-    });
-    copied.map_err(errno_of)?.map(Into::into)
+    };
+    let copied = match &place.node {
+        Node::Stored(node) => node.read_link(copy).map_err(errno_of)?,
+        Node::Generated(entry) => copy(entry.target(process.id)?.text()),
+    };
+    copied.map(Into::into)
 }
 
 /// Performs `faccessat`: everything may be read, and written unless its file system is read-only; only the right to
@@ -371,7 +387,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
             return Err(Errno::EACCES);
         }
     }
-    if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.tree().is_read_only() {
+    if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
     Ok(0.into())

@@ -179,6 +179,11 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Err(Errno::ENOTDIR)
     }
 
+    /// Returns the place of a file that has one.
+    fn place(&self) -> Option<Place> {
+        None
+    }
+
     /// Returns the mount that a stored file belongs to.
     fn mount(&self) -> Option<&Arc<Mount>> {
         None

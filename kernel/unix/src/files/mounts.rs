@@ -13,11 +13,13 @@
 //! ([`remains`](crate::files::remains)).
 //!
 //! # Adding a file system
-//! One more [`Kind`] in [`KINDS`], with the function that makes such a tree.
+//! One more [`Kind`] in [`KINDS`], with the function that makes such a tree, or another [`Node`].
 //!
 //! Rejected: a table of mounts by path, compared as text. A directory above a mount may be renamed, and the same
 //! directory has many paths.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,11 +28,14 @@ use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::mounting::{self, flag};
 use filesystem::{
-    Departure, Error, FileKind, Filesystem, LastComponent, LastLink, MAX_SYMBOLIC_LINKS, Metadata, Node, Owner,
+    Access, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
+    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner,
 };
 use spin::{Mutex, Once, RwLock};
 
-use crate::files::tree::errno_of;
+use crate::files::file::OpenFile;
+use crate::files::generated::{self, Entry, Walked};
+use crate::files::tree::{errno_of, made_by};
 use crate::process::accounts::{Account, Charge, Resource};
 
 /// The largest number of mounts at a time; `ENOSPC` for more.
@@ -52,24 +57,28 @@ pub(crate) struct Kind {
     pub name: &'static [u8],
     /// Its number in `statfs`.
     pub magic: u64,
-    make: fn(&Options, &Arc<dyn Owner>) -> Result<Filesystem, Error>,
+    /// Makes its tree; `None` for generated files.
+    make: Option<fn(&Options, &Arc<dyn Owner>) -> Result<Filesystem, Error>>,
 }
 
 /// Files in memory.
 const TMPFS: Kind = Kind {
     name: b"tmpfs",
     magic: mounting::TMPFS_MAGIC,
-    make: |options, owner| {
+    make: Some(|options, owner| {
         let tree = top().tree().beside(options.size.unwrap_or_else(default_size), Some(owner))?;
         if let Some(permissions) = options.permissions {
             tree.root().set_permissions(permissions, crate::files::tree::now());
         }
         Ok(tree)
-    },
+    }),
 };
 
+/// Generated files that tell about processes and the machine.
+const PROC: Kind = Kind { name: b"proc", magic: mounting::PROC_MAGIC, make: None };
+
 /// The kinds of file systems.
-const KINDS: &[&Kind] = &[&TMPFS];
+const KINDS: &[&Kind] = &[&TMPFS, &PROC];
 
 /// Returns the size of a tree for which none was chosen.
 pub(crate) fn default_size() -> u64 {
@@ -158,16 +167,68 @@ impl Drop for Number {
 pub(crate) struct Mount {
     number: Number,
     kind: &'static Kind,
-    /// `None` from the beginning of its drop on.
+    /// `None` for generated files, and from the beginning of its drop on.
     tree: Option<Filesystem>,
     /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
     covers: Mutex<Option<Place>>,
     /// [`FLAGS`], but for the one of the tree.
     flags: AtomicU32,
     /// The text that `mount` had as source.
-    #[expect(dead_code, reason = "for /proc/mounts, which comes next")]
     source: Vec<u8>,
     _charge: Option<Charge>,
+}
+
+/// A file of any file system.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Node {
+    /// A file in memory.
+    Stored(filesystem::Node),
+    /// A generated one.
+    Generated(Entry),
+}
+
+impl Node {
+    /// Returns the kind of the file.
+    pub(crate) fn kind(&self) -> FileKind {
+        match self {
+            Node::Stored(node) => node.kind(),
+            Node::Generated(entry) => entry.kind(),
+        }
+    }
+
+    /// Returns the metadata.
+    pub(crate) fn metadata(&self) -> Metadata {
+        match self {
+            Node::Stored(node) => node.metadata(),
+            Node::Generated(entry) => entry.metadata(),
+        }
+    }
+
+    /// Returns the file in memory, if it is one.
+    pub(crate) fn stored(&self) -> Option<&filesystem::Node> {
+        match self {
+            Node::Stored(node) => Some(node),
+            Node::Generated(_) => None,
+        }
+    }
+
+    /// Whether it is the root of its mount.
+    fn is_root(&self) -> bool {
+        match self {
+            Node::Stored(node) => node.is_root(),
+            Node::Generated(entry) => *entry == generated::TOP,
+        }
+    }
+}
+
+/// A file that was opened.
+pub(crate) enum Opened {
+    /// A file in memory.
+    Stored(filesystem::OpenFile, Arc<Mount>),
+    /// A generated one.
+    Generated(Entry, Arc<Mount>),
+    /// A file that was open already.
+    Same(Arc<OpenFile>),
 }
 
 /// A file and its mount.
@@ -222,14 +283,63 @@ pub(crate) fn root() -> Place {
 }
 
 impl Mount {
-    /// Returns its tree.
+    /// Returns its tree, for a mount with stored files.
     pub(crate) fn tree(&self) -> &Filesystem {
-        self.tree.as_ref().expect("the tree goes when the mount does")
+        self.tree.as_ref().expect("stored files have a tree, which goes when the mount does")
     }
 
     /// Returns its root.
     pub(crate) fn root(self: &Arc<Mount>) -> Place {
-        Place { node: self.tree().root(), mount: self.clone() }
+        let node = match &self.tree {
+            Some(tree) => Node::Stored(tree.root()),
+            None => Node::Generated(generated::TOP),
+        };
+        Place { node, mount: self.clone() }
+    }
+
+    /// Whether it must not be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.tree.as_ref().is_some_and(Filesystem::is_read_only)
+    }
+
+    /// Returns a line about it, for `mounts` and for `mountinfo`.
+    pub(crate) fn describe(self: &Arc<Mount>, with_numbers: bool) -> Result<Vec<u8>, Errno> {
+        let above = self.covers.lock().clone();
+        let path = above.as_ref().map_or_else(|| Ok(b"/".to_vec()), Place::path)?;
+        let source = if self.source.is_empty() { b"none" } else { &self.source[..] };
+        let flags = self.flags();
+        let mut options = if flags & flag::READ_ONLY != 0 { String::from("ro") } else { String::from("rw") };
+        for (flag, name) in [(flag::NO_SET_USER, "nosuid"), (flag::NO_DEVICES, "nodev"), (flag::NO_EXECUTION, "noexec")]
+        {
+            if flags & flag != 0 {
+                options.push(',');
+                options.push_str(name);
+            }
+        }
+        // Times of access are never updated.
+        options.push_str(",noatime");
+        let size = self.tree.as_ref().map(|tree| tree.usage().limit / 1024);
+        let of_all = match size {
+            Some(size) => format!("{},size={size}k", &options[..2]),
+            None => options[..2].into(),
+        };
+        let kind = core::str::from_utf8(self.kind.name).unwrap_or_default();
+        let mut line = Vec::new();
+        if with_numbers {
+            let parent = above.map_or(0, |place| place.mount.device());
+            line.extend_from_slice(format!("{} {parent} 0:{} / ", self.device(), self.device()).as_bytes());
+            escape(&mut line, &path);
+            line.extend_from_slice(format!(" {options} - {kind} ").as_bytes());
+            escape(&mut line, source);
+            line.extend_from_slice(format!(" {of_all}\n").as_bytes());
+        } else {
+            escape(&mut line, source);
+            line.push(b' ');
+            escape(&mut line, &path);
+            let size = &of_all[2..];
+            line.extend_from_slice(format!(" {kind} {options}{size} 0 0\n").as_bytes());
+        }
+        Ok(line)
     }
 
     /// Returns the number by which `stat` tells file systems apart.
@@ -239,13 +349,14 @@ impl Mount {
 
     /// Returns the flags that are in force.
     pub(crate) fn flags(&self) -> u32 {
-        let read_only = if self.tree().is_read_only() { flag::READ_ONLY } else { 0 };
+        let read_only = if self.is_read_only() { flag::READ_ONLY } else { 0 };
         self.flags.load(Ordering::Relaxed) | read_only
     }
 
     /// Returns the contents of `struct statfs`.
     pub(crate) fn statistics(&self) -> mounting::Statistics {
-        let usage = self.tree().usage();
+        let none = filesystem::Usage { limit: 0, used: 0, inodes: 0 };
+        let usage = self.tree.as_ref().map_or(none, Filesystem::usage);
         let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
         let free = pages(usage.limit.saturating_sub(usage.used));
         mounting::Statistics {
@@ -262,10 +373,10 @@ impl Mount {
     }
 
     /// Returns the mount whose root covers a directory of this one.
-    fn covering(self: &Arc<Mount>, node: &Node) -> Option<Arc<Mount>> {
+    fn covering(self: &Arc<Mount>, node: &filesystem::Node) -> Option<Arc<Mount>> {
         let covers = |mount: &&Arc<Mount>| {
             let place = mount.covers.lock();
-            place.as_ref().is_some_and(|place| Arc::ptr_eq(&place.mount, self) && place.node == *node)
+            place.as_ref().is_some_and(|place| Arc::ptr_eq(&place.mount, self) && place.node.stored() == Some(node))
         };
         TABLE.read().iter().find(covers).cloned()
     }
@@ -296,7 +407,10 @@ impl Place {
         let mut path = Vec::new();
         let mut place = self.clone();
         loop {
-            let own = place.mount.tree().path_of(&place.node).map_err(errno_of)?;
+            let own = match &place.node {
+                Node::Stored(node) => place.mount.tree().path_of(node).map_err(errno_of)?,
+                Node::Generated(entry) => entry.path()?,
+            };
             let own = if own == b"/" { &[][..] } else { &own[..] };
             // In front of what is there.
             path.try_reserve(own.len() + 1).map_err(|_| Errno::ENOMEM)?;
@@ -320,23 +434,31 @@ pub(crate) struct Path {
     path: Vec<u8>,
     /// Number of symbolic links that led from one file system to another.
     links: usize,
+    /// The process that follows it.
+    caller: u32,
 }
 
 impl Path {
-    /// Begins at a place; an absolute path begins at the root of all.
-    pub(crate) fn new(place: Place, path: Vec<u8>) -> Path {
-        Path { place, path, links: 0 }
+    /// Begins at a place, for the process with this number; an absolute path begins at the root of all.
+    pub(crate) fn new(place: Place, path: Vec<u8>, caller: u32) -> Path {
+        Path { place, path, links: 0, caller }
     }
 
     /// Performs an operation on the path in the file system to which it leads: `act` is called with the mount, the
-    /// directory and the path from there, until it needs no other file system.
+    /// directory and the path from there, until it needs no other file system. `EPERM` for generated files.
     pub(crate) fn perform<R>(
         &mut self,
         last: LastComponent,
-        mut act: impl FnMut(&Arc<Mount>, &Node, &[u8]) -> Result<R, Error>,
+        mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<R, Error>,
     ) -> Result<R, Errno> {
         for _ in 0..=MOST_CROSSINGS {
-            match act(&self.place.mount, &self.place.node, &self.path) {
+            let Node::Stored(node) = &self.place.node else {
+                if self.cross(last)? {
+                    continue;
+                }
+                return Err(Errno::EPERM);
+            };
+            match act(&self.place.mount, node, &self.path) {
                 Err(Error::Crossing) => self.cross(last)?,
                 result => return result.map_err(errno_of),
             };
@@ -346,9 +468,79 @@ impl Path {
 
     /// Returns the file at its end.
     pub(crate) fn look_up(&mut self, last: LastLink) -> Result<Place, Errno> {
-        self.perform(last.into(), |mount, base, path| {
-            mount.tree().look_up(base, path, last).map(|node| Place { node, mount: mount.clone() })
-        })
+        for _ in 0..=MOST_CROSSINGS {
+            // A link of a process may lead to a file whose path is not known.
+            if self.path.is_empty() && self.links > 0 {
+                return Ok(self.place.clone());
+            }
+            let Place { node, mount } = &self.place;
+            match node {
+                Node::Stored(base) => match mount.tree().look_up(base, &self.path, last) {
+                    Err(Error::Crossing) => drop(self.cross(last.into())?),
+                    found => {
+                        let node = Node::Stored(found.map_err(errno_of)?);
+                        return Ok(Place { node, mount: mount.clone() });
+                    }
+                },
+                Node::Generated(entry) => match generated::walk(*entry, &self.path, last.into(), self.caller)? {
+                    Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
+                    Walked::Missing => return Err(Errno::ENOENT),
+                    // It has no place.
+                    Walked::File(_) => return Err(Errno::ENXIO),
+                    Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                },
+            }
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Opens the file at its end.
+    pub(crate) fn open(
+        &mut self,
+        options: &OpenOptions,
+        last: LastComponent,
+        owner: &Arc<dyn Owner>,
+    ) -> Result<Opened, Errno> {
+        for _ in 0..=MOST_CROSSINGS {
+            let Place { node, mount } = &self.place;
+            match node {
+                Node::Stored(node) if self.path.is_empty() && self.links > 0 => {
+                    let file = mount.tree().open_node(node, options, crate::files::tree::now()).map_err(errno_of)?;
+                    return Ok(Opened::Stored(file, mount.clone()));
+                }
+                Node::Stored(base) => match mount.tree().open(base, &self.path, options, made_by(owner)) {
+                    Err(Error::Crossing) => drop(self.cross(last)?),
+                    file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
+                },
+                Node::Generated(entry) => match generated::walk(*entry, &self.path, last, self.caller)? {
+                    Walked::At(entry) => {
+                        require_openable(entry, options)?;
+                        return Ok(Opened::Generated(entry, mount.clone()));
+                    }
+                    Walked::Missing => return Err(Errno::ENOENT),
+                    Walked::File(file) => return Ok(Opened::Same(file)),
+                    Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                },
+            }
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Goes on where generated files lead to.
+    fn go_away(&mut self, from: Option<Place>, mut rest: Vec<u8>, links: usize) -> Result<(), Errno> {
+        self.follow(links)?;
+        self.place = match from {
+            Some(place) => place,
+            None => above(&self.place.mount, &mut rest)?,
+        };
+        self.path = rest;
+        Ok(())
+    }
+
+    /// Counts symbolic links that were followed. `ELOOP` if there are too many.
+    fn follow(&mut self, links: usize) -> Result<(), Errno> {
+        self.links += links;
+        if self.links > MAX_SYMBOLIC_LINKS { Err(Errno::ELOOP) } else { Ok(()) }
     }
 
     /// Performs an operation on two names, which must be in the same mount: `EXDEV`.
@@ -356,11 +548,13 @@ impl Path {
         &mut self,
         other: &mut Path,
         (last, other_last): (LastComponent, LastComponent),
-        mut act: impl FnMut(&Arc<Mount>, (&Node, &[u8]), (&Node, &[u8])) -> Result<R, Error>,
+        mut act: impl FnMut(&Arc<Mount>, PathFrom<'_>, PathFrom<'_>) -> Result<R, Error>,
     ) -> Result<R, Errno> {
         for _ in 0..=MOST_CROSSINGS {
-            if Arc::ptr_eq(&self.place.mount, &other.place.mount) {
-                let (first, second) = ((&self.place.node, &self.path[..]), (&other.place.node, &other.path[..]));
+            if Arc::ptr_eq(&self.place.mount, &other.place.mount)
+                && let (Node::Stored(node), Node::Stored(other_node)) = (&self.place.node, &other.place.node)
+            {
+                let (first, second) = ((node, &self.path[..]), (other_node, &other.path[..]));
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
                     result => return result.map_err(errno_of),
@@ -368,8 +562,13 @@ impl Path {
             }
             // Both to their ends, as far as mounts are concerned.
             let crossed = [self.settle(last)?, other.settle(other_last)?];
-            if crossed == [false, false] && !Arc::ptr_eq(&self.place.mount, &other.place.mount) {
-                return Err(Errno::EXDEV);
+            if crossed == [false, false] {
+                let is_one = Arc::ptr_eq(&self.place.mount, &other.place.mount);
+                match (is_one, &self.place.node) {
+                    (false, _) => return Err(Errno::EXDEV),
+                    (true, Node::Generated(_)) => return Err(Errno::EPERM),
+                    (true, Node::Stored(_)) => {}
+                }
             }
         }
         Err(Errno::ELOOP)
@@ -391,37 +590,86 @@ impl Path {
     #[cold]
     #[doc(alias = "follow_mount")]
     fn cross(&mut self, last: LastComponent) -> Result<bool, Errno> {
-        let Place { node, mount } = &self.place;
-        let Some(way) = mount.tree().way_on(node, &self.path, last).map_err(errno_of)? else { return Ok(false) };
-        self.links += way.links;
-        if self.links > MAX_SYMBOLIC_LINKS {
-            return Err(Errno::ELOOP);
-        }
+        let mount = self.place.mount.clone();
+        let way = match &self.place.node {
+            Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
+            Node::Generated(entry) => {
+                let walked = generated::walk(*entry, &self.path, last, self.caller)?;
+                let Walked::Away { from, rest, links } = walked else { return Ok(false) };
+                self.go_away(from, rest, links)?;
+                return Ok(true);
+            }
+        };
+        let Some(way) = way else { return Ok(false) };
+        self.follow(way.links)?;
         let mut rest = way.rest;
         self.place = match way.departure {
             // The directory itself if the mount has gone meanwhile.
             Departure::Down(directory) => {
                 rest = relative(rest)?;
-                topmost(Place { node: directory, mount: mount.clone() })
+                topmost(directory, mount)
             }
-            Departure::Up => {
-                let above = mount.covers.lock().clone();
-                match above {
-                    // `..` leads from the covered directory to the one above that.
-                    Some(place) => place,
-                    // Nothing is above a detached mount.
-                    None => {
-                        rest.drain(..2);
-                        rest = relative(rest)?;
-                        mount.root()
-                    }
-                }
-            }
+            Departure::Up => above(&mount, &mut rest)?,
             Departure::Root => root(),
         };
         self.path = rest;
         Ok(true)
     }
+}
+
+/// A directory of a tree, and a path from there.
+pub(crate) type PathFrom<'a> = (&'a filesystem::Node, &'a [u8]);
+
+/// Returns the place in which a path goes on that begins with `..` in the root of a mount.
+fn above(mount: &Arc<Mount>, rest: &mut Vec<u8>) -> Result<Place, Errno> {
+    let above = mount.covers.lock().clone();
+    Ok(match above {
+        // `..` leads from the covered directory to the one above that.
+        Some(place) => place,
+        // Nothing is above a detached mount.
+        None => {
+            rest.drain(..2);
+            *rest = relative(core::mem::take(rest))?;
+            mount.root()
+        }
+    })
+}
+
+/// Fails if a generated file cannot be opened in this way.
+fn require_openable(entry: Entry, options: &OpenOptions) -> Result<(), Errno> {
+    let kind = entry.kind();
+    let writes = options.access != Access::Read || options.contents == Contents::Discard;
+    match kind {
+        _ if options.creation == Creation::Always => Err(Errno::EEXIST),
+        FileKind::SymbolicLink => Err(Errno::ELOOP),
+        FileKind::Directory if writes || options.creation != Creation::Never => Err(Errno::EISDIR),
+        FileKind::Directory => Ok(()),
+        _ if options.expect == Expect::Directory => Err(Errno::ENOTDIR),
+        _ if writes => Err(Errno::EACCES),
+        _ => Ok(()),
+    }
+}
+
+/// Adds a text with the characters escaped that separate the words of a line.
+fn escape(line: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => line.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            _ => line.push(*byte),
+        }
+    }
+}
+
+/// Returns the mount with the lowest number from this one on.
+pub(crate) fn next(number: u64) -> Option<Arc<Mount>> {
+    let table = TABLE.read();
+    let all = core::iter::once(top()).chain(table.iter());
+    all.filter(|mount| mount.device() > number).min_by_key(|mount| mount.device()).cloned()
+}
+
+/// Returns the names of the kinds of file systems.
+pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| core::str::from_utf8(kind.name).unwrap_or_default())
 }
 
 /// Returns the rest of a path from a directory on, without the slashes in front: `.` if nothing is left.
@@ -437,8 +685,11 @@ fn relative(mut rest: Vec<u8>) -> Result<Vec<u8>, Errno> {
 
 /// Returns the root of the mount that covers a place, and of those that cover that in turn; the place itself if none
 /// does.
-fn topmost(mut place: Place) -> Place {
-    while let Some(mount) = place.node.is_covered().then(|| place.mount.covering(&place.node)).flatten() {
+fn topmost(node: filesystem::Node, mount: Arc<Mount>) -> Place {
+    let mut place = Place { node: Node::Stored(node), mount };
+    while let Some(node) = place.node.stored().filter(|node| node.is_covered())
+        && let Some(mount) = place.mount.covering(node)
+    {
         place = mount.root();
     }
     place
@@ -468,18 +719,30 @@ pub(crate) fn mount(
     let number = Number::take()?;
     let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64)?;
     let owner: Arc<dyn Owner> = account.clone();
-    let tree = (kind.make)(&options, &owner).map_err(|error| match error {
+    let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
         Error::NoSpace => Errno::ENOMEM,
         error => errno_of(error),
     })?;
+    put(at, kind, number, tree, flags, (source, Some(charge)))
+}
+
+/// Puts a new file system into its place.
+fn put(
+    at: Place,
+    kind: &'static Kind,
+    number: Number,
+    tree: Option<Filesystem>,
+    flags: u32,
+    (source, charge): (Vec<u8>, Option<Charge>),
+) -> Result<(), Errno> {
     let mount = Arc::new(Mount {
         number,
         kind,
-        tree: Some(tree),
+        tree,
         covers: Mutex::new(None),
         flags: AtomicU32::new(0),
         source,
-        _charge: Some(charge),
+        _charge: charge,
     });
     set_flags(&mount, flags)?;
     let mut table = TABLE.write();
@@ -487,15 +750,24 @@ pub(crate) fn mount(
         return Err(Errno::EINVAL);
     }
     // Another may have mounted there meanwhile.
-    at.node.cover().map_err(errno_of)?;
+    at.node.stored().ok_or(Errno::EINVAL)?.cover().map_err(errno_of)?;
     *mount.covers.lock() = Some(at);
     // There is room for as many as there are numbers.
     table.push(mount);
     Ok(())
 }
 
+/// Mounts the generated files at `/proc`, when the machine starts.
+pub(crate) fn mount_proc() -> Result<(), Errno> {
+    let at = Path::new(root(), b"/proc".to_vec(), 0).look_up(LastLink::Follow)?;
+    let flags = flag::NO_SET_USER | flag::NO_DEVICES | flag::NO_EXECUTION;
+    put(at, &PROC, Number::take()?, None, flags, (PROC.name.to_vec(), None))
+}
+
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
-    mount.tree().set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
+    if let Some(tree) = &mount.tree {
+        tree.set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
+    }
     mount.flags.store(flags & FLAGS & !flag::READ_ONLY, Ordering::Relaxed);
     Ok(())
 }
@@ -513,7 +785,8 @@ pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errn
     require_root(at)?;
     set_flags(&at.mount, flags)?;
     if let Some(size) = options.size {
-        at.mount.tree().set_limit(size).map_err(errno_of)?;
+        let tree = at.mount.tree.as_ref().ok_or(Errno::EINVAL)?;
+        tree.set_limit(size).map_err(errno_of)?;
     }
     Ok(())
 }
@@ -545,8 +818,8 @@ pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
         let mut next = Some(mount);
         while let Some(mount) = next {
             let above = mount.covers.lock().take();
-            if let Some(place) = &above {
-                place.node.uncover();
+            if let Some(node) = above.as_ref().and_then(|place| place.node.stored()) {
+                node.uncover();
             }
             table.retain(|other| !Arc::ptr_eq(other, &mount));
             removed.push((mount, above));

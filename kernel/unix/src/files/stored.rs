@@ -6,10 +6,10 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
-use filesystem::{Access, FileKind, Node, SeekFrom, Writes};
+use filesystem::{Access, FileKind, SeekFrom, Writes};
 
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, encode_device};
-use crate::files::mounts::{Mount, Place};
+use crate::files::mounts::{Mount, Node, Place};
 use crate::files::tree::{self, errno_of};
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
@@ -29,7 +29,8 @@ pub(crate) fn status_of(place: &Place) -> Status {
     status_in(&place.node, &place.mount)
 }
 
-fn status_in(node: &Node, mount: &Mount) -> Status {
+/// Returns the `struct stat` of a file in this mount.
+pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
     let metadata = node.metadata();
     let time =
         |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
@@ -46,6 +47,32 @@ fn status_in(node: &Node, mount: &Mount) -> Status {
         modified: time(metadata.modified),
         changed: time(metadata.changed),
         ..Status::default()
+    }
+}
+
+/// One entry of a listing, as `getdents64` writes it (`struct linux_dirent64`): inode, offset of the next, length,
+/// type, name with its NUL; 8-byte aligned.
+pub(crate) struct Record {
+    bytes: [u8; 280],
+    length: usize,
+}
+
+impl Record {
+    /// Makes a record of a name that is not too long.
+    pub(crate) fn new(inode: u64, next: u64, kind: FileKind, name: &[u8]) -> Record {
+        let length = (19 + name.len() + 1).next_multiple_of(8);
+        let mut bytes = [0; 280];
+        bytes[..8].copy_from_slice(&inode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&next.to_le_bytes());
+        bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+        bytes[18] = (kind.mode_bits() >> 12) as u8;
+        bytes[19..19 + name.len()].copy_from_slice(name);
+        Record { bytes, length }
+    }
+
+    /// Returns its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 
@@ -104,7 +131,7 @@ impl FileOperations for Stored {
     }
 
     fn status(&self) -> Status {
-        status_in(self.file.node(), &self.mount)
+        status_in(&Node::Stored(self.file.node().clone()), &self.mount)
     }
 
     fn memory_if_closed(&self, _: &Account) -> usize {
@@ -134,7 +161,11 @@ impl FileOperations for Stored {
         if node.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        Ok(Place { node: node.clone(), mount: self.mount.clone() })
+        Ok(Place { node: Node::Stored(node.clone()), mount: self.mount.clone() })
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place { node: Node::Stored(self.file.node().clone()), mount: self.mount.clone() })
     }
 
     fn mount(&self) -> Option<&Arc<Mount>> {
@@ -193,21 +224,14 @@ impl FileOperations for Stored {
                     return ControlFlow::Break(());
                 }
                 left -= 1;
-                // struct linux_dirent64: inode, offset of the next, length, type, name with its NUL; 8-byte aligned.
-                let length = (19 + entry.name.len() + 1).next_multiple_of(8);
-                if done + length > buffer.len() {
+                let record = Record::new(entry.inode, entry.next, entry.kind, entry.name);
+                if done + record.length > buffer.len() {
                     failed = Some(Errno::EINVAL);
                     return ControlFlow::Break(());
                 }
-                let mut bytes = [0u8; 280];
-                bytes[..8].copy_from_slice(&entry.inode.to_le_bytes());
-                bytes[8..16].copy_from_slice(&entry.next.to_le_bytes());
-                bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
-                bytes[18] = (entry.kind.mode_bits() >> 12) as u8;
-                bytes[19..19 + entry.name.len()].copy_from_slice(entry.name);
-                match caller.copy_out(buffer.address() + done, &bytes[..length]) {
+                match caller.copy_out(buffer.address() + done, record.bytes()) {
                     Ok(()) => {
-                        done += length;
+                        done += record.length;
                         ControlFlow::Continue(())
                     }
                     Err(error) => {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use abi_unix::Errno;
 use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, Timestamp};
 
+use crate::files::file::encode_device;
 use crate::files::mounts::{self, Path, Place};
 use crate::time;
 
@@ -38,13 +39,19 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     }
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
-    for (path, permissions) in [("/dev", 0o755), ("/tmp", 0o1777)] {
+    for (path, permissions) in [("/dev", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
     for (path, device) in STANDARD_DEVICES {
         let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
     }
     mounts::start(root)
+}
+
+/// Returns the path of the node of a device, by its number as `stat` shows it.
+pub(crate) fn path_of_device(number: u64) -> &'static str {
+    let is_meant = |(_, device): &&(&str, DeviceNumber)| encode_device(*device) == number;
+    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev", |(path, _)| path)
 }
 
 /// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).
@@ -92,21 +99,26 @@ impl Content {
         self.0.metadata().size
     }
 
+    /// Returns the file with its mount.
+    pub(crate) fn place(&self) -> &Place {
+        &self.0
+    }
+
     /// Reads at an offset; fewer bytes than wanted only at the end.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
-        self.0.node.read_at(offset, bytes).unwrap_or(0)
+        self.0.node.stored().and_then(|node| node.read_at(offset, bytes).ok()).unwrap_or(0)
     }
 }
 
 /// Returns the file that `execve` or `spawn` names.
-pub(crate) fn executable(directory: &Place, path: &[u8]) -> Result<Content, Errno> {
+pub(crate) fn executable(directory: &Place, path: &[u8], caller: u32) -> Result<Content, Errno> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
     copy.extend_from_slice(path);
     let base = if path.first() == Some(&b'/') { mounts::root() } else { directory.clone() };
-    let place = Path::new(base, copy).look_up(LastLink::Follow)?;
+    let place = Path::new(base, copy, caller).look_up(LastLink::Follow)?;
     mounts::require_executable(&place.mount)?;
-    if !place.metadata().is_executable() {
+    if place.node.stored().is_none() || !place.metadata().is_executable() {
         return Err(Errno::EACCES);
     }
     Ok(Content(place))
@@ -120,9 +132,13 @@ mod tests {
     #[test]
     fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
-            let look = |path: &str| Path::new(mounts::root(), path.into()).look_up(LastLink::Follow);
+            let look = |path: &str| Path::new(mounts::root(), path.into(), 1).look_up(LastLink::Follow);
             for (path, device) in STANDARD_DEVICES {
-                assert_eq!(look(path).ok().and_then(|place| place.node.device()), Some(device), "{path}");
+                assert_eq!(
+                    look(path).ok().and_then(|place| place.node.stored().and_then(|node| node.device())),
+                    Some(device),
+                    "{path}"
+                );
             }
             assert!(look("/tmp").is_ok() && look("/bin/test").is_ok());
             assert_eq!(look("/bin/other").err(), Some(Errno::ENOENT));
@@ -134,15 +150,15 @@ mod tests {
     fn programs_are_found_and_read_to_their_end() {
         run(|_| {
             let base = mounts::root();
-            let program = executable(&base, b"bin/test").unwrap();
+            let program = executable(&base, b"bin/test", 1).unwrap();
             let mut head = [0; 4];
             assert_eq!((program.read_at(0, &mut head), &head), (4, b"\x7fELF"));
             let mut rest = [0; 100];
             assert_eq!(program.read_at(program.size() - 10, &mut rest), 10);
             assert_eq!(program.read_at(program.size(), &mut rest), 0);
-            assert_eq!(executable(&base, b"bin").err(), Some(Errno::EACCES));
-            assert_eq!(executable(&base, b"dev/null").err(), Some(Errno::EACCES));
-            assert_eq!(executable(&base, b"bin/missing").err(), Some(Errno::ENOENT));
+            assert_eq!(executable(&base, b"bin", 1).err(), Some(Errno::EACCES));
+            assert_eq!(executable(&base, b"dev/null", 1).err(), Some(Errno::EACCES));
+            assert_eq!(executable(&base, b"bin/missing", 1).err(), Some(Errno::ENOENT));
         });
     }
 

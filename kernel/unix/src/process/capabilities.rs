@@ -24,7 +24,8 @@ impl Authority {
         Authority { held: Mutex::new(self.held().inherited()) }
     }
 
-    pub(super) fn held(&self) -> Held {
+    /// Returns the capabilities.
+    pub(crate) fn held(&self) -> Held {
         *self.held.lock()
     }
 

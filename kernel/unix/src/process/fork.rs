@@ -14,6 +14,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use abi_unix::Errno;
 use abi_unix::types::clone as flag;
@@ -164,6 +165,8 @@ async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Resul
 fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words: Words) -> Result<(), Errno> {
     let process = &parent.process;
     child.set_name(process.name());
+    *child.executable.lock() = process.executable.lock().clone();
+    child.first_stack.store(process.first_stack.load(Ordering::Relaxed), Ordering::Relaxed);
     child.signals.copy_actions(&process.signals, &child.account)?;
     // Page tables are charged when there are some, as everywhere.
     child.charge_tables();

@@ -192,13 +192,13 @@ struct Found {
 
 impl Found {
     /// Looks a program up, and the interpreters that scripts name in its place.
-    fn look_up(directory: &Place, path: &[u8]) -> Result<Found, Errno> {
+    fn look_up(directory: &Place, path: &[u8], caller: u32) -> Result<Found, Errno> {
         let mut path = copied(path)?;
         let mut before = Vec::new();
         // A path and an argument for each, and the first script's path.
         before.try_reserve_exact(2 * LONGEST_CHAIN + 1).map_err(|_| Errno::ENOMEM)?;
         for _ in 0..=LONGEST_CHAIN {
-            let content = tree::executable(directory, &path)?;
+            let content = tree::executable(directory, &path, caller)?;
             let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
             if !script::is_script(&head) {
                 if !before.is_empty() {
@@ -236,7 +236,7 @@ fn linker_of(program: &Executable, directory: &Place, layout: &Layout) -> Result
     let path = read_range(&program.content, range)?;
     // One NUL, at the end.
     let path = path.strip_suffix(b"\0").filter(|path| !path.contains(&0)).ok_or(Errno::ENOEXEC)?;
-    let content = tree::executable(directory, path)?;
+    let content = tree::executable(directory, path, 0)?;
     let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
     // A linker's own request for a linker is ignored, as on Linux: there is no chain of them.
     let image = Image::parse_head_below(&head, content.size(), layout.mapping_top).map_err(linker_error)?;
@@ -406,7 +406,7 @@ impl Plan {
     ) -> Result<Plan, Errno> {
         let path = process.copy_in_path(path)?;
         let directory = process.directory.lock().clone();
-        let found = Found::look_up(&directory, &path)?;
+        let found = Found::look_up(&directory, &path, process.id)?;
         let first = found.first_arguments()?;
         let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
         let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
@@ -532,7 +532,12 @@ impl Plan {
         }
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
-        self.load(&process.space, &process.shared, For::Itself(process)).await
+        let place = self.program.content.place().clone();
+        let old = process.executable.lock().replace(place);
+        drop(old);
+        let context = self.load(&process.space, &process.shared, For::Itself(process)).await?;
+        process.first_stack.store(context.register(STACK_POINTER), Ordering::Relaxed);
+        Ok(context)
     }
 
     /// Loads the program into an address space of its own.
@@ -580,6 +585,9 @@ impl Plan {
         })?;
         let id = process.id;
         process.set_name(name);
+        *process.executable.lock() = Some(self.program.content.place().clone());
+        let stack = context.as_ref().map_or(0, |context| context.register(STACK_POINTER));
+        process.first_stack.store(stack, Ordering::Relaxed);
         let started =
             context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
         if let Err(error) = started {
@@ -597,6 +605,9 @@ struct Loaded {
     /// The initial registers.
     context: Option<UserContext>,
 }
+
+/// The register of the stack pointer.
+const STACK_POINTER: usize = 2;
 
 /// Performs the `spawn` call.
 ///
@@ -659,7 +670,7 @@ pub(crate) async fn spawn(
 #[doc(alias = "run_init_process")]
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
-    let found = Found::look_up(&mounts::root(), path.as_bytes())?;
+    let found = Found::look_up(&mounts::root(), path.as_bytes(), 0)?;
     let mut given = found.first_arguments()?;
     for argument in arguments.iter().skip(found.replaced()) {
         given.push(argument).map_err(stack_error)?;

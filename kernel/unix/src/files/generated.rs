@@ -1,0 +1,408 @@
+//! Files whose contents are made when they are read: the file system `proc`, as far as it is files.
+//!
+//! The names and contents are those of a [`Source`], which knows processes and is above all files; it is registered
+//! when the machine starts. An [`Entry`] names one of its files by numbers, so that it holds nothing: a process that
+//! ends while a file of it is open is not kept, and reading answers `ESRCH`.
+//!
+//! Contents come in *records*, each made by itself: a line, or all of a short text. A read makes as many as it needs
+//! for a page, within a limit, so that the longest contents are no longer stretch than others; a program reads again,
+//! as it must with Linux.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+use abi_unix::types::{self, Status};
+use filesystem::{FileKind, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Metadata};
+use spin::{Mutex, Once};
+
+use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
+use crate::files::mounts::{Mount, Node, Place};
+use crate::files::stored::{Record, status_in};
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::{Caller, UserBuffer};
+use crate::scheduling::steps;
+
+/// One generated file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Line of the source's table.
+    pub line: u32,
+    /// The process whose file it is; 0 for those of the machine.
+    pub process: u32,
+    /// A thread or a descriptor of it.
+    pub number: u32,
+}
+
+/// The root.
+pub(crate) const TOP: Entry = Entry { line: 0, process: 0, number: 0 };
+
+/// The end of a symbolic link.
+pub(crate) enum Target {
+    /// A path.
+    Path(Vec<u8>),
+    /// A file, which need not have a path any more; and the text of the link.
+    Place(Place, Vec<u8>),
+    /// An open file without a place; and the text of the link.
+    File(Arc<OpenFile>, Vec<u8>),
+}
+
+impl Target {
+    /// Returns the text of the link.
+    pub(crate) fn text(&self) -> &[u8] {
+        match self {
+            Target::Path(text) | Target::Place(_, text) | Target::File(_, text) => text,
+        }
+    }
+}
+
+/// The names and the contents of generated files. `caller` is the number of the process that looks.
+pub(crate) trait Source: Sync {
+    /// Returns the kind of a file.
+    fn kind(&self, entry: Entry) -> FileKind;
+
+    /// Returns the directory above.
+    fn parent(&self, entry: Entry) -> Entry;
+
+    /// Finds a name in a directory. `ENOENT` if there is none.
+    fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno>;
+
+    /// Returns an entry of a directory: the first one from this cursor on, its name, and the cursor behind it.
+    fn next(&self, directory: Entry, cursor: u64) -> Option<(Entry, String, u64)>;
+
+    /// Fails with `ENOENT` for a file of a process that has ended, and with `EACCES` if the caller may not look at it.
+    fn permit(&self, entry: Entry, caller: u32) -> Result<(), Errno>;
+
+    /// Returns the end of a symbolic link.
+    fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno>;
+
+    /// Makes the record of a file at this cursor; returns the cursor of the next, if there is one. Cursors begin at 0.
+    fn record(&self, entry: Entry, cursor: u64) -> Result<(Vec<u8>, Option<u64>), Errno>;
+}
+
+static SOURCE: Once<&'static dyn Source> = Once::new();
+
+/// Registers the source. Called once.
+pub(crate) fn register(source: &'static dyn Source) {
+    SOURCE.call_once(|| source);
+}
+
+fn source() -> &'static dyn Source {
+    *SOURCE.get().expect("the source is registered before any process starts")
+}
+
+impl Entry {
+    /// Returns the kind of the file.
+    pub(crate) fn kind(self) -> FileKind {
+        source().kind(self)
+    }
+
+    /// Returns the metadata. The size is 0, as Linux shows it.
+    pub(crate) fn metadata(self) -> Metadata {
+        let kind = self.kind();
+        let now = crate::files::tree::now();
+        Metadata {
+            inode: 1 + (u64::from(self.process) << 40 | u64::from(self.number) << 8 | u64::from(self.line)),
+            kind,
+            permissions: match kind {
+                FileKind::Directory => 0o555,
+                FileKind::SymbolicLink => 0o777,
+                _ => 0o444,
+            },
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            size: 0,
+            allocated: 0,
+            device: Default::default(),
+            accessed: now,
+            modified: now,
+            changed: now,
+        }
+    }
+
+    /// Returns the end of the symbolic link; `EINVAL` if it is none.
+    pub(crate) fn target(self, caller: u32) -> Result<Target, Errno> {
+        if self.kind() != FileKind::SymbolicLink {
+            return Err(Errno::EINVAL);
+        }
+        source().permit(self, caller)?;
+        source().target(self, caller)
+    }
+
+    /// Returns the path of a directory below the root of its file system.
+    pub(crate) fn path(self) -> Result<Vec<u8>, Errno> {
+        let mut names = Vec::new();
+        let mut entry = self;
+        while entry != TOP {
+            let parent = source().parent(entry);
+            let mut cursor = 0;
+            let name = loop {
+                let (found, name, next) = source().next(parent, cursor).ok_or(Errno::ENOENT)?;
+                if found == entry {
+                    break name;
+                }
+                cursor = next;
+            };
+            names.push(name);
+            entry = parent;
+        }
+        Ok(names.iter().rev().flat_map(|name| b"/".iter().chain(name.as_bytes())).copied().collect())
+    }
+}
+
+/// The point to which a path leads.
+pub(crate) enum Walked {
+    /// A file.
+    At(Entry),
+    /// An open file without a place.
+    File(Arc<OpenFile>),
+    /// A name that does not exist, in a directory that does.
+    Missing,
+    /// Another file system.
+    Away {
+        /// The place where the rest begins; `None` for the directory above the root of this one, if it has one, and
+        /// then the rest begins with `..`.
+        from: Option<Place>,
+        /// The rest of the path.
+        rest: Vec<u8>,
+        /// Number of symbolic links that were followed.
+        links: usize,
+    },
+}
+
+/// Follows a path from an entry on.
+pub(crate) fn walk(base: Entry, path: &[u8], last: LastComponent, caller: u32) -> Result<Walked, Errno> {
+    if path.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if path.len() > MAX_PATH_LENGTH {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if base.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let (mut entry, mut path, mut at, mut links) = (base, path.to_vec(), 0, 0);
+    loop {
+        let Some(start) = path[at..].iter().position(|byte| *byte != b'/').map(|skipped| at + skipped) else {
+            return Ok(Walked::At(entry));
+        };
+        let end = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |length| start + length);
+        let is_last = path[end..].iter().all(|byte| *byte == b'/');
+        let has_slash = end < path.len();
+        if entry.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        source().permit(entry, caller)?;
+        let found = match &path[start..end] {
+            b"." => entry,
+            b".." if entry == TOP => return Ok(Walked::Away { from: None, rest: path.split_off(start), links }),
+            b".." => source().parent(entry),
+            name if name.len() > MAX_NAME_LENGTH => return Err(Errno::ENAMETOOLONG),
+            name => match source().find(entry, name) {
+                Err(Errno::ENOENT) if is_last => return Ok(Walked::Missing),
+                found => found?,
+            },
+        };
+        let follows = !is_last
+            || match last {
+                LastComponent::File(LastLink::Follow) | LastComponent::Made(LastLink::Follow) => true,
+                LastComponent::File(LastLink::Keep) => has_slash,
+                LastComponent::Made(LastLink::Keep) | LastComponent::Name => false,
+            };
+        if found.kind() != FileKind::SymbolicLink || !follows {
+            if is_last {
+                let is_directory = found.kind() == FileKind::Directory;
+                return if has_slash && !is_directory { Err(Errno::ENOTDIR) } else { Ok(Walked::At(found)) };
+            }
+            (entry, at) = (found, end);
+            continue;
+        }
+        links += 1;
+        if links > MAX_SYMBOLIC_LINKS {
+            return Err(Errno::ELOOP);
+        }
+        let mut rest = path.split_off(end);
+        match found.target(caller)? {
+            Target::Path(mut target) => {
+                target.append(&mut rest);
+                if target.first() == Some(&b'/') {
+                    return Ok(Walked::Away { from: Some(crate::files::mounts::root()), rest: target, links });
+                }
+                (path, at) = (target, 0);
+            }
+            Target::File(file, _) if is_last => return Ok(Walked::File(file)),
+            Target::File(..) => return Err(Errno::ENOTDIR),
+            Target::Place(place, _) if is_last && place.node.kind() != FileKind::Directory => {
+                return match has_slash {
+                    true => Err(Errno::ENOTDIR),
+                    false => Ok(Walked::Away { from: Some(place), rest: Vec::new(), links }),
+                };
+            }
+            Target::Place(place, _) => {
+                rest.splice(0..0, *b".");
+                return Ok(Walked::Away { from: Some(place), rest, links });
+            }
+        }
+    }
+}
+
+/// Bytes of a read: records are made until there are so many.
+const PAGE: usize = 4096;
+
+/// Charge for the text of an open file: a page, and the record that exceeds it.
+const TEXT: usize = 4 * PAGE;
+
+/// An open file that is generated.
+pub(crate) struct Generated {
+    entry: Entry,
+    mount: Arc<Mount>,
+    reading: Mutex<Reading>,
+    _charge: Charge,
+}
+
+/// The progress of a program that reads from the beginning to the end.
+#[derive(Default)]
+struct Reading {
+    /// Position of the open file; in a directory, the cursor.
+    position: u64,
+    /// Records that were made and not given up yet, and their place in the file.
+    text: Vec<u8>,
+    start: u64,
+    /// Cursor of the next record; `None` behind the last.
+    next: Option<u64>,
+}
+
+impl Generated {
+    /// Opens an entry. `EACCES` if the caller may not.
+    pub(crate) fn open(
+        entry: Entry,
+        mount: Arc<Mount>,
+        caller: u32,
+        account: &Arc<Account>,
+    ) -> Result<Box<dyn FileOperations>, Errno> {
+        source().permit(entry, caller)?;
+        let charge = account.charge(Resource::Memory, TEXT)?;
+        let reading = Mutex::new(Reading { next: Some(0), ..Reading::default() });
+        Ok(Box::new(Generated { entry, mount, reading, _charge: charge }))
+    }
+
+    /// Copies from a position; returns fewer bytes than wanted, and 0 only at the end.
+    fn copy(&self, reading: &mut Reading, caller: &dyn Caller, buffer: UserBuffer, at: u64) -> Result<usize, Errno> {
+        if self.entry.kind() == FileKind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        caller.account().admit()?;
+        // At each read: another process may have got the number of one that has ended.
+        source().permit(self.entry, caller.number())?;
+        if at == 0 || at < reading.start {
+            *reading = Reading { position: reading.position, next: Some(0), ..Reading::default() };
+        }
+        let mut left = steps::ENTRIES;
+        let wanted = buffer.len().min(PAGE) as u64;
+        while reading.start + (reading.text.len() as u64) < at.saturating_add(wanted) && left > 0 {
+            let Some(cursor) = reading.next else { break };
+            let (record, next) = source().record(self.entry, cursor)?;
+            left -= 1;
+            let end = reading.start + reading.text.len() as u64;
+            if end <= at {
+                // Nothing before it is wanted any more.
+                (reading.text, reading.start) = (record, end);
+            } else {
+                reading.text.extend_from_slice(&record);
+            }
+            reading.next = next;
+        }
+        let from = (at - reading.start).min(reading.text.len() as u64) as usize;
+        let piece = &reading.text[from..];
+        let piece = &piece[..piece.len().min(buffer.len())];
+        if piece.is_empty() && reading.next.is_some() {
+            // A place far behind is reached by reading, not at once.
+            return Err(Errno::EAGAIN);
+        }
+        caller.copy_out(buffer.address(), piece)?;
+        Ok(piece.len())
+    }
+}
+
+impl FileOperations for Generated {
+    fn properties(&self) -> Properties {
+        Properties { waits: Waits::Never, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_in(&Node::Generated(self.entry), &self.mount)
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(Place { node: Node::Generated(self.entry), mount: self.mount.clone() })
+    }
+
+    fn mount(&self) -> Option<&Arc<Mount>> {
+        Some(&self.mount)
+    }
+
+    fn directory(&self) -> Result<Place, Errno> {
+        match self.entry.kind() {
+            FileKind::Directory => Ok(Place { node: Node::Generated(self.entry), mount: self.mount.clone() }),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
+        let mut reading = self.reading.lock();
+        let at = reading.position;
+        let count = self.copy(&mut reading, caller, buffer, at)?;
+        reading.position += count as u64;
+        Poll::Ready(Ok(count))
+    }
+
+    fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        self.copy(&mut self.reading.lock(), caller, buffer, offset)
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
+        let mut reading = self.reading.lock();
+        let target = match whence {
+            types::SEEK_SET => Some(offset),
+            types::SEEK_CUR => offset.checked_add_unsigned(reading.position),
+            _ => None,
+        };
+        reading.position = target.and_then(|target| u64::try_from(target).ok()).ok_or(Errno::EINVAL)?;
+        Ok(reading.position as usize)
+    }
+
+    fn read_directory(&self, caller: &dyn Caller, buffer: UserBuffer) -> Result<usize, Errno> {
+        if self.entry.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        caller.account().admit()?;
+        source().permit(self.entry, caller.number())?;
+        let mut reading = self.reading.lock();
+        let mut done = 0;
+        for _ in 0..steps::ENTRIES {
+            // Cursors 0 and 1 are `.` and `..`.
+            let (entry, name, next) = match reading.position {
+                0 => (self.entry, String::from("."), 1),
+                1 => (source().parent(self.entry), String::from(".."), 2),
+                cursor => match source().next(self.entry, cursor - 2) {
+                    Some((entry, name, next)) => (entry, name, next + 2),
+                    None => break,
+                },
+            };
+            let metadata = entry.metadata();
+            let record = Record::new(metadata.inode, next, metadata.kind, name.as_bytes());
+            if done + record.bytes().len() > buffer.len() {
+                if done == 0 {
+                    return Err(Errno::EINVAL);
+                }
+                break;
+            }
+            caller.copy_out(buffer.address() + done, record.bytes())?;
+            done += record.bytes().len();
+            reading.position = next;
+        }
+        Ok(done)
+    }
+}

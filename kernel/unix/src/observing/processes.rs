@@ -1,0 +1,753 @@
+//! The contents of the file system `proc`: what processes and the machine tell about themselves (proc(5)).
+//!
+//! Each file is one line of [`LINES`]: its name, its directory, and the function that makes its contents. The formats
+//! are Linux's, so that programs which were written for them can read these; numbers that nothing here corresponds to
+//! are 0. A program sees the state of all processes, as with Linux. Files that tell what a process has open and mapped
+//! need the right to inspect it ([`Act::Inspect`]).
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::types::mode;
+use abi_unix::types::usage::NS_IN_A_TICK;
+use abi_unix::{Act, Counter, Errno};
+use filesystem::FileKind;
+use memory::sv39::Protection;
+use spin::Once;
+
+use crate::files::file::OpenFile;
+use crate::files::generated::{self, Entry, Source, TOP, Target};
+use crate::files::mounts::{self, Place};
+use crate::files::tree;
+use crate::observing::counters;
+use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
+use crate::process::{Process, authority, table};
+use crate::time;
+
+/// A record, and the cursor of the next.
+type Made = Result<(Vec<u8>, Option<u64>), Errno>;
+
+/// Contents of a file.
+#[derive(Clone, Copy)]
+enum Contents {
+    /// Names of the table.
+    Directory,
+    /// Names of the table, and the descriptors of the process.
+    Descriptors,
+    /// A descriptor.
+    Descriptor,
+    /// A link, for the caller with this number.
+    Link(fn(u32) -> String),
+    /// A link to a place.
+    PlaceOf(fn(&Process) -> Result<Place, Errno>),
+    /// The machine's, with the cursor.
+    Text(fn(u64) -> Made),
+    /// A process's, with the cursor.
+    TextOf(fn(&Arc<Process>, u64) -> Made),
+}
+
+struct Line {
+    name: &'static str,
+    parent: u32,
+    contents: Contents,
+    /// Whether it needs the right to inspect the process.
+    is_private: bool,
+}
+
+const fn line(name: &'static str, parent: u32, contents: Contents) -> Line {
+    Line { name, parent, contents, is_private: false }
+}
+
+const fn private(name: &'static str, parent: u32, contents: Contents) -> Line {
+    Line { name, parent, contents, is_private: true }
+}
+
+const PROCESS: u32 = 1;
+const DESCRIPTORS: u32 = 2;
+const DESCRIPTOR: u32 = 3;
+const SYSTEM: u32 = 4;
+const KERNEL: u32 = 5;
+const RANDOM: u32 = 6;
+const MEMORY: u32 = 7;
+
+/// All files. Directories come first, at the indexes above; a name that is empty is a number.
+static LINES: &[Line] = &[
+    line("", 0, Contents::Directory),
+    line("", 0, Contents::Directory),
+    private("fd", PROCESS, Contents::Descriptors),
+    private("", DESCRIPTORS, Contents::Descriptor),
+    line("sys", 0, Contents::Directory),
+    line("kernel", SYSTEM, Contents::Directory),
+    line("random", KERNEL, Contents::Directory),
+    line("vm", SYSTEM, Contents::Directory),
+    line("self", 0, Contents::Link(|caller| caller.to_string())),
+    line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
+    line("filesystems", 0, Contents::Text(file_systems)),
+    line("meminfo", 0, Contents::Text(memory_information)),
+    line("cpuinfo", 0, Contents::Text(processors)),
+    line("uptime", 0, Contents::Text(uptime)),
+    line("loadavg", 0, Contents::Text(loads)),
+    line("stat", 0, Contents::Text(statistics)),
+    line("version", 0, Contents::Text(version)),
+    line("hostname", KERNEL, Contents::Text(|_| field(1))),
+    line("osrelease", KERNEL, Contents::Text(|_| field(2))),
+    line("ostype", KERNEL, Contents::Text(|_| field(0))),
+    line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
+    line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
+    line("boot_id", RANDOM, Contents::Text(|_| whole(BOOT.call_once(new_identity).clone()))),
+    // Memory is promised when it is mapped, and made when it is touched: Linux's 1, "always".
+    line("overcommit_memory", MEMORY, Contents::Text(|_| whole("1\n".into()))),
+    line("stat", PROCESS, Contents::TextOf(process_statistics)),
+    line("status", PROCESS, Contents::TextOf(process_status)),
+    line("statm", PROCESS, Contents::TextOf(process_memory)),
+    line("comm", PROCESS, Contents::TextOf(|process, _| whole(format!("{}\n", name_of(process))))),
+    line("cmdline", PROCESS, Contents::TextOf(arguments)),
+    private("environ", PROCESS, Contents::TextOf(environment)),
+    private("maps", PROCESS, Contents::TextOf(regions)),
+    line("mounts", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, false))),
+    line("mountinfo", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, true))),
+    private("cwd", PROCESS, Contents::PlaceOf(|process| Ok(process.directory.lock().clone()))),
+    private("root", PROCESS, Contents::PlaceOf(|_| Ok(mounts::root()))),
+    private("exe", PROCESS, Contents::PlaceOf(|process| process.executable.lock().clone().ok_or(Errno::ENOENT))),
+];
+
+/// The identity of this start of the machine.
+static BOOT: Once<String> = Once::new();
+
+struct Processes;
+
+/// Registers the contents, and mounts them at `/proc`.
+pub(crate) fn start() -> Result<(), &'static str> {
+    generated::register(&Processes);
+    mounts::mount_proc().map_err(|_| "cannot mount /proc: there is no such directory, or no memory")
+}
+
+fn line_of(entry: Entry) -> &'static Line {
+    &LINES[entry.line as usize % LINES.len()]
+}
+
+fn process_of(entry: Entry) -> Result<Arc<Process>, Errno> {
+    table::find(entry.process).ok_or(Errno::ESRCH)
+}
+
+/// Reads a number as the name of a directory or descriptor: digits without zeros in front.
+fn number(name: &[u8]) -> Option<u32> {
+    let text = core::str::from_utf8(name).ok()?;
+    let number: u32 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+impl Source for Processes {
+    fn kind(&self, entry: Entry) -> FileKind {
+        match line_of(entry).contents {
+            Contents::Directory | Contents::Descriptors => FileKind::Directory,
+            Contents::Descriptor | Contents::Link(_) | Contents::PlaceOf(_) => FileKind::SymbolicLink,
+            Contents::Text(_) | Contents::TextOf(_) => FileKind::Regular,
+        }
+    }
+
+    fn parent(&self, entry: Entry) -> Entry {
+        let parent = line_of(entry).parent;
+        let process = if matches!(parent, PROCESS | DESCRIPTORS) { entry.process } else { 0 };
+        Entry { line: parent, process, number: 0 }
+    }
+
+    fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno> {
+        if directory.process != 0 {
+            process_of(directory).map_err(|_| Errno::ENOENT)?;
+        }
+        if directory == TOP
+            && let Some(number) = number(name)
+        {
+            table::find(number).ok_or(Errno::ENOENT)?;
+            return Ok(Entry { line: PROCESS, process: number, number: 0 });
+        }
+        if directory.line == DESCRIPTORS {
+            let number = number(name).ok_or(Errno::ENOENT)?;
+            let process = process_of(directory)?;
+            process.descriptors.lock().get(number as usize).map_err(|_| Errno::ENOENT)?;
+            return Ok(Entry { line: DESCRIPTOR, process: directory.process, number });
+        }
+        let is_meant = |line: &Line| line.parent == directory.line && !name.is_empty() && line.name.as_bytes() == name;
+        let at = LINES.iter().position(is_meant).ok_or(Errno::ENOENT)?;
+        Ok(Entry { line: at as u32, process: directory.process, number: 0 })
+    }
+
+    fn next(&self, directory: Entry, cursor: u64) -> Option<(Entry, String, u64)> {
+        let numbers = LINES.len() as u64;
+        for at in cursor..numbers {
+            let line = &LINES[at as usize];
+            if line.parent == directory.line && !line.name.is_empty() {
+                let entry = Entry { line: at as u32, process: directory.process, number: 0 };
+                return Some((entry, line.name.into(), at + 1));
+            }
+        }
+        let above = u32::try_from(cursor.max(numbers) - numbers).ok()?;
+        if directory == TOP {
+            let id = table::next_after(above)?.id;
+            let entry = Entry { line: PROCESS, process: id, number: 0 };
+            return Some((entry, id.to_string(), numbers + u64::from(id)));
+        }
+        if directory.line == DESCRIPTORS {
+            let process = process_of(directory).ok()?;
+            let descriptors = process.descriptors.lock();
+            let number = (above as usize..MAXIMUM_DESCRIPTORS).find(|number| descriptors.get(*number).is_ok())?;
+            let entry = Entry { line: DESCRIPTOR, process: directory.process, number: number as u32 };
+            return Some((entry, number.to_string(), numbers + number as u64 + 1));
+        }
+        None
+    }
+
+    fn permit(&self, entry: Entry, caller: u32) -> Result<(), Errno> {
+        if entry.process == 0 {
+            return Ok(());
+        }
+        let process = process_of(entry)?;
+        if line_of(entry).is_private {
+            let caller = table::find(caller).ok_or(Errno::EACCES)?;
+            authority::permit_towards(&caller, &process, Act::Inspect).map_err(|_| Errno::EACCES)?;
+        }
+        Ok(())
+    }
+
+    fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno> {
+        match line_of(entry).contents {
+            Contents::Link(text) => Ok(Target::Path(text(caller).into_bytes())),
+            Contents::PlaceOf(place) => {
+                let place = place(&*process_of(entry)?)?;
+                let text = place_text(&place)?;
+                Ok(Target::Place(place, text))
+            }
+            Contents::Descriptor => {
+                let file = process_of(entry)?.descriptors.lock().get(entry.number as usize).cloned();
+                let file = file.map_err(|_| Errno::ENOENT)?;
+                match file.object().place() {
+                    Some(place) => {
+                        let text = place_text(&place)?;
+                        Ok(Target::Place(place, text))
+                    }
+                    None => {
+                        let text = object_text(&file);
+                        Ok(Target::File(file, text.into_bytes()))
+                    }
+                }
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn record(&self, entry: Entry, cursor: u64) -> Made {
+        match line_of(entry).contents {
+            Contents::Text(make) => make(cursor),
+            Contents::TextOf(make) => make(&process_of(entry)?, cursor),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}
+
+/// Returns the text of a link to a place: its path, with a note if it has lost its name.
+fn place_text(place: &Place) -> Result<Vec<u8>, Errno> {
+    match place.path() {
+        Err(Errno::ENOENT) => Ok(b"(deleted)".to_vec()),
+        path => path,
+    }
+}
+
+/// Returns the text of a link to an open file without a place.
+fn object_text(file: &OpenFile) -> String {
+    let status = file.object().status();
+    match status.mode & mode::TYPE {
+        mode::PIPE => "pipe:[0]".into(),
+        mode::SOCKET => "socket:[0]".into(),
+        mode::CHARACTER => tree::path_of_device(status.represented_device).into(),
+        _ => "anon_inode:[object]".into(),
+    }
+}
+
+fn whole(text: String) -> Made {
+    Ok((text.into_bytes(), None))
+}
+
+/// Returns a field of the system's name, as a line.
+fn field(at: usize) -> Made {
+    whole(format!("{}\n", system_field(at)))
+}
+
+fn system_field(at: usize) -> String {
+    let name = crate::system_name();
+    let field = &name[at * crate::SYSTEM_NAME_FIELD..][..crate::SYSTEM_NAME_FIELD];
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+/// Returns a random identity (RFC 9562, version 4), as a line.
+fn new_identity() -> String {
+    let mut bytes = [0; 16];
+    crate::random::bytes(&mut bytes);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut text = String::new();
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push('\n');
+    text
+}
+
+fn file_systems(_: u64) -> Made {
+    whole(mounts::kinds().map(|kind| format!("nodev\t{kind}\n")).collect())
+}
+
+fn mount(cursor: u64, with_numbers: bool) -> Made {
+    match mounts::next(cursor) {
+        // A mount that has been taken away meanwhile has no path.
+        Some(mount) => Ok((mount.describe(with_numbers).unwrap_or_default(), Some(mount.device()))),
+        None => Ok((Vec::new(), None)),
+    }
+}
+
+fn memory_information(_: u64) -> Made {
+    let memory = memory::frames::statistics();
+    let kibibytes = |frames: usize| frames * PAGE_SIZE / 1024;
+    let files = mounts::top().tree().usage().used as usize / 1024;
+    let mut text = String::new();
+    for (name, amount) in [
+        ("MemTotal", kibibytes(memory.total)),
+        ("MemFree", kibibytes(memory.free)),
+        ("MemAvailable", kibibytes(memory.free)),
+        ("Buffers", 0),
+        ("Cached", files),
+        ("SwapCached", 0),
+        ("Shmem", files),
+        ("Slab", 0),
+        ("SReclaimable", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+    ] {
+        let _ = writeln!(text, "{:<15} {amount:>8} kB", format!("{name}:"));
+    }
+    whole(text)
+}
+
+fn processors(_: u64) -> Made {
+    let mut text = String::new();
+    for hart in 0..crate::machine::harts() {
+        let _ = writeln!(text, "processor\t: {hart}\nhart\t\t: {hart}\nisa\t\t: rv64imafdc\nmmu\t\t: sv39\n");
+    }
+    whole(text)
+}
+
+/// Returns a time in hundredths of seconds.
+fn hundredths(ns: u64) -> u64 {
+    ns / NS_IN_A_TICK
+}
+
+/// Number of processes whose processor time is added up in one call.
+const MOST_ADDED: usize = 256;
+
+/// Returns the processor time of the living processes in hundredths of seconds.
+fn used() -> u64 {
+    let (mut id, mut ticks) = (0, 0);
+    for _ in 0..MOST_ADDED {
+        let Some(process) = table::next_after(id) else { break };
+        id = process.id;
+        ticks += process.cpu_ticks();
+    }
+    hundredths(time::ns_at_ticks(ticks))
+}
+
+fn uptime(_: u64) -> Made {
+    let up = hundredths(time::now_ns());
+    let idle = (up * crate::machine::harts() as u64).saturating_sub(used());
+    whole(format!("{}.{:02} {}.{:02}\n", up / 100, up % 100, idle / 100, idle % 100))
+}
+
+fn loads(_: u64) -> Made {
+    let processes = counters::read(Counter::Processes);
+    whole(format!("0.00 0.00 0.00 1/{processes} 0\n"))
+}
+
+fn statistics(_: u64) -> Made {
+    let harts = crate::machine::harts() as u64;
+    let (up, used) = (hundredths(time::now_ns()), used());
+    let mut text = format!("cpu  {used} 0 0 {} 0 0 0 0 0 0\n", (up * harts).saturating_sub(used));
+    for hart in 0..harts {
+        let share = used / harts;
+        let _ = writeln!(text, "cpu{hart} {share} 0 0 {} 0 0 0 0 0 0", up.saturating_sub(share));
+    }
+    let switches = counters::read(Counter::Switches);
+    let (start, processes) = (time::epoch_ns() / 1_000_000_000, counters::read(Counter::Processes));
+    let _ = writeln!(text, "intr 0\nctxt {switches}\nbtime {start}\nprocesses {processes}");
+    let _ = writeln!(text, "procs_running 1\nprocs_blocked 0");
+    whole(text)
+}
+
+fn version(_: u64) -> Made {
+    whole(format!("{} version {} {}\n", system_field(0), system_field(2), system_field(3)))
+}
+
+/// Returns the name of a process's program, cut off as with Linux.
+fn name_of(process: &Process) -> String {
+    let words = process.name();
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.to_le_bytes()).take(15).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the state of a process: its letter and its name.
+fn state_of(process: &Process) -> (char, &'static str) {
+    if process.signals.are_stopped() {
+        ('T', "stopped")
+    } else if process.find_worker(|worker| worker.is_visited()).is_some() {
+        ('R', "running")
+    } else {
+        ('S', "sleeping")
+    }
+}
+
+/// Returns the bytes that are mapped, and the pages that exist.
+fn memory_of(process: &Process) -> (u64, usize) {
+    let space = process.space.lock();
+    (space.regions().map(|region| region.range.end - region.range.start).sum(), space.resident_frames())
+}
+
+fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
+    let (mapped, resident) = memory_of(process);
+    let ticks = |ticks: u64| hundredths(time::ns_at_ticks(ticks));
+    let (own, children) = (ticks(process.cpu_ticks()), ticks(process.children_ticks()));
+    let (threads, start) = (process.live_workers(), ticks(process.started));
+    let (id, name, state) = (process.id, name_of(process), state_of(process).0);
+    let (parent, group) = (process.parent(), process.group());
+    let mut text = format!("{id} ({name}) {state} {parent} {group} {group} 0 -1 0 0 0 0 0 {own} 0 {children} 0 20 0 ");
+    let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
+    // Processor, real-time priority, policy, delays and guests, and addresses.
+    text.push_str("0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+    whole(text)
+}
+
+fn process_status(process: &Arc<Process>, _: u64) -> Made {
+    let (mapped, resident) = memory_of(process);
+    let (letter, state) = state_of(process);
+    let held = process.authority.held();
+    let (id, parent) = (process.id, process.parent());
+    let mut text = format!("Name:\t{}\nUmask:\t0000\nState:\t{letter} ({state})\n", name_of(process));
+    let _ = write!(text, "Tgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0\n");
+    let _ = write!(text, "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n");
+    let _ = write!(text, "VmSize:\t{:>8} kB\nVmRSS:\t{:>8} kB\n", mapped / 1024, resident * PAGE_SIZE / 1024);
+    let _ = write!(text, "Threads:\t{}\n", process.live_workers());
+    for (name, set) in [
+        ("CapInh", held.inheritable),
+        ("CapPrm", held.permitted),
+        ("CapEff", held.effective),
+        ("CapBnd", held.permitted),
+    ] {
+        let _ = write!(text, "{name}:\t{:016x}\n", set.bits());
+    }
+    whole(text)
+}
+
+fn process_memory(process: &Arc<Process>, _: u64) -> Made {
+    let (mapped, resident) = memory_of(process);
+    whole(format!("{} {resident} 0 0 0 {resident} 0\n", mapped / PAGE_SIZE as u64))
+}
+
+/// Returns a word of a process's first stack, which holds the number of arguments, their addresses and 0, and those of
+/// the environment and 0. The process may have written anything there since.
+fn stack_word(process: &Process, index: u64) -> Option<u64> {
+    let stack = process.first_stack.load(core::sync::atomic::Ordering::Relaxed);
+    let address = stack.checked_add(index.checked_mul(8)?).filter(|_| stack != 0)?;
+    let mut bytes = [0; 8];
+    process.copy_in(address as usize, &mut bytes).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// Returns a text to which a word of the first stack leads, with its NUL, and the cursor behind it; nothing at the end
+/// of the list. Longer texts are cut off.
+fn text_at(process: &Process, index: u64, cursor: u64) -> Made {
+    match stack_word(process, index) {
+        None | Some(0) => Ok((Vec::new(), None)),
+        Some(address) => {
+            let text = process.copy_in_string(address as usize, PAGE_SIZE, Errno::ENAMETOOLONG);
+            let mut text = text.unwrap_or_default();
+            text.push(0);
+            Ok((text, Some(cursor + 1)))
+        }
+    }
+}
+
+fn arguments(process: &Arc<Process>, cursor: u64) -> Made {
+    if stack_word(process, 0).is_none_or(|count| cursor >= count) {
+        return Ok((Vec::new(), None));
+    }
+    text_at(process, 1 + cursor, cursor)
+}
+
+fn environment(process: &Arc<Process>, cursor: u64) -> Made {
+    match stack_word(process, 0).and_then(|count| count.checked_add(2)?.checked_add(cursor)) {
+        Some(index) => text_at(process, index, cursor),
+        None => Ok((Vec::new(), None)),
+    }
+}
+
+/// Makes the line of the first region that ends above the cursor.
+fn regions(process: &Arc<Process>, cursor: u64) -> Made {
+    let region = process.space.lock().region_above(cursor);
+    let Some(region) = region else { return Ok((Vec::new(), None)) };
+    let access = match region.protection {
+        Protection::None => "---p",
+        Protection::Read => "r--p",
+        Protection::ReadWrite => "rw-p",
+        Protection::Execute => "--xp",
+        Protection::ReadExecute => "r-xp",
+    };
+    let mut text = format!("{:08x}-{:08x} {access} 00000000 00:00 0 ", region.range.start, region.range.end);
+    if !region.name.is_empty() {
+        // The name begins in the column of Linux.
+        while text.len() < 73 {
+            text.push(' ');
+        }
+        text.push_str(region.name);
+    }
+    text.push('\n');
+    Ok((text.into_bytes(), Some(region.range.end)))
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{self, open as how};
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    const HERE: usize = types::AT_FDCWD as usize;
+
+    fn open(program: &mut Program, path: &str, flags: u32) -> Result<usize, Errno> {
+        let path = program.store(format!("{path}\0").as_bytes());
+        program.call(SystemCall::Open, [HERE, path, flags as usize, 0])
+    }
+
+    /// Reads a file to its end, with reads of this length.
+    fn read_by(program: &mut Program, path: &str, length: usize) -> Result<String, Errno> {
+        let file = open(program, path, how::RDONLY)?;
+        let mut text = Vec::new();
+        loop {
+            let piece = program.read_from(file, length)?;
+            if piece.is_empty() {
+                program.close(file)?;
+                return Ok(String::from_utf8(text).unwrap());
+            }
+            text.extend(piece);
+        }
+    }
+
+    fn read(program: &mut Program, path: &str) -> String {
+        read_by(program, path, 1000).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    fn link(program: &mut Program, path: &str) -> Result<String, Errno> {
+        let (path, place) = (program.store(format!("{path}\0").as_bytes()), program.place(200));
+        let length = program.call(SystemCall::ReadLink, [HERE, path, place, 200])?;
+        Ok(String::from_utf8(program.read(place, length)).unwrap())
+    }
+
+    fn names(program: &mut Program, path: &str) -> Vec<String> {
+        let directory = open(program, path, how::DIRECTORY).unwrap();
+        let place = program.place(300);
+        let mut found = Vec::new();
+        loop {
+            let count = program.call(SystemCall::ReadDirectory, [directory, place, 300]).unwrap();
+            if count == 0 {
+                program.close(directory).unwrap();
+                return found;
+            }
+            let bytes = program.read(place, count);
+            let mut at = 0;
+            while at < count {
+                let length = usize::from(u16::from_le_bytes([bytes[at + 16], bytes[at + 17]]));
+                let name = bytes[at + 19..at + length].split(|byte| *byte == 0).next().unwrap();
+                found.push(String::from_utf8(name.to_vec()).unwrap());
+                at += length;
+            }
+        }
+    }
+
+    #[test]
+    fn the_machine_tells_about_itself_in_the_formats_of_linux() {
+        run(|program| {
+            let memory = read(program, "/proc/meminfo");
+            let amount = |name: &str| -> usize {
+                let line = memory.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+                line.strip_suffix(" kB").unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+            };
+            assert!(amount("MemFree") > 0 && amount("MemFree") < amount("MemTotal"));
+            assert_eq!(amount("SwapTotal"), 0);
+            let uptime = read(program, "/proc/uptime");
+            let times: Vec<f64> = uptime.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            assert!(times.len() == 2 && times[0] >= 0.0, "{uptime}");
+            assert_eq!(read(program, "/proc/loadavg").split_whitespace().count(), 5);
+            let statistics = read(program, "/proc/stat");
+            let first: Vec<&str> = statistics.lines().next().unwrap().split_whitespace().collect();
+            assert_eq!((first[0], first.len()), ("cpu", 11));
+            assert!(statistics.contains("\ncpu0 ") && statistics.contains("\nbtime "));
+            assert!(read(program, "/proc/cpuinfo").starts_with("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64"));
+            assert!(read(program, "/proc/version").starts_with("COPS version "));
+            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n");
+            assert_eq!(read(program, "/proc/sys/kernel/ostype"), "COPS\n");
+            assert_eq!(read(program, "/proc/sys/kernel/hostname"), "cops\n");
+            assert_eq!(read(program, "/proc/sys/vm/overcommit_memory"), "1\n");
+            let identities = ["uuid", "uuid", "boot_id", "boot_id"];
+            let [one, two, three, four] =
+                identities.map(|name| read(program, &format!("/proc/sys/kernel/random/{name}")));
+            assert!(one != two && three == four && one.len() == 37 && one.as_bytes()[14] == b'4', "{one}");
+        });
+    }
+
+    #[test]
+    fn a_process_tells_about_itself() {
+        run(|program| {
+            let id = program.id;
+            assert_eq!(link(program, "/proc/self"), Ok(id.to_string()));
+            let statistics = read(program, "/proc/self/stat");
+            assert!(statistics.starts_with(&format!("{id} (test) R 1 ")), "{statistics}");
+            assert_eq!(statistics.split_whitespace().count(), 52, "{statistics}");
+            assert_eq!(read(program, &format!("/proc/{id}/stat")).split(' ').next(), Some(&*id.to_string()));
+            let status = read(program, "/proc/self/status");
+            for line in ["Name:\ttest\n", "State:\tR (running)\n", "PPid:\t1\n", "Uid:\t0\t0\t0\t0\n", "Threads:\t1\n"]
+            {
+                assert!(status.contains(line), "{line}{status}");
+            }
+            assert_eq!(read(program, "/proc/self/comm"), "test\n");
+            assert_eq!(read(program, "/proc/self/statm").split_whitespace().count(), 7);
+            let command = read(program, "/proc/self/cmdline");
+            assert!(command.is_empty() || command.ends_with('\0'), "{command:?}");
+            assert_eq!(link(program, "/proc/self/cwd"), Ok("/".into()));
+            assert_eq!(link(program, "/proc/self/root"), Ok("/".into()));
+            assert_eq!(link(program, "/proc/self/exe"), Ok("/bin/test".into()));
+            let (program_file, again) = (open(program, "/bin/test", 0).unwrap(), open(program, "/proc/self/exe", 0));
+            assert_eq!(program.read_from(program_file, 4), program.read_from(again.unwrap(), 4));
+        });
+    }
+
+    /// The lines of the regions come in order, whole, and the same through buffers of any length.
+    #[test]
+    fn regions_are_listed_in_pieces() {
+        run(|program| {
+            let text = read(program, "/proc/self/maps");
+            let mut last = 0;
+            for line in text.lines() {
+                let (start, rest) = line.split_once('-').unwrap();
+                let (end, rest) = rest.split_once(' ').unwrap();
+                let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+                assert!(address(start) >= last && address(start) < address(end), "{line}");
+                assert!(rest[..4].ends_with('p'), "{line}");
+                last = address(end);
+            }
+            assert!(text.lines().count() > 2);
+            for length in [1, 7, 100, 5000] {
+                assert_eq!(read_by(program, "/proc/self/maps", length).as_ref(), Ok(&text), "{length}");
+            }
+            let file = open(program, "/proc/self/maps", 0).unwrap();
+            let place = program.place(100);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 100, 10]), Ok(100));
+            assert_eq!(program.read(place, 100), text.as_bytes()[10..110]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 1]), Err(Errno::EBADF));
+        });
+    }
+
+    #[test]
+    fn descriptors_are_listed_and_lead_to_their_files() {
+        run(|program| {
+            let stored = program.create(b"/tmp/shown\0", how::RDWR);
+            program.write_to(stored, b"text").unwrap();
+            let (reader, writer) = program.pipe(0);
+            let listed = names(program, "/proc/self/fd");
+            for file in [stored, reader, writer] {
+                assert!(listed.contains(&file.to_string()), "{listed:?}");
+            }
+            assert_eq!(link(program, &format!("/proc/self/fd/{stored}")), Ok("/tmp/shown".into()));
+            assert_eq!(link(program, &format!("/proc/self/fd/{reader}")), Ok("pipe:[0]".into()));
+            assert_eq!(link(program, "/proc/self/fd/999"), Err(Errno::ENOENT));
+            assert_eq!(read(program, &format!("/proc/self/fd/{stored}")), "text");
+            // The file is reached without its name, and a pipe is opened again.
+            program.remove(b"/tmp/shown\0");
+            assert_eq!(link(program, &format!("/proc/self/fd/{stored}")), Ok("(deleted)".into()));
+            assert_eq!(read(program, &format!("/proc/self/fd/{stored}")), "text");
+            program.write_to(writer, b"through").unwrap();
+            let again = open(program, &format!("/proc/self/fd/{reader}"), 0).unwrap();
+            assert_eq!(program.read_from(again, 7), Ok(b"through".to_vec()));
+        });
+    }
+
+    #[test]
+    fn the_tree_is_walked_and_not_changed() {
+        run(|program| {
+            let listed = names(program, "/proc");
+            for name in [".", "..", "self", "meminfo", "sys", "1", &program.id.to_string()] {
+                assert!(listed.contains(&name.to_string()), "{name}: {listed:?}");
+            }
+            assert!(names(program, "/proc/sys/../sys/kernel/").contains(&"random".to_string()));
+            assert!(open(program, "/proc/self/../../proc/./self/cwd/tmp", how::DIRECTORY).is_ok());
+            for (path, flags, error) in [
+                ("/proc/missing", 0, Errno::ENOENT),
+                ("/proc/missing/x", 0, Errno::ENOENT),
+                ("/proc/30000/stat", 0, Errno::ENOENT),
+                ("/proc/01/stat", 0, Errno::ENOENT),
+                ("/proc/meminfo/x", 0, Errno::ENOTDIR),
+                ("/proc/meminfo/", 0, Errno::ENOTDIR),
+                ("/proc/meminfo", how::WRONLY, Errno::EACCES),
+                ("/proc/sys", how::RDWR, Errno::EISDIR),
+                ("/proc/new", how::CREAT, Errno::ENOENT),
+                ("/proc/self", how::NOFOLLOW, Errno::ELOOP),
+                ("/proc/meminfo", how::DIRECTORY, Errno::ENOTDIR),
+            ] {
+                assert_eq!(open(program, path, flags), Err(error), "{path}");
+            }
+            let path = program.store(b"/proc/new\0");
+            assert_eq!(program.call(SystemCall::MakeDirectory, [HERE, path, 0]), Err(Errno::EPERM));
+            let directory = program.store(b"/proc/sys/kernel\0");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [directory]), Ok(0));
+            let place = program.place(100);
+            assert_eq!(program.call(SystemCall::GetCurrentDirectory, [place, 100]), Ok(17));
+            assert_eq!(program.read(place, 16), b"/proc/sys/kernel");
+            assert_eq!(read(program, "../../sys/kernel/ostype"), "COPS\n");
+            let mounts = read(program, "/proc/mounts");
+            assert!(mounts.starts_with("rootfs / tmpfs rw,noatime,size="), "{mounts}");
+            assert!(mounts.contains("\nproc /proc proc rw,nosuid,nodev,noexec,noatime 0 0\n"), "{mounts}");
+            let lines = read(program, "/proc/self/mountinfo");
+            assert!(lines.contains(" 1 0:2 / /proc rw,nosuid,nodev,noexec,noatime - proc proc rw\n"), "{lines}");
+        });
+    }
+
+    /// Others' state is seen by everybody, what they have open and mapped by those who may inspect them, and nothing of
+    /// a process that has ended.
+    #[test]
+    fn strangers_see_the_state_and_not_the_contents() {
+        run(|program| {
+            let own = program.id;
+            let child = program.spawn(move |program| {
+                assert!(read(program, &format!("/proc/{own}/stat")).starts_with(&format!("{own} (test) S ")));
+                for name in ["maps", "environ", "fd"] {
+                    assert_eq!(open(program, &format!("/proc/{own}/{name}"), 0), Err(Errno::EACCES), "{name}");
+                }
+                for name in ["exe", "cwd", "root", "fd/0"] {
+                    assert_eq!(link(program, &format!("/proc/{own}/{name}")), Err(Errno::EACCES), "{name}");
+                }
+                program.sleep_ns(1_000_000);
+            });
+            let child = child.unwrap();
+            let file = open(program, &format!("/proc/{child}/stat"), 0).unwrap();
+            assert!(read(program, &format!("/proc/{child}/maps")).lines().count() > 2);
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(program.read_from(file, 10), Err(Errno::ESRCH));
+            assert_eq!(open(program, &format!("/proc/{child}/stat"), 0), Err(Errno::ENOENT));
+        });
+    }
+}
