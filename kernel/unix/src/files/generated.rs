@@ -22,7 +22,7 @@ use spin::{Mutex, Once};
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::stored::{Record, status_in};
-use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
 
@@ -127,12 +127,14 @@ impl Entry {
         if self.kind() != FileKind::SymbolicLink {
             return Err(Errno::EINVAL);
         }
+        require_memory()?;
         source().permit(self, caller)?;
         source().target(self, caller)
     }
 
     /// Returns the path of a directory below the root of its file system.
     pub(crate) fn path(self) -> Result<Vec<u8>, Errno> {
+        require_memory()?;
         let mut names = Vec::new();
         let mut entry = self;
         while entry != TOP {
@@ -150,6 +152,12 @@ impl Entry {
         }
         Ok(names.iter().rev().flat_map(|name| b"/".iter().chain(name.as_bytes())).copied().collect())
     }
+}
+
+/// Fails with `ENOMEM` if there is no memory for names, which are made with allocations that cannot fail: looking at a
+/// path needs no admission otherwise.
+fn require_memory() -> Result<(), Errno> {
+    if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// The point to which a path leads.
@@ -174,6 +182,7 @@ pub(crate) enum Walked {
 
 /// Follows a path from an entry on.
 pub(crate) fn walk(base: Entry, path: &[u8], last: LastComponent, caller: u32) -> Result<Walked, Errno> {
+    require_memory()?;
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
