@@ -32,6 +32,11 @@ impl Screen {
         for &byte in bytes {
             if let Some(hidden) = &mut self.hidden {
                 hidden.push(byte);
+                if hidden.len() > LONGEST * 4 {
+                    // No firmware that is known says so much.
+                    shown.append(hidden);
+                    self.hidden = None;
+                }
             } else {
                 shown.push(byte);
             }
@@ -43,16 +48,13 @@ impl Screen {
             }
             let line = String::from_utf8_lossy(&self.line).trim_end_matches('\r').to_string();
             self.line.clear();
-            if let Some(hidden) = &mut self.hidden {
+            if self.hidden.is_some() {
                 if line.starts_with(LAST_OF_FIRMWARE) {
                     self.hidden = None;
                 } else if !is_of_firmware(&line) {
                     // Another firmware, or another version: from here on it is the kernel.
                     shown.extend_from_slice(line.as_bytes());
                     shown.extend_from_slice(b"\r\n");
-                    self.hidden = None;
-                } else if hidden.len() > LONGEST * 4 {
-                    shown.append(hidden);
                     self.hidden = None;
                 }
             }
@@ -111,6 +113,14 @@ mod tests {
             shown(false, &["OpenSBI v9\r\nKERNEL PANIC on hart 0\r\n  #0 0x1\r\n"]),
             "KERNEL PANIC on hart 0\r\n  #0 0x1\r\n"
         );
+    }
+
+    #[test]
+    fn output_without_lines_is_not_kept_for_ever() {
+        let mut screen = Screen::new(Programs::default(), false);
+        let mut terminal = Vec::new();
+        screen.show(&[b' '; 5 * LONGEST], &mut terminal).unwrap();
+        assert_eq!(terminal.len(), 5 * LONGEST);
     }
 
     #[test]

@@ -51,6 +51,10 @@ impl Symbols {
     /// if the address is in no function.
     pub fn functions_at(&self, address: u64) -> Vec<String> {
         let mut functions: Vec<(Option<String>, Option<String>)> = Vec::new();
+        // The library adds to addresses, and a program chooses them.
+        if address >= self.end {
+            return Vec::new();
+        }
         if let Ok(mut frames) = self.loader.find_frames(address) {
             while let Ok(Some(frame)) = frames.next() {
                 let name = frame.function.and_then(|function| Some(function.demangle().ok()?.into_owned()));

@@ -72,12 +72,14 @@ impl<'a> Callers<'a> {
         Some(Callers { program, pc: number(pc)?, ra: number(ra)?, candidates })
     }
 
-    /// Returns the candidates: distance from the stack pointer in bytes, and address.
+    /// Returns the candidates: distance from the stack pointer in bytes, below [`SEARCHED`], and address. Any program
+    /// can print such a line, so others are left out.
     pub fn candidates(&self) -> impl Iterator<Item = (u64, u64)> + 'a {
-        self.candidates.split(' ').filter_map(|pair| {
+        let pairs = self.candidates.split(' ').filter_map(|pair| {
             let (offset, address) = pair.split_once(':')?;
             Some((number(offset)?, number(address)?))
-        })
+        });
+        pairs.filter(|(offset, _)| *offset < SEARCHED as u64).take(MAXIMUM)
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
         for line in ["", "callers in", "callers in x", "callers in x: ", "callers in x: 1 2", "callers in x: 0x1 0xg"] {
             assert_eq!(Callers::parse(line), None, "{line}");
         }
-        let noise = Callers::parse("callers in x: 0x1 0x2 0x3 4:5 0x6:0x7").unwrap();
+        let noise = Callers::parse("callers in x: 0x1 0x2 0x3 4:5 0x6:0x7 0xffffffffffffffff:0x8").unwrap();
         assert_eq!(noise.candidates().collect::<Vec<_>>(), [(6, 7)]);
     }
 }
