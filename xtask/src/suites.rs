@@ -130,11 +130,20 @@ impl fmt::Display for Tally {
 }
 
 /// All findings of a run of suites.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Findings {
-    parts: Vec<(String, Tally)>,
+    /// Name and results of each part, with its time from the end of the part before: its builds are among it.
+    parts: Vec<(String, Tally, Duration)>,
     /// The failures, in words.
     failures: Vec<String>,
+    /// End of the last part.
+    last_end: Instant,
+}
+
+impl Default for Findings {
+    fn default() -> Findings {
+        Findings { parts: Vec::new(), failures: Vec::new(), last_end: Instant::now() }
+    }
 }
 
 impl Findings {
@@ -145,12 +154,14 @@ impl Findings {
             Err(error) => (Tally { passed: 0, failed: 1 }, vec![format!("{error:#}")]),
         };
         self.failures.extend(failures.into_iter().map(|failure| format!("{part}: {failure}")));
-        self.parts.push((part, tally));
+        let now = Instant::now();
+        self.parts.push((part, tally, now - self.last_end));
+        self.last_end = now;
     }
 
     fn total(&self) -> Tally {
         let mut total = Tally::default();
-        self.parts.iter().for_each(|(_, tally)| total.add(*tally));
+        self.parts.iter().for_each(|(_, tally, _)| total.add(*tally));
         total
     }
 
@@ -163,9 +174,9 @@ impl Findings {
             }
             text.push('\n');
         }
-        let width = self.parts.iter().map(|(part, _)| part.len()).max().unwrap_or(0);
-        for (part, tally) in &self.parts {
-            text += &format!("{part:<width$}  {tally}\n");
+        let width = self.parts.iter().map(|(part, ..)| part.len()).max().unwrap_or(0);
+        for (part, tally, time) in &self.parts {
+            text += &format!("{part:<width$}  {tally}, {} s\n", time.as_secs());
         }
         text + &format!("{}\n", self.total())
     }
@@ -1045,7 +1056,9 @@ mod tests {
         assert!(summary.contains("    host: a::b\n    QEMU aia, 4 harts: it panicked\n      #0\n"), "{summary}");
         assert!(
             summary.ends_with(
-                "host               10 passed, 1 failed\nQEMU aia, 4 harts  0 passed, 1 failed\n10 passed, 2 failed\n"
+                "host               10 passed, 1 failed, 0 s\n\
+                 QEMU aia, 4 harts  0 passed, 1 failed, 0 s\n\
+                 10 passed, 2 failed\n"
             ),
             "{summary}"
         );
