@@ -139,7 +139,7 @@ pub(crate) struct Line {
 
 #[derive(Default)]
 struct Arrival {
-    place: Option<Place>,
+    place: Option<Arrives>,
     /// Set while its slot is active, because the worker is on a hart (back end `uintc`).
     is_on_hart: bool,
     /// Set if the worker is away and will be on a hart before it sleeps (AWAY-INVALID).
@@ -150,7 +150,7 @@ struct Arrival {
 
 /// A place in the hardware where a worker's interrupts arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Arrives {
     /// Back end `imsic`.
     File(GuestFile),
     /// Back end `uintc`.
@@ -357,9 +357,9 @@ impl Line {
     pub(crate) fn notify_directly(&self) -> bool {
         let arrival = self.arrival.lock();
         match arrival.place {
-            Some(Place::File(GuestFile { hart, file })) => platform::notify_guest_file(hart, file, KERNEL_IDENTITY),
+            Some(Arrives::File(GuestFile { hart, file })) => platform::notify_guest_file(hart, file, KERNEL_IDENTITY),
             // The worker cannot leave the hart meanwhile, since that needs the lock, and takes the vector then.
-            Some(Place::Slot(slot)) if arrival.is_on_hart => slots::send(slot, KERNEL_IDENTITY),
+            Some(Arrives::Slot(slot)) if arrival.is_on_hart => slots::send(slot, KERNEL_IDENTITY),
             _ => return false,
         }
         true
@@ -433,7 +433,7 @@ fn arrive_virtualised(worker: &Arc<Worker>, context: &UserContext, hart: usize) 
 fn depart_virtualised(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
     Machine::save_supervisor(&mut context.supervisor);
     let place = worker.line.arrival.lock().place;
-    if let Some(Place::File(place)) = place
+    if let Some(Arrives::File(place)) = place
         && let FileUse::Used { told, .. } = &mut FILE_USES[hart].lock()[place.file]
     {
         // The file is the hart's: the worker has just settled there. It may not have handled the interrupt of which it
@@ -473,7 +473,7 @@ fn depart_armed(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, st
         arrival.is_told = stays_ready && worker.line.has_handler();
         (arrival.place, arrival.is_told)
     };
-    if let Some(Place::Slot(slot)) = place {
+    if let Some(Arrives::Slot(slot)) = place {
         slots::deactivate(slot);
         if !is_told {
             unmap_all(worker);
@@ -489,12 +489,12 @@ fn depart_armed(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, st
 /// Returns the worker's slot; `None` if it has none and none is free.
 fn take_slot(worker: &Worker) -> Option<Slot> {
     let mut arrival = worker.line.arrival.lock();
-    if let Some(Place::Slot(slot)) = arrival.place {
+    if let Some(Arrives::Slot(slot)) = arrival.place {
         return Some(slot);
     }
     let slot = slots::take()?;
     counters::count(Counter::GuestFiles);
-    arrival.place = Some(Place::Slot(slot));
+    arrival.place = Some(Arrives::Slot(slot));
     Some(slot)
 }
 
@@ -510,7 +510,7 @@ fn watch(hart: usize, running: usize) {
 fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     let place = worker.line.arrival.lock().place;
     match place {
-        Some(Place::File(place)) if place.hart == hart => return place.file,
+        Some(Arrives::File(place)) if place.hart == hart => return place.file,
         Some(_) => give_up(worker),
         None => {}
     }
@@ -523,7 +523,7 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
     };
     Machine::prepare_guest_file(file, IDENTITIES);
     counters::count(Counter::GuestFiles);
-    worker.line.arrival.lock().place = Some(Place::File(GuestFile { hart, file }));
+    worker.line.arrival.lock().place = Some(Arrives::File(GuestFile { hart, file }));
     file
 }
 
@@ -570,7 +570,7 @@ pub(crate) fn give_up(worker: &Arc<Worker>) {
     unmap_all(worker);
     match place {
         None => {}
-        Some(Place::Slot(slot)) => {
+        Some(Arrives::Slot(slot)) => {
             let vectors = slots::take_vectors(slot);
             slots::give_back(slot);
             counters::uncount(Counter::GuestFiles);
@@ -578,7 +578,7 @@ pub(crate) fn give_up(worker: &Arc<Worker>) {
                 worker.raise(vectors & !(1 << KERNEL_IDENTITY));
             }
         }
-        Some(Place::File(place)) => {
+        Some(Arrives::File(place)) => {
             FILE_USES[place.hart].lock()[place.file] = FileUse::Orphan(Arc::downgrade(worker));
             HAS_ORPHANS[place.hart].store(true, Ordering::Release);
             counters::uncount(Counter::GuestFiles);
@@ -758,7 +758,7 @@ fn reach(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> Result<Reac
         let mut arrival = worker.line.arrival.lock();
         // Again under the lock, which revoking takes after it has marked the right.
         right.receiver()?;
-        if let Some(Place::Slot(slot)) = arrival.place {
+        if let Some(Arrives::Slot(slot)) = arrival.place {
             if !arrival.is_on_hart && !arrival.is_told {
                 // It is woken below, and so it is on a hart before it sleeps; without a handler it may sleep.
                 arrival.is_told = worker.line.has_handler();
@@ -861,7 +861,7 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     if right.receiver().is_err() {
         return false;
     }
-    let Some(Place::File(file)) = arrival.place else { return false };
+    let Some(Arrives::File(file)) = arrival.place else { return false };
     let Some(physical) = guest_page(file.hart, file.file) else { return false };
     // Before the mapping, which cannot be taken back: a page that is in the list and not mapped does no harm.
     if !arrival.add(process, page, right) {

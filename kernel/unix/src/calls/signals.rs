@@ -203,3 +203,46 @@ pub(super) fn queue_thread(call: Call<'_>) -> Decoding {
     let sent = signal.map(|signal| information(&call, 3, signal, &process)).transpose()?;
     kill::send(call.process(), &process, Some(&target), sent).map(Into::into)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    #[test]
+    fn sets_have_one_size_and_signals_are_in_range() {
+        run(|program| {
+            let set = program.store(&u64::MAX.to_le_bytes());
+            let old = program.place(8);
+            for size in [0, 4, 7, 9, 16] {
+                assert_eq!(program.call(SystemCall::SignalMask, [2, set, old, size]), Err(Errno::EINVAL), "{size}");
+                assert_eq!(program.call(SystemCall::SignalAction, [10, 0, 0, size]), Err(Errno::EINVAL), "{size}");
+            }
+            for signal in [0, 65, usize::MAX] {
+                assert_eq!(program.call(SystemCall::SignalAction, [signal, 0, 0, SET]), Err(Errno::EINVAL), "{signal}");
+            }
+            assert_eq!(program.call(SystemCall::SignalMask, [3, set, 0, SET]), Err(Errno::EINVAL), "no such way");
+            assert_eq!(program.call(SystemCall::SignalMask, [2, 0x1000, 0, SET]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::SignalMask, [0, 0, old, SET]), Ok(0));
+            assert_eq!(program.read_u64(old), 0, "nothing was blocked by the failures");
+        });
+    }
+
+    #[test]
+    fn threads_are_found_in_their_own_process_only() {
+        run(|program| {
+            let own = program.id as usize;
+            let kill = |program: &mut Program, process: usize, thread: usize| {
+                program.call(SystemCall::KillThreadOf, [process, thread, 0])
+            };
+            assert_eq!(kill(program, own, own), Ok(0), "worker 0 has the process's number");
+            assert_eq!(kill(program, own, own + 0x1_0000), Err(Errno::ESRCH), "no such slot");
+            assert_eq!(kill(program, own, own + 1), Err(Errno::ESRCH), "the number of another process");
+            assert_eq!(kill(program, own, 0), Err(Errno::EINVAL));
+            assert_eq!(kill(program, 0, own), Err(Errno::EINVAL));
+            assert_eq!(kill(program, 30_000, own), Err(Errno::ESRCH));
+        });
+    }
+}

@@ -846,3 +846,24 @@ pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
 pub(crate) fn require_devices(mount: &Mount) -> Result<(), Errno> {
     if mount.flags.load(Ordering::Relaxed) & flag::NO_DEVICES != 0 { Err(Errno::EACCES) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn options_are_sizes_and_permissions_and_nothing_else() {
+        run(|_| {
+            let options = |size, permissions| Ok(Options { size, permissions });
+            assert_eq!(Options::parse(b""), options(None, None));
+            assert_eq!(Options::parse(b",mode=755,,size=8k,"), options(Some(8 << 10), Some(0o755)));
+            assert_eq!(Options::parse(b"size=1"), options(Some(4096), None), "whole pages");
+            let wrong: [&[u8]; 7] =
+                [b"mode=9", b"mode=10000", b"mode", b"size=", b"size=8x", b"uid=0", b"size=99999999999999999999"];
+            for text in wrong {
+                assert_eq!(Options::parse(text), Err(Errno::EINVAL), "{}", text.escape_ascii());
+            }
+        });
+    }
+}

@@ -340,3 +340,34 @@ pub(crate) enum SignalWait {
         deadline: Option<u64>,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(signals: &[Signal]) -> u64 {
+        signals.iter().fold(0, |bits, signal| bits | 1 << (signal.number() - 1))
+    }
+
+    #[test]
+    fn a_worker_receives_signals_that_it_does_not_block_or_for_which_it_waits() {
+        let own = OwnSignals::new();
+        assert!(own.receives(Signal::CHLD) && own.receives(Signal::CONT));
+        own.blocked.store(bits(&[Signal::CHLD, Signal::CONT]), Ordering::Relaxed);
+        assert!(!own.receives(Signal::CHLD) && !own.receives(Signal::CONT));
+        own.awaited.store(bits(&[Signal::CONT]), Ordering::Relaxed);
+        assert!(!own.receives(Signal::CHLD) && own.receives(Signal::CONT));
+        assert_eq!(own.received().bits(), !bits(&[Signal::CHLD]));
+    }
+
+    /// A thread begins with its creator's blocked signals, and with neither its waits nor its stack.
+    #[test]
+    fn a_thread_inherits_the_blocked_signals_alone() {
+        let (creator, own) = (OwnSignals::new(), OwnSignals::new());
+        creator.blocked.store(bits(&[Signal::CHLD]), Ordering::Relaxed);
+        creator.awaited.store(bits(&[Signal::CHLD]), Ordering::Relaxed);
+        own.inherit(&creator);
+        assert_eq!(own.blocked().bits(), bits(&[Signal::CHLD]));
+        assert!(!own.receives(Signal::CHLD));
+    }
+}

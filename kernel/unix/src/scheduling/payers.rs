@@ -27,9 +27,9 @@ use hal_api::{MAXIMUM_HARTS, Machine as _};
 use platform::Machine;
 use spin::Once;
 
-/// The line of one hart. Only the hart itself accesses it.
+/// The line of one hart's time. Only the hart itself accesses it.
 #[repr(align(64))]
-struct Line {
+struct HartTime {
     /// Tick up to which its time has been charged, or has no payer.
     charged_until: AtomicU64,
     /// Process for which it works; 0 for none.
@@ -38,12 +38,12 @@ struct Line {
     previous: AtomicU32,
 }
 
-static LINES: [Line; MAXIMUM_HARTS] =
-    [const { Line { charged_until: AtomicU64::new(0), present: AtomicU32::new(0), previous: AtomicU32::new(0) } };
+static LINES: [HartTime; MAXIMUM_HARTS] =
+    [const { HartTime { charged_until: AtomicU64::new(0), present: AtomicU32::new(0), previous: AtomicU32::new(0) } };
         MAXIMUM_HARTS];
 
 #[inline(always)]
-fn line() -> &'static Line {
+fn line() -> &'static HartTime {
     &LINES[Machine::hart()]
 }
 
