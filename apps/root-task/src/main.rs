@@ -143,6 +143,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::one_program_cannot_take_all_pages_for_sending,
     user_interrupt::more_receivers_than_interrupt_files,
     user_interrupt::a_hostile_supervisor_harms_itself,
+    user_interrupt::a_virtualised_thread_reaches_no_memory_of_the_kernel,
     user_interrupt::a_handler_that_loses_its_interrupt_file_goes_on,
     user_interrupt::a_flood_of_stores_leaves_a_receiver_time,
     crowd::objects_that_several_harts_delete_are_gone,

@@ -7,7 +7,8 @@ use core::mem::offset_of;
 /// The floating-point registers are loaded only when the program uses them and saved only when it changed them; the
 /// program never sees the difference. `token` names the register contents: a hart that still holds the contents of that
 /// token need not load them again. Code that changes the registers here must therefore clear the token, which
-/// [`floating_point_mut`](UserContext::floating_point_mut) does.
+/// [`floating_point_mut`](UserContext::floating_point_mut) does. Another token does the same for the supervisor
+/// registers of a virtualised program; [`supervisor_mut`](UserContext::supervisor_mut) clears it.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub struct UserContext {
@@ -21,6 +22,7 @@ pub struct UserContext {
     floating_point: FloatingPoint,
     /// Additional registers of a virtualised program, or of one that is armed; unused in other programs.
     pub supervisor: InterruptRegisters,
+    supervisor_token: u64,
 }
 
 /// The registers with which a program handles its own interrupts without the kernel: supervisor registers of a
@@ -77,7 +79,15 @@ impl UserContext {
         let mut x = [0; 31];
         x[1] = stack;
         let floating_point = FloatingPoint { f: [0; 32], fcsr: 0 };
-        UserContext { pc, x, kernel_stack: 0, token: 0, floating_point, supervisor: InterruptRegisters::NEW }
+        UserContext {
+            pc,
+            x,
+            kernel_stack: 0,
+            token: 0,
+            floating_point,
+            supervisor: InterruptRegisters::NEW,
+            supervisor_token: 0,
+        }
     }
 
     /// Returns the value of register x`number`; x0 is 0.
@@ -139,6 +149,24 @@ impl UserContext {
     /// Returns whether [`forbid_floating_point`](UserContext::forbid_floating_point) has forbidden floating point.
     pub const fn is_floating_point_forbidden(&self) -> bool {
         self.token == FORBIDDEN
+    }
+
+    /// Returns the supervisor registers of a virtualised program that does not run, mutable; clears their token.
+    pub const fn supervisor_mut(&mut self) -> &mut InterruptRegisters {
+        self.supervisor_token = 0;
+        &mut self.supervisor
+    }
+
+    /// For machines: the token of the supervisor registers' contents; 0 if no hart can hold them.
+    #[doc(hidden)]
+    pub const fn supervisor_token(&self) -> u64 {
+        self.supervisor_token
+    }
+
+    /// For machines: sets the token of the supervisor registers' contents.
+    #[doc(hidden)]
+    pub const fn set_supervisor_token(&mut self, token: u64) {
+        self.supervisor_token = token;
     }
 
     /// For machines: the token of the register contents; 0 if no hart can hold them.
@@ -207,6 +235,16 @@ mod tests {
         assert!(context.is_floating_point_forbidden());
         context.forbid_floating_point(false);
         assert_eq!(context.token(), 0);
+    }
+
+    #[test]
+    fn changing_supervisor_registers_makes_the_copy_in_a_hart_stale() {
+        let mut context = UserContext::new(0, 0);
+        assert_eq!(context.supervisor_token(), 0);
+        context.set_supervisor_token(5);
+        assert_eq!((context.supervisor_token(), context.token()), (5, 0));
+        context.supervisor_mut().vector = 8;
+        assert_eq!((context.supervisor_token(), context.supervisor.vector), (0, 8));
     }
 
     #[test]

@@ -102,6 +102,20 @@ pub trait Virtualisation: Machine {
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(root_ppn: u64);
 
+    /// As [`activate_virtualised`](Virtualisation::activate_virtualised), with a table of one level more: the first
+    /// entry of its root is the root of a table as for [`activate`](Machine::activate), and all others are empty.
+    ///
+    /// # Safety
+    /// As for `activate_virtualised`.
+    ///
+    /// # Panics
+    /// If [`has_four_levels`](Virtualisation::has_four_levels) is `false`.
+    #[allow(unsafe_code)]
+    unsafe fn activate_virtualised_above(root_ppn: u64);
+
+    /// Returns whether tables for virtualised programs can have one level more than those for other programs.
+    fn has_four_levels() -> bool;
+
     /// Returns the number of guest interrupt files of each hart; 0 if programs cannot run virtualised on this machine.
     fn guest_files() -> usize;
 
@@ -111,6 +125,15 @@ pub trait Virtualisation: Machine {
 
     /// Saves the supervisor registers of the program that ran last.
     fn save_supervisor(registers: &mut InterruptRegisters);
+
+    /// As [`load_supervisor`](Virtualisation::load_supervisor), and loads only the assignment of the file if the hart
+    /// still holds the registers, which [`keep_supervisor`](Virtualisation::keep_supervisor) left there.
+    fn resume_supervisor(context: &mut UserContext, file: usize);
+
+    /// Saves the supervisor registers of the program that ran last, with this file, and leaves them in the hart. The
+    /// program can be entered at once again, or after
+    /// [`resume_supervisor`](Virtualisation::resume_supervisor), on any hart.
+    fn keep_supervisor(context: &mut UserContext, file: usize);
 
     /// Makes the kernel's interrupt pending for the virtualised program whose registers are loaded.
     fn notify_virtualised();

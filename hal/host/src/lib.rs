@@ -69,6 +69,9 @@ struct State {
     now: u64,
     harts: [Hart; MAXIMUM_HARTS],
     user_level: [UserLevelState; MAXIMUM_HARTS],
+    guest_files: usize,
+    virtualised: [VirtualisedState; MAXIMUM_HARTS],
+    tokens: u64,
     script: VecDeque<Step>,
     flushes: Vec<Flush>,
     synchronised: Vec<HartSet>,
@@ -91,6 +94,31 @@ pub struct UserLevelState {
     /// The table through which it sends.
     pub table: Option<SenderTable>,
 }
+
+/// A hart's part in running programs virtualised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VirtualisedState {
+    /// Root frame of the table under which programs run virtualised; `None` if they do not.
+    pub root: Option<u64>,
+    /// Number of times that such a table was activated.
+    pub activations: usize,
+    /// The supervisor registers in the hart.
+    pub registers: Option<InterruptRegisters>,
+    /// Number of times that supervisor registers were loaded.
+    pub loads: usize,
+    /// The file of the program whose registers these are.
+    pub file: usize,
+    /// The files that interrupt the kernel, as bits.
+    pub watched: u64,
+    /// Number of times that files were watched or not any more.
+    pub watches: usize,
+    /// For each file, the enabled identities and the pending ones, as bits.
+    pub files: [(u64, u64); FILES],
+    token: u64,
+}
+
+/// The largest number of guest interrupt files of a hart, plus one, because there is no file 0.
+pub const FILES: usize = 8;
 
 #[derive(Clone, Copy, Default)]
 struct Hart {
@@ -234,6 +262,26 @@ impl Simulation {
         self.state().user_level[hart].clone()
     }
 
+    /// Gives each hart guest interrupt files; a new machine has none.
+    ///
+    /// # Panics
+    /// If they are too many.
+    pub fn add_guest_files(&self, count: usize) {
+        assert!(count < FILES);
+        self.state().guest_files = count;
+    }
+
+    /// Stores an identity to a hart's guest interrupt file, as a program with a mapping of its page does.
+    pub fn store(&self, hart: usize, file: usize, identity: u64) {
+        self.state().virtualised[hart].files[file].1 |= 1 << identity;
+        self.0.changed.notify_all();
+    }
+
+    /// Returns a hart's part in running programs virtualised.
+    pub fn virtualised(&self, hart: usize) -> VirtualisedState {
+        self.state().virtualised[hart].clone()
+    }
+
     /// Returns the console output so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&self.state().output).into_owned()
@@ -246,13 +294,20 @@ impl Simulation {
 }
 
 impl State {
+    /// Returns the files of a hart in which an enabled identity is pending.
+    fn pending_files(&self, hart: usize) -> u64 {
+        let files = self.virtualised[hart].files.iter().enumerate();
+        files.filter(|(_, (enabled, pending))| enabled & pending != 0).map(|(file, _)| 1 << file).sum()
+    }
+
     fn pending(&self, hart: usize) -> Interrupts {
+        let guest = self.pending_files(hart) & self.virtualised[hart].watched != 0;
         let hart = &self.harts[hart];
         Interrupts {
             timer: hart.deadline.is_some_and(|deadline| deadline <= self.now),
             ipi: hart.ipi,
             external: hart.external,
-            guest: false,
+            guest,
         }
     }
 }
@@ -329,7 +384,9 @@ impl Machine for Host {
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16) {
         let (simulation, hart) = current();
-        simulation.state().harts[hart].active = (root_ppn, asid);
+        let mut state = simulation.state();
+        state.harts[hart].active = (root_ppn, asid);
+        state.virtualised[hart].root = None;
     }
 
     fn kernel_root_ppn() -> u64 {
@@ -360,46 +417,112 @@ impl Machine for Host {
     }
 }
 
+/// Calls `act` with the part of the calling hart in running programs virtualised.
+fn with_virtualised<R>(act: impl FnOnce(&mut VirtualisedState) -> R) -> R {
+    let (simulation, hart) = current();
+    act(&mut simulation.state().virtualised[hart])
+}
+
 impl Virtualisation for Host {
     /// # Panics
-    /// Always: the fake machine does not virtualise.
+    /// Always: the kernels' tests on this machine use tables of four levels.
     #[allow(unsafe_code)]
     unsafe fn activate_virtualised(_root_ppn: u64) {
-        panic!("the fake machine has no guest interrupt files");
+        panic!("the fake machine has tables of four levels only");
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn activate_virtualised_above(root_ppn: u64) {
+        assert!(Host::has_four_levels(), "the fake machine has no guest interrupt files");
+        with_virtualised(|state| {
+            state.root = Some(root_ppn);
+            state.activations += 1;
+        });
+    }
+
+    fn has_four_levels() -> bool {
+        Host::guest_files() > 0
     }
 
     fn guest_files() -> usize {
-        0
+        current().0.state().guest_files
     }
 
-    fn load_supervisor(_registers: &InterruptRegisters, _file: usize) {}
-
-    fn save_supervisor(_registers: &mut InterruptRegisters) {}
-
-    fn notify_virtualised() {}
-
-    fn prepare_guest_file(_file: usize, _identities: u64) {}
-
-    fn drain_guest_file(_file: usize) -> u64 {
-        0
+    fn load_supervisor(registers: &InterruptRegisters, file: usize) {
+        with_virtualised(|state| {
+            state.registers = Some(registers.clone());
+            state.loads += 1;
+            state.file = file;
+            state.token = 0;
+        });
     }
 
-    fn take_guest_file(_file: usize) -> u64 {
-        0
+    fn save_supervisor(registers: &mut InterruptRegisters) {
+        *registers = with_virtualised(|state| state.registers.take()).expect("no registers are loaded");
     }
 
-    fn enable_guest_file(_file: usize, _identities: u64) {}
+    fn resume_supervisor(context: &mut UserContext, file: usize) {
+        if with_virtualised(|state| state.token == 0 || state.token != context.supervisor_token()) {
+            Host::load_supervisor(&context.supervisor, file);
+            let (simulation, hart) = current();
+            let mut state = simulation.state();
+            state.tokens += 1;
+            state.virtualised[hart].token = state.tokens;
+            context.set_supervisor_token(state.tokens);
+        }
+        with_virtualised(|state| state.file = file);
+    }
 
-    fn watch_guest_files(_files: u64) {}
+    /// The registers are those that the script's step has left in the context.
+    fn keep_supervisor(context: &mut UserContext, file: usize) {
+        with_virtualised(|state| {
+            assert_eq!((state.token, state.file), (context.supervisor_token(), file), "other registers are loaded");
+            state.registers = Some(context.supervisor.clone());
+        });
+    }
 
-    fn choose_guest_file(_file: usize) {}
+    fn notify_virtualised() {
+        with_virtualised(|state| {
+            if let Some(registers) = &mut state.registers {
+                registers.notified = 1;
+            }
+        });
+    }
+
+    fn prepare_guest_file(file: usize, identities: u64) {
+        with_virtualised(|state| state.files[file] = (identities, 0));
+    }
+
+    fn drain_guest_file(file: usize) -> u64 {
+        with_virtualised(|state| core::mem::take(&mut state.files[file]).1)
+    }
+
+    fn take_guest_file(file: usize) -> u64 {
+        with_virtualised(|state| core::mem::take(&mut state.files[file].1))
+    }
+
+    fn enable_guest_file(file: usize, identities: u64) {
+        with_virtualised(|state| state.files[file].0 = identities);
+    }
+
+    fn watch_guest_files(files: u64) {
+        with_virtualised(|state| {
+            state.watched = files;
+            state.watches += 1;
+        });
+    }
+
+    fn choose_guest_file(file: usize) {
+        with_virtualised(|state| state.file = file);
+    }
 
     fn watched_guest_files() -> u64 {
-        0
+        with_virtualised(|state| state.watched)
     }
 
     fn pending_guest_files() -> u64 {
-        0
+        let (simulation, hart) = current();
+        simulation.state().pending_files(hart)
     }
 }
 

@@ -17,7 +17,8 @@
 //!   with it.
 //! * [`load`] writes every register that the previous program could write and the next could read, including those that
 //!   VS-mode shares with the kernel (`scounteren`, `senvcfg`): no value leaks from one program to the next, by mistake
-//!   or on purpose.
+//!   or on purpose. [`resume`] leaves that out for the program whose registers were the last to be loaded: each
+//!   register then holds a value of its own, or one of the kernel's.
 //!
 //! All address spaces have the virtual-machine identifier 0, and the hart invalidates all translations of virtualised
 //! programs when it switches between spaces. Identifiers would avoid refilling the TLB on hardware.
@@ -35,10 +36,28 @@
 //! `hstatus.SPV` and `sstatus.SPP` select the mode to which `sret` returns, and a trap sets them to the mode that it
 //! came from. So they need to be written only when the table changes: [`activate`] and [`deactivate`] do that. No other
 //! code may set SPV, for VS-mode without a table in `hgatp` reaches all of physical memory.
+//!
+//! A program that is entered again after a trap of its own, with nothing else run in between, therefore needs neither:
+//! SPV, `hgatp` and the translations are as it left them. (SPP may select VU-mode, if the program was there, and
+//! VU-mode is its own.) Between a virtualised program and another program, in contrast, none of the three can stay. SPV
+//! would run the other program under the wrong table. A table in `hgatp` could be walked speculatively while the kernel
+//! runs, even after its memory has been freed. And `hgatp` must not become Bare before SPV is clear: `deactivate`
+//! writes them in this order, and `activate` in the opposite one.
+//!
+//! # Registers that stay loaded
+//!
+//! The supervisor registers of a virtualised program have no effect while V = 0, with one exception: an interrupt that
+//! is pending and enabled in `vsie` ends `wfi`. So [`keep`] leaves all of them in the hart, and [`deactivate`] clears
+//! only `vsie`. (A hart that waits for a kernel's lock before that may poll instead of sleeping.) `keep` also copies
+//! them to memory at each trap, because another hart may be the next to read or change them. As with floating point, a
+//! token in the program's context names the contents; it is equal to the hart's while the hart holds them. Loading on
+//! another hart makes a new token, changing the copy clears the program's, and no two programs ever have the same one;
+//! so a hart never mistakes the registers of an earlier program, in the same memory or elsewhere, for the program's
+//! own.
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hal_api::{InterruptRegisters, PAGE_SIZE};
+use hal_api::{InterruptRegisters, PAGE_SIZE, UserContext};
 
 use crate::csr::{self, clear_csr, read_csr, set_csr, write_csr};
 use crate::hart;
@@ -69,6 +88,9 @@ const VS_INTERRUPTS: u64 = VS_SOFTWARE | 1 << 6 | 1 << 10;
 const SOFTWARE_ENABLE: u64 = 1 << 1;
 /// `hie`: interrupts from watched guest interrupt files.
 const GUEST_EXTERNAL: u64 = 1 << 12;
+/// `hgatp`: modes Sv39x4 and Sv48x4.
+const SV39X4: u64 = 8 << 60;
+const SV48X4: u64 = 9 << 60;
 /// `henvcfg`: virtualised programs have a timer.
 const STCE: u64 = 1 << 63;
 
@@ -82,6 +104,8 @@ const ENABLE: u64 = 0xc0;
 const MAXIMUM_PAGES: usize = 64;
 
 static FILES: AtomicUsize = AtomicUsize::new(0);
+/// Whether `hgatp` has the mode Sv48x4.
+static HAS_FOUR_LEVELS: AtomicBool = AtomicBool::new(false);
 /// The greatest identity of a guest file.
 static IDENTITIES: AtomicUsize = AtomicUsize::new(0);
 
@@ -89,6 +113,12 @@ static IDENTITIES: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub fn files() -> usize {
     FILES.load(Relaxed)
+}
+
+/// Returns whether tables can have four levels.
+#[inline(always)]
+pub fn has_four_levels() -> bool {
+    files() > 0 && HAS_FOUR_LEVELS.load(Relaxed)
 }
 
 /// Prepares this hart to virtualise programs, with at most `limit` guest interrupt files. Each hart calls this before
@@ -105,6 +135,13 @@ pub fn use_guest_files(limit: usize, identities: u32) {
         write_csr!(csr::HTIMEDELTA, 0u64);
         // No other bit: a program that may discard cache blocks, for example, would see earlier contents of frames.
         write_csr!(csr::HENVCFG, STCE);
+        // A mode that the hart does not have is not kept. No program runs virtualised meanwhile, and the kernel makes
+        // no access through this register.
+        write_csr!(csr::HGATP, SV48X4);
+    }
+    let has_four_levels = read_csr!(csr::HGATP) == SV48X4;
+    // SAFETY: as above.
+    unsafe {
         write_csr!(csr::HGATP, 0u64);
         write_csr!(csr::VSATP, 0u64);
         write_csr!(csr::HVIP, 0u64);
@@ -122,7 +159,9 @@ pub fn use_guest_files(limit: usize, identities: u32) {
     if hart::this().index.load(Relaxed) == 0 {
         FILES.store(count, Relaxed);
         IDENTITIES.store(identities as usize, Relaxed);
+        HAS_FOUR_LEVELS.store(has_four_levels, Relaxed);
     }
+    assert!(has_four_levels || !HAS_FOUR_LEVELS.load(Relaxed), "this hart has fewer levels of tables than the first");
     assert!(count >= files(), "this hart has fewer guest interrupt files than the first");
 }
 
@@ -132,9 +171,26 @@ pub fn use_guest_files(limit: usize, identities: u32) {
 /// The root must have four frames, aligned to their size, and live until [`deactivate`]; everything that it maps for
 /// users must belong to the program.
 pub unsafe fn activate(root_ppn: u64) {
-    // SAFETY: the caller's promise; mode 8 is Sv39x4. The next entry goes to VS-mode, under that table.
+    // SAFETY: the caller's promise.
+    unsafe { enter_table(SV39X4 | root_ppn) };
+}
+
+/// As [`activate`], with a root above that of an ordinary table: its first entry points there, and the others are
+/// empty.
+///
+/// # Safety
+/// As for [`activate`]; the machine has four levels.
+pub unsafe fn activate_above(root_ppn: u64) {
+    // SAFETY: the caller's promise. Of the lower table's entries, those of the kernel lack the user bit.
+    unsafe { enter_table(SV48X4 | root_ppn) };
+}
+
+/// # Safety
+/// As for [`activate`] and [`activate_above`].
+unsafe fn enter_table(hgatp: u64) {
+    // SAFETY: the caller's promise. The next entry goes to VS-mode, under that table.
     unsafe {
-        write_csr!(csr::HGATP, 8u64 << 60 | root_ppn);
+        write_csr!(csr::HGATP, hgatp);
         set_csr!(csr::HSTATUS, SPV | SPVP | VTVM | VTW);
         set_csr!(csr::SSTATUS, SPP);
     }
@@ -158,6 +214,8 @@ fn deactivate_now() {
     unsafe {
         write_csr!(csr::SCOUNTEREN, csr::USER_COUNTERS);
         write_csr!(csr::SENVCFG, 0u64);
+        // The program's registers may still be loaded, and its interrupts must not end `wfi`.
+        write_csr!(csr::VSIE, 0u64);
         write_csr!(csr::HSTATUS, VSXL_64);
         clear_csr!(csr::SSTATUS, SPP);
         write_csr!(csr::HGATP, 0u64);
@@ -190,13 +248,23 @@ pub fn has_own_translation() -> bool {
     hart::this().virtualised.load(Relaxed) != 0 && read_csr!(csr::VSATP) != 0
 }
 
-/// Loads a program's registers into the hart.
-pub fn load(registers: &InterruptRegisters, file: usize) {
+/// Loads the registers that depend on a program's file.
+fn load_with_file(registers: &InterruptRegisters, file: usize) {
     set_file(file);
     let (enabled, notified) = match file {
         0 => (registers.enabled, registers.notified << 2 & VS_SOFTWARE),
         _ => (registers.enabled & !SOFTWARE_ENABLE, VS_SOFTWARE),
     };
+    // SAFETY: as in `load`.
+    unsafe {
+        write_csr!(csr::VSIE, enabled);
+        write_csr!(csr::HVIP, notified);
+    }
+}
+
+/// Loads a program's registers into the hart.
+pub fn load(registers: &InterruptRegisters, file: usize) {
+    load_with_file(registers, file);
     // The last program may have switched to VU-mode, which must not affect the next program.
     let mode = if hart::this().virtualised.load(Relaxed) != 0 { SPP } else { 0 };
     // SAFETY: the registers are the program's own and have no effect outside its mode. SPP selects VS-mode only
@@ -204,13 +272,11 @@ pub fn load(registers: &InterruptRegisters, file: usize) {
     unsafe {
         set_csr!(csr::SSTATUS, mode);
         write_csr!(csr::VSSTATUS, registers.status & VS_STATUS | VS_FIXED);
-        write_csr!(csr::VSIE, enabled);
         write_csr!(csr::VSTVEC, registers.vector);
         write_csr!(csr::VSSCRATCH, registers.scratch);
         write_csr!(csr::VSEPC, registers.interrupted);
         write_csr!(csr::VSCAUSE, registers.cause);
         write_csr!(csr::VSTIMECMP, registers.deadline);
-        write_csr!(csr::HVIP, notified);
         // Registers that the last program may have changed.
         write_csr!(csr::VSATP, 0u64);
         write_csr!(csr::VSTVAL, 0u64);
@@ -222,10 +288,40 @@ pub fn load(registers: &InterruptRegisters, file: usize) {
     }
 }
 
+/// Loads a program's registers into the hart, unless the hart still holds them since [`keep`].
+#[inline]
+pub fn resume(context: &mut UserContext, file: usize) {
+    let area = hart::this();
+    let token = context.supervisor_token();
+    if token != 0 && token == area.supervisor_token.load(Relaxed) {
+        // The file may be another one since then, and `deactivate` has disabled the program's interrupts.
+        return load_with_file(&context.supervisor, file);
+    }
+    load(&context.supervisor, file);
+    context.set_supervisor_token(area.new_supervisor_token());
+}
+
+/// Saves the registers of a program that [`resume`] has prepared with this file, and leaves them in the hart.
+#[inline(always)]
+pub fn keep(context: &mut UserContext, file: usize) {
+    context.supervisor = read(file != 0);
+}
+
 /// Saves the program's registers and disables its interrupts.
 pub fn save(registers: &mut InterruptRegisters) {
     let has_file = read_csr!(csr::HSTATUS) >> VGEIN_SHIFT & 63 != 0;
-    *registers = InterruptRegisters {
+    *registers = read(has_file);
+    // An interrupt that is pending for a program that does not run must not keep the hart from sleeping. SAFETY: no
+    // program's registers are loaded any more.
+    unsafe {
+        write_csr!(csr::VSIE, 0u64);
+        write_csr!(csr::HVIP, 0u64);
+    }
+}
+
+#[inline(always)]
+fn read(has_file: bool) -> InterruptRegisters {
+    InterruptRegisters {
         status: read_csr!(csr::VSSTATUS),
         enabled: read_csr!(csr::VSIE) | if has_file { SOFTWARE_ENABLE } else { 0 },
         vector: read_csr!(csr::VSTVEC),
@@ -234,12 +330,6 @@ pub fn save(registers: &mut InterruptRegisters) {
         cause: read_csr!(csr::VSCAUSE),
         deadline: read_csr!(csr::VSTIMECMP),
         notified: if has_file { 0 } else { read_csr!(csr::HVIP) >> 2 & 1 },
-    };
-    // An interrupt that is pending for a program that does not run must not keep the hart from sleeping. SAFETY: no
-    // program's registers are loaded any more.
-    unsafe {
-        write_csr!(csr::VSIE, 0u64);
-        write_csr!(csr::HVIP, 0u64);
     }
 }
 

@@ -33,6 +33,8 @@ pub struct HartArea {
     pub satp: AtomicU64,
     /// Token of the floating-point contents in the registers; 0 for none.
     pub token: AtomicU64,
+    /// Token of the supervisor registers of a virtualised program in the hart; 0 for none.
+    pub supervisor_token: AtomicU64,
     /// Number of tokens that this hart has made.
     pub tokens: AtomicU64,
     /// Whether programs run virtualised at present: 1, else 0.
@@ -54,6 +56,7 @@ impl HartArea {
             hart_id: AtomicU64::new(0),
             satp: AtomicU64::new(0),
             token: AtomicU64::new(0),
+            supervisor_token: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             virtualised: AtomicUsize::new(0),
             reports: AtomicUsize::new(0),
@@ -62,11 +65,22 @@ impl HartArea {
 
     /// Makes a new token for floating-point contents, different from every other token of any hart.
     pub fn new_token(&self) -> u64 {
-        let count = self.tokens.load(Relaxed) + 1;
-        self.tokens.store(count, Relaxed);
-        let token = count << 8 | self.index.load(Relaxed) as u64;
+        let token = self.next_token();
         self.token.store(token, Relaxed);
         token
+    }
+
+    /// Makes a new token for a program's supervisor registers, different from every other token of any hart.
+    pub fn new_supervisor_token(&self) -> u64 {
+        let token = self.next_token();
+        self.supervisor_token.store(token, Relaxed);
+        token
+    }
+
+    fn next_token(&self) -> u64 {
+        let count = self.tokens.load(Relaxed) + 1;
+        self.tokens.store(count, Relaxed);
+        count << 8 | self.index.load(Relaxed) as u64
     }
 }
 

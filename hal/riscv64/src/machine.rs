@@ -276,6 +276,19 @@ impl Virtualisation for Riscv64 {
         }
     }
 
+    unsafe fn activate_virtualised_above(root_ppn: u64) {
+        assert!(guest::has_four_levels(), "this machine has no tables of four levels for virtualised programs");
+        // SAFETY: as above.
+        unsafe {
+            set_root(boot::kernel_root_ppn(), 0);
+            guest::activate_above(root_ppn);
+        }
+    }
+
+    fn has_four_levels() -> bool {
+        guest::has_four_levels()
+    }
+
     fn guest_files() -> usize {
         guest::files()
     }
@@ -286,6 +299,16 @@ impl Virtualisation for Riscv64 {
 
     fn save_supervisor(registers: &mut InterruptRegisters) {
         guest::save(registers);
+    }
+
+    #[inline(always)]
+    fn resume_supervisor(context: &mut UserContext, file: usize) {
+        guest::resume(context, file);
+    }
+
+    #[inline(always)]
+    fn keep_supervisor(context: &mut UserContext, file: usize) {
+        guest::keep(context, file);
     }
 
     fn notify_virtualised() {

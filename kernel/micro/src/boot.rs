@@ -10,7 +10,7 @@ use abi_sel4::{configuration, object};
 use elf::ElfBytes;
 use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;
-use hal_api::{BootInformation, Machine as _, Virtualisation as _};
+use hal_api::{BootInformation, Machine as _};
 use heapless::Vec;
 use objects::{
     AsidPool, Capability, FrameSize, Lineage, Mapping, PageRights, PageTable, PriorityQueues, Ref, Slot, Tcb,
@@ -399,7 +399,7 @@ impl Objects {
             let proxy = claim(free.take(THREAD_SIZE, THREAD_SIZE)?);
             asynchronous::make_proxy(proxy, free.take(PAGE, PAGE)?);
             node.proxy.set(Some(proxy));
-            if Machine::guest_files() > 0 {
+            if crate::machine::guest_files() > 0 {
                 node.virtual_root.set(Some(VirtualRoot::claim(free.take(VirtualRoot::SIZE, VirtualRoot::SIZE)?)));
             }
         }

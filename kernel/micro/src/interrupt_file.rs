@@ -47,11 +47,24 @@
 //!
 //! # Entering and leaving
 //!
-//! A virtualised thread's address space is never cached (SPACE-EPOCH), so the fastpath does not switch to it. At each
-//! entry the user half of its root is copied to the root of the hart's second stage, and the hart's cached translations
-//! of that stage are flushed; its supervisor registers are loaded, and saved when it traps. A hart that changes an
-//! address space makes other harts that run a virtualised thread in it enter the kernel, instead of sending them the
-//! translations to flush.
+//! A virtualised thread's address space is never cached (SPACE-EPOCH), so the fastpath does not switch to it. Before a
+//! hart enters such a thread it *prepares* that: it points the root of its second stage at the thread's own root,
+//! flushes its cached translations of that stage, finds a file, and loads the supervisor registers, unless it still
+//! holds them. When the thread traps, the registers are saved, but stay in the hart.
+//!
+//! Most kernel entries of a thread end with the same thread, and nothing has happened to it: it polled, signalled, or
+//! sent a message. Then the hart enters it again without a step of the preparation (`Kernel::serve_virtualised`). The
+//! conditions are those under which an ordinary thread continues, and:
+//!
+//! * The kernel entry was a system call that cannot change translations: no fault, which may map a sender page, and no
+//!   interrupt, which may be a tick. A message with a label may be an invocation, and counts as a change.
+//! * No signal is to be delivered by the kernel (`is_virtualised` of the node is still set), and the hart has not left
+//!   the address space (`asid` is).
+//!
+//! Everything else is either done by other harts, which stop the thread first, or by this hart for another thread,
+//! which it enters in between. So the thread's file, its registers and its root are those that were prepared. A hart
+//! that changes an address space makes other harts that run a virtualised thread in it enter the kernel, instead of
+//! sending them the translations to flush; they prepare the thread anew.
 //!
 //! # Floods of stores
 //!
@@ -61,15 +74,17 @@
 use abi_sel4::call::number;
 use abi_sel4::configuration::USER_TOP;
 use abi_sel4::object::PAGE_BITS;
-use abi_sel4::{InvocationError, Rights};
+use abi_sel4::{InvocationError, MessageInfo, Rights};
 use hal_api::{Trap, Virtualisation as _};
-use objects::{Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own};
+use objects::{
+    Capability, Mapping, Notification, Ref, Slot, Space, Tcb, ThreadState, enter_virtualised, own, prepare_virtualised,
+};
 use platform::Machine;
 
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
 use crate::machine;
-use crate::node::{FILES, MAXIMUM_NODES, Next};
+use crate::node::{Decision, FILES, MAXIMUM_NODES, Next};
 use crate::smp::Shared;
 use crate::state::Sender;
 
@@ -280,7 +295,7 @@ impl Kernel {
             return;
         }
         let files = &self.node().files;
-        let count = FILES.min(Machine::guest_files() + 1);
+        let count = FILES.min(machine::guest_files() + 1);
         if let Some(file) = (1..count).find(|&file| files[file].get().is_none()) {
             files[file].set(Some(thread));
             interrupts.file.set(file as u64);
@@ -328,13 +343,12 @@ impl Kernel {
     }
 
     /// Moves the pending signals of the file of the thread that runs here to its notification's word.
-    fn collect(&self, thread: Ref<Tcb>) {
-        let interrupts = &thread.interrupts;
-        let file = interrupts.file.get() as usize;
+    #[inline(always)]
+    fn collect(&self, thread: Ref<Tcb>, file: usize) {
         if file == 0 {
             return;
         }
-        let signals = Machine::take_guest_file(file) >> 1 & interrupts.hints.get();
+        let signals = Machine::take_guest_file(file) >> 1 & thread.interrupts.hints.get();
         if let Some(notification) = thread.bound.get()
             && signals != 0
         {
@@ -343,17 +357,19 @@ impl Kernel {
         }
     }
 
-    /// Watches exactly the files of this hart's threads that wait for their notification, and the file of `waiter`,
-    /// which is about to wait.
-    fn watch_files(&self, waiter: Option<Ref<Tcb>>) {
+    /// Watches exactly the files of this hart's threads that wait for their notification.
+    #[cold]
+    #[inline(never)]
+    fn watch_files(&self) {
         let mut watched = 0;
         for (file, thread) in self.node().files.iter().enumerate() {
-            if let Some(thread) = thread.get().filter(|&thread| waits(thread) || Some(thread) == waiter) {
+            if let Some(thread) = thread.get().filter(|&thread| waits(thread)) {
                 // Other identities, which its program may have enabled, would stay pending for ever.
                 Machine::enable_guest_file(file, thread.interrupts.hints.get() << 1);
                 watched |= 1 << file;
             }
         }
+        self.node().watched.set(watched);
         Machine::watch_guest_files(watched);
     }
 
@@ -374,7 +390,7 @@ impl Kernel {
                 }
             }
         }
-        self.watch_files(None);
+        self.watch_files();
     }
 
     /// Prepares this hart to enter a virtualised thread.
@@ -383,7 +399,10 @@ impl Kernel {
     pub(crate) fn enter_virtualised(&self, thread: Ref<Tcb>, space: Space) -> Next {
         let node = self.node();
         self.take_file(thread);
-        self.watch_files(None);
+        if node.watched.get() >> thread.interrupts.file.get() & 1 != 0 {
+            // The thread, or the file's last owner, waited for its notification.
+            self.watch_files();
+        }
         if thread.interrupts.unmasked_before.replace(node.next_tick.get()) != node.next_tick.get() {
             thread.unmask_own_interrupts();
         }
@@ -399,49 +418,86 @@ impl Kernel {
         Next::RunVirtualised(thread)
     }
 
-    /// Handles the trap of a virtualised thread; returns whether the trap must be served as for other threads.
-    fn leave_virtualised(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
-        let interrupts = &thread.interrupts;
+    /// Serves the trap of a virtualised thread with this file; returns whether the hart can enter the thread again
+    /// without preparation.
+    #[inline(always)]
+    pub(crate) fn serve_virtualised(&self, thread: Ref<Tcb>, trap: Trap, file: usize) -> bool {
+        if trap != Trap::SystemCall {
+            self.serve_other_trap(thread, trap, file);
+            return false;
+        }
+        let entries = &thread.interrupts.entries;
+        entries.set(entries.get() + 1);
+        let number = thread.register::<17>().get();
+        let keeps_translations = match number {
+            number::Recv | number::NBRecv | number::ReplyRecv => {
+                self.collect(thread, file);
+                true
+            }
+            // Every invocation that changes an object has a label; signals and messages need none.
+            number::Call | number::Send | number::NBSend => MessageInfo(thread.register::<11>().get()).label() == 0,
+            number::Reply | number::Yield | number::SignalRecv => true,
+            number::ReturnFromUserInterrupt | number::WakeSyscallHandler => true,
+            _ => false,
+        };
+        self.handle_call(thread);
+        let node = self.node();
+        if node.decision.get() == Decision::Keep
+            && node.current.get() == Some(thread)
+            && thread.state() == ThreadState::Running
+        {
+            let is_prepared = node.is_virtualised.get() && node.asid.get() != 0;
+            return keeps_translations && is_prepared && self.handlers_awake.get() == 0;
+        }
+        if file != 0 && waits(thread) {
+            self.watch_files();
+        }
+        false
+    }
+
+    /// Serves a trap that is no system call.
+    #[cold]
+    #[inline(never)]
+    fn serve_other_trap(&self, thread: Ref<Tcb>, trap: Trap, file: usize) {
         if let Some(register) = trap.claim_without_file()
-            && interrupts.file.get() == 0
+            && file == 0
         {
             // The thread lost its file while it was in its handler: the claim finds no interrupt.
             if register != 0 {
                 thread.register_at(register).set(0);
             }
             thread.pc().set(thread.pc().get().wrapping_add(4));
-            return false;
+            return;
         }
-        match trap {
-            Trap::Interrupt => return true,
-            Trap::SystemCall => {
-                let call = thread.register::<17>().get();
-                if matches!(call, number::Recv | number::NBRecv | number::ReplyRecv) {
-                    self.collect(thread);
-                    // The thread may be about to wait.
-                    self.watch_files(Some(thread));
-                }
-            }
-            _ => {}
+        if trap != Trap::Interrupt {
+            let entries = &thread.interrupts.entries;
+            entries.set(entries.get() + 1);
         }
-        interrupts.entries.set(interrupts.entries.get() + 1);
-        true
+        self.handle_other(thread, trap);
     }
 }
 
-/// Runs a virtualised thread until it traps, and serves the trap.
+/// Runs a virtualised thread, for which the hart is prepared, until that must be done again or another thread runs.
 #[cold]
 #[inline(never)]
 pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
-    // A hart that takes the file away makes this hart enter the kernel first.
+    // A hart that takes the file away makes this hart enter the kernel first, and prepare the thread anew.
     let file = thread.interrupts.file.get() as usize;
-    let trap = shared.note_trap(enter_virtualised::<Machine>(thread, file), hart);
-    let kernel = shared.enter(hart);
-    kernel.node().is_virtualised.set(false);
-    if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
-        kernel.serve_interrupts();
-    } else if kernel.leave_virtualised(thread, trap) {
-        kernel.handle(thread, trap);
+    prepare_virtualised::<Machine>(thread, file);
+    loop {
+        let trap = shared.note_trap(enter_virtualised::<Machine>(thread, file), hart);
+        let kernel = shared.enter(hart);
+        if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
+            kernel.node().is_virtualised.set(false);
+            kernel.serve_interrupts();
+            return kernel.leave_and_poke();
+        }
+        if !kernel.serve_virtualised(thread, trap, file) {
+            kernel.node().is_virtualised.set(false);
+            return kernel.leave_and_poke();
+        }
+        kernel.poke_others();
+        kernel.check_after_entry();
+        kernel.note_user();
     }
-    kernel.leave_and_poke()
 }

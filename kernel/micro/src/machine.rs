@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi_sel4::Trigger;
 use drivers::aplic;
-use hal_api::Machine as _;
+use hal_api::{Machine as _, Virtualisation as _};
 use platform::{Claim, Description, InterruptController, Machine};
 use spin::Once;
 
@@ -28,6 +28,12 @@ pub fn prepare_guest_files() {
     if let Some(controller) = CONTROLLER.get() {
         controller.prepare_guest_files();
     }
+}
+
+/// Returns the number of guest interrupt files of each hart; 0 if threads cannot run virtualised on this machine. The
+/// table of a virtualised thread has a level more than the thread's own.
+pub fn guest_files() -> usize {
+    if Machine::has_four_levels() { Machine::guest_files() } else { 0 }
 }
 
 /// Returns the physical address of a guest interrupt file's page. A store of an identity to the page makes the identity

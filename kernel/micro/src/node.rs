@@ -284,7 +284,10 @@ pub struct Node {
     pub ready: ReadyOfDomains,
     /// Owners of the hart's guest interrupt files; there is no file 0.
     pub files: [Cell<Option<Ref<Tcb>>>; FILES],
-    /// Whether the hart runs a virtualised thread, or entered one when it last left the kernel.
+    /// The files among them that interrupt the kernel, a bit for each.
+    pub watched: Cell<u64>,
+    /// Whether the hart runs a virtualised thread, or entered one when it last left the kernel. If the hart itself
+    /// clears this before it leaves the kernel again, then the thread must be prepared anew.
     pub is_virtualised: Cell<bool>,
     /// The root table for virtualised threads.
     pub virtual_root: Cell<Option<VirtualRoot>>,
@@ -307,8 +310,19 @@ impl Node {
             linger_until: Cell::new(0),
             proxy: Cell::new(None),
             files: [const { Cell::new(None) }; FILES],
+            watched: Cell::new(0),
             is_virtualised: Cell::new(false),
             virtual_root: Cell::new(None),
+        }
+    }
+
+    /// Makes the hart prepare a thread anew when it enters the thread next, if it entered that one last.
+    pub(crate) fn prepare_anew(&self, thread: Ref<Tcb>) {
+        if self.entered.get() == Some(thread) {
+            self.entered.set(None);
+        }
+        if self.current.get() == Some(thread) {
+            self.is_virtualised.set(false);
         }
     }
 }

@@ -20,16 +20,6 @@ use crate::message::{ReceiveMode, SendMode, receive_buffer, send_buffer, sent_ca
 use crate::{cnode, cspace, derivation, domain, fault, interrupt, message, thread, untyped, vspace};
 
 impl Kernel {
-    /// Serves a trap of a virtualised thread. Out of line, so that the path of other threads is not affected.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn handle(&self, thread: Ref<Tcb>, trap: Trap) {
-        match trap {
-            Trap::SystemCall => self.handle_call(thread),
-            other => self.handle_other(thread, other),
-        }
-    }
-
     /// Serves a system call of the current thread.
     #[inline(always)]
     pub(crate) fn handle_call(&self, thread: Ref<Tcb>) {

@@ -5,7 +5,6 @@ use std::ops::Range;
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::configuration::USER_TOP;
 use abi_sel4::{DebugCall, FailedLookup, Invocation, MessageInfo, ObjectType, Rights};
-use hal_api::Trap;
 use hal_host::{Attached, Simulation};
 use objects::{
     Capability, Lineage, Ref, Slot, Tcb, ThreadState, claim, claim_slice, fake, frame_words, give_back, own, tag,
@@ -28,6 +27,7 @@ use crate::{cspace, derivation};
 #[cfg(feature = "smp")]
 mod harts;
 mod spaces;
+mod virtualised;
 
 fn slots(bits: u32) -> Ref<Slot> {
     claim_slice(fake(bits + 5), 1 << bits)
@@ -374,7 +374,7 @@ impl Machine {
         for (index, &capability) in capabilities.iter().enumerate() {
             buffer.set(122 + index, capability);
         }
-        self.kernel.handle(thread, Trap::SystemCall);
+        self.kernel.handle_call(thread);
         self.kernel.decide();
     }
 

@@ -32,13 +32,12 @@
 //! the notification's word until the next tick or the thread's next wait.
 
 use abi_sel4::{InvocationError, Rights};
-use hal_api::Virtualisation as _;
 use objects::{Capability, Ref, Tcb};
-use platform::Machine;
 
 use crate::interrupt_file::HINTS;
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
+use crate::machine;
 
 /// The largest number of interrupts of a thread between two ticks.
 const DELIVERIES: u64 = 256;
@@ -84,15 +83,12 @@ impl Kernel {
         let interrupts = &thread.interrupts;
         self.deactivate(thread);
         interrupts.handler.set(registration.handler);
-        let hints = if Machine::guest_files() > 0 { registration.hints } else { 0 };
+        let hints = if machine::guest_files() > 0 { registration.hints } else { 0 };
         interrupts.hints.set(hints);
         if hints != 0 {
             self.stop_elsewhere(thread);
             thread.forget_space();
-            let node = &self.nodes[self.node_of(thread)];
-            if node.entered.get() == Some(thread) {
-                node.entered.set(None);
-            }
+            self.nodes[self.node_of(thread)].prepare_anew(thread);
             thread.take_own_interrupts(registration.vector);
             interrupts.set_virtualised();
         }
@@ -134,10 +130,7 @@ impl Kernel {
             return;
         }
         self.stop_elsewhere(thread);
-        let node = self.node();
-        if node.entered.get() == Some(thread) {
-            node.entered.set(None);
-        }
+        self.node().prepare_anew(thread);
     }
 
     /// Returns whether a thread's next interrupt must wait for a tick of its hart.

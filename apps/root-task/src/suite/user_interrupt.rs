@@ -1047,6 +1047,33 @@ pub fn a_hostile_supervisor_harms_itself(bench: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
+/// Reads a word at an address.
+fn read(address: u64) {
+    // SAFETY: the callers' addresses belong to no program, so that the instruction faults.
+    unsafe { core::arch::asm!("ld zero, 0({})", in(reg) address, options(nostack)) };
+}
+
+/// In a virtualised thread's table the program's own root is a lower table: the kernel's half of it begins at 256 GiB,
+/// and what lies behind is at no address.
+pub fn a_virtualised_thread_reaches_no_memory_of_the_kernel(bench: &mut Bench<'_>) -> Outcome {
+    const GIB: u64 = 1 << 30;
+    let inside = [256, 257, 258, 259, 320, 384, 448, 509, 510, 511].map(|number| number * GIB);
+    let behind = [512 * GIB, 514 * GIB, 1 << 40, 1 << 48, 1 << 50, 1 << 63, 0xffff_ffc0_8000_0000, !0xfff];
+    let _ = store_receiver_or_return!(bench, compute, 0, 2);
+    let faults = bench.endpoint()?;
+    for address in inside.into_iter().chain(behind) {
+        let notification = bench.notification()?;
+        let start = Start { fault_endpoint: faults.pointer(), ..Start::new(read, address, PRIORITY) };
+        let thread = bench.prepare(start)?.thread;
+        user_interrupt::receive_stores(thread, notification, 2)?;
+        thread.resume()?;
+        let fault = faults.receive();
+        check!(matches!(Fault::from_message(&fault), Some(Fault::Memory { address: found, .. }) if found == address));
+        thread.suspend()?;
+    }
+    Ok(())
+}
+
 pub fn a_flood_of_stores_leaves_a_receiver_time(bench: &mut Bench<'_>) -> Outcome {
     let (receiver, by_stores) = store_receiver_or_return!(bench, compute_and_look_seldom, 0, 2);
     let (_, cores) = bench.boot.cores();

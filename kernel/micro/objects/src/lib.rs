@@ -42,4 +42,4 @@ pub use types::{
     AsidPool, Endpoint, FloatingPointUse, HandlerState, Lineage, Notification, PageTable, PriorityQueues, Queue, Slot,
     SyscallHandler, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words, frame_words, own,
 };
-pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised};
+pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised, prepare_virtualised};

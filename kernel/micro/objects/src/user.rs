@@ -81,7 +81,7 @@ impl Tcb {
 
     fn with_supervisor(&self, change: impl FnOnce(&mut InterruptRegisters)) {
         // SAFETY: as for `use_floating_point`.
-        change(unsafe { &mut (*self.context.as_ptr()).supervisor });
+        change(unsafe { &mut *self.context.as_ptr() }.supervisor_mut());
     }
 }
 
@@ -89,6 +89,9 @@ impl Tcb {
 /// enable register.
 const ENABLED: u64 = 1 << 1;
 const EXTERNAL: u64 = 1 << 9;
+
+/// Bit of a valid entry in a table.
+const VALID: u64 = 1 << 0;
 
 const _: () = {
     assert!(offset_of!(UserContext, pc) == 0);
@@ -102,20 +105,28 @@ pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
     M::enter_user(unsafe { &mut *thread.context.as_ptr() })
 }
 
-/// Runs a virtualised thread until it traps, with a guest interrupt file of the hart or none (0). Otherwise as
-/// [`enter`].
+/// Loads the supervisor registers of a virtualised thread, which has a guest interrupt file of the hart or none (0).
+/// The hart is about to call [`enter_virtualised`], and does not hold the kernel's lock.
+pub fn prepare_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) {
+    // SAFETY: as in `enter`.
+    M::resume_supervisor(unsafe { &mut *thread.context.as_ptr() }, file);
+}
+
+/// Runs a virtualised thread until it traps. This hart has prepared that, and has run no other thread since. Otherwise
+/// as [`enter`].
+#[inline(always)]
 pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Trap {
     // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
     let context = unsafe { &mut *thread.context.as_ptr() };
-    M::load_supervisor(&context.supervisor, file);
     let trap = M::enter_user(context);
-    M::save_supervisor(&mut context.supervisor);
+    M::keep_supervisor(context, file);
     trap
 }
 
-/// The root of the table under which a hart runs virtualised threads: four frames. The entries for programs are copied
-/// from the thread's own root at each activation; the tables of the lower levels are shared with the thread's own
-/// table.
+/// The root of the table under which a hart runs virtualised threads: four frames, because such a root has four times
+/// the entries of another one. The table has one level more than other tables, and the first entry of its root points
+/// to the thread's own root. So no entry of the thread's own table is ever copied, and no thread needs a root of this
+/// size.
 #[derive(Clone, Copy)]
 pub struct VirtualRoot(Ref<PageTable>);
 
@@ -134,16 +145,13 @@ impl VirtualRoot {
         VirtualRoot(claim(physical))
     }
 
-    /// Makes this the table of the hart's virtualised thread, with the program's half of this address space's root. The
-    /// hart's cached translations of virtualised programs are invalidated.
+    /// Makes this the table of the hart's virtualised thread, above the root of this address space. The hart's cached
+    /// translations of virtualised programs are invalidated.
     pub fn activate<M: Virtualisation>(self, root: Ref<PageTable>) {
-        for (own, program) in self.0.entries.iter().zip(&root.entries).take(root.entries.len() / 2) {
-            own.store(program.load(Relaxed), Relaxed);
-        }
-        // SAFETY: the lower half is that of an address space (as in `activate`), all other entries are empty; boot has
-        // reserved the memory for ever. When an entry is removed from the program's root, each hart that runs under it
-        // is made to leave the table and come here again.
-        unsafe { M::activate_virtualised(self.0.physical() >> 12) };
+        self.0.entries[0].store(root.physical() >> 12 << 10 | VALID, Relaxed);
+        // SAFETY: the first entry is the root of an address space (as in `activate`), all others are empty; boot has
+        // reserved the memory for ever. Before the program's root is freed, each hart that uses it is made to leave it.
+        unsafe { M::activate_virtualised_above(self.0.physical() >> 12) };
     }
 }
 
