@@ -484,11 +484,11 @@ impl Process {
 
     /// Returns the processor time of all its workers, in ticks, up to now; never less than before.
     pub(crate) fn cpu_ticks(&self) -> u64 {
-        let now = Machine::now();
-        let running = |workers: &[Arc<Worker>]| workers.iter().fold(0, |sum, worker| sum + worker.uncharged(now));
-        let running = running(&self.workers.lock())
-            + self.threads.lock().iter().fold(0, |sum, thread| sum + thread.uncharged(now));
-        self.standing.clock(running)
+        self.standing.clock(|| {
+            let now = Machine::now();
+            let workers = self.workers.lock().iter().fold(0, |sum, worker| sum + worker.uncharged(now));
+            workers + self.threads.lock().iter().fold(0, |sum, thread| sum + thread.uncharged(now))
+        })
     }
 
     /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.

@@ -128,8 +128,13 @@ fn is_exhausted_above(process: &Arc<Process>) -> bool {
 /// Does work for a process in a coroutine of the kernel's own, or in another time that is not its own, and charges the
 /// process for it.
 pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
-    let start = Machine::now();
     payers::work_for(process.id);
+    charging_for_work_alone(process, work)
+}
+
+/// Does as [`charging`], for work that the process has not caused: it does not pay for the ways of the coroutine.
+fn charging_for_work_alone<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
+    let start = Machine::now();
     let result = work();
     let now = Machine::now();
     let ticks = now.saturating_sub(start);
@@ -160,8 +165,8 @@ pub(crate) fn charge(process: &Arc<Process>, ticks: u64, now: u64) {
 /// may be more important than it.
 pub(crate) fn charge_for(process: &Arc<Process>, ticks: u64, now: u64, behind_all: bool) {
     let standing = &process.standing;
-    // Relaxed: a sum that is only read.
-    standing.cpu.fetch_add(ticks, Ordering::Relaxed);
+    // Release: a reader of the sum finds the worker, whose time this was, without it.
+    standing.cpu.fetch_add(ticks, Ordering::Release);
     let is_exhausted = standing.exhausted.load(Ordering::Relaxed);
     let behind_all = is_exhausted && behind_all;
     let ticks = ticks.min(time::ticks_at_ns(DEFAULT_PERIOD_NS));
@@ -452,7 +457,7 @@ async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
     let begin = Member::from_word(standing.next_look.load(Ordering::Relaxed));
     let (mut member, mut has_wrapped) = (begin, false);
     loop {
-        match charging(process, || process.look_for_the_starving(member, MEMBERS_AT_A_TIME)) {
+        match charging_for_work_alone(process, || process.look_for_the_starving(member, MEMBERS_AT_A_TIME)) {
             Look::Found(cid, next) => {
                 standing.preferred.store(cid.raw(), Ordering::Relaxed);
                 standing.next_look.store(next.to_word(), Ordering::Relaxed);

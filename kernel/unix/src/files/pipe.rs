@@ -172,7 +172,13 @@ impl Writer {
                 }
                 let room = CAPACITY - state.queue.len();
                 // A short write waits until there is room for all of it, and does not stop before its end then.
-                let wanted = if total > ATOMIC { rest.min(room).min(LOOKS_AFTER) } else { rest };
+                // A long one goes in parts that end where it looks for interrupts.
+                let (wanted, most) = if total > ATOMIC {
+                    let wanted = rest.min(room);
+                    (wanted, wanted.min(LOOKS_AFTER - *done % LOOKS_AFTER))
+                } else {
+                    (rest, rest)
+                };
                 if room < wanted || wanted == 0 {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
                     return match registered {
@@ -187,7 +193,7 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
                 let piece = state.queue.back();
-                let count = wanted.min(end - *done).min(piece.len());
+                let count = most.min(end - *done).min(piece.len());
                 if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
                     return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                 }
@@ -195,7 +201,7 @@ impl Writer {
                 *done += count;
                 state.readers_waiting.wake_all();
                 // Compared in this order: a write that is done at once, as most are, pays nothing for the looks.
-                if *done < total && total > LOOKS_AFTER && steps::has_interrupts() {
+                if *done < total && done.is_multiple_of(LOOKS_AFTER) && steps::has_interrupts() {
                     if let Some(waker) = waker {
                         waker.wake_by_ref();
                     }
@@ -337,6 +343,19 @@ mod tests {
                 program.close(reader).unwrap();
                 program.close(writer).unwrap();
             }
+        });
+    }
+
+    /// However many buffers it has: the looks are as far from each other.
+    #[test]
+    fn a_write_of_many_buffers_stops_where_one_of_a_large_one_does() {
+        run(|program| {
+            let (_, writer) = program.pipe(NONBLOCK);
+            let bytes = program.store(&pattern(0, 100));
+            let parts: Vec<u8> = [bytes, 100].repeat(600).iter().flat_map(|word| word.to_le_bytes()).collect();
+            let vector = program.store(&parts);
+            Machine::send_ipi(Machine::hart());
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, vector, 600]), Ok(LOOKS_AFTER));
         });
     }
 

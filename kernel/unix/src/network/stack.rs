@@ -41,7 +41,7 @@ use crate::process::{Process, table};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
-use crate::scheduling::{self, Pace, standing};
+use crate::scheduling::{self, Pace, payers, standing};
 use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
@@ -328,6 +328,7 @@ impl Bill {
         for OwnerTime { process, ticks, ticks_behind_all } in &self.items {
             for (ticks, behind_all) in [(*ticks, false), (*ticks_behind_all, true)] {
                 if ticks != 0 {
+                    payers::work_for(process.id);
                     scheduling::charge_for(process, ticks, now, behind_all);
                 }
             }

@@ -11,7 +11,8 @@
 //! * *Back to such a program*: by the process that had the hart in between. So a process that wakes up again and again
 //!   in the time of another pays both ways. It had the hart, too, if a coroutine of the kernel's own worked for it, as
 //!   the network's does when a timer of a connection ends: the last process that was charged pays. If that coroutine
-//!   worked for none, the ways are those of the processes before and after it.
+//!   worked for none, the ways are those of the processes before and after it. The watchdog's look at all processes is
+//!   caused by none of them.
 //! * *At a deadline*: the waking, by the process that has set the deadline, even if it comes in another's time
 //!   ([`time`](crate::time)).
 //!
@@ -63,7 +64,7 @@ pub(super) fn end(process: u32) {
 
 /// Records that a coroutine of the kernel's own works for a process. Work in the time of a process changes nothing:
 /// that one has the hart.
-pub(super) fn work_for(process: u32) {
+pub(crate) fn work_for(process: u32) {
     let line = line();
     if line.present.load(Ordering::Relaxed) == 0 {
         line.previous.store(process, Ordering::Relaxed);
@@ -136,6 +137,9 @@ pub(crate) fn charge(payer: u32, ticks: u64) {
 
 /// Does work for the process with this number in a time that is not its own, and charges the process for it.
 pub(crate) fn charging<R>(payer: u32, work: impl FnOnce() -> R) -> R {
+    if payer != 0 {
+        work_for(payer);
+    }
     let start = Machine::now();
     let result = work();
     charge(payer, Machine::now().saturating_sub(start));
@@ -244,38 +248,63 @@ mod tests {
         });
     }
 
+    /// Has a coroutine of the kernel's own take the hart from this program, with long ways, and do this for another
+    /// process; returns the ticks that this one and the other pay.
+    fn pay_for_the_kernel_s_ways(program: &mut Program, work: fn(&Arc<Process>)) -> (u64, u64) {
+        let (number, other) = start(program, |program| program.sleep_ns(1_000_000_000));
+        // The other one has its turn, and sleeps until all is over.
+        program.sleep_ns(2_000_000);
+        let own = program.process();
+        let end = Machine::now() + time::ticks_at_ns(1_000_000);
+        let payer = other.clone();
+        crate::scheduling::executor::spawn_for_kernel(abi_queue::Priority::HIGHEST, async move {
+            let mut alarm = None;
+            poll_fn(|cx| {
+                if alarm.is_none() {
+                    alarm = Some(time::set(end, cx.waker()).unwrap());
+                }
+                if Machine::now() >= end { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            work(&payer);
+            // Due when the hart is on its way back.
+            time::set(Machine::now(), &Waker::from(Arc::new(LongWork))).unwrap();
+        });
+        program.call(SystemCall::Yield, []).unwrap();
+        let before = (own.cpu_ticks(), other.cpu_ticks());
+        // Due with the kernel's alarm: the interrupt takes long.
+        set_for(0, end);
+        simulation().advance(end - Machine::now() + 1);
+        let waited = own.cpu_ticks() - before.0;
+        program.trap(Trap::Interrupt);
+        let paid = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
+        other.end(crate::process::ending::Ending::Killed(9));
+        drop(other);
+        program.wait_for(number).unwrap();
+        paid
+    }
+
     #[test]
     fn a_process_for_which_the_kernel_takes_the_hart_from_a_program_pays_for_both_ways() {
         run(|program| {
-            let (number, other) = start(program, |program| program.sleep_ns(1_000_000_000));
-            let own = program.process();
-            let end = Machine::now() + time::ticks_at_ns(1_000_000);
-            let payer = other.clone();
-            crate::scheduling::executor::spawn_for_kernel(abi_queue::Priority::HIGHEST, async move {
-                let mut alarm = None;
-                poll_fn(|cx| {
-                    if alarm.is_none() {
-                        alarm = Some(time::set(end, cx.waker()).unwrap());
-                    }
-                    if Machine::now() >= end { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
-                crate::scheduling::charging(&payer, || simulation().advance(10));
-                // Due when the hart is on its way back.
-                time::set(Machine::now(), &Waker::from(Arc::new(LongWork))).unwrap();
+            let forms: [fn(&Arc<Process>); 2] = [
+                |payer| crate::scheduling::charging(payer, || simulation().advance(10)),
+                |payer| charging(payer.id, || simulation().advance(10)),
+            ];
+            for form in forms {
+                let (own, paid) = pay_for_the_kernel_s_ways(program, form);
+                assert!(paid >= 2 * LONG && own < SHORT, "{paid} and {own}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_process_that_the_watchdog_looks_at_pays_for_the_look_alone() {
+        run(|program| {
+            let (own, paid) = pay_for_the_kernel_s_ways(program, |payer| {
+                crate::scheduling::charging_for_work_alone(payer, || simulation().advance(10));
             });
-            program.call(SystemCall::Yield, []).unwrap();
-            let before = (own.cpu_ticks(), other.cpu_ticks());
-            // Due with the kernel's alarm: the interrupt takes long.
-            set_for(0, end);
-            simulation().advance(end - Machine::now() + 1);
-            let waited = own.cpu_ticks() - before.0;
-            program.trap(Trap::Interrupt);
-            let (own, paid) = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
-            assert!(paid >= 2 * LONG && own < SHORT, "{paid} and {own}");
-            other.end(crate::process::ending::Ending::Killed(9));
-            drop(other);
-            program.wait_for(number).unwrap();
+            assert!((10..SHORT).contains(&paid) && own >= LONG, "{paid} and {own}");
         });
     }
 

@@ -358,8 +358,11 @@ impl Standing {
     }
 
     /// Returns the ticks of its processor time: those that were charged to it, and those of programs that run.
-    pub(crate) fn clock(&self, running: u64) -> u64 {
-        never_back(&self.shown, self.cpu.load(Ordering::Relaxed) + running)
+    pub(crate) fn clock(&self, running: impl FnOnce() -> u64) -> u64 {
+        // Read first: a worker that another hart charges in between is left out of both, and not in both, which would
+        // stay. Acquire, which pairs with the charge's release: a charge that is seen has ended the worker's own time.
+        let charged = self.cpu.load(Ordering::Acquire);
+        never_back(&self.shown, charged + running())
     }
 }
 
