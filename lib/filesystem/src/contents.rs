@@ -150,6 +150,7 @@ impl Remains {
     /// Adds a tree to which nothing else refers.
     pub(crate) fn add_tree(&self, mut tree: Arc<Shared>) {
         let mut removed = self.0.lock();
+        debug_assert!(Arc::get_mut(&mut tree).is_some(), "something refers to a tree that is given up");
         if let Some(shared) = Arc::get_mut(&mut tree) {
             shared.next_removed = removed.trees.take();
             removed.trees = Some(tree);

@@ -407,6 +407,10 @@ impl Filesystem {
         if target.is_some_and(|target| target.0 == source.0) {
             return Ok(());
         }
+        let is_covered = |file: (u32, FileKind)| self.shared.inode(file.0).is_covered();
+        if is_covered(source) || target.is_some_and(is_covered) {
+            return Err(Error::Busy);
+        }
         self.change_entries(&rename, &mut pair, by)?;
         drop(pair);
         old.directory.inode().touch(by.now);
@@ -479,17 +483,19 @@ impl Filesystem {
     /// the operation can, after all.
     ///
     /// # Errors
-    /// As [`Filesystem::look_up`], for everything on the way; but the file at the end of the path may be missing.
+    /// As [`Filesystem::look_up`]; but a file that is named or made may be missing at the end of the path.
     #[doc(alias = "follow_mount")]
     pub fn way_on(&self, base: &Node, path: &[u8], last: LastComponent) -> Result<Option<WayOn>, Error> {
         let mut way = None;
-        let arrived = walk_noting(self.base(base)?, path, last, Some(&mut way)).and_then(|position| match last {
-            LastComponent::Name => Ok(()),
-            _ => position.target_noting(Some(&mut way)).map(|_| ()),
+        let arrived = walk_noting(self.base(base)?, path, last, Some(&mut way)).and_then(|position| {
+            match (last, position.is_found() || position.name().is_none()) {
+                // A name of its own is this tree's, and one that is to be made may be missing.
+                (LastComponent::Name, _) | (LastComponent::Made(_), false) => Ok(()),
+                _ => position.target_noting(Some(&mut way)).map(|_| ()),
+            }
         });
         match arrived {
             Ok(()) | Err(Error::Crossing) => Ok(way),
-            Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -609,10 +615,6 @@ impl Rename<'_> {
     fn check(&self, shared: &Shared) -> Result<(), Error> {
         let Rename { old, new, source, target, replacement, .. } = *self;
         let source_is_directory = source.1 == FileKind::Directory;
-        let is_covered = |file: (u32, FileKind)| shared.inode(file.0).is_covered();
-        if is_covered(source) || target.is_some_and(is_covered) {
-            return Err(Error::Busy);
-        }
         match (replacement, target) {
             (Replacement::Refuse, Some(_)) => return Err(Error::AlreadyExists),
             (Replacement::Exchange, None) => return Err(Error::NotFound),

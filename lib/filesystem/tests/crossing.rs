@@ -60,6 +60,9 @@ fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
     let rename = |old: &[u8], new: &[u8], how| top.rename(&root, old, &root, new, how, NOW);
     assert_eq!(rename(b"/a/covered", b"/b", Replacement::Replace), Err(Error::Busy));
     assert_eq!(rename(b"/link", b"/a/covered", Replacement::Exchange), Err(Error::Busy));
+    assert_eq!(rename(b"/a/covered", b"/a/covered", Replacement::Replace), Ok(()), "nothing happens");
+    assert_eq!(rename(b"/link", b"/a/covered", Replacement::Refuse), Err(Error::AlreadyExists));
+    assert_eq!(rename(b"/link", b"/a/covered", Replacement::Replace), Err(Error::IsADirectory));
     assert_eq!(top.make_directory(&root, b"/a/covered", 0o755, NOW).err(), Some(Error::AlreadyExists));
     assert_eq!(rename(b"/a", b"/b", Replacement::Replace), Ok(()), "a directory above it can be renamed");
     assert_eq!(top.look_up(&root, b"/b/covered", LastLink::Follow), Err(Error::Crossing));
@@ -107,7 +110,11 @@ fn a_tree_below_another_is_left_at_its_root_and_by_absolute_paths() {
     }
     assert_eq!(way(&below, &root, "absolute", name), None);
     assert_eq!(way(&below, &root, "d/..", last), None);
-    assert_eq!(way(&below, &root, "missing", last), None);
+    assert_eq!(below.way_on(&root, b"missing", last), Err(Error::NotFound));
+    assert_eq!(below.way_on(&root, b"missing/x", name), Err(Error::NotFound));
+    for last in [name, LastComponent::Made(LastLink::Follow)] {
+        assert_eq!(way(&below, &root, "missing", last), None);
+    }
     assert_eq!(below.look_up(&root, b"..", LastLink::Follow), Err(Error::Crossing));
     assert_eq!(top.look_up(&root, b"d", LastLink::Follow), Err(Error::CrossFilesystem));
 }

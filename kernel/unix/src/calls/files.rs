@@ -48,8 +48,9 @@ pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Res
 }
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
-fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Errno> {
-    match path.look_up(last) {
+fn refuse_archived(path: &Path, last: LastLink) -> Result<(), Errno> {
+    // A copy: looking a path up leads it behind the links to other file systems.
+    match path.copy()?.look_up(last) {
         Ok(place) => match place.node.stored().and_then(|node| node.archived_bytes()) {
             Some(bytes) if !bytes.is_empty() => Err(Errno::EROFS),
             _ => Ok(()),
@@ -100,15 +101,17 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     let flags = call.unsigned(2);
     let mut path = read_path(&call, 0, 1)?;
     let options = open_options(flags, call.unsigned(3))?;
-    if options.access != Access::Read || options.contents == Contents::Discard {
-        refuse_archived(&mut path, options.last_link)?;
+    let writes = options.access != Access::Read || options.contents == Contents::Discard;
+    // A file that is made is no archived one.
+    if writes && options.creation != Creation::Always {
+        refuse_archived(&path, options.last_link)?;
     }
     let charge = file::charge(&process.account)?;
     let owner = owner(process);
     let (object, access) = match path.open(&options, last_of(&options), &owner)? {
         Opened::Stored(file, mount) => {
             let access = file.access();
-            (devices::kind_of(file, mount)?, access)
+            (devices::kind_of(mount, file)?, access)
         }
         Opened::Generated(entry, mount) => {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)
@@ -137,6 +140,18 @@ pub(super) fn settled(process: &Arc<Process>, call: SystemCall, value: usize) ->
     if !remains::are_left() {
         return value.into();
     }
+    settled_in_steps(process, call, Ok(value))
+}
+
+/// Ends a call in this way that has failed, and may have given up things that it had made.
+pub(super) fn failed(process: &Arc<Process>, call: SystemCall, error: Errno) -> Decoding {
+    if !remains::are_left() {
+        return Err(error);
+    }
+    Ok(settled_in_steps(process, call, Err(error)))
+}
+
+fn settled_in_steps(process: &Arc<Process>, call: SystemCall, result: Result<usize, Errno>) -> Decoded {
     let process = process.clone();
     kept_steps(call, async move {
         // The call itself was a step.
@@ -144,7 +159,7 @@ pub(super) fn settled(process: &Arc<Process>, call: SystemCall, value: usize) ->
         while remains::free_some() {
             steps::pause(&process).await;
         }
-        Ok(value)
+        result
     })
 }
 

@@ -19,6 +19,7 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding};
 use crate::files::file::OpenFile;
+use crate::files::mounts;
 use crate::process::Process;
 use crate::process::accounts::{UNLIMITED, has_machine_memory};
 use crate::process::user::map_error;
@@ -226,6 +227,10 @@ impl Mapping {
         } else {
             let file = call.file(4)?;
             file.require_mappable()?;
+            let executes = matches!(protection, Protection::Execute | Protection::ReadExecute);
+            if executes && file.object().mount().is_some_and(|mount| mounts::forbids_execution(mount)) {
+                return Err(Errno::EPERM);
+            }
             Some((file, offset))
         };
         let placement = place(call.process(), address, length, flags)?;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use filesystem::LastLink;
 
 use crate::calls::call::{Call, Decoding};
-use crate::calls::files::{path_from, settled};
+use crate::calls::files::{failed, path_from, settled};
 use crate::files::mounts::{self, Place};
 use crate::process::authority;
 
@@ -38,20 +38,27 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         flags &= !mounting::OLD.1;
     }
     let source = read_text(&call, 0)?;
+    // Whether there is a text decides before its contents do.
+    let has_kind = call.address(2) != 0;
     let kind = read_text(&call, 2)?;
     let options = read_text(&call, 4)?;
     let at = find(&call, 1, LastLink::Follow)?;
     if flags & OTHERS != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & flag::REMOUNT != 0 {
-        mounts::remount(&at, flags, &options)?;
+    let mounted = if flags & flag::REMOUNT != 0 {
+        mounts::remount(&at, flags, &options)
     } else if flags & flag::PRIVATE != 0 {
-        mounts::require_root(&at)?;
+        mounts::require_root(&at)
+    } else if has_kind {
+        mounts::mount(at, &kind, flags, &options, source, &process.account)
     } else {
-        mounts::mount(at, &kind, flags, &options, source, &process.account)?;
+        Err(Errno::EINVAL)
+    };
+    match mounted {
+        Ok(()) => Ok(0.into()),
+        Err(error) => failed(process, call.number, error),
     }
-    Ok(0.into())
 }
 
 /// Performs `umount2`.
@@ -254,7 +261,13 @@ mod tests {
                 assert_eq!(rename(program, old, new), Err(Errno::EXDEV), "{old} {new}");
                 assert_eq!(link(program, old, new), Err(Errno::EXDEV), "{old} {new}");
             }
-            assert_eq!(rename(program, "/tmp/missing/x", "/tmp/m/x"), Err(Errno::ENOENT));
+            for (old, new) in [("/tmp/missing/x", "/tmp/m/x"), ("/tmp/m/x", "/tmp/missing/x")] {
+                assert_eq!(rename(program, old, new), Err(Errno::ENOENT), "{old} {new}");
+            }
+            assert_eq!(link(program, "/tmp/m/missing", "/tmp/x"), Err(Errno::ENOENT));
+            assert_eq!(link(program, "/tmp/missing", "/tmp/m/x"), Err(Errno::ENOENT));
+            assert_eq!(link(program, "/proc/missing", "/tmp/x"), Err(Errno::ENOENT));
+            assert_eq!(link(program, "/proc/meminfo", "/tmp/x"), Err(Errno::EXDEV));
             assert_eq!(rename(program, "/tmp/m/file", "/tmp/m/other"), Ok(0));
             assert_eq!(link(program, "/tmp/m/../m/other", "/tmp/n/../m/third"), Ok(0));
             change_directory(program, "/tmp/m").unwrap();
@@ -338,6 +351,7 @@ mod tests {
             assert_eq!(make_directory(program, "below"), Ok(0));
             assert_eq!(mount(program, "below", 0, ""), Err(Errno::EINVAL));
             assert_eq!(unmount(program, ".", 0), Err(Errno::EINVAL));
+            assert_eq!(mount(program, ".", flag::REMOUNT | flag::READ_ONLY, ""), Err(Errno::EINVAL));
             change_directory(program, "/").unwrap();
             assert!(program.process().account.used(Resource::Files) > files);
             program.close(file).unwrap();
@@ -362,13 +376,15 @@ mod tests {
                 ("/tmp/m", 0, "size=1q", Errno::EINVAL),
                 ("/tmp/m", 0, "colour=blue", Errno::EINVAL),
                 ("/tmp/m", 0, "mode=77777", Errno::EINVAL),
-                ("/tmp/m", 0, "size=0", Errno::ENOMEM),
+                ("/tmp/m", 0, "size=+5", Errno::EINVAL),
+                ("/tmp/m", 0, "size=", Errno::EINVAL),
             ] {
                 assert_eq!(mount(program, at, flags, options), Err(error), "{at} {flags:#x} {options}");
             }
             let (at, kind) = (text(program, "/tmp/m"), text(program, "ext4"));
             assert_eq!(program.call(SystemCall::Mount, [0, at, kind, 0, 0]), Err(Errno::ENODEV));
             assert_eq!(program.call(SystemCall::Mount, [0, at, 0x1000, 0, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::Mount, [0, at, 0, 0, 0]), Err(Errno::EINVAL));
             assert_eq!(mount(program, "/", flag::PRIVATE | flag::RECURSIVE, ""), Ok(0));
             assert_eq!(unmount(program, "/", 0), Err(Errno::EBUSY));
             assert_eq!(unmount(program, "/tmp/m", 4), Err(Errno::EINVAL));
@@ -407,7 +423,11 @@ mod tests {
             };
             assert_eq!(error, Errno::ENOSPC);
             assert!((8 * 4096..=10 * 4096).contains(&written), "{written}");
-            assert_eq!(mount(program, "/tmp/m", flag::REMOUNT, "size=4k"), Err(Errno::EINVAL));
+            assert_eq!(mount(program, "/tmp/m", flag::REMOUNT | flag::NO_EXECUTION, "size=4k"), Err(Errno::EINVAL));
+            // The file is open for writing.
+            assert_eq!(mount(program, "/tmp/m", flag::REMOUNT | flag::READ_ONLY, "size=2m"), Err(Errno::EBUSY));
+            let after = statistics_of(program, "/tmp/m");
+            assert_eq!((after[2], after[10]), (10, mounting::VALID), "nothing has changed");
             assert_eq!(mount(program, "/tmp/m", flag::REMOUNT, "size=1m"), Ok(0));
             assert_eq!(program.write_to(file, &[1; 4096]), Ok(4096));
             program.close(file).unwrap();
@@ -435,6 +455,86 @@ mod tests {
                 program.call(SystemCall::FileSystem, [file, buffer]).unwrap();
                 assert_eq!(u64::from(program.read_u32(buffer)), magic);
             }
+        });
+    }
+
+    /// A name that must be made is not followed, also where it leads to another file system.
+    #[test]
+    fn exclusive_creation_does_not_follow_a_link_out_of_a_mount() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            let (target, name) = (text(program, "/tmp/made"), text(program, "/tmp/m/x"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, name]).unwrap();
+            let exclusive = how::WRONLY | how::CREAT | how::EXCL;
+            assert_eq!(open(program, "/tmp/m/x", exclusive), Err(Errno::EEXIST));
+            assert_eq!(open(program, "/tmp/m/x", how::WRONLY | how::NOFOLLOW), Err(Errno::ELOOP));
+            assert_eq!(open(program, "/tmp/made", 0), Err(Errno::ENOENT));
+            let file = open(program, "/tmp/m/x", how::WRONLY | how::CREAT).unwrap();
+            program.close(file).unwrap();
+            unlink(program, "/tmp/made", 0).unwrap();
+            assert_eq!(open(program, "/proc/self", exclusive), Err(Errno::EEXIST));
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    /// A process that was waited for uses nothing any more, whatever still refers to it.
+    #[test]
+    fn an_ended_process_keeps_no_mount_in_use() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            let child = program.spawn(|program| {
+                change_directory(program, "/tmp/m").unwrap();
+                program.sleep_ns(1_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(100_000);
+            let kept = crate::process::table::find(child as u32).unwrap();
+            assert_eq!(unmount(program, "/tmp/m", 0), Err(Errno::EBUSY));
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            drop(kept);
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    #[test]
+    fn nothing_of_a_mount_without_execution_is_mapped_to_be_executed() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", flag::NO_EXECUTION, "size=0").unwrap();
+            create(program, "/tmp/m/code");
+            let file = open(program, "/tmp/m/code", 0).unwrap();
+            let private = types::mapping::PRIVATE as usize;
+            let map = |program: &mut Program, protection: u32| {
+                program.call(SystemCall::Map, [0, 4096, protection as usize, private, file, 0])
+            };
+            use types::protection::{EXECUTE, READ};
+            assert_eq!(map(program, READ | EXECUTE), Err(Errno::EPERM));
+            assert!(map(program, READ).is_ok());
+            program.close(file).unwrap();
+            assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    /// A mount that fails leaves nothing behind when it returns.
+    #[test]
+    fn a_failed_mount_gives_up_its_tree() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            change_directory(program, "/tmp/m").unwrap();
+            make_directory(program, "d").unwrap();
+            unmount(program, "/tmp/m", removal::DETACH).unwrap();
+            let files = program.process().account.used(Resource::Files);
+            assert_eq!(mount(program, "d", 0, ""), Err(Errno::EINVAL));
+            assert!(!crate::files::remains::are_left());
+            assert_eq!(program.process().account.used(Resource::Files), files);
+            change_directory(program, "/").unwrap();
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
         });
     }
 

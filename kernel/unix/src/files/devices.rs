@@ -18,7 +18,8 @@ use crate::scheduling::steps;
 
 /// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a node without a
 /// device, `EACCES` if devices of its mount may not be opened.
-pub(crate) fn kind_of(file: filesystem::OpenFile, mount: Arc<Mount>) -> Result<Box<dyn FileOperations>, Errno> {
+// The last argument is dropped first: a tree that is given up has no open files.
+pub(crate) fn kind_of(mount: Arc<Mount>, file: filesystem::OpenFile) -> Result<Box<dyn FileOperations>, Errno> {
     let device = file.node().device();
     if device.is_some() {
         mounts::require_devices(&mount)?;

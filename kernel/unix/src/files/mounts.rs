@@ -31,7 +31,7 @@ use filesystem::{
     Access, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
     MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner,
 };
-use spin::{Mutex, Once, RwLock};
+use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
@@ -118,13 +118,17 @@ impl Options {
     }
 }
 
+/// Limit of a tree that has none.
+const NO_LIMIT: u64 = i64::MAX as u64;
+
 /// Reads a size: bytes, or with a letter thousands, millions or billions of them (each 1,024 times the last), or a
-/// percentage of the machine's memory. It is rounded up to whole pages.
+/// percentage of the machine's memory. It is rounded up to whole pages; 0 is no limit.
 fn parse_size(text: &str) -> Result<u64, Errno> {
-    let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, unit) = text.split_at(digits);
     let number: u64 = digits.parse().map_err(|_| Errno::EINVAL)?;
     let total = (memory::frames::statistics().total * PAGE_SIZE) as u64;
-    let size = match &text[digits.len()..] {
+    let size = match unit {
         "" => Some(number),
         "k" | "K" => number.checked_mul(1 << 10),
         "m" | "M" => number.checked_mul(1 << 20),
@@ -132,6 +136,9 @@ fn parse_size(text: &str) -> Result<u64, Errno> {
         "%" => number.checked_mul(total / 100),
         _ => None,
     };
+    if size == Some(0) {
+        return Ok(NO_LIMIT);
+    }
     size.and_then(|size| size.checked_next_multiple_of(PAGE_SIZE as u64)).ok_or(Errno::EINVAL)
 }
 
@@ -253,10 +260,16 @@ static TOP: Once<Arc<Mount>> = Once::new();
 /// All mounts but the first, in the order in which they were made, with room for [`MOST`].
 static TABLE: RwLock<Vec<Arc<Mount>>> = RwLock::new(Vec::new());
 
+/// Locks the table for a change. Announces the writer first, which keeps new readers out: a stream of readers would
+/// otherwise hold it off for ever.
+fn exclusive() -> RwLockWriteGuard<'static, Vec<Arc<Mount>>> {
+    TABLE.upgradeable_read().upgrade()
+}
+
 /// Begins with the first file system.
 pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
     let number = Number::take().map_err(|_| "the table of mounts is not empty")?;
-    let room = TABLE.write().try_reserve_exact(MOST);
+    let room = exclusive().try_reserve_exact(MOST);
     room.map_err(|_| "there is no memory for the table of mounts")?;
     TOP.call_once(|| {
         Arc::new(Mount {
@@ -444,6 +457,14 @@ impl Path {
         Path { place, path, links: 0, caller }
     }
 
+    /// Returns a copy.
+    pub(crate) fn copy(&self) -> Result<Path, Errno> {
+        let mut path = Vec::new();
+        path.try_reserve_exact(self.path.len()).map_err(|_| Errno::ENOMEM)?;
+        path.extend_from_slice(&self.path);
+        Ok(Path { place: self.place.clone(), path, ..*self })
+    }
+
     /// Performs an operation on the path in the file system to which it leads: `act` is called with the mount, the
     /// directory and the path from there, until it needs no other file system. `EPERM` for generated files.
     pub(crate) fn perform<R>(
@@ -595,8 +616,11 @@ impl Path {
             Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
             Node::Generated(entry) => {
                 let walked = generated::walk(*entry, &self.path, last, self.caller)?;
-                let Walked::Away { from, rest, links } = walked else { return Ok(false) };
-                self.go_away(from, rest, links)?;
+                match walked {
+                    Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                    Walked::Missing if matches!(last, LastComponent::File(_)) => return Err(Errno::ENOENT),
+                    Walked::Missing | Walked::At(_) | Walked::File(_) => return Ok(false),
+                }
                 return Ok(true);
             }
         };
@@ -745,7 +769,7 @@ fn put(
         _charge: charge,
     });
     set_flags(&mount, flags)?;
-    let mut table = TABLE.write();
+    let mut table = exclusive();
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
     }
@@ -783,12 +807,19 @@ pub(crate) fn require_root(at: &Place) -> Result<(), Errno> {
 pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errno> {
     let options = Options::parse(options)?;
     require_root(at)?;
-    set_flags(&at.mount, flags)?;
-    if let Some(size) = options.size {
-        let tree = at.mount.tree.as_ref().ok_or(Errno::EINVAL)?;
-        tree.set_limit(size).map_err(errno_of)?;
+    // It stays attached, and changes once at a time.
+    let table = exclusive();
+    if !at.mount.is_attached(&table) {
+        return Err(Errno::EINVAL);
     }
-    Ok(())
+    let Some(size) = options.size else { return set_flags(&at.mount, flags) };
+    let tree = at.mount.tree.as_ref().ok_or(Errno::EINVAL)?;
+    let before = tree.usage().limit;
+    tree.set_limit(size).map_err(errno_of)?;
+    set_flags(&at.mount, flags).inspect_err(|_| {
+        // More may be in use by now than there was room for, and then the new limit stays.
+        let _ = tree.set_limit(before);
+    })
 }
 
 /// Takes the mount whose root this is from the table. `EINVAL` if it is none, `EBUSY` for the first file system.
@@ -807,7 +838,7 @@ pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
     let mut removed = Vec::new();
     removed.try_reserve_exact(if detach { MOST } else { 1 }).map_err(|_| Errno::ENOMEM)?;
     {
-        let mut table = TABLE.write();
+        let mut table = exclusive();
         if !mount.is_attached(&table) {
             return Err(Errno::EINVAL);
         }
@@ -839,7 +870,12 @@ fn is_within(mount: &Mount, removed: &[(Arc<Mount>, Option<Place>)]) -> bool {
 
 /// Fails with `EACCES` if no program of this mount may be run.
 pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
-    if mount.flags.load(Ordering::Relaxed) & flag::NO_EXECUTION != 0 { Err(Errno::EACCES) } else { Ok(()) }
+    if forbids_execution(mount) { Err(Errno::EACCES) } else { Ok(()) }
+}
+
+/// Whether nothing of this mount may be executed.
+pub(crate) fn forbids_execution(mount: &Mount) -> bool {
+    mount.flags.load(Ordering::Relaxed) & flag::NO_EXECUTION != 0
 }
 
 /// Fails with `EACCES` if no device of this mount may be opened.

@@ -9,7 +9,7 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::remains;
+use crate::files::{mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
@@ -160,6 +160,10 @@ impl Process {
         while table::let_go_of_children(self) {
             steps::pause_at_the_end().await;
         }
+        self.leave_mounts();
+        while remains::free_some() {
+            steps::pause_at_the_end().await;
+        }
         steps::pause_at_the_end().await;
         // Taken out of the lock before they are woken.
         let mut waiters = table::unregister(self, ending, ticks);
@@ -170,6 +174,14 @@ impl Process {
         if self.id == FIRST {
             crate::machine::first_process_has_ended(ending);
         }
+    }
+
+    /// Lets go of the places that keep mounts in use: the process lives on as long as anything refers to it, and its
+    /// parent may unmount what it has used as soon as it has waited for it.
+    fn leave_mounts(&self) {
+        let directory = core::mem::replace(&mut *self.directory.lock(), mounts::root());
+        let executable = self.executable.lock().take();
+        drop((directory, executable));
     }
 
     // ---- another program ----
