@@ -13,11 +13,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::board::{Clock, Variant};
@@ -359,6 +360,7 @@ fn closing_line(line: &str) -> Option<Tally> {
 fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let products = build::build(&context.workspace, toolchain, &context.progress)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
+    let mut on_one_hart = Vec::new();
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
         let names = names(arguments, machine, harts);
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
@@ -366,7 +368,8 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         for (name, kernel) in &kernels {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
-        boots.part(findings, "system", |boots, log| boots.system(log, &names));
+        let system = System { boots, name: "system".into(), names };
+        if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
     }
     let has_counted = |filter: &String| COUNTED.iter().any(|name| name.contains(filter.as_str()));
     // Several harts of an emulator that counts share its instructions in parts that change.
@@ -392,10 +395,12 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                 let boots = Boots { context, toolchain, products: &products, machine };
                 let names: Vec<_> = arguments.filter.iter().cloned().collect();
                 let name = format!("system with {}", back_end.name());
-                boots.part(findings, &name, |boots, log| boots.system(log, &names));
+                let system = System { boots, name, names };
+                if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
             }
         }
     }
+    System::run_in_pairs(&on_one_hart, findings);
     if arguments.filter.is_none() {
         let machine = chosen_machine(arguments, arguments.harts);
         let boots = Boots { context, toolchain, products: &products, machine };
@@ -702,7 +707,59 @@ struct Boots<'a> {
     machine: cli::Machine,
 }
 
+/// A run of the tests of the machine's suite that have one of these parts in their names; of all without names.
+struct System<'a> {
+    boots: Boots<'a>,
+    name: String,
+    names: Vec<String>,
+}
+
+impl System<'_> {
+    /// Runs it, and shows its lines as they come.
+    fn run(&self, findings: &mut Findings) {
+        self.boots.part(findings, &self.name, |boots, log| boots.system(log, &self.names));
+    }
+
+    /// Runs machines of one hart two at a time, since one of them keeps one hart of the host busy. The lines of the
+    /// second are shown after those of the first.
+    fn run_in_pairs(systems: &[System<'_>], findings: &mut Findings) {
+        for pair in systems.chunks(2) {
+            let (first, second) = (&pair[0], pair.get(1));
+            thread::scope(|scope| {
+                let beside = second.map(|second| {
+                    let (_, log) = second.boots.title_and_log(&second.name);
+                    (second, scope.spawn(move || second.run_silently(&log)))
+                });
+                first.run(findings);
+                if let Some((second, beside)) = beside {
+                    second.boots.part(findings, &second.name, |_, _| {
+                        let (lines, found) = beside.join().map_err(|_| anyhow!("its thread has panicked"))?;
+                        lines.iter().for_each(|line| println!("{line}"));
+                        found
+                    });
+                }
+            });
+        }
+    }
+
+    /// Runs it, and returns its lines.
+    fn run_silently(&self, log: &Path) -> (Vec<String>, Result<(Tally, Vec<String>)>) {
+        let mut lines = Vec::new();
+        let start = || self.boots.start(log, &self.boots.products.kernel, command_line(PROGRAM, &self.names)?);
+        let found = start().and_then(|mut guest| follow(&mut guest, &mut |line| lines.push(line.into())));
+        (lines, found)
+    }
+}
+
 impl Boots<'_> {
+    /// Returns the title of a part, and its log.
+    fn title_and_log(&self, name: &str) -> (String, PathBuf) {
+        let machine = self.machine.machine.unwrap_or(self.context.board.defaults.machine);
+        let harts = self.machine.harts.unwrap_or(self.context.board.defaults.harts);
+        let title = format!("{name}, {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
+        (title, self.context.log(&format!("test-{}-{machine}-{harts}", name.replace(' ', "-"))))
+    }
+
     /// Adds one part to the findings, with a log of its own.
     fn part(
         &self,
@@ -710,11 +767,8 @@ impl Boots<'_> {
         name: &str,
         run: impl FnOnce(&Self, &Path) -> Result<(Tally, Vec<String>)>,
     ) {
-        let machine = self.machine.machine.unwrap_or(self.context.board.defaults.machine);
-        let harts = self.machine.harts.unwrap_or(self.context.board.defaults.harts);
-        let part = format!("{name}, {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
+        let (part, log) = self.title_and_log(name);
         heading(&part);
-        let log = self.context.log(&format!("test-{}-{machine}-{harts}", name.replace(' ', "-")));
         let found = run(self, &log);
         interrupt::stand_still_if_requested();
         if found.as_ref().is_ok_and(|(_, failures)| !failures.is_empty()) {
