@@ -274,6 +274,16 @@ pub struct Linux {
 pub enum LinuxAction {
     /// Fetch packages, boot COPS with them, and run a command or a shell on this terminal.
     Run(LinuxRun),
+    /// Show the programs that the tests exercise, with version, exercise and outcome.
+    List(LinuxList),
+}
+
+/// Arguments of `linux list`.
+#[derive(Args, Debug)]
+pub struct LinuxList {
+    /// First put the outcomes of the last complete `cargo xtask test linux` into the book.
+    #[arg(long)]
+    pub record: bool,
 }
 
 /// Arguments of `linux run`.

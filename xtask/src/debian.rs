@@ -92,6 +92,7 @@ impl Package {
 #[derive(Debug)]
 pub struct Root {
     directory: PathBuf,
+    packages: Vec<Package>,
 }
 
 impl Root {
@@ -109,7 +110,7 @@ impl Root {
         let packages = resolve(context, &apt, names)?;
         fetch(context, &apt, &cache, &packages)?;
         let directory = unpack(context, &cache, &packages)?;
-        Ok(Root { directory })
+        Ok(Root { directory, packages })
     }
 
     /// Returns the path in the machine of a program, which is a path already or a name to look for.
@@ -126,6 +127,11 @@ impl Root {
             Some(directory) => Ok(format!("/{directory}/{name}")),
             None => bail!("none of the packages has a program `{name}`; name the package that has it as well"),
         }
+    }
+
+    /// Returns the version of a package of the root.
+    pub fn version(&self, name: &str) -> Option<&str> {
+        self.packages.iter().find(|package| package.name == name).map(|package| &package.version[..])
     }
 
     /// Makes an archive of all files and some more, each with its path, permissions and contents.
@@ -355,7 +361,7 @@ mod tests {
         std::fs::write(directory.join("usr/bin/gawk"), vec![7; 2 * PAGE]).unwrap();
         std::fs::set_permissions(directory.join("usr/bin/gawk"), PermissionsExt::from_mode(0o751)).unwrap();
         finish(&directory).unwrap();
-        let root = Root { directory: directory.clone() };
+        let root = Root { directory: directory.clone(), packages: Vec::new() };
         assert_eq!(root.program("awk").unwrap(), "/usr/bin/awk");
         assert_eq!(root.program("./awk").unwrap(), "./awk");
         assert!(root.program("sed").is_err());

@@ -23,6 +23,7 @@ mod debian;
 mod demo;
 mod doctor;
 mod emulator;
+mod exercises;
 mod experiments;
 mod fairness;
 mod figures;

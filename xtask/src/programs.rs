@@ -14,12 +14,13 @@ use crate::callers::Programs;
 use crate::cli::{self, LinuxAction};
 use crate::context::{Context, Need, command_line};
 use crate::debian::{Root, SEARCH_PATH};
+use crate::exercises;
 use crate::screen::Screen;
 use crate::workspace::write_if_changed;
 
 /// The first process, and its path in the machine.
-pub const INIT: &str = "linux-init";
-const INIT_PATH: &str = "usr/sbin/linux-init";
+const INIT: &str = "linux-init";
+pub const INIT_PATH: &str = "usr/sbin/linux-init";
 
 /// The default command.
 const SHELL: [&str; 2] = ["/usr/bin/bash", "-i"];
@@ -32,6 +33,12 @@ const SHELL: [&str; 2] = ["/usr/bin/bash", "-i"];
 pub fn linux(context: &Context, arguments: &cli::Linux) -> Result<ExitCode> {
     match &arguments.action {
         LinuxAction::Run(arguments) => run(context, arguments),
+        LinuxAction::List(arguments) => {
+            if arguments.record {
+                exercises::record(context)?;
+            }
+            exercises::list(context).map(|()| ExitCode::SUCCESS)
+        }
     }
 }
 

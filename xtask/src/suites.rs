@@ -28,6 +28,7 @@ use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::emulator;
+use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
 use crate::serial::{TestLine, test_line};
@@ -50,6 +51,8 @@ pub enum Suite {
     /// `cargo xtask machine uintc` has not been run.
     #[value(alias = "uintc")]
     Machine,
+    /// Unmodified programs of Debian, in QEMU; left out, unless it is named, where packages cannot be fetched.
+    Linux,
     /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
     /// request by name.
     Long,
@@ -192,7 +195,9 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
         let all = Suite::value_variants().iter().copied().filter(|suite| *suite != Suite::Long);
-        let all = all.filter(|suite| arguments.filter.is_none() || ![Suite::Micro, Suite::Machine].contains(suite));
+        let all = all.filter(|suite| {
+            arguments.filter.is_none() || ![Suite::Micro, Suite::Machine, Suite::Linux].contains(suite)
+        });
         let is_chosen = arguments.machine.is_none_or(|machine| machine == Variant::Uintc);
         all.filter(|suite| is_chosen || *suite != Suite::Machine).collect()
     } else {
@@ -200,7 +205,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     };
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
-    let needs_machine = [Suite::Qemu, Suite::Micro, Suite::Machine].iter().any(|suite| wanted.contains(suite));
+    let needs_machine =
+        [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux].iter().any(|suite| wanted.contains(suite));
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
@@ -224,7 +230,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
                     Ok(_) => user_level_interrupts(context, toolchain, &mut findings)?,
                 }
             }
-            (Suite::Qemu | Suite::Micro | Suite::Machine, None) => {}
+            (Suite::Linux, Some(toolchain)) => linux(context, toolchain, arguments, &mut findings)?,
+            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux, None) => {}
         }
     }
     print!("{}", findings.summary());
@@ -475,6 +482,45 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
         products.initramfs = context.workspace.products().join(TOLD_PROGRAM);
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, told.name, |boots, log| boots.told(log, told));
+    }
+    Ok(())
+}
+
+/// Runs the exercises of unmodified programs. The interrupt controller makes no difference to them.
+fn linux(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
+    let mut exercises = exercises::load(&context.workspace.root)?;
+    let root = match exercises::prepare(context, &exercises) {
+        Ok(root) => root,
+        Err(error) if arguments.suites.is_empty() => {
+            println!("note: the programs of Debian are left out: {error:#}");
+            return Ok(());
+        }
+        Err(error) => {
+            findings.add("linux".into(), Err(error));
+            return Ok(());
+        }
+    };
+    let all = exercises.clone();
+    exercises.retain(|exercise| arguments.filter.as_ref().is_none_or(|filter| exercise.name.contains(filter)));
+    let products = build::build(&context.workspace, toolchain, &context.progress)?;
+    let mut outcomes = Vec::new();
+    for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
+        // The archive with the programs is a part of the memory.
+        let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(harts)) };
+        let boots = Boots { context, toolchain, products: &products, machine };
+        boots.part(findings, "linux", |boots, log| {
+            let found = exercises::run(context, &root, &exercises, &boots.machine, log)?;
+            let failures =
+                found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
+            let failures: Vec<_> = failures.collect();
+            let failed = failures.len() as u64;
+            let passed = found.len() as u64 - failed;
+            outcomes.extend(found);
+            Ok((Tally { passed, failed }, failures))
+        });
+    }
+    if outcomes.len() == HARTS.len() * all.len() {
+        exercises::keep(context, &root, &all, &outcomes)?;
     }
     Ok(())
 }

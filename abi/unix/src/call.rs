@@ -174,12 +174,25 @@ system_calls! {
     FileSystemAt = 43 statfs(path: Path, status: Output) Never;
     /// Describes the file system of an open file as `struct statfs`.
     FileSystem = 44 fstatfs(descriptor: Descriptor, status: Output) Never;
+    /// Sets the length of the file at a path.
+    TruncateAt = 45 truncate(path: Path, length: Length) Never;
     /// Sets the length of an open file.
     Truncate = 46 ftruncate(descriptor: Descriptor, length: Length) Never;
     /// Checks whether a path can be accessed.
     Access = 48 faccessat(directory: Descriptor, path: Path, mode: Number) Never;
     /// Changes the working directory.
     ChangeDirectory = 49 chdir(path: Path) Never;
+    /// Changes the working directory to one that is open.
+    ChangeDirectoryTo = 50 fchdir(descriptor: Descriptor) Never;
+    /// Sets the permissions of an open file.
+    ChangeMode = 52 fchmod(descriptor: Descriptor, mode: Number) Never;
+    /// Sets the permissions of the file at a path.
+    ChangeModeAt = 53 fchmodat(directory: Descriptor, path: Path, mode: Number) Never;
+    /// Gives the file at a path an owner and a group: all ones for the present one, or 0, the only one there is
+    /// (`EINVAL` for others). Takes the bits for another user and group from a program's permissions.
+    ChangeOwnerAt = 54 fchownat(directory: Descriptor, path: Path, user: Number, group: Number, flags: Number) Never;
+    /// Gives an open file an owner and a group, as `fchownat`.
+    ChangeOwner = 55 fchown(descriptor: Descriptor, user: Number, group: Number) Never;
     /// Opens, and with `O_CREAT` creates, a file.
     Open = 56 openat(directory: Descriptor, path: Path, flags: Number, mode: Number) Never;
     /// Closes a descriptor.
@@ -202,6 +215,10 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
+    /// Waits until a descriptor in one of three sets of `count` bits can be read, can be written, or has an exceptional
+    /// condition, or a time has passed; leaves the bits of those. `mask` is the address of the address and the size of
+    /// signals to block meanwhile. The remaining time is not written.
+    Select = 72 pselect6(count: Number, readable: Output, writable: Output, exceptional: Output, timeout: Input, mask: Input) Possible;
     /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. A
     /// synchronous call blocks the signals of the mask meanwhile; the remaining time is not written.
     Poll = 73 ppoll(list: Output, count: Number, timeout: Input, mask: Number, mask_size: Length) Possible;
@@ -211,6 +228,15 @@ system_calls! {
     StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
     /// Describes an open file as `struct stat`.
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
+    /// Does nothing: files have no other state than the one in memory.
+    Synchronise = 81 sync() Never;
+    /// Does nothing; `EINVAL` for a descriptor that is neither a file's nor a directory's.
+    SynchroniseFile = 82 fsync(descriptor: Descriptor) Never;
+    /// As `fsync`.
+    SynchroniseData = 83 fdatasync(descriptor: Descriptor) Never;
+    /// Sets the times of access and modification of the file at a path, or of an open file if the path is 0: two
+    /// `struct timespec` (0: now), with `UTIME_NOW` and `UTIME_OMIT`.
+    SetTimes = 88 utimensat(directory: Descriptor, path: Path, times: Input, flags: Number) Never;
     /// Writes the capabilities of a process (0: the caller): [`crate::authority::Held`].
     GetCapabilities = 90 capget(header: Output, data: Output) Never;
     /// Changes the capabilities of a process. The caller may give up its own, make permitted ones effective, and let
@@ -288,6 +314,8 @@ system_calls! {
     /// Writes the processor time used by the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the
     /// children that it has waited for (`RUSAGE_CHILDREN`), as the program's own. The other fields are 0.
     GetUsage = 165 getrusage(who: Number, usage: Output) Never;
+    /// Sets the permissions that new files do not get; returns the old ones.
+    SetCreationMask = 166 umask(mask: Number) Never;
     /// Returns the caller's process number.
     GetProcess = 172 getpid() Never;
     /// Returns the number of the process that started the caller, or of the first process if that has ended; 0 for the
@@ -344,8 +372,13 @@ system_calls! {
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;
     /// Maps private anonymous memory, or a private copy of a file.
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
+    /// Takes advice about a file, without effect. `ESPIPE` for what is no file.
+    AdviseFile = 223 fadvise64(descriptor: Descriptor, offset: Number, size: Length, advice: Number) Never;
     /// Changes the protection of mappings.
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
+    /// Takes advice about memory. `MADV_DONTNEED` gives the pages of private anonymous memory back, which then reads as
+    /// zeros; other advice has no effect.
+    AdviseMemory = 233 madvise(address: Number, size: Length, advice: Number) Never;
     /// Sends a signal to a thread of a process with information of the caller's own, as `rt_sigqueueinfo`.
     SignalQueueThread = 240 rt_tgsigqueueinfo(process: Number, thread: Number, signal: Number, information: Input) Never;
     /// Takes a connection as `accept` does, with flags for the new descriptor.
@@ -357,6 +390,8 @@ system_calls! {
     /// 0x1000 on: kernel memory, file memory, calls in flight) hold for the process together with all that it starts
     /// afterwards; `RLIMIT_NOFILE` and `RLIMIT_AS` for each; Linux's other limits limit nothing.
     ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
+    /// Does nothing, as `sync`.
+    SynchroniseFileSystem = 267 syncfs(descriptor: Descriptor) Never;
     /// Renames a file or directory.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
     /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
@@ -364,6 +399,12 @@ system_calls! {
 
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
+    /// Closes the descriptors of a range, or with `CLOSE_RANGE_CLOEXEC` lets `execve` close them.
+    CloseRange = 436 close_range(first: Number, last: Number, flags: Number) Never;
+    /// Checks whether a path can be accessed, with `AT_EACCESS`, `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.
+    AccessWith = 439 faccessat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
+    /// Sets the permissions of the file at a path, with `AT_EMPTY_PATH`. `EOPNOTSUPP` for a symbolic link itself.
+    ChangeModeWith = 452 fchmodat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the
     /// address of the three descriptors that become its 0, 1 and 2, as three `i32` (-1: none), and its priority until
     /// it publishes one itself (all ones: the caller's). Returns the process number.

@@ -412,8 +412,26 @@ pub const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
 pub const AT_REMOVEDIR: u32 = 0x200;
 /// `newfstatat`: with an empty path, describe the descriptor itself.
 pub const AT_EMPTY_PATH: u32 = 0x1000;
+/// Flag of `close_range`: let `execve` close the descriptors.
+pub const CLOSE_RANGE_CLOEXEC: u32 = 4;
+/// Flag of `faccessat2`: ask for the effective user, who is the real one.
+pub const AT_EACCESS: u32 = 0x200;
+/// Nanoseconds of `utimensat` that stand for the present time.
+pub const UTIME_NOW: i64 = 0x3fff_ffff;
+/// Nanoseconds of `utimensat` that leave a time as it is.
+pub const UTIME_OMIT: i64 = 0x3fff_fffe;
 /// Flag of `newfstatat` and `statx`, without effect.
 pub const AT_NO_AUTOMOUNT: u32 = 0x800;
+
+/// Advice of `madvise`.
+#[allow(missing_docs)]
+pub mod advice {
+    pub const DONTNEED: u32 = 4;
+    /// Advice that has no effect.
+    pub const WITHOUT_EFFECT: [u32; 14] = [0, 1, 2, 3, 8, 11, 12, 13, 14, 15, 16, 17, 20, 21];
+    /// The last advice of `fadvise64`.
+    pub const LAST_OF_FILES: u32 = 5;
+}
 
 /// Commands of `fcntl`.
 #[allow(missing_docs)]

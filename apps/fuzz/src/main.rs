@@ -279,7 +279,8 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         // A valid line would be printed.
         SystemCall::Log => arguments[..2].copy_from_slice(&[areas.output + AREA - 3, 4 + random.below(1000)]),
         SystemCall::WorkerWait => arguments[1] = random.below(100_000),
-        SystemCall::Unmap | SystemCall::Protect => {
+        // Advice may take contents away, as unmapping does.
+        SystemCall::Unmap | SystemCall::Protect | SystemCall::AdviseMemory => {
             arguments[0] = random.of(&[pages, pages, pages, 1, usize::MAX, 0xffff_ffc0_8020_0000]);
             // A longer range could reach the stack.
             arguments[1] = random.of(&[0, 1, 4096, 8192, 1 << 20, usize::MAX]);
@@ -313,6 +314,13 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         }
         SystemCall::SymbolicLink => arguments[2] = areas.own_path(random),
         // Large files must be refused by the file system, not by the lack of memory.
+        // Its own output stays open.
+        SystemCall::CloseRange => arguments[0] = 3 + random.below(60),
+        SystemCall::TruncateAt => {
+            (arguments[0], arguments[1]) = (areas.own_path(random), random.of(&[0, 100, 65536, 1 << 62, usize::MAX]));
+        }
+        // Its programs stay executable.
+        SystemCall::ChangeModeAt | SystemCall::ChangeModeWith => arguments[1] = areas.own_path(random),
         SystemCall::Truncate => arguments[1] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
         SystemCall::WriteAt => arguments[3] = random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
         SystemCall::Seek => arguments[1] = random.of(&[0, 100, 65536, usize::MAX, 1 << 62]),

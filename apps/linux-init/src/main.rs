@@ -24,7 +24,7 @@ use core::time::Duration;
 use abi_unix::types::signal;
 use cops::process::{Child, Command, Ending};
 use cops::system::process::{StringList, execute};
-use cops::system::terminal;
+use cops::system::{self, terminal};
 use cops::{Errno, println};
 
 /// Files of the archive.
@@ -131,12 +131,26 @@ async fn become_command(command: Vec<CString>) -> i32 {
         println!("linux-init: {COMMAND} names no program");
         return NOT_STARTED;
     };
+    as_linux_begins();
     // Without a group of its own the command runs all the same; keys that send signals then reach more than it.
     let _ = terminal::set_group(0, 0);
     let _ = terminal::set_foreground(0, cops::process::number());
     let error = replace(path, &command, &environment);
     println!("linux-init: {} cannot be started: {error}", path.to_string_lossy());
     NOT_STARTED
+}
+
+/// Chooses for the command what programs of Linux expect of the one that starts them: `SIGPIPE` ends a process that has
+/// no reader any more, and files of others cannot be written.
+fn as_linux_begins() {
+    let default = [0u64; 3];
+    // SAFETY: the kernel reads the three words of an action.
+    let set = unsafe { system::call!(SignalAction, signal::PIPE, default.as_ptr(), 0, 8) };
+    // SAFETY: the call has no pointers.
+    let masked = unsafe { system::call!(SetCreationMask, 0o022) };
+    if let Err(error) = set.and(masked) {
+        println!("linux-init: {error}");
+    }
 }
 
 fn replace(path: &CStr, arguments: &[CString], environment: &[CString]) -> Errno {

@@ -344,6 +344,39 @@ const SCRIPTS: &[Script] = scripts![
     }, remove;
     Truncate "longer": |state| with([state.file()?, 1 << 20]), nothing;
     Truncate "shorter": |state| with([state.file()?, 100]), nothing;
+    ChangeDirectoryTo "": |state| with([state.open(c"/tmp", open::DIRECTORY)?]), |_, _| file::change_directory(c"/");
+    CloseRange "": |_| with([900, 1000, 0]), nothing;
+    TruncateAt "": |state| {
+        state.file()?;
+        with([path(FILE), 1 << 20])
+    }, nothing;
+    ChangeMode "": |state| with([state.file()?, 0o600]), nothing;
+    ChangeModeAt "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), 0o644])
+    }, nothing;
+    ChangeModeWith "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), 0o644, 0])
+    }, nothing;
+    ChangeOwner "": |state| with([state.file()?, 0, 0]), nothing;
+    ChangeOwnerAt "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), 0, 0, 0])
+    }, nothing;
+    SetTimes "": |state| {
+        state.file()?;
+        with([HERE, path(FILE), 0, 0])
+    }, nothing;
+    SetCreationMask "": |_| with([0]), nothing;
+    Synchronise "": |_| with([]), nothing;
+    SynchroniseFile "": |state| with([state.file()?]), nothing;
+    SynchroniseData "": |state| with([state.file()?]), nothing;
+    SynchroniseFileSystem "": |state| with([state.file()?]), nothing;
+    AdviseFile "": |state| with([state.file()?, 0, 0, 0]), nothing;
+    AdviseMemory "little": |state| with([state.fresh(8192)?, 8192, 4]), nothing;
+    AdviseMemory "much": |state| with([state.fresh(1 << 20)?, 1 << 20, 4]), nothing;
+    AccessWith "": |_| with([HERE, path(OWN_PATH), 0, 0]), nothing;
     Access "": |_| with([HERE, path(OWN_PATH), 0]), nothing;
     ChangeDirectory "": |_| with([path(c"/tmp")]), |_, _| file::change_directory(c"/");
     Open "what is there": |state| {
@@ -437,6 +470,22 @@ const SCRIPTS: &[Script] = scripts![
         let (reader, _) = state.pipe(0)?;
         let list = state.put(0, &[reader | 1 << 32; 50]);
         with([list, 50, 0, 0, 8])
+    }, nothing;
+    Select "something is ready": |state| {
+        let (reader, _) = state.pipe(1)?;
+        let set = state.put(0, &[1 << reader, 0]);
+        with([reader + 1, set, 0, 0, 0, 0])
+    }, nothing;
+    Select "until a time": |state| {
+        let (reader, _) = state.pipe(0)?;
+        let (set, time) = (state.put(0, &[1 << reader, 0]), state.put_time(1_000_000));
+        with([reader + 1, set, 0, 0, time, 0])
+    }, nothing;
+    Select "a long set" waits: |state| {
+        let (reader, _) = state.pipe(0)?;
+        let mut words = [0; 16];
+        words[0] = 1 << reader;
+        with([1024, state.put(0, &words), 0, 0, 0, 0])
     }, nothing;
     ReadLink "": |state| {
         let made = call(SystemCall::SymbolicLink, [path(FILE), HERE, path(OTHER), 0, 0, 0]);

@@ -779,6 +779,24 @@ impl AddressSpace {
         Ok(self.remove(inside, range, whole, removed))
     }
 
+    /// Gives the pages of a part of one region of private anonymous memory back. It stays mapped and reads as zeros.
+    ///
+    /// # Errors
+    /// [`MapError::NotMapped`] if no region contains all of it; [`MapError::Forbidden`] if its pages have other users.
+    #[doc(alias = "MADV_DONTNEED")]
+    pub fn discard(&mut self, part: Range<u64>) -> Result<Flush, MapError> {
+        check(&part)?;
+        let index = self.find(part.start).ok_or(MapError::NotMapped)?;
+        let region = &self.regions[index];
+        if region.end < part.end {
+            return Err(MapError::NotMapped);
+        }
+        if !matches!(region.backing, Backing::Anonymous) {
+            return Err(MapError::Forbidden);
+        }
+        Ok(self.remove_pages(part.clone(), &part, Removed::default()))
+    }
+
     /// Returns a part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a
     /// bounded amount of work. It ends inside a region only if it begins inside that region too, or at its start, so
     /// that unmapping one part after the other splits no region that unmapping all at once would not. Never empty if

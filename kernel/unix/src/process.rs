@@ -56,8 +56,9 @@ pub(crate) mod worker;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use ::signals::Signal;
 use abi_queue::completion;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
@@ -262,6 +263,9 @@ pub(crate) struct Process {
     pub descriptors: Mutex<Descriptors>,
     /// Its working directory.
     pub directory: Mutex<Place>,
+    /// Permissions that its new files do not get.
+    #[doc(alias = "umask")]
+    pub creation_mask: AtomicU32,
     /// The file of its program.
     pub executable: Mutex<Option<Place>>,
     /// Its stack pointer when its program began; 0 if that is not known.
@@ -348,6 +352,11 @@ impl Caller for Process {
         &self.account
     }
 
+    #[cold]
+    fn has_no_reader(&self) {
+        delivery::send_from_kernel(self, Signal::PIPE);
+    }
+
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
         self.space.lock().zero(buffer.address() as u64, buffer.len()).map_err(errno_of_fault)
     }
@@ -385,6 +394,7 @@ impl Process {
             space,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
+            creation_mask: AtomicU32::new(0),
             executable: Mutex::new(None),
             first_stack: AtomicU64::new(0),
             started: Machine::now(),

@@ -22,7 +22,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
-use abi_unix::types::{TimeSpec, open};
+use abi_unix::types::{TimeSpec, clone, open, signal};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -605,6 +605,13 @@ impl Program {
     /// Starts a process that runs a closure and has its descriptors 0, 1 and 2; returns its number.
     pub(crate) fn spawn(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
         self.spawn_given(0, usize::MAX, body)
+    }
+
+    /// Starts a copy of the process, in which this body runs.
+    pub(crate) fn fork(&mut self, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
+        let identity = self.identity_for(body);
+        let flags = clone::SETTLS as usize | signal::CHLD as usize;
+        self.call(SystemCall::Clone, [flags, 0, 0, identity, 0])
     }
 
     /// Starts a process with these descriptors, an address or 0, and this priority.

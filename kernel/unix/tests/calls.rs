@@ -267,9 +267,13 @@ impl World {
                 // The files of the others stay writable.
                 SystemCall::Mount => arguments[3] &= !(mounting::flag::REMOUNT as usize),
                 // The machine's memory is the test's: files must not become arbitrarily long.
-                SystemCall::Truncate | SystemCall::Seek => {
+                SystemCall::Truncate | SystemCall::TruncateAt | SystemCall::Seek => {
                     arguments[1] = self.random.of(&[0, 100, 65536, 1 << 62, usize::MAX]);
                 }
+                // The first process goes on with its memory and its program.
+                SystemCall::AdviseMemory if is_first => continue,
+                SystemCall::ChangeMode => arguments[1] |= 0o755,
+                SystemCall::ChangeModeAt | SystemCall::ChangeModeWith => arguments[2] |= 0o755,
                 SystemCall::WriteAt => arguments[3] = self.random.of(&[0, 100, 65536, 1 << 62, usize::MAX]),
                 SystemCall::Cancel => arguments[0] = self.random.below(TOKENS as usize),
                 _ => {}

@@ -37,8 +37,16 @@ impl Action {
     pub const IGNORE: u64 = 1;
     /// Bytes of an action in memory.
     pub const SIZE: usize = 24;
-    /// The action before a program has chosen one.
+    /// The default action.
     pub const INITIAL: Action = Action { handler: Action::DEFAULT, flags: 0, mask: Set::EMPTY };
+
+    /// Returns the action of a signal before a program has chosen one: the default. Only `SIGPIPE` is ignored, which
+    /// Linux's programs get to know otherwise from the program that starts them: a pipe without readers is an error of
+    /// a call (`EPIPE`), and no reason to end.
+    pub const fn initial(signal: Signal) -> Action {
+        let is_pipe = signal.number() == Signal::PIPE.number();
+        Action { handler: if is_pipe { Action::IGNORE } else { Action::DEFAULT }, ..Action::INITIAL }
+    }
 
     /// Returns the bytes as they lie in memory.
     pub fn to_bytes(self) -> [u8; Action::SIZE] {
@@ -116,7 +124,7 @@ impl Actions {
 
     /// Returns the program's choice for a signal.
     pub fn get(&self, signal: Signal) -> Action {
-        self.0.get(usize::from(signal.number()) - 1).copied().unwrap_or(Action::INITIAL)
+        self.0.get(usize::from(signal.number()) - 1).copied().unwrap_or(Action::initial(signal))
     }
 
     /// Sets the program's choice for a signal.
@@ -125,11 +133,12 @@ impl Actions {
     /// There is no memory; nothing has changed.
     pub fn set(&mut self, signal: Signal, action: Action) -> Result<(), OutOfMemory> {
         if self.0.is_empty() {
-            if action == Action::INITIAL {
+            if action == Action::initial(signal) {
                 return Ok(());
             }
             self.0.try_reserve_exact(64).map_err(|_| OutOfMemory)?;
             self.0.resize(64, Action::INITIAL);
+            self.0[usize::from(Signal::PIPE.number()) - 1] = Action::initial(Signal::PIPE);
         }
         self.0[usize::from(signal.number()) - 1] = action;
         Ok(())

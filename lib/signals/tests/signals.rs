@@ -230,3 +230,20 @@ proptest! {
         }
     }
 }
+
+/// A program that has chosen nothing ignores only the signal of a pipe without readers; a choice of its own counts, and
+/// stays for a copy.
+#[test]
+fn broken_pipes_are_ignored_before_a_program_chooses() {
+    let mut actions = Actions::new();
+    assert_eq!(actions.disposition(Signal::PIPE), Disposition::Ignore);
+    assert_eq!(actions.disposition(Signal::TERM), Disposition::Default(DefaultAction::End));
+    actions.set(Signal::TERM, Action { handler: Action::IGNORE, ..Action::INITIAL }).unwrap();
+    assert_eq!(actions.disposition(Signal::PIPE), Disposition::Ignore);
+    actions.set(Signal::PIPE, Action::INITIAL).unwrap();
+    assert_eq!(actions.disposition(Signal::PIPE), Disposition::Default(DefaultAction::End));
+    let mut copy = actions.copy().unwrap();
+    copy.forget_handlers();
+    assert_eq!(copy.disposition(Signal::PIPE), Disposition::Default(DefaultAction::End));
+    assert_eq!(copy.disposition(Signal::TERM), Disposition::Ignore);
+}

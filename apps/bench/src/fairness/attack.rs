@@ -11,14 +11,14 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
 use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, control, epoll, futex, limit,
-    mapping, open, protection, scheduling, socket_option, terminal,
+    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice, control, epoll, futex,
+    limit, mapping, open, protection, scheduling, socket_option, terminal,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -181,6 +181,8 @@ struct Attack {
     list: [usize; 2],
     descriptors: [i32; 3],
     poll: [u32; 2],
+    /// The set of descriptors of `pselect6`, in which the pipe's reader has its bit.
+    set: AtomicU64,
     event: [u8; epoll::Event::SIZE],
     header: [u32; 2],
     capabilities: [u64; 3],
@@ -253,6 +255,7 @@ impl Attack {
             list: [0; 2],
             descriptors: [-1; 3],
             poll: [0; 2],
+            set: AtomicU64::new(0),
             event: epoll::Event { events: epoll::IN, data: 0 }.to_bytes(),
             header: [version::THREE, 0],
             capabilities: [0; 3],
@@ -335,6 +338,21 @@ impl Attack {
             Read | Write => with([of(&self.zero), buffer, BUFFER]),
             ReadVector | WriteVector => with([of(&self.zero), at(&self.vector), 1]),
             Poll => with([at(&self.poll), 1, if self.is_asynchronous() { 0 } else { at(&self.now) }]),
+            Select => {
+                let time = if self.is_asynchronous() { 0 } else { at(&self.now) };
+                let reader = of(&self.pipe.0);
+                // The last call has changed it.
+                self.set.store(1 << reader, Ordering::Relaxed);
+                with([reader + 1, at(&self.set), 0, 0, time, 0])
+            }
+            ChangeDirectoryTo => with([of(&self.directory)]),
+            CloseRange => {
+                raw(DuplicateTo, [of(&self.file), 60, 0, 0, 0, 0])?;
+                with([60, 60, 0])
+            }
+            TruncateAt => with([text(&self.path), BUFFER + turn % 2 * MAPPING]),
+            ChangeOwnerAt => with([HERE, text(&self.path), 0, 0, 0]),
+            SetTimes => with([HERE, text(&self.path), 0, 0]),
             ReadLink => with([HERE, text(&self.link), buffer, BUFFER]),
             Rename => {
                 drop(file::open(&self.other, open::CREAT, 0o600)?);
@@ -396,6 +414,7 @@ impl Attack {
         Ok(Some(match self.call {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
+            AdviseMemory => with([self.area, MAPPING, advice::DONTNEED as usize]),
             Protect => {
                 let writable = if turn.is_multiple_of(2) { 0 } else { protection::WRITE };
                 with([self.area, MAPPING, (protection::READ | writable) as usize])
@@ -493,7 +512,9 @@ impl Attack {
         use SystemCall::*;
         let buffer = at(&*self.buffer);
         let _ = match self.call {
-            Read | ReadVector | EpollWait | Poll => raw(Write, [self.pipe.1.raw() as usize, buffer, 1, 0, 0, 0]),
+            Read | ReadVector | EpollWait | Poll | Select => {
+                raw(Write, [self.pipe.1.raw() as usize, buffer, 1, 0, 0, 0])
+            }
             Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
             Futex => raw(Futex, [at(&WORD), futex::WAKE as usize, 1, 0, 0, 0]),
             ReceiveFrom => self.send().map(|()| 0),
@@ -519,7 +540,7 @@ impl Attack {
                 }
             }
             Connect => drop(network::accept(self.listener.raw())),
-            EpollWait | Poll if self.is_asynchronous() => {
+            EpollWait | Poll | Select if self.is_asynchronous() => {
                 // Several calls may have ended for one byte.
                 let is_readable = raw(Poll, [at(&self.poll), 1, at(&self.now), 0, 0, 0]) == Ok(1);
                 if is_readable {

@@ -204,7 +204,12 @@ impl<'a> Call<'a> {
     /// Reads the signals that are blocked instead of the present ones while the call waits: their address in this
     /// argument, their size in the next.
     pub(crate) fn signal_mask(&self, argument: usize) -> Result<Option<Set>, Errno> {
-        match (self.address(argument), self.length(argument + 1)) {
+        self.signal_mask_at(self.address(argument), self.length(argument + 1))
+    }
+
+    /// Reads signals of this size at this address; `None` if the address is 0.
+    pub(crate) fn signal_mask_at(&self, address: usize, size: usize) -> Result<Option<Set>, Errno> {
+        match (address, size) {
             (0, _) => Ok(None),
             (address, 8) => {
                 let mut bytes = [0; 8];

@@ -2,18 +2,20 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, control, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
-    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, Replacement, Writes,
+    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, Replacement, Timestamp,
+    Writes,
 };
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
-use crate::files::mounts::{self, Node, Opened, Path};
+use crate::files::mounts::{self, Node, Opened, Path, Place};
 use crate::files::stored::status_of;
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
@@ -64,7 +66,12 @@ fn owner(process: &Process) -> Arc<dyn Owner> {
     process.account.clone()
 }
 
-fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
+/// Returns the permissions of a file that a process makes with this mode.
+fn permissions_of_new(process: &Process, mode: u32) -> u16 {
+    (mode & 0o7777 & !process.creation_mask.load(Ordering::Relaxed)) as u16
+}
+
+fn open_options(flags: u32, permissions: u16) -> Result<OpenOptions, Errno> {
     Ok(OpenOptions {
         access: match flags & flag::ACCESS_MODE {
             flag::RDONLY => Access::Read,
@@ -81,7 +88,7 @@ fn open_options(flags: u32, mode: u32) -> Result<OpenOptions, Errno> {
         writes: if flags & flag::APPEND != 0 { Writes::AtEnd } else { Writes::AtPosition },
         expect: if flags & flag::DIRECTORY != 0 { Expect::Directory } else { Expect::Anything },
         last_link: if flags & flag::NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow },
-        permissions: (mode & 0o7777) as u16,
+        permissions,
     })
 }
 
@@ -100,7 +107,7 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let flags = call.unsigned(2);
     let mut path = read_path(&call, 0, 1)?;
-    let options = open_options(flags, call.unsigned(3))?;
+    let options = open_options(flags, permissions_of_new(process, call.unsigned(3)))?;
     let writes = options.access != Access::Read || options.contents == Contents::Discard;
     // A file that is made is no archived one.
     if writes && options.creation != Creation::Always {
@@ -133,6 +140,33 @@ pub(super) fn close(call: Call<'_>) -> Decoding {
     let file = call.process().descriptors.lock().remove(descriptor)?;
     drop(file);
     Ok(settled(call.process(), call.number, 0))
+}
+
+/// Performs `close_range`, in steps. Descriptors that are opened meanwhile may be closed, too.
+#[inline(never)]
+pub(super) fn close_range(call: Call<'_>) -> Decoding {
+    let (first, last, flags) = (call.unsigned(0) as usize, call.unsigned(1) as usize, call.unsigned(2));
+    if first > last || flags & !types::CLOSE_RANGE_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move {
+        let mut at = first;
+        loop {
+            // Dropped outside of the lock.
+            let taken = match flags {
+                0 => process.descriptors.lock().take_up_to(&mut at, last),
+                _ => process.descriptors.lock().mark_up_to(&mut at, last).map(|()| None),
+            };
+            let Some(taken) = taken else { break };
+            drop(taken);
+            steps::pause(&process).await;
+        }
+        while remains::free_some() {
+            steps::pause(&process).await;
+        }
+        Ok(0)
+    }))
 }
 
 /// Ends a call after which files may be gone: pages of large ones are freed in steps, before it is done.
@@ -290,12 +324,21 @@ pub(super) fn change_directory(call: Call<'_>) -> Decoding {
     Ok(settled(process, call.number, 0))
 }
 
+/// Performs `fchdir`.
+#[inline(never)]
+pub(super) fn change_directory_to(call: Call<'_>) -> Decoding {
+    let place = call.file(0)?.object().directory()?;
+    let old = core::mem::replace(&mut *call.process().directory.lock(), place);
+    drop(old);
+    Ok(settled(call.process(), call.number, 0))
+}
+
 /// Performs `mkdirat`.
 #[inline(never)]
 pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     let owner = owner(call.admitted()?);
     let mut path = read_path(&call, 0, 1)?;
-    let permissions = (call.unsigned(2) & 0o7777) as u16;
+    let permissions = permissions_of_new(call.process(), call.unsigned(2));
     path.perform(LastComponent::Name, |mount, base, path| {
         mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| ())
     })?;
@@ -386,15 +429,16 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     copied.map(Into::into)
 }
 
-/// Performs `faccessat`: everything may be read, and written unless its file system is read-only; only the right to
-/// execute depends on the file.
+/// Performs `faccessat` and `faccessat2`: everything may be read, and written unless its file system is read-only; only
+/// the right to execute depends on the file.
 #[inline(never)]
 pub(super) fn access(call: Call<'_>) -> Decoding {
     let mode = call.unsigned(2);
+    let flags = if call.number == SystemCall::AccessWith { call.unsigned(3) } else { 0 };
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let place = read_path(&call, 0, 1)?.look_up(LastLink::Follow)?;
+    let place = find_place(&call, flags & !types::AT_EACCESS)?;
     let kind = place.node.kind();
     if mode & 1 != 0 && kind == FileKind::Regular {
         mounts::require_executable(&place.mount)?;
@@ -406,6 +450,175 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
         return Err(Errno::EROFS);
     }
     Ok(0.into())
+}
+
+/// Returns the file of a directory and a path, the first two arguments; with `AT_EMPTY_PATH` and an empty path the file
+/// that is open there.
+fn find_place(call: &Call<'_>, flags: u32) -> Result<Place, Errno> {
+    if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = call.process().copy_in_path(call.address(1))?;
+    if path.is_empty() && flags & types::AT_EMPTY_PATH != 0 {
+        return match call.signed(0) {
+            types::AT_FDCWD => Ok(call.process().directory.lock().clone()),
+            _ => place_of(&*call.file(0)?),
+        };
+    }
+    let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
+    path_from(call.process(), call.signed(0), path)?.look_up(last)
+}
+
+/// Returns the stored file or directory that is open. `EOPNOTSUPP` for pipes, sockets and devices, whose attributes are
+/// fixed.
+fn place_of(file: &OpenFile) -> Result<Place, Errno> {
+    file.object().place().ok_or(Errno::EOPNOTSUPP)
+}
+
+/// Returns the file, if its attributes can be changed: `EROFS` on a read-only mount, `EPERM` for a generated file.
+fn changeable(place: &Place) -> Result<&filesystem::Node, Errno> {
+    if place.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    place.node.stored().ok_or(Errno::EPERM)
+}
+
+/// Gives a file other permissions.
+fn give_permissions(place: &Place, permissions: u32) -> Decoding {
+    if place.node.kind() == FileKind::SymbolicLink {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    changeable(place)?.set_permissions((permissions & 0o7777) as u16, now());
+    Ok(0.into())
+}
+
+/// Performs `fchmod`.
+#[inline(never)]
+pub(super) fn change_mode(call: Call<'_>) -> Decoding {
+    give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1))
+}
+
+/// Performs `fchmodat` and `fchmodat2`.
+#[inline(never)]
+pub(super) fn change_mode_at(call: Call<'_>) -> Decoding {
+    let flags = if call.number == SystemCall::ChangeModeWith { call.unsigned(3) } else { 0 };
+    give_permissions(&find_place(&call, flags)?, call.unsigned(2))
+}
+
+/// Gives a file to a user and a group, given by these arguments. There is no other than 0, as in a user namespace of
+/// Linux that has one.
+fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Decoding {
+    /// Permission bits for another user, and for another group.
+    const OF_USER: u16 = 0o4000;
+    const OF_GROUP: u16 = 0o2000;
+    const GROUP_EXECUTES: u16 = 0o10;
+    let wanted = [call.unsigned(user), call.unsigned(group)];
+    if wanted.iter().any(|id| ![0, u32::MAX].contains(id)) {
+        return Err(Errno::EINVAL);
+    }
+    let node = changeable(place)?;
+    let mut permissions = node.metadata().permissions;
+    if wanted != [u32::MAX; 2] && node.kind() == FileKind::Regular {
+        permissions &= !OF_USER;
+        if permissions & GROUP_EXECUTES != 0 {
+            permissions &= !OF_GROUP;
+        }
+    }
+    node.set_permissions(permissions, now());
+    Ok(0.into())
+}
+
+/// Performs `fchown`.
+#[inline(never)]
+pub(super) fn change_owner(call: Call<'_>) -> Decoding {
+    let place = place_of(&*call.file(0)?)?;
+    give_to(&call, &place, 1, 2)
+}
+
+/// Performs `fchownat`.
+#[inline(never)]
+pub(super) fn change_owner_at(call: Call<'_>) -> Decoding {
+    let place = find_place(&call, call.unsigned(4))?;
+    give_to(&call, &place, 2, 3)
+}
+
+/// Performs `utimensat`.
+#[inline(never)]
+pub(super) fn set_times(call: Call<'_>) -> Decoding {
+    let now = now();
+    let mut times = [Some(now); 2];
+    if call.address(2) != 0 {
+        let mut bytes = [0; 32];
+        call.process().copy_in(call.address(2), &mut bytes)?;
+        let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+        for (index, time) in times.iter_mut().enumerate() {
+            *time = match (word(16 * index), word(16 * index + 8)) {
+                (_, types::UTIME_NOW) => Some(now),
+                (_, types::UTIME_OMIT) => None,
+                (seconds, ns @ 0..=999_999_999) => Some(Timestamp { seconds, nanoseconds: ns as u32 }),
+                _ => return Err(Errno::EINVAL),
+            };
+        }
+        if times == [None; 2] {
+            return Ok(0.into());
+        }
+    }
+    let place = match (call.address(1), call.signed(0)) {
+        (0, types::AT_FDCWD) => return Err(Errno::EFAULT),
+        (0, _) if call.unsigned(3) != 0 => return Err(Errno::EINVAL),
+        (0, _) => place_of(&*call.file(0)?)?,
+        _ => find_place(&call, call.unsigned(3))?,
+    };
+    changeable(&place)?.set_times(times[0], times[1], now);
+    Ok(0.into())
+}
+
+/// Performs `umask`.
+#[inline(never)]
+pub(super) fn set_creation_mask(call: Call<'_>) -> Decoding {
+    let old = call.process().creation_mask.swap(call.unsigned(0) & 0o777, Ordering::Relaxed);
+    Ok((old as usize).into())
+}
+
+/// Performs `fsync` and `fdatasync`.
+#[inline(never)]
+pub(super) fn synchronise(call: Call<'_>) -> Decoding {
+    let place = place_of(&*call.file(0)?).map_err(|_| Errno::EINVAL)?;
+    place.node.stored().ok_or(Errno::EINVAL)?;
+    Ok(0.into())
+}
+
+/// Performs `syncfs`.
+#[inline(never)]
+pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
+    call.file(0)?;
+    Ok(0.into())
+}
+
+/// Performs `fadvise64`.
+#[inline(never)]
+pub(super) fn advise(call: Call<'_>) -> Decoding {
+    place_of(&*call.file(0)?).map_err(|_| Errno::ESPIPE)?;
+    if (call.word(2) as i64) < 0 || call.unsigned(3) > types::advice::LAST_OF_FILES {
+        return Err(Errno::EINVAL);
+    }
+    Ok(0.into())
+}
+
+/// Performs `truncate`.
+#[inline(never)]
+pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
+    let length = call.offset(1)?;
+    let path = call.process().copy_in_path(call.address(0))?;
+    let mut path = path_from(call.process(), types::AT_FDCWD, path)?;
+    refuse_archived(&path, LastLink::Follow)?;
+    let place = path.look_up(LastLink::Follow)?;
+    let node = changeable(&place)?;
+    if node.kind() == FileKind::Regular && length > node.metadata().size {
+        call.admitted()?;
+    }
+    node.truncate(length, now()).map_err(errno_of)?;
+    Ok(settled(call.process(), call.number, 0))
 }
 
 /// Returns the status of the file at a path, or of an open file if the path is empty and the flags permit that.
@@ -668,6 +881,129 @@ mod tests {
             assert_eq!(program.read_from(file, 10), Ok(vec![3; 10]));
             program.close(file).unwrap();
             assert_eq!(program.process().account.used(crate::process::accounts::Resource::Files), 0);
+        });
+    }
+
+    fn status(program: &mut Program, name: &str) -> (u32, [i64; 2]) {
+        let (path, place) = (path(program, name), program.place(128));
+        program.call(SystemCall::StatusAt, [HERE, path, place, 0]).unwrap();
+        let seconds = [72, 88].map(|at| program.read_u64(place + at) as i64);
+        (program.read_u64(place + 16) as u32, seconds)
+    }
+
+    #[test]
+    fn permissions_are_those_wanted_without_the_mask_of_the_process() {
+        run(|program| {
+            assert_eq!(program.call(SystemCall::SetCreationMask, [0o1027]), Ok(0), "only nine bits are a mask");
+            mkdir(program, "/tmp/masked").unwrap();
+            create(program, "/tmp/plain", b"text");
+            let (directory, file) = (status(program, "/tmp/masked").0, status(program, "/tmp/plain").0);
+            assert_eq!((directory & 0o27, file & 0o27), (0, 0));
+            let child = program.fork(|program| {
+                assert_eq!(program.call(SystemCall::SetCreationMask, [0]), Ok(0o27));
+            });
+            let child = child.unwrap();
+            program.wait_for(child).unwrap();
+            assert_eq!(program.call(SystemCall::SetCreationMask, [0]), Ok(0o27), "a child's mask is its own");
+            let plain = path(program, "/tmp/plain");
+            assert_eq!(program.call(SystemCall::ChangeModeAt, [HERE, plain, 0o4715]), Ok(0));
+            assert_eq!(status(program, "/tmp/plain").0 & 0o7777, 0o4715);
+            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, plain, 0, usize::MAX, 0]), Ok(0));
+            assert_eq!(status(program, "/tmp/plain").0 & 0o7777, 0o715, "not for another owner");
+            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, plain, 1000, 0, 0]), Err(Errno::EINVAL));
+            let open = open(program, "/tmp/plain", flag::RDWR).unwrap();
+            assert_eq!(program.call(SystemCall::ChangeMode, [open, 0o640]), Ok(0));
+            let (empty, flags) = (path(program, ""), types::AT_EMPTY_PATH as usize);
+            assert_eq!(program.call(SystemCall::AccessWith, [open, empty, 1, flags]), Err(Errno::EACCES));
+            assert_eq!(program.call(SystemCall::ChangeModeWith, [open, empty, 0o700, flags]), Ok(0));
+            assert_eq!(program.call(SystemCall::AccessWith, [open, empty, 1, flags]), Ok(0));
+            let (link, target) = (path(program, "/tmp/link"), path(program, "/tmp/plain"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, link]).unwrap();
+            let keep = types::AT_SYMLINK_NOFOLLOW as usize;
+            assert_eq!(program.call(SystemCall::ChangeModeWith, [HERE, link, 0, keep]), Err(Errno::EOPNOTSUPP));
+            let (reader, _) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::ChangeMode, [reader, 0]), Err(Errno::EOPNOTSUPP));
+            unlink(program, "/tmp/link", 0).unwrap();
+            unlink(program, "/tmp/plain", 0).unwrap();
+            unlink(program, "/tmp/masked", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    #[test]
+    fn ranges_of_descriptors_are_closed_or_left_to_execve() {
+        run(|program| {
+            for number in [20, 21, 300, 700] {
+                assert_eq!(program.call(SystemCall::DuplicateTo, [1, number, 0]), Ok(number));
+            }
+            let close_on_execute =
+                |program: &mut Program, number: usize| program.call(SystemCall::FileControl, [number, 1, 0]);
+            let mark = types::CLOSE_RANGE_CLOEXEC as usize;
+            assert_eq!(program.call(SystemCall::CloseRange, [21, 400, mark]), Ok(0));
+            let found = [20, 21, 300, 700].map(|number| close_on_execute(program, number));
+            assert_eq!(found, [Ok(0), Ok(1), Ok(1), Ok(0)]);
+            assert_eq!(program.call(SystemCall::CloseRange, [21, 300, 0]), Ok(0));
+            let found = [20, 21, 300, 700].map(|number| close_on_execute(program, number));
+            assert_eq!(found, [Ok(0), Err(Errno::EBADF), Err(Errno::EBADF), Ok(0)]);
+            assert_eq!(program.call(SystemCall::CloseRange, [20, u32::MAX as usize, 0]), Ok(0));
+            assert_eq!(close_on_execute(program, 700), Err(Errno::EBADF));
+            assert_eq!(program.call(SystemCall::Duplicate, [0]), Ok(3), "the lowest free one");
+            assert_eq!(program.call(SystemCall::CloseRange, [5, 4, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::CloseRange, [5, 6, 2]), Err(Errno::EINVAL));
+            let directory = open(program, "/tmp", flag::DIRECTORY).unwrap();
+            assert_eq!(program.call(SystemCall::ChangeDirectoryTo, [directory]), Ok(0));
+            let place = program.place(8);
+            assert_eq!(program.call(SystemCall::GetCurrentDirectory, [place, 8]), Ok(5));
+            assert_eq!(program.call(SystemCall::ChangeDirectoryTo, [0]), Err(Errno::ENOTDIR));
+            assert_eq!(program.call(SystemCall::ChangeDirectoryTo, [99]), Err(Errno::EBADF));
+        });
+    }
+
+    #[test]
+    fn times_are_set_left_or_the_present() {
+        run(|program| {
+            create(program, "/tmp/timed", b"x");
+            let name = path(program, "/tmp/timed");
+            let times = |program: &mut Program, words: [i64; 4]| program.store(&words.map(i64::to_le_bytes).concat());
+            let given = times(program, [1000, 5, -7, 999_999_999]);
+            assert_eq!(program.call(SystemCall::SetTimes, [HERE, name, given, 0]), Ok(0));
+            assert_eq!(status(program, "/tmp/timed").1, [1000, -7]);
+            let left = times(program, [0, types::UTIME_OMIT, 0, types::UTIME_NOW]);
+            let file = open(program, "/tmp/timed", 0).unwrap();
+            assert_eq!(program.call(SystemCall::SetTimes, [file, 0, left, 0]), Ok(0));
+            let [accessed, modified] = status(program, "/tmp/timed").1;
+            assert_eq!(accessed, 1000);
+            assert!(modified >= 0, "{modified}");
+            assert_eq!(program.call(SystemCall::SetTimes, [file, 0, 0, 0]), Ok(0));
+            assert_ne!(status(program, "/tmp/timed").1[0], 1000);
+            let wrong = times(program, [0, 1_000_000_000, 0, 0]);
+            assert_eq!(program.call(SystemCall::SetTimes, [HERE, name, wrong, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::SetTimes, [HERE, 0, given, 0]), Err(Errno::EFAULT));
+            unlink(program, "/tmp/timed", 0).unwrap();
+        });
+    }
+
+    #[test]
+    fn files_are_cut_off_by_path_and_have_no_state_to_write() {
+        run(|program| {
+            create(program, "/tmp/cut", b"something");
+            let cut = path(program, "/tmp/cut");
+            assert_eq!(program.call(SystemCall::TruncateAt, [cut, 4]), Ok(0));
+            assert_eq!(contents(program, "/tmp/cut"), Some(b"some".into()));
+            assert_eq!(program.call(SystemCall::TruncateAt, [cut, usize::MAX]), Err(Errno::EINVAL));
+            let archived = path(program, "/bin/test");
+            assert_eq!(program.call(SystemCall::TruncateAt, [archived, 0]), Err(Errno::EROFS));
+            let file = open(program, "/tmp/cut", 0).unwrap();
+            let (reader, _) = program.pipe(0);
+            for call in [SystemCall::SynchroniseFile, SystemCall::SynchroniseData] {
+                assert_eq!(program.call(call, [file]), Ok(0));
+                assert_eq!(program.call(call, [reader]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+            assert_eq!(program.call(SystemCall::SynchroniseFileSystem, [reader]), Ok(0));
+            assert_eq!(program.call(SystemCall::AdviseFile, [file, 0, 0, 5]), Ok(0));
+            assert_eq!(program.call(SystemCall::AdviseFile, [file, 0, 0, 6]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::AdviseFile, [reader, 0, 0, 0]), Err(Errno::ESPIPE));
+            unlink(program, "/tmp/cut", 0).unwrap();
         });
     }
 

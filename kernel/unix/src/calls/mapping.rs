@@ -1,4 +1,4 @@
-//! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`.
+//! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`, `madvise`.
 //!
 //! Each changes a range part by part ([`steps`]): a part has a bounded number of pages, and is changed as a whole,
 //! under the lock of the address space. A range with few existing pages is one part, however long it is, and then the
@@ -10,14 +10,14 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use abi_unix::Errno;
-use abi_unix::types::{mapping, protection};
+use abi_unix::types::{advice, mapping, protection};
 use memory::AddressSpace;
 use memory::space::Placement;
 use memory::sv39::{Edge, Protection};
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
-use crate::calls::call::{Call, Decoded, Decoding};
+use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::OpenFile;
 use crate::files::mounts;
 use crate::process::Process;
@@ -27,6 +27,9 @@ use crate::process::user::{USER_END, UserBuffer};
 use crate::scheduling::steps;
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
+
+/// Name of regions with the contents of a file, whose pages are not given back: they could not be read again.
+const FILE_NAME: &str = "[file]";
 
 /// Decodes a protection. Writable and executable at once is refused (W^X), with `EACCES` as on hardened Linux systems.
 /// Without any right a page stays reserved and every access faults.
@@ -96,8 +99,8 @@ impl RangeParts {
 enum Change {
     Unmap,
     Protect(Protection),
-    /// Maps pages of zeros in place of the present ones.
-    Replace(Protection),
+    /// Maps pages of zeros, in a region of this name, in place of the present ones.
+    Replace(Protection, &'static str),
 }
 
 impl Change {
@@ -108,8 +111,8 @@ impl Change {
         let changed = match self {
             Change::Unmap => space.unmap_part(part, &rest.whole),
             Change::Protect(protection) => space.protect(part, protection),
-            Change::Replace(protection) => space
-                .map_anonymous(Placement::Fixed(part.start), part.end - part.start, protection, "")
+            Change::Replace(protection, name) => space
+                .map_anonymous(Placement::Fixed(part.start), part.end - part.start, protection, name)
                 .map(|(_, flush)| flush),
         };
         drop(space);
@@ -243,15 +246,20 @@ impl Mapping {
         if self.content.is_some() { Protection::ReadWrite } else { self.protection }
     }
 
+    /// Returns the name of its region.
+    fn name(&self) -> &'static str {
+        if self.content.is_some() { FILE_NAME } else { "" }
+    }
+
     /// Maps the pages, or the first of them if they take the place of others; returns the first address, and the rest
     /// to be mapped.
     fn begin(&self, process: &Process) -> Result<(usize, Option<RangeParts>), Errno> {
         let initial = self.initial_protection();
         if let Placement::Fixed(start) = self.placement {
-            let rest = Change::Replace(initial).begin(process, start as usize, self.length)?;
+            let rest = Change::Replace(initial, self.name()).begin(process, start as usize, self.length)?;
             return Ok((start as usize, Some(rest).filter(|rest| !rest.is_done())));
         }
-        let mapped = process.space.lock().map_anonymous(self.placement, self.length as u64, initial, "");
+        let mapped = process.space.lock().map_anonymous(self.placement, self.length as u64, initial, self.name());
         let (start, changed) = mapped.map_err(map_error)?;
         usermode::flush(changed);
         Ok((start as usize, None))
@@ -261,7 +269,7 @@ impl Mapping {
     async fn go_on(self, process: Arc<Process>, start: usize, rest: Option<RangeParts>) -> Result<usize, Errno> {
         if let Some(rest) = rest {
             steps::pause(&process).await;
-            Change::Replace(self.initial_protection()).go_on(&process, rest).await?;
+            Change::Replace(self.initial_protection(), self.name()).go_on(&process, rest).await?;
         }
         let Some((file, offset)) = self.content else { return Ok(start) };
         let filled = fill(&process, &file, start, self.length, offset).await;
@@ -369,6 +377,53 @@ pub(super) fn protect(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     Change::Protect(protection).carry_out(&call, address, round_up(length)?)
+}
+
+/// Gives back the pages of the next part of a range, and advances it.
+fn discard_some(process: &Process, rest: &mut Range<u64>) -> Result<(), Errno> {
+    let mut space = process.space.lock();
+    let region = space.region_at(rest.start).ok_or(Errno::ENOMEM)?;
+    let inside = rest.start..rest.end.min(region.range.end);
+    // The kernel's own pages, and copies of files, have names.
+    if !region.name.is_empty() {
+        rest.start = inside.end;
+        return Ok(());
+    }
+    let part = space.part(&inside, Edge::Start);
+    rest.start = part.end;
+    let changed = space.discard(part);
+    drop(space);
+    usermode::flush(changed.map_err(map_error)?);
+    Ok(())
+}
+
+/// Performs `madvise`.
+#[inline(never)]
+pub(super) fn advise(call: Call<'_>) -> Decoding {
+    let (address, length, given) = (call.address(0), call.length(1), call.unsigned(2));
+    let is_known = given == advice::DONTNEED || advice::WITHOUT_EFFECT.contains(&given);
+    if !is_known || !address.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    if length > USER_END - address.min(USER_END) {
+        return Err(Errno::EINVAL);
+    }
+    let mut rest = address as u64..(address + round_up(length)?) as u64;
+    if rest.is_empty() || given != advice::DONTNEED {
+        return Ok(0.into());
+    }
+    let process = call.process().clone();
+    discard_some(&process, &mut rest)?;
+    if rest.is_empty() {
+        return Ok(0.into());
+    }
+    Ok(kept_steps(call.number, async move {
+        while !rest.is_empty() {
+            steps::pause(&process).await;
+            discard_some(&process, &mut rest)?;
+        }
+        Ok(0)
+    }))
 }
 
 #[cfg(test)]
@@ -647,6 +702,46 @@ mod tests {
     }
 
     /// A touch brings the page; one that is not allowed ends the process.
+    #[test]
+    fn memory_that_is_not_needed_reads_as_zeros_and_files_keep_theirs() {
+        run(|program| {
+            let start = map(program, 0, 64 * PAGE, ANONYMOUS).unwrap();
+            let process = program.process();
+            for page in 0..64 {
+                process.copy_out(start + page * PAGE, &[page as u8 | 1]).unwrap();
+            }
+            let resident = process.space.lock().resident_frames();
+            let (middle, length) = (start + 8 * PAGE, 40 * PAGE - 5);
+            assert_eq!(program.call(SystemCall::AdviseMemory, [middle, length, advice::DONTNEED as usize]), Ok(0));
+            assert_eq!(process.space.lock().resident_frames(), resident - 40);
+            for page in 0..64 {
+                let expected = if (8..48).contains(&page) { 0 } else { page as u8 | 1 };
+                assert_eq!(program.read(start + page * PAGE, 1), [expected], "{page}");
+            }
+            let regions = process.space.lock().regions().count();
+            for advice in advice::WITHOUT_EFFECT {
+                assert_eq!(program.call(SystemCall::AdviseMemory, [start, 64 * PAGE, advice as usize]), Ok(0));
+            }
+            assert_eq!(program.read(start + PAGE, 1), [1]);
+            assert_eq!(process.space.lock().regions().count(), regions);
+            let path = program.store(b"/bin/test\0");
+            let file = program.call(SystemCall::Open, [0, path, 0, 0]).unwrap();
+            let private = mapping::PRIVATE as usize;
+            let copy = program.call(SystemCall::Map, [0, PAGE, READ_WRITE, private, file, 0]).unwrap();
+            let before = program.read(copy, 64);
+            assert_eq!(program.call(SystemCall::AdviseMemory, [copy, PAGE, advice::DONTNEED as usize]), Ok(0));
+            assert_eq!(program.read(copy, 64), before);
+            let hole = start + 64 * PAGE;
+            program.call(SystemCall::Unmap, [start + 32 * PAGE, PAGE]).unwrap();
+            let all = [start, hole - start, advice::DONTNEED as usize];
+            assert_eq!(program.call(SystemCall::AdviseMemory, all), Err(Errno::ENOMEM));
+            assert_eq!(program.read(start + PAGE, 1), [0], "the pages before the hole are given back");
+            assert_eq!(program.read(start + 63 * PAGE, 1), [63]);
+            assert_eq!(program.call(SystemCall::AdviseMemory, [start + 1, PAGE, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::AdviseMemory, [start, PAGE, 99]), Err(Errno::EINVAL));
+        });
+    }
+
     #[test]
     fn pages_come_when_they_are_touched_and_faults_end_the_process() {
         let touch = |address: usize, access| Trap::PageFault { address: address as u64, access };

@@ -1,4 +1,4 @@
-//! The calls on readiness: event counters, `epoll` and `ppoll`.
+//! The calls on readiness: event counters, `epoll`, `ppoll` and `pselect6`.
 
 use alloc::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::calls::call::{Call, Decoding, kept};
 use crate::files::epoll::{self, EpollWait};
 use crate::files::event_counter::EventCounter;
 use crate::files::file::{self, OpenFile};
+use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::time::limit::TimeLimit;
 
 #[inline(never)]
@@ -87,12 +88,39 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
     Ok(Operation::PollFiles(kept(files)).into())
 }
 
+#[inline(never)]
+pub(super) fn select(call: Call<'_>) -> Decoding {
+    let process = call.process();
+    // As on Linux, descriptors that cannot be are not looked at.
+    let count = usize::try_from(call.signed(0)).map_err(|_| Errno::EINVAL)?.min(MAXIMUM_DESCRIPTORS);
+    if count > epoll::SHORT_LIST {
+        call.admitted()?;
+    }
+    let mask = match call.address(5) {
+        0 => None,
+        address => {
+            let mut words = [0; 16];
+            process.copy_in(address, &mut words)?;
+            let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|index| words[at + index]));
+            call.signal_mask_at(word(0), word(8))?
+        }
+    };
+    let limit = match call.address(4) {
+        0 => TimeLimit::Never,
+        address => TimeLimit::after_ns(operation::read_time(process, address)?),
+    };
+    let sets = [call.address(1), call.address(2), call.address(3)];
+    let files = epoll::PollFiles::read_sets(&**process, &process.descriptors, sets, count, limit)?;
+    call.replace_signal_mask(mask);
+    Ok(Operation::PollFiles(kept(files)).into())
+}
+
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
-    use crate::testing::{DATA, run};
+    use crate::testing::{DATA, Program, run};
 
     #[test]
     fn flags_are_checked_and_close_on_execute_is_kept() {
@@ -110,6 +138,61 @@ mod tests {
             // Only the lower half of the initial value counts.
             let wide = program.call(SystemCall::EventCounter, [7 << 32 | 9, 0]).unwrap();
             assert_eq!(program.read_from(wide, 8), Ok(9u64.to_le_bytes().to_vec()));
+        });
+    }
+
+    #[test]
+    fn sets_of_descriptors_keep_the_bits_of_those_that_are_ready() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (other, _) = program.pipe(0);
+            let ms = program.store(&types::TimeSpec::from_ns(1_000_000).to_bytes());
+            let bits = |program: &mut Program, numbers: &[usize]| {
+                let mut words = [0u64; 32];
+                numbers.iter().for_each(|number| words[number / 64] |= 1 << (number % 64));
+                program.store(&words.map(u64::to_le_bytes).concat())
+            };
+            // A short list and a long one.
+            for count in [other + 4, 1500] {
+                let readable = bits(program, &[reader, other]);
+                let select = |program: &mut Program, sets: [usize; 3], time: usize| {
+                    program.call(SystemCall::Select, [count, sets[0], sets[1], sets[2], time, 0])
+                };
+                assert_eq!(select(program, [readable, 0, 0], ms), Ok(0));
+                assert_eq!(program.read(readable, 256), vec![0; 256], "nothing is ready");
+                program.write_to(writer, b"x").unwrap();
+                let (readable, writable) = (bits(program, &[reader, other]), bits(program, &[writer]));
+                let exceptional = bits(program, &[reader]);
+                assert_eq!(select(program, [readable, writable, exceptional], 0), Ok(2));
+                let expected = bits(program, &[reader]);
+                assert_eq!(program.read(readable, 256), program.read(expected, 256));
+                let expected = bits(program, &[writer]);
+                assert_eq!(program.read(writable, 256), program.read(expected, 256));
+                assert_eq!(program.read(exceptional, 256), vec![0; 256]);
+                let closed = bits(program, &[other + 3]);
+                assert_eq!(select(program, [closed, 0, 0], ms), Err(Errno::EBADF));
+                assert_eq!(select(program, [0x1000, 0, 0], ms), Err(Errno::EFAULT));
+                assert_eq!(program.read_from(reader, 1), Ok(b"x".to_vec()));
+            }
+            assert_eq!(program.call(SystemCall::Select, [0, 0, 0, 0, ms, 0]), Ok(0), "a sleep");
+            assert_eq!(program.call(SystemCall::Select, [usize::MAX, 0, 0, 0, ms, 0]), Err(Errno::EINVAL));
+            let mask = program.store(&[DATA, 4].map(usize::to_le_bytes).concat());
+            assert_eq!(program.call(SystemCall::Select, [0, 0, 0, 0, ms, mask]), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn a_wait_for_a_set_ends_when_another_writes() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let set = program.store(&(1u64 << reader).to_le_bytes());
+            let child = program.fork(move |program| {
+                program.sleep_ns(10_000_000);
+                program.write_to(writer, b"x").unwrap();
+            });
+            assert_eq!(program.call(SystemCall::Select, [reader + 1, set, 0, 0, 0, 0]), Ok(1));
+            assert_eq!(program.read_u64(set), 1 << reader);
+            program.wait_for(child.unwrap()).unwrap();
         });
     }
 

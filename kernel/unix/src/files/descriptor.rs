@@ -206,6 +206,41 @@ impl Descriptors {
         Ok(Some(first + PIECE))
     }
 
+    /// Takes the next file out whose descriptor is at least `*at` and at most `last`, and advances `*at` beyond it.
+    /// Looks at one piece, which is a step: `Some(None)` if that has none. `None` at the end.
+    pub(crate) fn take_up_to(&mut self, at: &mut usize, last: usize) -> Option<Option<Arc<OpenFile>>> {
+        let piece = self.pieces.get(*at / PIECE)?;
+        if *at > last {
+            return None;
+        }
+        let end = (*at / PIECE + 1) * PIECE;
+        let open = piece.entries.iter().zip(end - PIECE..).skip(*at % PIECE);
+        let found = open.filter(|(entry, _)| entry.is_some()).map(|(_, descriptor)| descriptor).next();
+        let Some(descriptor) = found.filter(|descriptor| *descriptor <= last) else {
+            *at = end;
+            return Some(None);
+        };
+        *at = descriptor + 1;
+        Some(self.remove(descriptor).ok())
+    }
+
+    /// Lets `execve` close the open descriptors of the piece from `*at` on that are at most `last`, and advances `*at`
+    /// beyond the piece. `None` at the end.
+    pub(crate) fn mark_up_to(&mut self, at: &mut usize, last: usize) -> Option<()> {
+        let piece = self.pieces.get_mut(*at / PIECE)?;
+        if *at > last {
+            return None;
+        }
+        let end = (*at / PIECE + 1) * PIECE;
+        for (entry, descriptor) in piece.entries.iter_mut().zip(end - PIECE..).skip(*at % PIECE) {
+            if let Some(entry) = entry.as_mut().filter(|_| descriptor <= last) {
+                entry.close_on_execute = true;
+            }
+        }
+        *at = end;
+        Some(())
+    }
+
     /// Finds, from `*at` on, the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
     /// one file at a time, because a list of them would need memory after the point at which `execve` may still fail.
     /// Looks at one piece, which is a step: `Some(None)` if that has no such file. `None` at the end.

@@ -801,11 +801,39 @@ enum ListLook {
     FoundNothing,
 }
 
-/// A `ppoll`, decoded.
+/// The form of a list in the caller's memory.
+#[derive(Clone, Copy)]
+enum ListForm {
+    /// Entries of `struct pollfd` from this address on.
+    Entries(usize),
+    /// Sets of bits at these addresses (0: an empty set): the descriptors of which it matters whether they can be read,
+    /// can be written, or have an exceptional condition. The entry of a descriptor has its index. Events that were
+    /// found are kept in the entry, above those that are waited for, and become bits at the end.
+    Sets([usize; 3]),
+}
+
+/// The events for which a descriptor is put into each set of `pselect6`, and those that make it ready.
+const SET_EVENTS: [(u32, u32); 3] = [
+    (event::IN, event::IN | event::RDNORM | event::HUP | event::ERR),
+    (event::OUT, event::OUT | event::WRNORM | event::ERR),
+    (event::PRI, event::PRI),
+];
+
+/// Position of the found events in an entry of a list of sets.
+const FOUND_SHIFT: u32 = 16;
+
+/// Returns the sets of which an entry with wanted and found events is a part at the end.
+fn sets_of(entry: u32) -> [bool; 3] {
+    let found = entry >> FOUND_SHIFT;
+    SET_EVENTS.map(|(wanted, ready)| entry & wanted != 0 && found & ready != 0)
+}
+
+/// A `ppoll` or a `pselect6`, decoded.
 #[doc(alias = "do_sys_poll")]
+#[doc(alias = "do_select")]
 #[doc(alias = "poll_table")]
 pub(crate) struct PollFiles {
-    address: usize,
+    form: ListForm,
     /// Number of entries of the list.
     count: usize,
     /// The entries that were read so far.
@@ -842,10 +870,34 @@ impl PollFiles {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;
+        PollFiles::begin(caller, descriptors, ListForm::Entries(address), count, limit)
+    }
+
+    /// Begins to read the sets of a process, of which the first `count` bits matter.
+    pub(crate) fn read_sets(
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        sets: [usize; 3],
+        count: usize,
+        limit: TimeLimit,
+    ) -> Result<PollFiles, Errno> {
+        for set in sets {
+            UserBuffer::new(set, count.div_ceil(8))?;
+        }
+        PollFiles::begin(caller, descriptors, ListForm::Sets(sets), count, limit)
+    }
+
+    fn begin(
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        form: ListForm,
+        count: usize,
+        limit: TimeLimit,
+    ) -> Result<PollFiles, Errno> {
         let entries = PollEntries::new();
         let (at, ready, are_registered, owner) = (0, 0, true, caller.number());
         let mut list =
-            PollFiles { address, count, entries, limit, at, ready, are_registered, bell: None, owner, result: None };
+            PollFiles { form, count, entries, limit, at, ready, are_registered, bell: None, owner, result: None };
         if !list.is_long() {
             list.read_some(caller, descriptors)?;
         }
@@ -859,18 +911,44 @@ impl PollFiles {
         let mut piece = Vec::new();
         piece.try_reserve_exact(end - begin).map_err(|_| Errno::ENOMEM)?;
         self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        for index in begin..end {
-            let mut bytes = [0; POLL_ENTRY];
-            caller.copy_in(self.address + index * POLL_ENTRY, &mut bytes)?;
-            let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
-            piece.push(match usize::try_from(descriptor) {
-                Err(_) => (0, None),
-                Ok(descriptor) => {
-                    let file = descriptors.lock().get(descriptor).ok().cloned();
-                    (events | event::ERR | event::HUP, file)
+        match self.form {
+            ListForm::Entries(address) => {
+                for index in begin..end {
+                    let mut bytes = [0; POLL_ENTRY];
+                    caller.copy_in(address + index * POLL_ENTRY, &mut bytes)?;
+                    let descriptor = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                    let events = u32::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+                    piece.push(match usize::try_from(descriptor) {
+                        Err(_) => (0, None),
+                        Ok(descriptor) => {
+                            let file = descriptors.lock().get(descriptor).ok().cloned();
+                            (events | event::ERR | event::HUP, file)
+                        }
+                    });
                 }
-            });
+            }
+            ListForm::Sets(sets) => {
+                let bits = read_bits(caller, sets, begin, end)?;
+                for descriptor in begin..end {
+                    let mut wanted = 0;
+                    for (bits, (events, _)) in bits.iter().zip(SET_EVENTS) {
+                        wanted |= if bits >> (descriptor - begin) & 1 != 0 { events } else { 0 };
+                    }
+                    if wanted & event::IN != 0 {
+                        wanted |= event::RDNORM;
+                    }
+                    if wanted & event::OUT != 0 {
+                        wanted |= event::WRNORM;
+                    }
+                    piece.push(match wanted {
+                        0 => (0, None),
+                        _ => {
+                            let file = descriptors.lock().get(descriptor)?.clone();
+                            (wanted | event::ERR | event::HUP, Some(file))
+                        }
+                    });
+                }
+            }
         }
         self.entries.push(piece);
         Ok(())
@@ -897,6 +975,12 @@ impl PollFiles {
         }
         loop {
             if let Some(result) = self.result {
+                if let (Ok(_), ListForm::Sets(sets)) = (result, self.form)
+                    && let Err(error) = write_bits(caller, sets, &self.entries, self.count)
+                {
+                    self.result = Some(Err(error));
+                    continue;
+                }
                 if self.is_long() {
                     forget_some(&mut self.entries, self.bell.clone().map(Waker::from).as_ref());
                 }
@@ -956,7 +1040,8 @@ impl PollFiles {
         let bell = self.bell.clone().filter(|_| waker.is_some()).map(Waker::from);
         let registered = bell.as_ref().or(waker);
         let first = self.at * steps::ENTRIES;
-        for (index, (events, file)) in (first..).zip(self.entries.get(self.at).into_iter().flatten()) {
+        for (index, (entry, file)) in (first..).zip(self.entries.get_mut(self.at).into_iter().flatten()) {
+            let events = &(*entry & (1 << FOUND_SHIFT) - 1);
             let waker = if self.ready == 0 { registered } else { None };
             self.are_registered &= waker.is_some();
             let found = match file {
@@ -966,8 +1051,16 @@ impl PollFiles {
                 None if *events == 0 => 0,
                 None => event::NVAL,
             };
-            self.ready += usize::from(found != 0);
-            caller.copy_out(self.address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
+            match self.form {
+                ListForm::Entries(address) => {
+                    self.ready += usize::from(found != 0);
+                    caller.copy_out(address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
+                }
+                ListForm::Sets(_) => {
+                    *entry = *events | (found & (1 << FOUND_SHIFT) - 1) << FOUND_SHIFT;
+                    self.ready += sets_of(*entry).into_iter().filter(|is_part| *is_part).count();
+                }
+            }
         }
         self.at += 1;
         if self.at < self.pieces() {
@@ -1003,6 +1096,35 @@ impl Drop for PollFiles {
             leave(Remain::List { entries, waker: self.bell.take().map(Waker::from), owner: self.owner });
         }
     }
+}
+
+/// Reads the bits of some descriptors in each of the sets; the first descriptor is a multiple of eight.
+fn read_bits(caller: &dyn Caller, sets: [usize; 3], begin: usize, end: usize) -> Result<[u32; 3], Errno> {
+    const { assert!(steps::ENTRIES <= 32 && steps::ENTRIES.is_multiple_of(8)) };
+    let mut bits = [0; 3];
+    for (bits, set) in bits.iter_mut().zip(sets).filter(|(_, set)| *set != 0) {
+        let mut bytes = [0; 4];
+        caller.copy_in(set + begin / 8, &mut bytes[..(end - begin).div_ceil(8)])?;
+        *bits = u32::from_le_bytes(bytes);
+    }
+    Ok(bits)
+}
+
+/// Writes the bits of the last piece of entries, which are to be forgotten then.
+fn write_bits(caller: &dyn Caller, sets: [usize; 3], entries: &PollEntries, count: usize) -> Result<(), Errno> {
+    let Some(piece) = entries.last() else { return Ok(()) };
+    let begin = (entries.len() - 1) * steps::ENTRIES;
+    let mut bits = [0u32; 3];
+    for (place, (entry, _)) in piece.iter().enumerate() {
+        for (bits, is_part) in bits.iter_mut().zip(sets_of(*entry)) {
+            *bits |= u32::from(is_part) << place;
+        }
+    }
+    for (bits, set) in bits.into_iter().zip(sets).filter(|(_, set)| *set != 0) {
+        let bytes = bits.to_le_bytes();
+        caller.copy_out(set + begin / 8, &bytes[..piece.len().min(count - begin).div_ceil(8)])?;
+    }
+    Ok(())
 }
 
 /// Takes the last piece of some entries out, and its registrations back.

@@ -489,7 +489,7 @@ impl OpenFile {
     ) -> Attempt {
         self.require_writable()?;
         if self.properties.unit == Unit::Call {
-            return self.object.write_all(caller, buffers, written, waker);
+            return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;
         let limit = self.properties.largest_step;
@@ -519,7 +519,7 @@ impl OpenFile {
                 match attempt {
                     Poll::Ready(Ok(_)) if part == buffer.len() => break,
                     Poll::Ready(Ok(_)) if part == piece.len() => {}
-                    Poll::Ready(Err(error)) if *written == 0 => return Poll::Ready(Err(error)),
+                    Poll::Ready(Err(_)) if *written == 0 => return told_of_broken_pipe(caller, attempt),
                     Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                     Poll::Pending => return Poll::Pending,
                 }
@@ -560,7 +560,8 @@ impl OpenFile {
         if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
-        self.object.send(caller, buffer, to, sent, waker)
+        let attempt = self.object.send(caller, buffer, to, sent, waker);
+        if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
     }
 
     /// Tries `recvfrom`.
@@ -577,6 +578,15 @@ impl OpenFile {
         }
         self.object.receive(caller, buffer, flags, address, waker)
     }
+}
+
+/// Tells the caller of an attempt at writing if there is no reader any more.
+#[inline(always)]
+fn told_of_broken_pipe(caller: &dyn Caller, attempt: Attempt) -> Attempt {
+    if attempt == Poll::Ready(Err(Errno::EPIPE)) {
+        caller.has_no_reader();
+    }
+    attempt
 }
 
 impl Drop for OpenFile {

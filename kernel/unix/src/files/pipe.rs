@@ -1,8 +1,8 @@
 //! Pipes: a bounded queue of bytes between a reading and a writing end (pipe(7)).
 //!
 //! Rules that callers rely on, as on Linux: a write of at most [`ATOMIC`] bytes is not interleaved with others; reading
-//! from an empty pipe without writers gives end of file; writing without readers fails with `EPIPE` (there are no
-//! signal handlers, so it behaves as if `SIGPIPE` were ignored).
+//! from an empty pipe without writers gives end of file; writing without readers raises
+//! `SIGPIPE`, which is ignored unless the program has chosen otherwise, and fails with `EPIPE`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -520,6 +520,23 @@ mod tests {
             let edge = crate::testing::DATA + crate::testing::LENGTH;
             program.write(edge - 3, b"end");
             assert_eq!(program.call(SystemCall::Write, [writer, edge - 3, 10]), Err(Errno::EFAULT));
+        });
+    }
+
+    #[test]
+    fn writing_without_a_reader_raises_the_signal_that_is_ignored_at_first() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let (reader, writer) = program.pipe(0);
+                program.close(reader).unwrap();
+                assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
+                let default = program.store(&[0; 24]);
+                assert_eq!(program.call(SystemCall::SignalAction, [13, default, 0, 8]), Ok(0));
+                let _ = program.write_to(writer, b"x");
+                panic!("the program goes on");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 13)));
         });
     }
 

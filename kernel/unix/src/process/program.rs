@@ -579,7 +579,8 @@ impl Plan {
         let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
         let name = crate::observing::trace::short_name(&self.path);
         let Loaded { space, shared, context } = loaded;
-        let group = table::find(parent).map(|parent| parent.group());
+        let above = table::find(parent);
+        let group = above.as_ref().map(|parent| parent.group());
         let process = table::create(|id| {
             Ok(Process::new(id, parent, group, origin, charge, space, shared, descriptors, directory, default_priority))
         })?;
@@ -588,6 +589,9 @@ impl Plan {
         *process.executable.lock() = Some(self.program.content.place().clone());
         let stack = context.as_ref().map_or(0, |context| context.register(STACK_POINTER));
         process.first_stack.store(stack, Ordering::Relaxed);
+        if let Some(above) = above {
+            process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         let started =
             context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
         if let Err(error) = started {

@@ -41,6 +41,10 @@ pub(crate) trait Caller: UserMemory + Ends {
     /// Returns the account that pays for everything that the kernel keeps for it.
     fn account(&self) -> &Arc<Account>;
 
+    /// Receives the signal for writing to a pipe or connection without a reader (`SIGPIPE`). Called without any lock of
+    /// a file.
+    fn has_no_reader(&self);
+
     /// Fills a buffer with zeros. `EFAULT` if it is not writable for the program; `ENOMEM` as above.
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno>;
 }
