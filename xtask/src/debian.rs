@@ -7,11 +7,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
-use filesystem::cpio;
+use filesystem::{LastLink, cpio};
 
 use crate::apt::{self, Apt, Packages};
 use crate::children;
@@ -63,6 +63,13 @@ const ALTERNATIVES: [(&str, &[&str]); 3] = [
 
 /// Age at which lists of packages are fetched again.
 const AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Number of the way in which packages become a root. To be changed with the functions below, so that roots of the
+/// former way are not used.
+const FORMAT: u32 = 2;
+
+/// Greatest number of links in a path.
+const MOST_LINKS: usize = 40;
 
 /// Number of roots that are kept.
 const ROOTS: usize = 4;
@@ -239,7 +246,7 @@ fn file_of(cache: &Path, package: &Package) -> PathBuf {
 /// Unpacks packages into a directory of their own, and returns it.
 fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    packages.hash(&mut hasher);
+    (FORMAT, LEFT_OUT, ALTERNATIVES, packages).hash(&mut hasher);
     let roots = context.workspace.products().join("linux-programs");
     let directory = roots.join(format!("{:016x}", hasher.finish()));
     if directory.exists() {
@@ -252,22 +259,91 @@ fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathB
     let activity = context.progress.start_steps("Unpacking packages", packages.len() as u64);
     // The package with the links from the old directories to those below /usr goes first.
     let (first, others): (Vec<_>, Vec<_>) = packages.iter().partition(|package| package.name == "base-files");
+    let root = part.join("root");
+    std::fs::create_dir(&root)?;
     for (step, package) in first.into_iter().chain(others).enumerate() {
         activity.advance_to(step as u64);
         activity.detail(&package.name);
-        let mut command = children::command("sh");
-        // A file of a package whose name leads through a link goes where the link leads.
-        let script = "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar --extract --directory \"$2\" \
-                      --keep-directory-symlink --no-same-owner --preserve-permissions $3";
-        let left_out: Vec<_> = LEFT_OUT.iter().map(|name| format!("--exclude=./usr/share/{name}/*")).collect();
-        command.args(["-c", script, "unpack"]).arg(file_of(cache, package)).arg(&part).arg(left_out.join(" "));
+        // Alone, where no link of another package can lead out of the directory.
+        let alone = part.join("package");
+        let mut command = children::command("dpkg-deb");
+        command.arg("--extract").arg(file_of(cache, package)).arg(&alone);
         apt::output(command, &format!("unpacking {}", package.file_name()))?;
+        merge(&alone, &root, Path::new("")).with_context(|| format!("{} cannot be unpacked", package.name))?;
+        std::fs::remove_dir_all(&alone)?;
     }
     activity.clear();
-    finish(&part)?;
-    std::fs::rename(&part, &directory).with_context(|| format!("cannot keep {}", directory.display()))?;
+    finish(&root)?;
+    let kept = std::fs::rename(&root, &directory);
+    let _ = std::fs::remove_dir_all(&part);
+    // Another run may have unpacked the same packages meanwhile.
+    if !directory.exists() {
+        kept.with_context(|| format!("cannot keep {}", directory.display()))?;
+    }
     remove_old(&roots, &directory);
     Ok(directory)
+}
+
+/// Returns where a path of the machine lies on this host. Links on the way, and at its end if `last` says so, lead
+/// where they lead in the machine, so that the result is below the root in any case.
+fn inside(root: &Path, path: &Path, last: LastLink) -> Result<PathBuf> {
+    let mut left: Vec<_> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut found = PathBuf::new();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        match Path::new(&part).components().next() {
+            Some(Component::ParentDir) => {
+                found.pop();
+            }
+            Some(Component::RootDir) => found.clear(),
+            Some(Component::Normal(_)) => {
+                let here = root.join(&found).join(&part);
+                let is_followed = !left.is_empty() || last == LastLink::Follow;
+                match std::fs::read_link(&here) {
+                    Ok(target) if is_followed => {
+                        links += 1;
+                        if links > MOST_LINKS {
+                            bail!("too many links in {}", path.display());
+                        }
+                        left.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+                    }
+                    _ => found.push(&part),
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(root.join(found))
+}
+
+/// Moves the files of a package that was unpacked alone into a root, but for those that are left out.
+fn merge(from: &Path, root: &Path, below: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from.join(below))? {
+        let name = below.join(entry?.file_name());
+        let (source, data) = (from.join(&name), from.join(&name).symlink_metadata()?);
+        if LEFT_OUT.iter().any(|part| name.parent() == Some(&Path::new("usr/share").join(part))) {
+            continue;
+        }
+        if data.is_dir() {
+            // Where a link has the name of a directory, the directory's files go where the link leads.
+            let target = inside(root, &name, LastLink::Follow)?;
+            if !target.exists() {
+                std::fs::create_dir(&target)?;
+            }
+            std::fs::set_permissions(&target, data.permissions())?;
+            merge(from, root, &name)?;
+            continue;
+        }
+        let target = inside(root, &name, LastLink::Keep)?;
+        match target.symlink_metadata() {
+            // As with dpkg, a directory stays where another package has a link.
+            Ok(there) if there.is_dir() => continue,
+            Ok(_) => std::fs::remove_file(&target)?,
+            Err(_) => {}
+        }
+        std::fs::rename(&source, &target)?;
+    }
+    Ok(())
 }
 
 /// Makes files that installation scripts would make.
@@ -279,18 +355,22 @@ fn finish(root: &Path) -> Result<()> {
         ("usr/share/base-files/profile", "etc/profile"),
         ("usr/share/base-files/dot.bashrc", "root/.bashrc"),
     ] {
-        if root.join(master).exists() && !root.join(file).exists() {
-            std::fs::copy(root.join(master), root.join(file)).with_context(|| format!("cannot make {file}"))?;
+        let master = inside(root, Path::new(master), LastLink::Follow)?;
+        let target = inside(root, Path::new(file), LastLink::Keep)?;
+        if master.is_file() && target.symlink_metadata().is_err() {
+            std::fs::copy(master, target).with_context(|| format!("cannot make {file}"))?;
         }
     }
     for (file, content) in [("etc/hostname", "cops\n"), ("etc/hosts", "127.0.0.1 localhost cops\n")] {
-        if !root.join(file).exists() {
-            std::fs::write(root.join(file), content).with_context(|| format!("cannot make {file}"))?;
+        let target = inside(root, Path::new(file), LastLink::Keep)?;
+        if target.symlink_metadata().is_err() {
+            std::fs::write(target, content).with_context(|| format!("cannot make {file}"))?;
         }
     }
     for (name, programs) in ALTERNATIVES {
-        let name = root.join(name);
-        let there = programs.iter().find(|program| name.with_file_name(program).exists());
+        let name = inside(root, Path::new(name), LastLink::Keep)?;
+        let is_there = |program: &&&str| name.with_file_name(program).symlink_metadata().is_ok();
+        let there = programs.iter().find(is_there);
         if let Some(program) = there.filter(|_| name.symlink_metadata().is_err()) {
             symlink(program, &name).with_context(|| format!("cannot make {}", name.display()))?;
         }
@@ -349,6 +429,42 @@ mod tests {
         assert_eq!(package.file_name(), "zlib1g_1%3a1.3.dfsg+really1.3.1-1+b1_riscv64.deb");
         assert_eq!(installation("Conf bash (5.2 Debian:13.7/stable [riscv64])"), None);
         assert_eq!(installation("Inst"), None);
+    }
+
+    /// Links of packages lead to places below the root, as they would in the machine, and never out of it.
+    #[test]
+    fn links_of_packages_do_not_lead_out_of_the_root() {
+        let directory = std::env::temp_dir().join(format!("xtask-merge-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let (root, outside) = (directory.join("root"), directory.join("outside"));
+        let [first, second] = ["first", "second"].map(|name| directory.join(name));
+        for folder in [&root, &outside, &first.join("usr/bin"), &second.join("absolute"), &second.join("up")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::create_dir_all(second.join("bin")).unwrap();
+        std::fs::create_dir_all(second.join("usr/share/doc/x")).unwrap();
+        symlink("usr/bin", first.join("bin")).unwrap();
+        symlink(&outside, first.join("absolute")).unwrap();
+        symlink("../outside", first.join("up")).unwrap();
+        for file in ["bin/tool", "absolute/file", "up/file", "usr/share/doc/x/text"] {
+            std::fs::write(second.join(file), file).unwrap();
+        }
+        merge(&first, &root, Path::new("")).unwrap();
+        std::fs::create_dir(root.join("outside")).unwrap();
+        merge(&second, &root, Path::new("")).unwrap_err();
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        // In the machine the absolute link has no target; with one, the file goes there.
+        let below = root.join(outside.strip_prefix("/").unwrap());
+        std::fs::create_dir_all(&below).unwrap();
+        merge(&second, &root, Path::new("")).unwrap();
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        assert!(below.join("file").exists() && root.join("outside/file").exists());
+        assert_eq!(std::fs::read(root.join("usr/bin/tool")).unwrap(), b"bin/tool");
+        assert!(!root.join("usr/share/doc/x").exists());
+        assert_eq!(inside(&root, Path::new("up/../../.."), LastLink::Follow).unwrap(), root);
+        symlink("loop", root.join("loop")).unwrap();
+        assert!(inside(&root, Path::new("loop/x"), LastLink::Keep).is_err());
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
