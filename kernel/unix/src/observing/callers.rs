@@ -77,3 +77,87 @@ fn words_above(process: &Process, start: usize) -> impl Iterator<Item = (usize, 
         None
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::string::String;
+    use std::vec::Vec;
+
+    use abi_unix::SystemCall;
+    use abi_unix::callers::Callers;
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    const READ_WRITE: usize = 3;
+    const READ_EXECUTE: usize = 5;
+
+    /// Maps private memory and fills its beginning.
+    fn map(program: &mut Program, pages: usize, bytes: &[u8], protection: usize) -> u64 {
+        let length = pages * PAGE_SIZE;
+        let start = program.call(SystemCall::Map, [0, length, READ_WRITE, 0x22, usize::MAX, 0]).unwrap();
+        program.write(start, bytes);
+        program.call(SystemCall::Protect, [start, length, protection]).unwrap();
+        start as u64
+    }
+
+    /// Returns the candidates in the line of a program with these registers, by their distances.
+    fn candidates(program: &Program, pc: u64, ra: u64, stack: u64) -> Vec<u64> {
+        let mut context = UserContext::new(pc, stack);
+        context.set_register(1, ra);
+        let process = program.process();
+        print(&process, &context);
+        let output: String = crate::testing::simulation().output();
+        let callers = Callers::parse(output.lines().last().unwrap()).unwrap();
+        let bias = process.shared.program_bias() as u64;
+        assert_eq!((callers.pc, callers.ra), (pc.wrapping_sub(bias), ra.wrapping_sub(bias)));
+        callers.candidates().map(|(offset, _)| offset).collect()
+    }
+
+    #[test]
+    fn words_behind_calls_are_candidates_and_others_are_not() {
+        run(|program| {
+            let call = 0x0000_00efu32.to_le_bytes();
+            let other = 0x0000_0013u32.to_le_bytes();
+            let text = map(program, 1, &[call, other, call].concat(), READ_EXECUTE);
+            let end = text + PAGE_SIZE as u64;
+            let words = [1, text + 4, text + 8, text, text + 12, end, u64::MAX, text + 4];
+            let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+            program.write(DATA + 8, &bytes);
+            let stack = DATA as u64 + 8;
+            assert_eq!(candidates(program, text, 0, stack), [8, 32, 56]);
+            // After a jump to nowhere, the return address tells the program's code.
+            assert_eq!(candidates(program, 8, text + 4, stack), [8, 32, 56]);
+            assert_eq!(candidates(program, 8, 16, stack), []);
+        });
+    }
+
+    #[test]
+    fn stacks_that_cannot_be_read_have_no_candidates() {
+        run(|program| {
+            let text = map(program, 1, &0x0000_00efu32.to_le_bytes(), READ_EXECUTE);
+            let word = (text + 4).to_le_bytes();
+            let stack = map(program, 2, &word, READ_WRITE);
+            program.call(SystemCall::Unmap, [stack as usize + PAGE_SIZE, PAGE_SIZE]).unwrap();
+            program.write(stack as usize + PAGE_SIZE - 8, &word);
+            // The end of a stack, and a pointer in the guard below it.
+            assert_eq!(candidates(program, text, 0, stack + PAGE_SIZE as u64 - 16), [8]);
+            program.call(SystemCall::Protect, [DATA, PAGE_SIZE, 0]).unwrap();
+            program.write(DATA + PAGE_SIZE, &word);
+            assert_eq!(candidates(program, text, 0, (DATA + PAGE_SIZE) as u64 - 24), [24]);
+            for stack in [0, stack + 1, u64::MAX - 7, u64::MAX, 1 << 40, 1 << 63] {
+                assert_eq!(candidates(program, text, 0, stack), [], "{stack:#x}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_stack_full_of_addresses_gives_a_line_of_limited_length() {
+        run(|program| {
+            let text = map(program, 1, &0x0000_00efu32.to_le_bytes(), READ_EXECUTE);
+            let stack = map(program, 4, &(text + 4).to_le_bytes().repeat(2048), READ_WRITE);
+            let found = candidates(program, text, 0, stack);
+            assert!(found.len() > 20 && found.iter().zip(0..).all(|(offset, at)| *offset == at * 8), "{found:?}");
+        });
+    }
+}
