@@ -345,8 +345,11 @@ fn with_file<R>(file: usize, act: impl FnOnce() -> R) -> R {
     // SAFETY: the file only selects the registers that are accessed next, and is restored; no program runs in between.
     unsafe { write_csr!(csr::HSTATUS, status & !(63 << VGEIN_SHIFT) | (file as u64 & 63) << VGEIN_SHIFT) };
     let result = act();
-    // SAFETY: this restores the old value.
-    unsafe { write_csr!(csr::HSTATUS, status) };
+    // SAFETY: this restores the old value. No program finds the number of a register that the kernel has accessed.
+    unsafe {
+        write_csr!(csr::VSISELECT, 0u64);
+        write_csr!(csr::HSTATUS, status);
+    }
     result
 }
 

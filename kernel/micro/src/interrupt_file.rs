@@ -317,6 +317,7 @@ impl Kernel {
     #[inline(never)]
     fn empty_file(&self, thread: Ref<Tcb>, file: usize) -> u64 {
         self.stop_elsewhere(thread);
+        self.node().prepare_anew(thread);
         thread.interrupts.file.set(0);
         for sender in self.senders.iter() {
             if sender.notification.get() == thread.bound.get() && sender.physical.get() != 0 {
@@ -342,11 +343,12 @@ impl Kernel {
         }
     }
 
-    /// Moves the pending signals of the file of the thread that runs here to its notification's word.
+    /// Moves the pending signals of the file of the thread that runs here to its notification's word; returns whether
+    /// there were any.
     #[inline(always)]
-    fn collect(&self, thread: Ref<Tcb>, file: usize) {
+    fn collect(&self, thread: Ref<Tcb>, file: usize) -> bool {
         if file == 0 {
-            return;
+            return false;
         }
         let signals = Machine::take_guest_file(file) >> 1 & thread.interrupts.hints.get();
         if let Some(notification) = thread.bound.get()
@@ -354,7 +356,9 @@ impl Kernel {
         {
             notification.is_active.set(1);
             notification.badge.set(notification.badge.get() | signals);
+            return true;
         }
+        false
     }
 
     /// Watches exactly the files of this hart's threads that wait for their notification.
@@ -429,9 +433,10 @@ impl Kernel {
         let entries = &thread.interrupts.entries;
         entries.set(entries.get() + 1);
         let number = thread.register::<17>().get();
+        let mut has_collected = false;
         let keeps_translations = match number {
             number::Recv | number::NBRecv | number::ReplyRecv => {
-                self.collect(thread, file);
+                has_collected = self.collect(thread, file);
                 true
             }
             // Every invocation that changes an object has a label; signals and messages need none.
@@ -446,6 +451,10 @@ impl Kernel {
             && node.current.get() == Some(thread)
             && thread.state() == ThreadState::Running
         {
+            if has_collected {
+                // The call was about another object, and has not taken the signals that its handler will not see now.
+                self.interrupt_if_signalled(thread);
+            }
             let is_prepared = node.is_virtualised.get() && node.asid.get() != 0;
             return keeps_translations && is_prepared && self.handlers_awake.get() == 0;
         }

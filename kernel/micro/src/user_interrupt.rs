@@ -110,7 +110,7 @@ impl Kernel {
         self.leave_handler(thread);
     }
 
-    fn interrupt_if_signalled(&self, thread: Ref<Tcb>) {
+    pub(crate) fn interrupt_if_signalled(&self, thread: Ref<Tcb>) {
         if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
             self.interrupt(thread);
         }

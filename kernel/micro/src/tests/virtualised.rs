@@ -199,6 +199,41 @@ fn everything_that_may_concern_a_thread_prepares_it_anew() {
     machine.enter_first();
 }
 
+/// The kernel takes signals out of the file before a call that could take them, and it is about another object.
+#[test]
+fn a_store_before_a_poll_of_another_notification_interrupts_the_thread() {
+    let simulation = Simulation::new();
+    let machine = Virtual::new(&simulation);
+    let (thread, other) = (machine.thread(100), machine.objects(ObjectType::Notification, 1));
+    machine.resume(thread);
+    machine.enter(thread);
+    simulation.store(0, 1, IDENTITY);
+    assert!(!machine.call(thread, number::NBRecv, other, MessageInfo(0)));
+    machine.enter(thread);
+    assert_eq!(thread.tcb.pc().get(), HANDLER);
+    // In its handler it is not interrupted, and finds them by a poll.
+    simulation.store(0, 1, IDENTITY);
+    assert!(machine.call(thread, number::NBRecv, other, MessageInfo(0)));
+    assert!(machine.poll(thread));
+    assert_eq!(thread.tcb.register::<10>().get(), HINT);
+    machine.machine.kernel.check();
+}
+
+#[test]
+fn a_thread_whose_file_is_taken_away_is_prepared_anew() {
+    let simulation = Simulation::new();
+    let machine = Virtual::new(&simulation);
+    let thread = machine.thread(100);
+    machine.resume(thread);
+    machine.enter(thread);
+    let kernel = &machine.machine.kernel;
+    assert!(kernel.node().is_virtualised.get());
+    assert_eq!(kernel.give_up_file(thread.tcb), 0);
+    assert!(!kernel.node().is_virtualised.get());
+    machine.enter(thread);
+    assert!(machine.poll(thread));
+}
+
 #[test]
 fn registers_stay_in_the_hart_while_ordinary_threads_run() {
     let simulation = Simulation::new();
