@@ -187,6 +187,14 @@ impl State {
         Ok(address)
     }
 
+    /// Maps a stack whose first page is there, so that it needs none while an allocation fails; returns its end.
+    fn stack(&mut self) -> Result<usize> {
+        let end = self.fresh(8192)? + 8192;
+        // SAFETY: the mapping is new.
+        unsafe { (end as *mut u64).sub(1).write_volatile(0) };
+        Ok(end)
+    }
+
     /// Frees all objects of a script. (A failed call may have left the object that it was to remove.)
     fn clear(&mut self) {
         self.files.clear();
@@ -716,11 +724,11 @@ const SCRIPTS: &[Script] = scripts![
 const CHANGES: &[Script] = scripts![
     Break "grows": |_| with([call(SystemCall::Break, [0; 6])? + (1 << 20)]), nothing;
     WorkerCreate "": |state| {
-        let stack = state.fresh(8192)? + 8192;
+        let stack = state.stack()?;
         with([leave as *const () as usize, stack, 0, 0])
     }, nothing;
     Clone "": |state| {
-        let stack = state.fresh(8192)? + 8192;
+        let stack = state.stack()?;
         with([0, stack])
     }, nothing;
     Execute "": |state| {

@@ -1041,7 +1041,7 @@ impl PollFiles {
         let registered = bell.as_ref().or(waker);
         let first = self.at * steps::ENTRIES;
         for (index, (entry, file)) in (first..).zip(self.entries.get_mut(self.at).into_iter().flatten()) {
-            let events = &(*entry & (1 << FOUND_SHIFT) - 1);
+            let events = &(*entry & ((1 << FOUND_SHIFT) - 1));
             let waker = if self.ready == 0 { registered } else { None };
             self.are_registered &= waker.is_some();
             let found = match file {
@@ -1057,7 +1057,7 @@ impl PollFiles {
                     caller.copy_out(address + index * POLL_ENTRY + 6, &(found as u16).to_le_bytes())?;
                 }
                 ListForm::Sets(_) => {
-                    *entry = *events | (found & (1 << FOUND_SHIFT) - 1) << FOUND_SHIFT;
+                    *entry = *events | ((found & ((1 << FOUND_SHIFT) - 1)) << FOUND_SHIFT);
                     self.ready += sets_of(*entry).into_iter().filter(|is_part| *is_part).count();
                 }
             }

@@ -58,8 +58,11 @@ pub(crate) struct Kind {
     /// Its number in `statfs`.
     pub magic: u64,
     /// Makes its tree; `None` for generated files.
-    make: Option<fn(&Options, &Arc<dyn Owner>) -> Result<Filesystem, Error>>,
+    make: Option<MakeTree>,
 }
+
+/// A function that makes a tree with these options, which its owner pays for.
+type MakeTree = fn(&Options, &Arc<dyn Owner>) -> Result<Filesystem, Error>;
 
 /// Files in memory.
 const TMPFS: Kind = Kind {

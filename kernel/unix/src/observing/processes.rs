@@ -441,14 +441,14 @@ fn process_status(process: &Arc<Process>, _: u64) -> Made {
     let _ = write!(text, "Tgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0\n");
     let _ = write!(text, "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n");
     let _ = write!(text, "VmSize:\t{:>8} kB\nVmRSS:\t{:>8} kB\n", mapped / 1024, resident * PAGE_SIZE / 1024);
-    let _ = write!(text, "Threads:\t{}\n", process.live_workers());
+    let _ = writeln!(text, "Threads:\t{}", process.live_workers());
     for (name, set) in [
         ("CapInh", held.inheritable),
         ("CapPrm", held.permitted),
         ("CapEff", held.effective),
         ("CapBnd", held.permitted),
     ] {
-        let _ = write!(text, "{name}:\t{:016x}\n", set.bits());
+        let _ = writeln!(text, "{name}:\t{:016x}", set.bits());
     }
     whole(text)
 }
