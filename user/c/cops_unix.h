@@ -63,6 +63,7 @@
 #define COPS_SYS_capset 91
 #define COPS_SYS_exit 93
 #define COPS_SYS_exit_group 94
+#define COPS_SYS_waitid 95
 #define COPS_SYS_set_tid_address 96
 #define COPS_SYS_futex 98
 #define COPS_SYS_set_robust_list 99
@@ -88,6 +89,8 @@
 #define COPS_SYS_times 153
 #define COPS_SYS_setpgid 154
 #define COPS_SYS_getpgid 155
+#define COPS_SYS_getsid 156
+#define COPS_SYS_setsid 157
 #define COPS_SYS_getgroups 158
 #define COPS_SYS_uname 160
 #define COPS_SYS_getrusage 165

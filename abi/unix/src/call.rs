@@ -246,6 +246,10 @@ system_calls! {
     Exit = 93 exit(status: Number) Never by Worker;
     /// Ends the process with all its workers.
     ExitGroup = 94 exit_group(status: Number) Never by Worker;
+    /// Waits for a change of a child, and writes it as `siginfo_t`: any child (`P_ALL`), one (`P_PID`), or those of a
+    /// group (`P_PGID`, 0 being the caller's). Options `WEXITED`, `WSTOPPED`, `WCONTINUED`, of which one is needed,
+    /// `WNOHANG`, and `WNOWAIT` to leave the change for another wait. There are no `P_PIDFD`: `EBADF`.
+    WaitIdentified = 95 waitid(kind: Number, id: Number, information: Output, options: Number, usage: Output) Possible;
     /// Chooses a 32-bit word that becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns
     /// the caller's number.
     SetThreadIdAddress = 96 set_tid_address(address: Number) Never by Worker;
@@ -303,10 +307,16 @@ system_calls! {
     /// returns the time since the machine's start in the same unit. All of it counts as the program's own: the kernel's
     /// part is not told apart.
     Times = 153 times(times: Output) Never;
-    /// Puts the caller (0) or one of its children into a process group: one that exists, or its own (0).
+    /// Puts the caller (0) or one of its children into a process group: one of the caller's session, or its own (0).
+    /// `EPERM` for the leader of a session and across sessions, `EACCES` for a child that has executed a program.
     SetProcessGroup = 154 setpgid(process: Number, group: Number) Never;
     /// Returns the process group of a process; 0 is the caller.
     GetProcessGroup = 155 getpgid(process: Number) Never;
+    /// Returns the session of a process; 0 is the caller.
+    GetSession = 156 getsid(process: Number) Never;
+    /// Makes the caller the leader of a session and of a process group of its own, without a controlling terminal;
+    /// returns their number. `EPERM` if it is the leader of a group.
+    SetSession = 157 setsid() Never;
     /// Writes the further groups of the user, of which there are none.
     GetGroups = 158 getgroups(count: Number, groups: Output) Never;
     /// Describes the system as `struct utsname`.

@@ -686,11 +686,23 @@ pub mod epoll {
 pub const WNOHANG: u32 = 1;
 /// `wait4`: children that have stopped, too.
 pub const WUNTRACED: u32 = 2;
+/// `waitid`: children that have ended.
+pub const WEXITED: u32 = 4;
+/// `waitid`: the change stays for another wait.
+pub const WNOWAIT: u32 = 0x0100_0000;
 /// `wait4`: children that have gone on, too.
 pub const WCONTINUED: u32 = 8;
 /// `wait4`: `__WNOTHREAD`, `__WALL` and `__WCLONE`, which have no effect: all children are of one kind, and the
 /// process's.
 pub const WAIT_KINDS: u32 = 0xe000_0000;
+/// Kinds of identifiers of `waitid` (`idtype_t`).
+#[allow(missing_docs)]
+pub mod wait_kind {
+    pub const ALL: u32 = 0;
+    pub const PROCESS: u32 = 1;
+    pub const GROUP: u32 = 2;
+    pub const DESCRIPTOR: u32 = 3;
+}
 /// Status of a child that has gone on.
 pub const CONTINUED: u32 = 0xffff;
 
@@ -711,6 +723,10 @@ pub mod signal {
     pub const TERM: u32 = 15;
     pub const CHLD: u32 = 17;
     pub const CONT: u32 = 18;
+    pub const STOP: u32 = 19;
+    pub const TSTP: u32 = 20;
+    pub const TTIN: u32 = 21;
+    pub const TTOU: u32 = 22;
     pub const URG: u32 = 23;
     pub const WINCH: u32 = 28;
     /// One more than the largest number.

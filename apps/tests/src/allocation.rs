@@ -13,8 +13,8 @@ use abi_unix::authority::Held;
 use abi_unix::errno::decode;
 use abi_unix::types::system_scheduling::FAIL_ALLOCATION;
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SocketAddress, TimeSpec, clock, control,
-    epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal,
+    self, AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SocketAddress, TimeSpec, clock,
+    control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal, wait_kind,
 };
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, trace};
 use alloc::string::String;
@@ -567,6 +567,8 @@ const SCRIPTS: &[Script] = scripts![
     Times "": |state| with([state.at(OUTPUT)]), nothing;
     SetProcessGroup "": |_| with([0, 0]), nothing;
     GetProcessGroup "": |_| with([0]), nothing;
+    GetSession "": |_| with([0]), nothing;
+    SetSession "": |_| with([]), nothing;
     GetGroups "": |_| with([0, 0]), nothing;
     GetAffinity "": |state| with([0, 8, state.at(OUTPUT)]), nothing;
     SystemInformation "": |state| with([state.at(OUTPUT)]), nothing;
@@ -669,6 +671,10 @@ const SCRIPTS: &[Script] = scripts![
     Wait "": |state| {
         let child = state.start()?;
         with([child as usize, state.at(OUTPUT), 0, 0])
+    }, nothing;
+    WaitIdentified "": |state| {
+        let child = state.start()?;
+        with([wait_kind::PROCESS as usize, child as usize, state.at(OUTPUT), types::WEXITED as usize, 0])
     }, nothing;
     ProcessLimit "": |state| {
         let infinity = limit::INFINITY as usize;

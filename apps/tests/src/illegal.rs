@@ -296,6 +296,14 @@ pub async fn calls() -> Outcome {
         (Wait, &[minus_one, 0, 0, 0], &[ECHILD]),
         (Wait, &[999_999, 0, 0, 0], &[ECHILD]),
         (Wait, &[minus_one, 0, 1 << 20, 0], &[EINVAL]),
+        (WaitIdentified, &[0, 0, buffer, 4, 0], &[ECHILD]),
+        (WaitIdentified, &[0, 0, buffer, 0, 0], &[EINVAL]),
+        (WaitIdentified, &[1, 0, buffer, 4, 0], &[EINVAL]),
+        (WaitIdentified, &[3, CLOSED, buffer, 4, 0], &[EBADF]),
+        (WaitIdentified, &[4, 1, buffer, 4, 0], &[EINVAL]),
+        (GetSession, &[999_999], &[ESRCH]),
+        (SetProcessGroup, &[999_999, 0], &[ESRCH]),
+        (SetProcessGroup, &[0, minus_one], &[EINVAL]),
         (Rename, &[here, missing, here, path(c"/tmp/x"), 0], &[ENOENT]),
         (Rename, &[here, existing, here, path(c"/tmp/x"), 1 << 20], &[EINVAL]),
         (GetRandom, &[buffer, 1, 1 << 20], &[EINVAL]),
@@ -335,9 +343,20 @@ pub async fn calls() -> Outcome {
 
 /// Calls with an address that [`addresses`] leaves out: they look at it only when something has arrived (a connection,
 /// a datagram, an event, the end of a child), on a descriptor of another kind, or in a kernel that traces.
-const ADDRESSES_ELSEWHERE: [SystemCall; 9] = {
+const ADDRESSES_ELSEWHERE: [SystemCall; 10] = {
     use SystemCall::*;
-    [EpollWait, DeviceControl, Accept, AcceptWith, GetPeerName, ReceiveFrom, Wait, TraceRead, TraceWrite]
+    [
+        EpollWait,
+        DeviceControl,
+        Accept,
+        AcceptWith,
+        GetPeerName,
+        ReceiveFrom,
+        Wait,
+        WaitIdentified,
+        TraceRead,
+        TraceWrite,
+    ]
 };
 
 /// Makes every call that has an address, in turn with unmapped addresses. The table of calls tells the places of the

@@ -31,6 +31,7 @@ mod time;
 
 use abi_unix::Counter;
 use abi_unix::types::SYSTEM_NAME_FIELD;
+use alloc::string::String;
 use alloc::vec::Vec;
 use coroutine::Table;
 use hal_api::{Machine as _, Status};
@@ -38,7 +39,7 @@ use platform::{Machine, Platform, println};
 
 use crate::asynchronous::user_interrupts;
 use crate::files::{cleaning, console, remains, tree};
-use crate::machine::{boot_option, shut_down, split_line};
+use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, processes, trace};
 use crate::process::{accounts, killer, program, shared, table};
@@ -140,11 +141,11 @@ fn sleep() {
 }
 
 /// Parses `init=PATH -- ARGUMENT …` into path and arguments; the path is the first argument too.
-fn first_program(line: &str) -> (alloc::string::String, Vec<Vec<u8>>) {
+fn first_program(line: &str) -> (String, Vec<Vec<u8>>) {
     let rest = split_line(line).1;
     let path = boot_option(line, "init").unwrap_or("/bin/hello");
     let mut arguments = alloc::vec![path.as_bytes().to_vec()];
-    arguments.extend(rest.split_whitespace().map(|argument| argument.as_bytes().to_vec()));
+    arguments.extend(words(rest).into_iter().map(String::into_bytes));
     (path.into(), arguments)
 }
 

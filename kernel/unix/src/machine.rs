@@ -1,5 +1,7 @@
 //! The machine as a whole: its harts, pending interrupts, options of the boot command line, and its end.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use hal_api::{Machine as _, Status};
@@ -48,6 +50,28 @@ pub(crate) fn split_line(line: &str) -> (&str, &str) {
     line.split_once(" -- ").unwrap_or((line, ""))
 }
 
+/// Divides text into words. One in double quotes may be empty and may contain blanks; in it `\` stands before a quote
+/// or another backslash.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut is_quoted = false;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            '\\' if is_quoted => word.get_or_insert_default().extend(characters.next()),
+            character if character.is_whitespace() && !is_quoted => words.extend(word.take()),
+            character => word.get_or_insert_default().push(character),
+        }
+    }
+    words.extend(word);
+    words
+}
+
 /// Returns the value of a word `NAME=VALUE` on the boot command line, the first if there are several.
 #[doc(alias = "__setup")]
 #[doc(alias = "early_param")]
@@ -93,6 +117,14 @@ mod tests {
     use hal_host::Simulation;
 
     use super::*;
+
+    #[test]
+    fn arguments_may_contain_blanks() {
+        assert_eq!(words(r" a  -b\ c"), ["a", r"-b\", "c"]);
+        assert_eq!(words(r#"-c "exit 3" "" "a\"b\\" x"y z""#), ["-c", "exit 3", "", r#"a"b\"#, "xy z"]);
+        assert_eq!(words("\"a b"), ["a b"]);
+        assert!(words("").is_empty());
+    }
 
     /// The status of the first process is the machine's, and a signal's is what a shell would make of it.
     #[test]

@@ -161,6 +161,15 @@ struct CallInFlight {
     priority: u8,
 }
 
+/// A process group and its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The group.
+    pub group: u32,
+    /// The session.
+    pub session: u32,
+}
+
 /// Parts of a process that come from its parent.
 pub(crate) struct Origin {
     /// Its account.
@@ -374,7 +383,7 @@ impl Process {
     pub(crate) fn new(
         id: u32,
         parent: u32,
-        group: Option<u32>,
+        group: Option<Group>,
         origin: Origin,
         charge: Charge,
         space: Arc<Space>,
@@ -388,7 +397,10 @@ impl Process {
         shared.tell_ceiling(standing.ceiling());
         Process {
             id,
-            family: Family::new(parent, group.unwrap_or(id), place),
+            family: {
+                let Group { group, session } = group.unwrap_or(Group { group: id, session: id });
+                Family::new(parent, group, session, place)
+            },
             _charge: charge,
             tables: Mutex::new(account.nothing(Resource::Memory)),
             space,
@@ -444,6 +456,21 @@ impl Process {
     /// Returns its process group.
     pub(crate) fn group(&self) -> u32 {
         self.family.group()
+    }
+
+    /// Returns its session.
+    pub(crate) fn session(&self) -> u32 {
+        self.family.session()
+    }
+
+    /// Returns its process group and its session, which its children begin in.
+    pub(crate) fn group_and_session(&self) -> Group {
+        Group { group: self.group(), session: self.session() }
+    }
+
+    /// Records that it executes another program than its parent's.
+    pub(crate) fn note_execution(&self) {
+        self.family.has_executed.store(true, Ordering::Relaxed);
     }
 
     /// Copies from the process's memory. `EFAULT` if any byte is not readable for it; `ENOMEM` if a promised page

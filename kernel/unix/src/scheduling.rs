@@ -79,7 +79,7 @@ use crate::scheduling::standing::{DEFAULT_PERCENT, DEFAULT_PERIOD_NS, WATCHDOG, 
 use crate::time;
 
 /// Starvation bound, unless the boot command line sets another.
-const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
+pub(crate) const DEFAULT_BOUND_NS: u64 = 1_000_000_000;
 /// Number of processes after which the watchdog looks for interrupts.
 const PROCESSES_AT_A_TIME: usize = 64;
 /// Number of workers, threads and calls of one process after which it does so, too.
@@ -317,7 +317,7 @@ impl Pace {
 
 static BOUND_NS: AtomicU64 = AtomicU64::new(DEFAULT_BOUND_NS);
 /// Sets the starvation bound in nanoseconds; 0 for none.
-fn set_bound_ns(value: u64) {
+pub(crate) fn set_bound_ns(value: u64) {
     BOUND_NS.store(value, Ordering::Relaxed);
     wake_watchdog();
 }

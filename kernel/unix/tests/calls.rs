@@ -245,6 +245,8 @@ impl World {
                     self.threads += 1;
                     arguments = [0x5_0f00, OUTPUT + AREA, OUTPUT, OUTPUT, OUTPUT + 8, 0];
                 }
+                // A copy of the first process would be taken for it: CLONE_THREAD.
+                SystemCall::Clone if is_first => arguments[0] |= 0x1_0000,
                 SystemCall::WorkerCreate => {
                     arguments[3] = if is_first { FIRST as usize } else { OTHER as usize };
                     arguments[0] = CODE as usize;

@@ -17,8 +17,8 @@ use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
 use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice, control, epoll, futex,
-    limit, mapping, open, protection, scheduling, socket_option, terminal,
+    self, AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice, control, epoll,
+    futex, limit, mapping, open, protection, scheduling, socket_option, terminal, wait_kind,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -450,6 +450,9 @@ impl Attack {
             SignalStack => with([0, buffer]),
             SignalWait => with([at(&WORD), 0, at(&self.now), 8]),
             Wait => with([self.start_program()?, 0, 0, 0]),
+            WaitIdentified => {
+                with([wait_kind::PROCESS as usize, self.start_program()?, buffer, types::WEXITED as usize])
+            }
             ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
             Spawn => with(self.program()),
             WorkerCreate => with([leave as *const () as usize, self.stacks + (turn % STACKS + 1) * STACK, 0, 0]),

@@ -11,6 +11,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use ::signals::{Details, Information, Signal};
 use abi_unix::types::{self, SocketAddress, TimeSpec};
 use abi_unix::{Counter, Errno, SystemCall};
 use hal_api::Machine as _;
@@ -23,6 +24,7 @@ use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::{OpenFile, move_at_place};
 use crate::observing::counters;
+use crate::process::ending;
 use crate::process::futex::FutexWait;
 use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
@@ -30,12 +32,45 @@ use crate::process::user::{AddressOut, UserBuffer};
 use crate::process::{CallOwner, Process, table};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
-use crate::scheduling::steps::Long;
+use crate::scheduling::steps::{self, Long};
 use crate::scheduling::stretch;
 use crate::time::{self, Alarm};
 
 /// Buffers of one vector call; a single buffer, the common case, needs no allocation.
 pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
+
+/// The form in which a wait for a child tells about it, with the address; 0 for none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ChildAnswer {
+    /// A word of status, with the child's number as result.
+    Status(usize),
+    /// A `siginfo_t`.
+    Information(usize),
+}
+
+impl ChildAnswer {
+    /// Writes number and status of a child, or that there is none; returns the result of the call.
+    fn write(self, process: &Process, child: Option<(u32, u32)>) -> Result<usize, Errno> {
+        match (self, child) {
+            (ChildAnswer::Status(_), None) => Ok(0),
+            (ChildAnswer::Status(address), Some((id, status))) => {
+                if address != 0 {
+                    process.copy_out(address, &status.to_le_bytes())?;
+                }
+                Ok(id as usize)
+            }
+            (ChildAnswer::Information(0), _) => Ok(0),
+            (ChildAnswer::Information(address), child) => {
+                let bytes = child.map_or([0; Information::SIZE], |(id, status)| {
+                    let (code, status) = ending::code_and_status(status);
+                    let details = Details::Child { process: id, user: 0, status };
+                    Information { signal: Signal::CHLD, code, details }.to_bytes()
+                });
+                process.copy_out(address, &bytes).map(|()| 0)
+            }
+        }
+    }
+}
 
 /// A call that may have to wait, decoded and checked.
 #[doc(alias = "io_kiocb")]
@@ -64,7 +99,7 @@ pub(crate) enum Operation {
     /// Sleep until a tick.
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Wait for a child.
-    WaitChild { parent: u32, which: Children, status: usize, options: u32, usage: usize },
+    WaitChild { parent: u32, which: Children, answer: ChildAnswer, options: u32, usage: usize },
     /// Wait at a futex.
     Futex(Box<FutexWait>),
     /// Fill a buffer with random bytes, step by step.
@@ -148,19 +183,16 @@ impl Operation {
                 }
                 Poll::Pending
             }
-            Operation::WaitChild { which, status, options, usage, .. } => {
+            Operation::WaitChild { which, answer, options, usage, .. } => {
                 match process.poll_child(*which, *options, waker) {
-                    Poll::Ready(Ok((id, reported, ticks))) => {
+                    Poll::Ready(Ok((id, status, ticks))) => {
                         if *usage != 0 {
                             process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
                         }
-                        if *status != 0 {
-                            process.copy_out(*status, &reported.to_le_bytes())?;
-                        }
-                        Poll::Ready(Ok(id as usize))
+                        Poll::Ready(answer.write(process, Some((id, status))))
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    Poll::Pending if *options & types::WNOHANG != 0 => Poll::Ready(Ok(0)),
+                    Poll::Pending if *options & types::WNOHANG != 0 => Poll::Ready(answer.write(process, None)),
                     Poll::Pending => Poll::Pending,
                 }
             }
@@ -168,7 +200,7 @@ impl Operation {
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
-            Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(Waker::noop()))),
+            Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(steps::IN_PLACE))),
         }
     }
 

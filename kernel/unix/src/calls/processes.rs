@@ -1,13 +1,15 @@
 //! The calls on processes: starting, waiting, ending, groups, limits and capabilities.
 
-use abi_unix::types;
+use alloc::sync::Arc;
+
+use abi_unix::types::{self, wait_kind};
 use abi_unix::{Act, Errno};
 
-use crate::asynchronous::operation::Operation;
-use crate::calls::call::{Call, Decoding, Pause, admitted, kept_steps};
+use crate::asynchronous::operation::{ChildAnswer, Operation};
+use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
 use crate::process::ending::Ending;
 use crate::process::table::Children;
-use crate::process::{authority, kill, limits, program, table};
+use crate::process::{Process, authority, kill, limits, program, table};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -42,14 +44,36 @@ pub(super) fn wait(call: Call<'_>) -> Decoding {
         -1 => Children::Any,
         0 => Children::Group(process.group()),
         id if id > 0 => Children::One(id as u32),
+        i32::MIN => return Err(Errno::ESRCH),
         group => Children::Group(group.unsigned_abs()),
     };
     let options = call.unsigned(2);
     if options & !(types::WNOHANG | types::WUNTRACED | types::WCONTINUED | types::WAIT_KINDS) != 0 {
         return Err(Errno::EINVAL);
     }
-    let parent = process.id;
-    Ok(Operation::WaitChild { parent, which, status: call.address(1), options, usage: call.address(3) }.into())
+    let (parent, answer, options) = (process.id, ChildAnswer::Status(call.address(1)), options | types::WEXITED);
+    Ok(Operation::WaitChild { parent, which, answer, options, usage: call.address(3) }.into())
+}
+
+#[inline(never)]
+pub(super) fn wait_identified(call: Call<'_>) -> Decoding {
+    let process = call.process();
+    let (id, options) = (call.signed(1), call.unsigned(3));
+    let changes = types::WEXITED | types::WUNTRACED | types::WCONTINUED;
+    if options & !(changes | types::WNOHANG | types::WNOWAIT | types::WAIT_KINDS) != 0 || options & changes == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match call.unsigned(0) {
+        wait_kind::ALL => Children::Any,
+        wait_kind::PROCESS if id > 0 => Children::One(id as u32),
+        wait_kind::GROUP if id == 0 => Children::Group(process.group()),
+        wait_kind::GROUP if id > 0 => Children::Group(id as u32),
+        // No descriptor is a process's.
+        wait_kind::DESCRIPTOR if id >= 0 => return Err(Errno::EBADF),
+        _ => return Err(Errno::EINVAL),
+    };
+    let (parent, answer) = (process.id, ChildAnswer::Information(call.address(2)));
+    Ok(Operation::WaitChild { parent, which, answer, options, usage: call.address(4) }.into())
 }
 
 #[inline(never)]
@@ -74,16 +98,47 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn set_group(call: Call<'_>) -> Decoding {
-    table::set_group(call.process(), call.signed(0), call.signed(1)).map(Into::into)
+    let moved = table::set_group(call.process(), call.signed(0), call.signed(1))?;
+    Ok(count_children_of(call, moved, 0))
+}
+
+/// Ends a call that has moved a process to another group: its children may anchor their groups now, or no longer.
+fn count_children_of(call: Call<'_>, moved: Arc<Process>, result: usize) -> Decoded {
+    if !table::has_children(&moved) {
+        return result.into();
+    }
+    let caller = call.process().clone();
+    kept_steps(call.number, async move {
+        table::count_anchors_below(&caller, &moved).await;
+        Ok(result)
+    })
+}
+
+/// Returns the process that a number names, 0 being the caller. `ESRCH` for a negative one.
+fn number_of(call: &Call<'_>) -> Result<u32, Errno> {
+    match call.signed(0) {
+        0 => Ok(call.process().id),
+        id => u32::try_from(id).map_err(|_| Errno::ESRCH),
+    }
 }
 
 #[inline(never)]
 pub(super) fn get_group(call: Call<'_>) -> Decoding {
-    let group = match call.signed(0) {
-        0 => call.process().group(),
-        id => table::find(u32::try_from(id).map_err(|_| Errno::ESRCH)?).ok_or(Errno::ESRCH)?.group(),
-    };
-    Ok((group as usize).into())
+    let group = table::group_of(number_of(&call)?).ok_or(Errno::ESRCH)?;
+    Ok((group.group as usize).into())
+}
+
+#[inline(never)]
+pub(super) fn get_session(call: Call<'_>) -> Decoding {
+    let group = table::group_of(number_of(&call)?).ok_or(Errno::ESRCH)?;
+    Ok((group.session as usize).into())
+}
+
+#[inline(never)]
+pub(super) fn set_session(call: Call<'_>) -> Decoding {
+    let caller = call.process().clone();
+    let session = table::set_session(&caller)?;
+    Ok(count_children_of(call, caller, session as usize))
 }
 
 #[inline(never)]
@@ -125,6 +180,8 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use ::signals::code;
+
     use crate::testing::{Program, run};
 
     #[test]
@@ -266,6 +323,150 @@ mod tests {
             assert_eq!(set(program, child, child), Ok(0));
             assert_eq!(group(program, 99_999), Err(Errno::ESRCH));
             assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    #[test]
+    fn sessions_are_begun_by_processes_that_lead_no_group() {
+        run(|program| {
+            let session = |program: &mut Program, of: usize| program.call(SystemCall::GetSession, [of]);
+            let set = |program: &mut Program, id: usize, to: usize| program.call(SystemCall::SetProcessGroup, [id, to]);
+            let own = program.id as usize;
+            assert_eq!(session(program, 0), Ok(1), "as its parent");
+            assert_eq!(
+                (session(program, 99_999), session(program, usize::MAX)),
+                (Err(Errno::ESRCH), Err(Errno::ESRCH))
+            );
+            assert_eq!(set(program, 0, 0), Ok(0));
+            assert_eq!(program.call(SystemCall::SetSession, []), Err(Errno::EPERM), "it leads a group");
+            let child = program.spawn(move |program| {
+                let id = program.id as usize;
+                assert_eq!(program.call(SystemCall::SetSession, []), Ok(id));
+                assert_eq!((session(program, 0), session(program, id)), (Ok(id), Ok(id)));
+                assert_eq!(program.call(SystemCall::GetProcessGroup, [0]), Ok(id));
+                assert_eq!(program.call(SystemCall::SetSession, []), Err(Errno::EPERM));
+                assert_eq!(set(program, 0, 0), Err(Errno::EPERM), "the leader of a session stays");
+                assert_eq!(set(program, 0, own), Err(Errno::EPERM));
+                program.sleep_ns(10_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(session(program, child), Ok(child));
+            assert_eq!(set(program, child, own), Err(Errno::EPERM), "a child in another session");
+            let other = program.spawn(|program| program.sleep_ns(1_000_000)).unwrap();
+            assert_eq!(set(program, other, child), Err(Errno::EPERM), "a group of another session");
+            assert_eq!(program.wait_for(other), Ok((other, 0)));
+            program.sleep_ns(20_000_000);
+            assert_eq!(session(program, child), Ok(child), "a zombie keeps its session");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(session(program, child), Err(Errno::ESRCH));
+        });
+    }
+
+    /// The first of a pipeline may have ended before the last joins its group.
+    #[test]
+    fn a_zombie_keeps_its_group_in_being() {
+        run(|program| {
+            let first = program.spawn(|program| program.sleep_ns(1_000)).unwrap();
+            assert_eq!(program.call(SystemCall::SetProcessGroup, [first, 0]), Ok(0));
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.call(SystemCall::SetProcessGroup, [first, 0]), Err(Errno::EACCES), "it is a zombie");
+            let second = program.spawn(|program| program.sleep_ns(1_000_000)).unwrap();
+            assert_eq!(program.call(SystemCall::SetProcessGroup, [second, first]), Ok(0));
+            assert_eq!(program.call(SystemCall::GetProcessGroup, [first]), Ok(first));
+            assert_eq!(program.wait_for(first), Ok((first, 0)));
+            assert_eq!(program.wait_for(second), Ok((second, 0)));
+        });
+    }
+
+    fn wait_identified(
+        program: &mut Program,
+        kind: u32,
+        id: usize,
+        options: u32,
+    ) -> Result<(i32, i32, u32, i32), Errno> {
+        let place = program.place(128);
+        program.write(place, &[0xff; 128]);
+        program.call(SystemCall::WaitIdentified, [kind as usize, id, place, options as usize, 0])?;
+        let word = |program: &mut Program, at: usize| program.read_u32(place + at);
+        let number = word(program, 0) as i32;
+        Ok((number, word(program, 8) as i32, word(program, 16), word(program, 24) as i32))
+    }
+
+    #[test]
+    fn a_child_is_waited_for_with_its_information() {
+        const NOTHING: (i32, i32, u32, i32) = (0, 0, 0, 0);
+        run(|program| {
+            let (exited, stopped, continued) = (types::WEXITED, types::WUNTRACED, types::WCONTINUED);
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, exited), Err(Errno::ECHILD));
+            let child = program.spawn(|program| {
+                program.sleep_ns(50_000_000);
+                let _ = program.call(SystemCall::ExitGroup, [7]);
+            });
+            let child = child.unwrap();
+            for (kind, id, options, error) in [
+                (wait_kind::ALL, 0, 0, Errno::EINVAL),
+                (wait_kind::ALL, 0, types::WNOHANG, Errno::EINVAL),
+                (wait_kind::ALL, 0, exited | 1 << 12, Errno::EINVAL),
+                (wait_kind::PROCESS, 0, exited, Errno::EINVAL),
+                (wait_kind::GROUP, usize::MAX, exited, Errno::EINVAL),
+                (wait_kind::DESCRIPTOR, 0, exited, Errno::EBADF),
+                (9, child, exited, Errno::EINVAL),
+                (wait_kind::PROCESS, 1, exited, Errno::ECHILD),
+                (wait_kind::GROUP, child, exited, Errno::ECHILD),
+            ] {
+                assert_eq!(wait_identified(program, kind, id, options), Err(error), "{kind} {id} {options:#x}");
+            }
+            let all = exited | stopped | continued;
+            assert_eq!(wait_identified(program, wait_kind::GROUP, 0, all | types::WNOHANG), Ok(NOTHING));
+            program.call(SystemCall::Kill, [child, types::signal::STOP as usize]).unwrap();
+            let state = (17, code::CHILD_STOPPED, child as u32, types::signal::STOP as i32);
+            assert_eq!(wait_identified(program, wait_kind::PROCESS, child, stopped | types::WNOWAIT), Ok(state));
+            assert_eq!(wait_identified(program, wait_kind::PROCESS, child, stopped), Ok(state));
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, stopped | types::WNOHANG), Ok(NOTHING));
+            program.call(SystemCall::Kill, [child, types::signal::CONT as usize]).unwrap();
+            let state = (17, code::CHILD_CONTINUED, child as u32, types::signal::CONT as i32);
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, continued), Ok(state));
+            let state = (17, code::CHILD_EXITED, child as u32, 7);
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, exited | types::WNOWAIT), Ok(state));
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, stopped), Err(Errno::ECHILD), "none that lives");
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, exited), Ok(state));
+            assert_eq!(wait_identified(program, wait_kind::ALL, 0, exited), Err(Errno::ECHILD));
+        });
+    }
+
+    /// The last process that could continue a stopped group ends.
+    #[test]
+    fn a_stopped_group_is_woken_when_it_becomes_an_orphan() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        run(move |program| {
+            let shell = program.spawn(move |program| {
+                let job = program.spawn(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+                program.call(SystemCall::SetProcessGroup, [job, 0]).unwrap();
+                assert!(!table::is_orphaned(job as u32));
+                program.call(SystemCall::Kill, [job, types::signal::TSTP as usize]).unwrap();
+                assert_eq!(wait(program, -1, types::WUNTRACED), Ok(job));
+                sender.send(job as u32).unwrap();
+                program.sleep_ns(1_000_000);
+            });
+            let shell = shell.unwrap();
+            let job = receiver.recv_timeout(std::time::Duration::ZERO).err();
+            assert!(job.is_some(), "the shell has not begun");
+            assert_eq!(program.wait_for(shell), Ok((shell, 0)));
+            program.sleep_ns(1_000_000);
+            let job = receiver.recv().unwrap();
+            assert!(table::is_orphaned(job) && table::find(job).is_none(), "SIGHUP has ended it");
+        });
+    }
+
+    #[test]
+    fn signals_of_terminals_do_not_stop_an_orphaned_group() {
+        run(|program| {
+            let child = program.spawn(|program| program.sleep_ns(10_000_000)).unwrap();
+            assert!(table::is_orphaned(1), "its parent is in its group");
+            program.call(SystemCall::Kill, [child, types::signal::TSTP as usize]).unwrap();
+            assert_eq!(wait(program, -1, types::WUNTRACED), Ok(child));
+            assert!(!table::exists(child as u32), "it has ended, and was not stopped");
         });
     }
 

@@ -286,7 +286,7 @@ fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, 
             if group < 0 {
                 return Err(Errno::EINVAL);
             }
-            if !table::group_exists(group as u32) {
+            if table::session_of_group(group as u32).is_none() {
                 return Err(Errno::ESRCH);
             }
             let process = process_of(caller)?;

@@ -424,8 +424,9 @@ fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
     let (own, children) = (ticks(process.cpu_ticks()), ticks(process.children_ticks()));
     let (threads, start) = (process.live_workers(), ticks(process.started));
     let (id, name, state) = (process.id, name_of(process), state_of(process).0);
-    let (parent, group) = (process.parent(), process.group());
-    let mut text = format!("{id} ({name}) {state} {parent} {group} {group} 0 -1 0 0 0 0 0 {own} 0 {children} 0 20 0 ");
+    let (parent, group, session) = (process.parent(), process.group(), process.session());
+    let mut text =
+        format!("{id} ({name}) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 {own} 0 {children} 0 20 0 ");
     let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
     // Processor, real-time priority, policy, delays and guests, and addresses.
     text.push_str("0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");

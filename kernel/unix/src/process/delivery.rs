@@ -191,6 +191,12 @@ pub(crate) fn is_harmful(process: &Process, signal: Signal) -> bool {
 
 // ---- stopping ----
 
+/// Returns whether a signal that would stop a process has no effect: those of terminals have none in an orphaned group,
+/// where no shell could continue the process.
+fn is_kept_running(process: &Process, signal: Signal) -> bool {
+    signal != Signal::STOP && table::is_orphaned(process.group())
+}
+
 /// Stops a process: none of its workers goes on before it is continued. The lock of its signals is held since the
 /// signal was taken, so that a continuation that is sent later comes later.
 fn stop(process: &Process, state: MutexGuard<'_, State>, signal: Signal) {
@@ -273,6 +279,7 @@ fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
                 process.end(Ending::Killed(signal.number()));
                 return Interruption::Leave;
             }
+            Next::Stop(signal) if is_kept_running(process, signal) => {}
             Next::Stop(signal) => stop(process, state, signal),
             Next::Handler(signal) => {
                 // Its own from here on: no other worker handles it, and lets this one end its call without a handler.
@@ -364,6 +371,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
                 process.end(Ending::Killed(signal.number()));
                 return Attended::Leaves;
             }
+            Next::Stop(signal) if is_kept_running(process, signal) => {}
             Next::Stop(signal) => stop(process, state, signal),
             Next::Handler(_) if handlers == HANDLERS_AT_A_TIME => {
                 worker.set_attention(Attention::SIGNAL);
@@ -974,6 +982,8 @@ mod tests {
                 })
                 .unwrap();
             program.sleep_ns(1_000_000);
+            // In a group that this process could continue.
+            program.call(SystemCall::SetProcessGroup, [child, 0]).unwrap();
             assert_eq!(kill(program, child, 20), Ok(0));
             program.sleep_ns(1_000_000);
             assert!(table::find(child as u32).unwrap().signals.are_stopped());

@@ -1,5 +1,8 @@
 //! Ends of processes, as their parents see them.
 
+use ::signals::code;
+use abi_unix::types::{self, signal};
+
 /// End of a process, with the parts of `wait4`'s status (wait(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -19,9 +22,28 @@ impl Ending {
     }
 }
 
+/// Translates a status word of `wait4` into the code and the status of a `siginfo_t`.
+pub(crate) fn code_and_status(status: u32) -> (i32, i32) {
+    let high = (status >> 8 & 0xff) as i32;
+    match status & 0x7f {
+        _ if status == types::CONTINUED => (code::CHILD_CONTINUED, signal::CONT as i32),
+        0 => (code::CHILD_EXITED, high),
+        0x7f => (code::CHILD_STOPPED, high),
+        killed => (code::CHILD_KILLED, killed as i32),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_word_becomes_a_code_and_a_status() {
+        assert_eq!(code_and_status(Ending::Exited(3).status()), (code::CHILD_EXITED, 3));
+        assert_eq!(code_and_status(Ending::Killed(15).status()), (code::CHILD_KILLED, 15));
+        assert_eq!(code_and_status(0x137f), (code::CHILD_STOPPED, 0x13));
+        assert_eq!(code_and_status(types::CONTINUED), (code::CHILD_CONTINUED, 18));
+    }
 
     #[test]
     fn a_status_says_how_a_process_has_ended() {

@@ -1,15 +1,15 @@
-//! A process among others: its parent, its group, and its place in the table.
+//! A process among others: its parent, its group and session, and its place in the table.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi_unix::Errno;
 use spin::Mutex;
 
 use crate::process::accounts::{Account, Charge, Resource};
 
-/// Number of bytes of kernel memory for an entry in the table of processes.
-const MEMORY_OF_A_PLACE: usize = 256;
+/// Number of bytes of kernel memory for an entry in the table of processes and in its indexes.
+const MEMORY_OF_A_PLACE: usize = 320;
 
 /// A place in the table of processes, from before a process is made until its parent has waited for it.
 #[derive(Debug)]
@@ -35,8 +35,14 @@ pub(crate) struct Family {
     /// The nearest living process that it is below, 0 for the first process. Changed under the lock of the table.
     pub(super) above: AtomicU32,
     /// Its process group, which keys of the terminal and `kill` reach together. Its parent's group until another is
-    /// set.
+    /// set. Changed under the lock of the table, as the following are.
     pub(super) group: AtomicU32,
+    /// Its session: groups with a controlling terminal, or none, in common.
+    pub(super) session: AtomicU32,
+    /// The group that it anchors, as the child of a member of another group of its session; 0 for none.
+    pub(super) anchors: AtomicU32,
+    /// Whether it has executed another program, after which its parent does not move it to another group.
+    pub(super) has_executed: AtomicBool,
     /// Status for its parent since it has stopped or gone on, 0 for none. Changed under the lock of the table.
     pub(super) change: AtomicU32,
     /// Processor time of children that were waited for.
@@ -45,12 +51,15 @@ pub(crate) struct Family {
 
 impl Family {
     /// Creates the family of a process that this parent starts.
-    pub(super) fn new(parent: u32, group: u32, place: ProcessPlace) -> Family {
+    pub(super) fn new(parent: u32, group: u32, session: u32, place: ProcessPlace) -> Family {
         Family {
             place: Mutex::new(Some(place)),
             parent: AtomicU32::new(parent),
             above: AtomicU32::new(parent),
             group: AtomicU32::new(group),
+            session: AtomicU32::new(session),
+            anchors: AtomicU32::new(0),
+            has_executed: AtomicBool::new(false),
             change: AtomicU32::new(0),
             children_ticks: AtomicU64::new(0),
         }
@@ -64,6 +73,11 @@ impl Family {
     /// Returns its process group.
     pub(super) fn group(&self) -> u32 {
         self.group.load(Ordering::Relaxed)
+    }
+
+    /// Returns its session.
+    pub(super) fn session(&self) -> u32 {
+        self.session.load(Ordering::Relaxed)
     }
 
     /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
@@ -87,8 +101,8 @@ mod tests {
         let _guard = crate::testing::alone();
         let account = Account::of_the_first();
         let before = account.used(Resource::Memory);
-        let family = Family::new(3, 4, ProcessPlace::new(&account).unwrap());
-        assert_eq!((family.parent(), family.group(), family.children_ticks()), (3, 4, 0));
+        let family = Family::new(3, 4, 5, ProcessPlace::new(&account).unwrap());
+        assert_eq!((family.parent(), family.group(), family.session(), family.children_ticks()), (3, 4, 5, 0));
         assert_eq!(account.used(Resource::Memory) - before, MEMORY_OF_A_PLACE);
         family.add_ticks(5);
         family.add_ticks(6);

@@ -113,7 +113,7 @@ fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: C
     let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();
-    let (above, group, priority) = (process.id, Some(process.group()), process.default_priority);
+    let (above, group, priority) = (process.id, Some(process.group_and_session()), process.default_priority);
     let child = table::create(|id| {
         // Under the lock of the table: a signal that ends a whole group reaches either the copy or its original.
         if process.has_ended() {

@@ -3,10 +3,10 @@
 use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
-use crate::process::table::{exists, find, next_in_steps, next_living};
+use crate::process::table::{exists, find, next_in_steps, next_member, next_of_group};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, delivery};
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Endless};
 
 /// Sends a signal to a process, if the caller may; the number 0 asks only whether it may.
 fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
@@ -49,7 +49,7 @@ pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), E
 pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
     let mut last = 0;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.group() == group).await {
+    while let Some(process) = next_of_group(caller, group, &mut last).await {
         if process.id != caller.id {
             let sent = signal(caller, &process, number);
             if answer != Ok(()) {
@@ -82,9 +82,37 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
 pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
     let Some(signal) = Signal::new(number) else { return };
     let mut last = 0;
-    while let Some(process) = next_living(last, |process| process.group() == group) {
-        last = process.id;
+    while let Some(process) = next_member(group, &mut last) {
         delivery::send_from_kernel(&process, signal);
+    }
+}
+
+/// Sends a signal of the kernel to all members of a process group, in steps.
+///
+/// # Cancellation
+/// Some have got the signal and others have not.
+pub(crate) async fn signal_group_from_kernel(group: u32, signal: Signal) {
+    let mut last = 0;
+    while let Some(process) = next_of_group(&Endless, group, &mut last).await {
+        delivery::send_from_kernel(&process, signal);
+        steps::pause_at_the_end().await;
+    }
+}
+
+/// Wakes a process group that has become orphaned, if any member is stopped: no process is left that would continue it.
+///
+/// # Cancellation
+/// Some have got the signals and others have not.
+#[doc(alias = "kill_orphaned_pgrp")]
+pub(super) async fn wake_orphans(group: u32) {
+    let mut last = 0;
+    while let Some(process) = next_of_group(&Endless, group, &mut last).await {
+        if process.signals.are_stopped() {
+            signal_group_from_kernel(group, Signal::HUP).await;
+            signal_group_from_kernel(group, Signal::CONT).await;
+            return;
+        }
+        steps::pause_at_the_end().await;
     }
 }
 

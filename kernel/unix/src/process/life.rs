@@ -13,7 +13,7 @@ use crate::files::{mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
-use crate::process::{CallOwner, FIRST, Member, Process, delivery, table};
+use crate::process::{CallOwner, FIRST, Member, Process, delivery, kill, table};
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::{steps, stretch};
@@ -157,7 +157,14 @@ impl Process {
         // Room for completions, of which there will be none.
         let room = core::mem::take(&mut self.completions.lock().waiting);
         drop_in_steps(room).await;
-        while table::let_go_of_children(self) {
+        loop {
+            let (is_more, orphaned) = table::let_go_of_children(self);
+            for group in orphaned.groups() {
+                kill::wake_orphans(*group).await;
+            }
+            if !is_more {
+                break;
+            }
             steps::pause_at_the_end().await;
         }
         self.leave_mounts();
@@ -166,8 +173,11 @@ impl Process {
         }
         steps::pause_at_the_end().await;
         // Taken out of the lock before they are woken.
-        let mut waiters = table::unregister(self, ending, ticks);
+        let (mut waiters, is_orphaned) = table::unregister(self, ending, ticks);
         waiters.wake_all();
+        if is_orphaned {
+            kill::wake_orphans(self.group()).await;
+        }
         if let Some(parent) = table::find(self.parent()) {
             delivery::tell_end(&parent, self.id, ending);
         }

@@ -532,6 +532,7 @@ impl Plan {
         }
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
+        process.note_execution();
         let place = self.program.content.place().clone();
         let old = process.executable.lock().replace(place);
         drop(old);
@@ -580,7 +581,7 @@ impl Plan {
         let name = crate::observing::trace::short_name(&self.path);
         let Loaded { space, shared, context } = loaded;
         let above = table::find(parent);
-        let group = above.as_ref().map(|parent| parent.group());
+        let group = above.as_ref().map(|parent| parent.group_and_session());
         let process = table::create(|id| {
             Ok(Process::new(id, parent, group, origin, charge, space, shared, descriptors, directory, default_priority))
         })?;

@@ -1,4 +1,11 @@
-//! The table of processes: numbers, zombies, and the indexes by parent, group and ancestor.
+//! The table of processes: numbers, zombies, and the indexes by parent, group, session and ancestor.
+//!
+//! # Orphaned groups
+//!
+//! A process group is *orphaned* if no member has a parent in another group of the same session: no shell is left that
+//! could continue it, so terminals do not stop its members, and those that are stopped when that happens are woken
+//! (POSIX, 3.264). A member with such a parent *anchors* its group. The anchors of each group are counted when parents,
+//! groups and sessions change, so that the question costs no search.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,8 +21,8 @@ use crate::observing::counters;
 use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::ending::Ending;
 use crate::process::family::ProcessPlace;
-use crate::process::{FIRST, Process};
-use crate::scheduling::steps;
+use crate::process::{FIRST, Group, Process};
+use crate::scheduling::steps::{self, Ends};
 
 /// Number of children that one such step releases: each is in several indexes.
 const CHILDREN_AT_A_TIME: usize = 8;
@@ -27,7 +34,7 @@ enum ProcessEntry {
     Alive(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.
     Zombie {
-        group: u32,
+        group: Group,
         ending: Ending,
         ticks: u64,
         _place: Option<ProcessPlace>,
@@ -49,6 +56,9 @@ struct ProcessTable {
     changed: BTreeSet<Child>,
     /// All processes that live, by the process above them.
     below: BTreeSet<(u32, u32)>,
+    /// All processes, zombies too, by their groups and by their sessions.
+    groups: BTreeSet<(u32, u32)>,
+    sessions: BTreeSet<(u32, u32)>,
     /// Waiters for children, by parent.
     waiters: BTreeMap<u32, Waiters>,
 }
@@ -60,8 +70,58 @@ static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
     ended: BTreeSet::new(),
     changed: BTreeSet::new(),
     below: BTreeSet::new(),
+    groups: BTreeSet::new(),
+    sessions: BTreeSet::new(),
     waiters: BTreeMap::new(),
 });
+
+/// Numbers of anchors of groups that have any. The innermost lock.
+static ANCHORS: Mutex<BTreeMap<u32, u32>> = Mutex::new(BTreeMap::new());
+
+/// Returns whether a process group is orphaned.
+#[doc(alias = "is_current_pgrp_orphaned")]
+pub(crate) fn is_orphaned(group: u32) -> bool {
+    !ANCHORS.lock().contains_key(&group)
+}
+
+/// Makes a process the anchor of this group, 0 being none, instead of the one that it has been; returns whether that
+/// has lost its last anchor.
+fn set_anchor(process: &Process, group: u32) -> bool {
+    let before = process.family.anchors.swap(group, Ordering::Relaxed);
+    if before == group {
+        return false;
+    }
+    let mut anchors = ANCHORS.lock();
+    if group != 0 {
+        *anchors.entry(group).or_default() += 1;
+    }
+    let Some(count) = anchors.get_mut(&before) else { return false };
+    *count -= 1;
+    let is_last = *count == 0;
+    if is_last {
+        anchors.remove(&before);
+    }
+    is_last
+}
+
+/// Some groups that have become orphaned.
+#[derive(Default)]
+pub(super) struct Orphaned {
+    groups: [u32; CHILDREN_AT_A_TIME],
+    count: usize,
+}
+
+impl Orphaned {
+    fn add(&mut self, group: u32) {
+        self.groups[self.count] = group;
+        self.count += 1;
+    }
+
+    /// Returns the groups.
+    pub(super) fn groups(&self) -> &[u32] {
+        &self.groups[..self.count]
+    }
+}
 
 /// The children that a `wait4` is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +151,83 @@ impl ProcessTable {
             process.family.above.store(FIRST, Ordering::Relaxed);
         }
         self.below.insert((process.family.above.load(Ordering::Relaxed), id));
+        self.join(id, process.group_and_session());
+        self.count_anchor(&process);
         self.entries.insert(id, ProcessEntry::Alive(process));
+    }
+
+    /// Enters a number into its group and session.
+    fn join(&mut self, id: u32, Group { group, session }: Group) {
+        self.groups.insert((group, id));
+        self.sessions.insert((session, id));
+    }
+
+    /// Takes a number out of its group and session.
+    fn quit(&mut self, id: u32, Group { group, session }: Group) {
+        self.groups.remove(&(group, id));
+        self.sessions.remove(&(session, id));
+    }
+
+    /// Removes a zombie.
+    fn bury(&mut self, id: u32) -> Option<(Ending, u64)> {
+        let Some(ProcessEntry::Zombie { group, ending, ticks, .. }) = self.entries.remove(&id) else { return None };
+        self.quit(id, group);
+        counters::uncount(Counter::Processes);
+        Some((ending, ticks))
+    }
+
+    /// Returns the group and the session of a process or zombie.
+    fn group_of(&self, id: u32) -> Option<Group> {
+        match self.entries.get(&id)? {
+            ProcessEntry::Alive(process) => Some(process.group_and_session()),
+            ProcessEntry::Zombie { group, .. } => Some(*group),
+        }
+    }
+
+    /// Returns whether a number is a process's, a group's or a session's.
+    fn is_used(&self, id: u32) -> bool {
+        let members = (id, 0)..=(id, u32::MAX);
+        self.entries.contains_key(&id)
+            || self.groups.range(members.clone()).next().is_some()
+            || self.sessions.range(members).next().is_some()
+    }
+
+    /// Returns whether a group has a member, a zombie too, in this session.
+    fn is_in_session(&self, group: u32, session: u32) -> bool {
+        // All members are in one session.
+        let first = self.groups.range((group, 0)..=(group, u32::MAX)).next();
+        first.is_some_and(|(_, id)| self.sessions.contains(&(session, *id)))
+    }
+
+    /// Counts a process as an anchor of its group if it is one now.
+    fn count_anchor(&self, process: &Process) {
+        let own = process.group_and_session();
+        let is_anchor = match self.entries.get(&process.parent()) {
+            Some(ProcessEntry::Alive(parent)) => {
+                let above = parent.group_and_session();
+                above.session == own.session
+                    && above.group != own.group
+                    && self.living.contains(&(parent.id, own.group, process.id))
+            }
+            _ => false,
+        };
+        set_anchor(process, if is_anchor { own.group } else { 0 });
+    }
+
+    /// Moves a process to another group and session.
+    fn move_to(&mut self, process: &Process, to: Group) {
+        let (id, parent, before) = (process.id, process.parent(), process.group_and_session());
+        self.quit(id, before);
+        self.join(id, to);
+        process.family.group.store(to.group, Ordering::Relaxed);
+        process.family.session.store(to.session, Ordering::Relaxed);
+        if self.living.remove(&(parent, before.group, id)) {
+            self.living.insert((parent, to.group, id));
+        }
+        if self.changed.remove(&(parent, before.group, id)) {
+            self.changed.insert((parent, to.group, id));
+        }
+        self.count_anchor(process);
     }
 
     /// Takes a process that lives out of the indexes; returns whether its parent may wait for it.
@@ -113,14 +249,14 @@ impl ProcessTable {
 
     /// Releases some of the processes below a process that has ended; returns whether there may be more. The process
     /// above it comes to be above them. Children that live become orphans: the first process is their parent in name,
-    /// and need not wait for them. Zombies are removed.
-    fn lets_go_of_children(&mut self, process: &Process) -> bool {
+    /// and need not wait for them. Zombies are removed. Groups that have become orphaned are added to `orphaned`, which
+    /// is empty.
+    fn lets_go_of_children(&mut self, process: &Process, orphaned: &mut Orphaned) -> bool {
         let above = process.family.above.load(Ordering::Relaxed);
         for _ in 0..CHILDREN_AT_A_TIME {
             if let Some(&child) = self.ended.range(family(process.id, None)).next() {
                 self.ended.remove(&child);
-                self.entries.remove(&child.2);
-                counters::uncount(Counter::Processes);
+                self.bury(child.2);
             } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
                 self.below.remove(&(process.id, id));
                 self.below.insert((above, id));
@@ -129,6 +265,9 @@ impl ProcessTable {
                     self.changed.remove(&(process.id, child.group(), id));
                     if self.living.remove(&(process.id, child.group(), id)) {
                         child.family.parent.store(FIRST, Ordering::Relaxed);
+                    }
+                    if set_anchor(child, 0) {
+                        orphaned.add(child.group());
                     }
                 }
             } else {
@@ -139,13 +278,19 @@ impl ProcessTable {
     }
 
     /// Records the ending of a process for its parent; without a living one it is forgotten. The process has no
-    /// children any more. Returns the waiters for children of that parent, to be woken without the lock.
+    /// children any more. Returns the waiters for children of that parent, to be woken without the lock, and whether
+    /// the process was the last anchor of its group.
     #[must_use]
-    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
-        // A child may have been started while the process ended.
-        while self.lets_go_of_children(process) {}
+    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> (Waiters, bool) {
+        // A child may have been started while the process ended, which is in its parent's group.
+        while self.lets_go_of_children(process, &mut Orphaned::default()) {}
+        let is_last_anchor = set_anchor(process, 0);
+        (self.leaves_zombie(process, ending, ticks), is_last_anchor)
+    }
+
+    fn leaves_zombie(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
         self.waiters.remove(&process.id);
-        let (parent, group) = (process.parent(), process.group());
+        let (parent, group) = (process.parent(), process.group_and_session());
         let keeps_zombies = match self.entries.get(&parent) {
             Some(ProcessEntry::Alive(parent)) => !parent.signals.discard_children(),
             _ => true,
@@ -153,29 +298,35 @@ impl ProcessTable {
         if self.leave_indexes(process) {
             if !keeps_zombies {
                 self.entries.remove(&process.id);
+                self.quit(process.id, group);
                 counters::uncount(Counter::Processes);
                 return self.waiters.remove(&parent).unwrap_or_default();
             }
             let _place = process.family.place.lock().take();
-            self.ended.insert((parent, group, process.id));
+            self.ended.insert((parent, group.group, process.id));
             self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, _place });
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
             self.entries.remove(&process.id);
+            self.quit(process.id, group);
             counters::uncount(Counter::Processes);
             Waiters::default()
         }
     }
 }
 
-/// Releases some of the processes below a process that has ended; returns whether there may be more.
-pub(super) fn let_go_of_children(process: &Process) -> bool {
-    TABLE.lock().lets_go_of_children(process)
+/// Releases some of the processes below a process that has ended; returns whether there may be more, and the groups
+/// that have become orphaned.
+pub(super) fn let_go_of_children(process: &Process) -> (bool, Orphaned) {
+    let mut orphaned = Orphaned::default();
+    let is_more = TABLE.lock().lets_go_of_children(process, &mut orphaned);
+    (is_more, orphaned)
 }
 
-/// Records the ending of a process for its parent. Returns the waiters for children of that parent.
+/// Records the ending of a process for its parent. Returns the waiters for children of that parent, and whether the
+/// process's group has become orphaned.
 #[must_use]
-pub(super) fn unregister(process: &Process, ending: Ending, ticks: u64) -> Waiters {
+pub(super) fn unregister(process: &Process, ending: Ending, ticks: u64) -> (Waiters, bool) {
     TABLE.lock().has_ended(process, ending, ticks)
 }
 
@@ -189,7 +340,7 @@ pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result
         let mut id = table.last;
         loop {
             id = if id >= 32767 { 1 } else { id + 1 };
-            if !table.entries.contains_key(&id) {
+            if !table.is_used(id) {
                 break;
             }
         }
@@ -206,6 +357,8 @@ pub(crate) fn create(make: impl FnOnce(u32) -> Result<Process, Errno>) -> Result
 pub(crate) fn discard(process: &Process) {
     let mut table = TABLE.lock();
     table.leave_indexes(process);
+    set_anchor(process, 0);
+    table.quit(process.id, process.group_and_session());
     table.entries.remove(&process.id);
     counters::uncount(Counter::Processes);
 }
@@ -276,11 +429,45 @@ pub(super) async fn next_in_steps(
     }
 }
 
+/// Finds the living member of a group with the lowest number above `last`, in steps; `last` goes up to it.
+pub(super) async fn next_of_group<P: Ends>(payer: &P, group: u32, last: &mut u32) -> Option<Arc<Process>> {
+    loop {
+        match look_for_member(group, last) {
+            Some(found) => return found,
+            None => steps::pause(payer).await,
+        }
+    }
+}
+
+/// Looks at some members of a group above `last`, which goes up to the last of them, for one that lives. `None` if
+/// there are more to look at.
+fn look_for_member(group: u32, last: &mut u32) -> Option<Option<Arc<Process>>> {
+    let table = TABLE.lock();
+    for (number, &(_, id)) in table.groups.range((group, *last + 1)..=(group, u32::MAX)).enumerate() {
+        if number == MOST_LOOKED_AT {
+            return None;
+        }
+        *last = id;
+        if let Some(ProcessEntry::Alive(process)) = table.entries.get(&id) {
+            return Some(Some(process.clone()));
+        }
+    }
+    Some(None)
+}
+
+/// Returns the living member of a group with the lowest number above `last`, which goes up to it.
+pub(super) fn next_member(group: u32, last: &mut u32) -> Option<Arc<Process>> {
+    loop {
+        if let Some(found) = look_for_member(group, last) {
+            return found;
+        }
+    }
+}
+
 /// Returns whether a process lives in this group for which `is_meant` holds.
 pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
     let mut last = 0;
-    while let Some(process) = next_living(last, |process| process.group() == group) {
-        last = process.id;
+    while let Some(process) = next_member(group, &mut last) {
         if is_meant(&process) {
             return true;
         }
@@ -288,36 +475,92 @@ pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool
     false
 }
 
-/// Returns whether a process lives in this group.
-pub(crate) fn group_exists(group: u32) -> bool {
-    next_living(0, |process| process.group() == group).is_some()
+/// Returns the session of a group; `None` if no process is in it, not even a zombie.
+pub(crate) fn session_of_group(group: u32) -> Option<u32> {
+    let table = TABLE.lock();
+    let (_, id) = table.groups.range((group, 0)..=(group, u32::MAX)).next()?;
+    table.group_of(*id).map(|group| group.session)
 }
 
-/// Performs `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group that exists, or into
-/// one of its own, which 0 means too. (There are no sessions, so groups cannot be in different ones.)
+/// Returns the group and the session of a process, which a zombie keeps.
+pub(crate) fn group_of(id: u32) -> Option<Group> {
+    TABLE.lock().group_of(id)
+}
+
+/// Performs `setpgid`: puts the caller or one of its children, 0 meaning the caller, into a group of the caller's
+/// session, or into one of its own, which 0 means too. Returns the process, whose children are still to be
+/// [counted](count_anchors_below). A zombie stays where it is.
 #[doc(alias = "setpgid")]
-pub(crate) fn set_group(caller: &Process, id: i32, group: i32) -> Result<(), Errno> {
+pub(crate) fn set_group(caller: &Arc<Process>, id: i32, group: i32) -> Result<Arc<Process>, Errno> {
     let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
     let id = u32::try_from(id).map_err(|_| Errno::ESRCH)?;
     let id = if id == 0 { caller.id } else { id };
-    let process = find(id).ok_or(Errno::ESRCH)?;
-    if id != caller.id && process.parent() != caller.id {
-        return Err(Errno::ESRCH);
-    }
     let group = if group == 0 { id } else { group };
-    if group != id && !group_exists(group) {
+    let mut table = TABLE.lock();
+    let process = match table.entries.get(&id) {
+        Some(ProcessEntry::Alive(process)) => process.clone(),
+        // It has executed its last program.
+        Some(ProcessEntry::Zombie { group, .. }) if table.ended.contains(&(caller.id, group.group, id)) => {
+            return Err(Errno::EACCES);
+        }
+        _ => return Err(Errno::ESRCH),
+    };
+    let session = caller.session();
+    if id != caller.id {
+        if process.parent() != caller.id {
+            return Err(Errno::ESRCH);
+        }
+        if process.session() != session {
+            return Err(Errno::EPERM);
+        }
+        if process.family.has_executed.load(Ordering::Relaxed) {
+            return Err(Errno::EACCES);
+        }
+    }
+    let leads_session = process.session() == id;
+    if leads_session || group != id && !table.is_in_session(group, session) {
         return Err(Errno::EPERM);
     }
+    table.move_to(&process, Group { group, session });
+    Ok(process)
+}
+
+/// Performs `setsid`. The caller's children are still to be [counted](count_anchors_below).
+#[doc(alias = "setsid")]
+pub(crate) fn set_session(caller: &Process) -> Result<u32, Errno> {
     let mut table = TABLE.lock();
-    let parent = process.parent();
-    let old = process.family.group.swap(group, Ordering::Relaxed);
-    if table.living.remove(&(parent, old, process.id)) {
-        table.living.insert((parent, group, process.id));
+    let id = caller.id;
+    if table.groups.range((id, 0)..=(id, u32::MAX)).next().is_some() {
+        return Err(Errno::EPERM);
     }
-    if table.changed.remove(&(parent, old, process.id)) {
-        table.changed.insert((parent, group, process.id));
+    table.move_to(caller, Group { group: id, session: id });
+    Ok(id)
+}
+
+/// Returns whether a process has children that live.
+pub(crate) fn has_children(process: &Process) -> bool {
+    TABLE.lock().living.range(family(process.id, None)).next().is_some()
+}
+
+/// Counts the anchors among the children of a process anew, after it has moved to another group, in steps. A child that
+/// moves meanwhile counts itself.
+pub(crate) async fn count_anchors_below<P: Ends>(payer: &P, process: &Process) {
+    let mut next = (process.id, 0, 0);
+    loop {
+        let mut last = None;
+        {
+            let table = TABLE.lock();
+            for &child in table.living.range(next..=(process.id, u32::MAX, u32::MAX)).take(steps::ENTRIES) {
+                last = Some(child);
+                if let Some(ProcessEntry::Alive(child)) = table.entries.get(&child.2) {
+                    table.count_anchor(child);
+                }
+            }
+        }
+        let Some((parent, group, id)) = last else { return };
+        next = (parent, group, id + 1);
+        steps::pause(payer).await;
     }
-    Ok(())
 }
 
 /// Returns whether a process with this number exists, as a zombie too.
@@ -382,27 +625,26 @@ fn poll_for_child(
         Children::Any => children.range(family(parent, None)).next().copied(),
         Children::Group(group) => children.range(family(parent, Some(group))).next().copied(),
         Children::One(id) => {
-            let group = match table.entries.get(&id) {
-                Some(ProcessEntry::Alive(child)) => Some(child.group()),
-                // It keeps its group.
-                Some(ProcessEntry::Zombie { group, .. }) => Some(*group),
-                None => None,
-            };
+            let group = table.group_of(id).map(|group| group.group);
             group.map(|group| (parent, group, id)).filter(|child| children.contains(child))
         }
     };
-    if let Some(child) = of(&table.ended, &table) {
+    let (wants_ends, stays) = (options & types::WEXITED != 0, options & types::WNOWAIT != 0);
+    if let Some(child) = of(&table.ended, &table).filter(|_| wants_ends) {
+        let id = child.2;
+        if let Some(ProcessEntry::Zombie { ending, .. }) = table.entries.get(&id).filter(|_| stays) {
+            return Poll::Ready(Ok((id, ending.status(), 0)));
+        }
         table.ended.remove(&child);
-        let Some(ProcessEntry::Zombie { ending, ticks, .. }) = table.entries.remove(&child.2) else {
-            return Poll::Ready(Err(Errno::ECHILD));
-        };
-        counters::uncount(Counter::Processes);
-        return Poll::Ready(Ok((child.2, ending.status(), ticks)));
+        let Some((ending, ticks)) = table.bury(id) else { return Poll::Ready(Err(Errno::ECHILD)) };
+        return Poll::Ready(Ok((id, ending.status(), ticks)));
     }
     let wants_changes = options & (types::WUNTRACED | types::WCONTINUED) != 0;
     let changed = if wants_changes { find_changed(&table, parent, which, options) } else { None };
     if let Some((child, status)) = changed {
-        table.changed.remove(&child);
+        if !stays {
+            table.changed.remove(&child);
+        }
         return Poll::Ready(Ok((child.2, status, 0)));
     }
     if of(&table.living, &table).is_none() {
@@ -426,9 +668,9 @@ pub(crate) fn forget_child_waiter(parent: u32, waker: &Waker) {
 }
 
 impl Process {
-    /// Looks for a zombie among its children and removes it, or for a child that has stopped or gone on if `options`
-    /// want one; returns its number, its status, and the processor time that a zombie and its children have used.
-    /// Pending if there are children but none of these.
+    /// Looks for a child that has ended, stopped or gone on, as `options` want one, and removes it from those, and a
+    /// zombie altogether, unless the change is to stay; returns its number, its status, and the processor time that a
+    /// zombie and its children have used. Pending if there are living children but none of these.
     #[doc(alias = "do_wait")]
     #[doc(alias = "wait4")]
     pub(crate) fn poll_child(

@@ -102,6 +102,10 @@ impl Ends for Endless {
 /// A call that goes on in steps until it is done.
 pub(crate) type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
 
+/// The waker of an attempt in place, which wakes nothing.
+// One static value, because `will_wake` compares addresses, and each use of `Waker::noop` can have one of its own.
+pub(crate) static IN_PLACE: &Waker = Waker::noop();
+
 /// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself accesses its
 /// words.
 static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
@@ -199,7 +203,7 @@ impl<P: Ends> Future for StepEnd<'_, P> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The first attempt in place has no waker.
-        let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(Waker::noop()));
+        let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(IN_PLACE));
         self.state = match (&self.state, waker) {
             (StepEndState::Before, None) => StepEndState::InPlace,
             // No look has come since the attempt in place: its step and the next one would be one stretch.
@@ -256,7 +260,7 @@ mod tests {
             let bell = Arc::new(Bell::default());
             let waker = Waker::from(bell.clone());
             let rings = || bell.0.load(Ordering::Relaxed);
-            let (mut later, mut in_place) = (Context::from_waker(&waker), Context::from_waker(Waker::noop()));
+            let (mut later, mut in_place) = (Context::from_waker(&waker), Context::from_waker(IN_PLACE));
 
             assert!(must_pause(&process, None), "one step is all");
             assert!(!must_pause(&process, Some(&waker)));
