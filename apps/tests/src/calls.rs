@@ -8,7 +8,7 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::pin::pin;
 
-use crate::harness::{LIMIT, Outcome, counter, poll_once, returns_to};
+use crate::harness::{LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, counter, poll_once};
 use crate::{check, check_eq, must};
 
 pub async fn ready_calls_are_done_in_place() -> Outcome {
@@ -68,7 +68,7 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
             self.0.as_mut_ptr()
         }
     }
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     let freed = Arc::new(core::sync::atomic::AtomicUsize::new(0));
     let watched = || Watched(alloc::boxed::Box::new([0; 64]), freed.clone());
     let freed_now = || freed.load(core::sync::atomic::Ordering::Relaxed);
@@ -88,7 +88,7 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
         }
         check_eq!(freed_now(), round);
     }
-    returns_to(Counter::CallsInFlight, in_flight).await?;
+    calls_in_flight_return_to(in_flight).await?;
     // The pipe still works, and no abandoned read takes the bytes.
     check_eq!(writer.write(&b"still"[..]).await.0, Ok(5));
     let (result, buffer) = reader.read(alloc::vec![0; 8]).await;
@@ -100,14 +100,14 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
 /// A call that is dropped while it waits for input is over at once: a coroutine that begins calls and drops them never
 /// accumulates calls in flight, however busy the machine is with other processes.
 pub async fn dropped_calls_do_not_pile_up() -> Outcome {
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     let (reader, writer) = must!(pipe());
     for _ in 0..1000 {
         let mut read = reader.read(alloc::vec![0; 64]);
         check!(poll_once(&mut read).await.is_none());
-        check_eq!(counter(Counter::CallsInFlight)?, in_flight + 1);
+        check_eq!(calls_in_flight()?, in_flight + 1);
         drop(read);
-        check_eq!(counter(Counter::CallsInFlight)?, in_flight);
+        check_eq!(calls_in_flight()?, in_flight);
     }
     check_eq!(writer.write(&b"still"[..]).await.0, Ok(5));
     let (result, buffer) = reader.read(alloc::vec![0; 8]).await;
@@ -118,12 +118,12 @@ pub async fn dropped_calls_do_not_pile_up() -> Outcome {
 
 /// A call that was polled owns its buffer until its completion, whatever happens to the future.
 pub async fn a_call_under_way_is_not_made_again() -> Outcome {
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     let (reader, writer) = must!(pipe());
     let mut read = reader.read(alloc::vec![0; 4]);
     check!(poll_once(&mut read).await.is_none());
     let read = read.with_waiter(0);
-    check_eq!(counter(Counter::CallsInFlight)?, in_flight + 1);
+    check_eq!(calls_in_flight()?, in_flight + 1);
     check_eq!(writer.write(&b"once"[..]).await.0, Ok(4));
     check_eq!(read.await, (Ok(4), b"once".to_vec()));
     // Likewise among other calls.
@@ -131,17 +131,17 @@ pub async fn a_call_under_way_is_not_made_again() -> Outcome {
     check!(poll_once(&mut reads[1]).await.is_none());
     let mut both = cops::call::all(reads);
     check!(poll_once(&mut both).await.is_none());
-    check_eq!(counter(Counter::CallsInFlight)?, in_flight + 2);
+    check_eq!(calls_in_flight()?, in_flight + 2);
     check_eq!(writer.write(&b"firstone"[..]).await.0, Ok(8));
     let mut got = both.await;
     got.sort_by(|one, other| one.1.cmp(&other.1));
     check_eq!(got, [(Ok(4), b"firs".to_vec()), (Ok(4), b"tone".to_vec())]);
-    returns_to(Counter::CallsInFlight, in_flight).await?;
+    calls_in_flight_return_to(in_flight).await?;
     Ok(())
 }
 
 pub async fn dropped_at_every_await() -> Outcome {
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     for polls in 0..12 {
         let (reader, writer) = must!(pipe());
         let conversation = async {
@@ -168,7 +168,7 @@ pub async fn dropped_at_every_await() -> Outcome {
         }
         drop(reader);
     }
-    returns_to(Counter::CallsInFlight, in_flight).await
+    calls_in_flight_return_to(in_flight).await
 }
 
 pub async fn a_dropped_accept_leaves_no_connection() -> Outcome {
@@ -176,13 +176,13 @@ pub async fn a_dropped_accept_leaves_no_connection() -> Outcome {
     let address = core::net::SocketAddrV4::new(core::net::Ipv4Addr::LOCALHOST, 0);
     let listener = must!(TcpListener::bind(address));
     let address = must!(listener.local_address());
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     for _ in 0..20 {
         let mut accepting = alloc::boxed::Box::pin(listener.accept());
         check!(poll_once(&mut accepting).await.is_none());
         drop(accepting);
     }
-    returns_to(Counter::CallsInFlight, in_flight).await?;
+    calls_in_flight_return_to(in_flight).await?;
     // The listener still works.
     let connecting = cops::spawn(TcpStream::connect(address));
     let (accepted, _) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
@@ -211,19 +211,24 @@ pub async fn more_completions_than_the_ring_holds() -> Outcome {
 
 pub async fn cancelling_by_hand() -> Outcome {
     check_eq!(system::worker::cancel(0x1234_5678), Err(Errno::ENOENT));
-    let sleeper = cops::spawn(async { cops::macros::nanosleep(1_000_000_000_000).await.0 });
+    // More than the runtime's own.
+    const SLEEPERS: u64 = 8;
+    let in_flight = calls_in_flight()?;
+    let sleep = |_| cops::spawn(async { cops::macros::nanosleep(1_000_000_000_000).await.0 });
+    let sleepers: Vec<_> = (0..SLEEPERS).map(sleep).collect();
     cops::sleep(Duration::from_millis(2)).await;
-    let in_flight = counter(Counter::CallsInFlight)?;
-    check!(in_flight > 0);
-    sleeper.cancel();
-    check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Err(cops::Cancelled));
-    returns_to(Counter::CallsInFlight, in_flight - 1).await
+    check!(calls_in_flight()? >= in_flight + SLEEPERS);
+    for sleeper in sleepers {
+        sleeper.cancel();
+        check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Err(cops::Cancelled));
+    }
+    calls_in_flight_return_to(in_flight).await
 }
 
 pub async fn one_of_two() -> Outcome {
     use cops::select::{Either, join, select};
     let (reader, writer) = must!(pipe());
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     for _ in 0..50 {
         let read = reader.read(alloc::vec![0; 4]);
         match select(read, cops::sleep(Duration::from_micros(300))).await {
@@ -231,7 +236,7 @@ pub async fn one_of_two() -> Outcome {
             Either::First(result) => return Err(alloc::format!("read {result:?}")),
         }
     }
-    returns_to(Counter::CallsInFlight, in_flight).await?;
+    calls_in_flight_return_to(in_flight).await?;
     let (read, written) = join(reader.read(alloc::vec![0; 4]), writer.write(&b"both"[..])).await;
     check_eq!(read, (Ok(4), b"both".to_vec()));
     check_eq!(written.0, Ok(4));

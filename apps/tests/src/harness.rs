@@ -10,6 +10,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::Poll;
 
+use abi_unix::trace::{PROCESS_WORDS, ProcessSnapshot};
 use abi_unix::{Counter, SystemCall};
 use cops::process::{Child, Command, Ending};
 use cops::time::{Duration, Instant};
@@ -189,10 +190,34 @@ pub fn counter(counter: Counter) -> Result<u64, String> {
     Ok(must!(cops::system::system::counter(counter)))
 }
 
+/// Returns the number of calls that this process has in flight.
+pub fn calls_in_flight() -> Result<u64, String> {
+    let mut words = [[0; PROCESS_WORDS]; 1];
+    let own = cops::system::process::number();
+    check_eq!(must!(cops::system::trace::processes(own - 1, &mut words)), 1);
+    let process = ProcessSnapshot::from_words(words[0]);
+    check_eq!(process.process, u64::from(own));
+    Ok(process.calls_in_flight)
+}
+
+/// Waits until this process has at most so many calls in flight, beside the runtime's alarm and the one that replaces
+/// it.
+pub async fn calls_in_flight_return_to(value: u64) -> Outcome {
+    let start = Instant::now();
+    loop {
+        let now = calls_in_flight()?;
+        if now <= value + 2 {
+            return Ok(());
+        }
+        check!(start.elapsed() < LIMIT, "{now} calls are in flight, and there were {value}");
+        cops::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Waits until a counter is back at (or below) a value, to which the kernel's own coroutines bring it.
 ///
 /// Calls in flight are counted over all processes, and the harness has an alarm and a wait of its own, which come and
-/// go.
+/// go: [`calls_in_flight`] counts a test's own.
 pub async fn returns_to(which: Counter, value: u64) -> Outcome {
     let value = if which == Counter::CallsInFlight { value + 2 } else { value };
     let start = Instant::now();

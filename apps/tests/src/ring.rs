@@ -23,7 +23,9 @@ use cops::time::{Duration, Instant};
 use cops::{Errno, system};
 use ring::{Completions, Full, Producer, Requests};
 
-use crate::harness::{self, LIMIT, Outcome, counter, poll_once, reaches, returns_to, told};
+use crate::harness::{
+    self, LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, counter, poll_once, reaches, returns_to, told,
+};
 use crate::{check, check_eq, must};
 
 /// A ring that the test fills and reads itself, in a process whose runtime has none.
@@ -510,21 +512,21 @@ pub async fn all_at_once() -> Outcome {
             check_eq!(result, Ok(system::process::number() as usize));
         }
         // Dropped in the middle: the calls are cancelled.
-        let in_flight = counter(Counter::CallsInFlight)?;
+        let in_flight = calls_in_flight()?;
         let reads = (0..100).map(|_| reader.read(alloc::vec![0; 1])).collect();
         let mut reading = Box::pin(cops::call::all(reads));
         check!(poll_once(&mut reading).await.is_none());
         cops::yield_now().await;
         check!(poll_once(&mut reading).await.is_none());
         drop(reading);
-        returns_to(Counter::CallsInFlight, in_flight).await?;
+        calls_in_flight_return_to(in_flight).await?;
     }
     Ok(())
 }
 
 pub async fn dropped_at_every_await() -> Outcome {
     set_way(Way::Ring);
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     for polls in 0..12 {
         let (reader, writer) = must!(pipe());
         let conversation = async {
@@ -552,12 +554,12 @@ pub async fn dropped_at_every_await() -> Outcome {
         }
         drop(reader);
     }
-    returns_to(Counter::CallsInFlight, in_flight).await
+    calls_in_flight_return_to(in_flight).await
 }
 
 pub async fn more_in_flight_than_the_rings_hold() -> Outcome {
     set_way(Way::Ring);
-    let in_flight = counter(Counter::CallsInFlight)?;
+    let in_flight = calls_in_flight()?;
     let mut sleepers = Vec::new();
     for _ in 0..6000 {
         sleepers.push(cops::spawn(async { cops::macros::nanosleep(1_000_000).await.0 }));
@@ -565,7 +567,7 @@ pub async fn more_in_flight_than_the_rings_hold() -> Outcome {
     for sleeper in sleepers {
         check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Ok(Ok(0)));
     }
-    returns_to(Counter::CallsInFlight, in_flight).await
+    calls_in_flight_return_to(in_flight).await
 }
 
 pub async fn every_worker_has_a_ring() -> Outcome {
