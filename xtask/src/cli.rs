@@ -230,14 +230,16 @@ KEYS
   Ctrl-A H          show these keys
 
 EXAMPLES
+  cargo xtask run
   cargo xtask run hello
+  cargo xtask run shell -- -c 'ls -l /bin; exit 3'
   cargo xtask run --harts 1 --machine plic hello -- some arguments
   cargo xtask run --forward 7000:7000 matrix-server
   cargo xtask run --kernel micro
   cargo xtask run --kernel micro ledger
   cargo xtask run --kernel micro --harts 1 a-root-task-built-for-sel4.elf")]
 pub struct Run {
-    /// The program to start, from the initramfs's /bin; the default is `hello`. For the microkernel a root task of the
+    /// The program to start, from the initramfs's /bin; the default is `shell`. For the microkernel a root task of the
     /// workspace or the file of one; the default is `root-task`, the suite of its interface.
     pub program: Option<String>,
     /// Which kernel.
@@ -467,7 +469,7 @@ pub struct Test {
     /// Path of user interrupts to programs; through the kernel by default.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
-    /// In QEMU, only the tests whose names contain this. The microkernel's suite has no parts.
+    /// Only the tests whose names contain this, on the host and in QEMU. The microkernel's suite has no parts.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
 }

@@ -130,16 +130,23 @@ impl Context {
 ///
 /// # Errors
 ///
-/// An argument cannot be passed on: the command line separates them by spaces.
+/// The path contains a space.
 pub fn command_line(program: &str, arguments: &[String]) -> Result<String> {
     let path = if program.starts_with('/') { program.to_string() } else { format!("/bin/{program}") };
-    for word in [&path].into_iter().chain(arguments) {
-        if word.is_empty() || word.contains(char::is_whitespace) {
-            anyhow::bail!("`{word}` cannot be passed to the program: arguments must be words without spaces");
-        }
+    if path.contains(char::is_whitespace) {
+        anyhow::bail!("`{path}` cannot be the path of a program: it contains a space");
     }
+    let arguments: Vec<_> = arguments.iter().map(|argument| quoted(argument)).collect();
     let arguments = if arguments.is_empty() { String::new() } else { format!(" -- {}", arguments.join(" ")) };
     Ok(format!("init={path}{arguments}"))
+}
+
+/// Returns an argument as the kernel reads it: in double quotes, if it could be taken for another number of words.
+fn quoted(argument: &str) -> String {
+    if !argument.is_empty() && !argument.contains(|character: char| character.is_whitespace() || character == '"') {
+        return argument.into();
+    }
+    format!("\"{}\"", argument.replace('\\', r"\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -151,8 +158,9 @@ mod tests {
         let words = |text: &str| text.split(' ').map(str::to_string).collect::<Vec<_>>();
         assert_eq!(command_line("hello", &[]).unwrap(), "init=/bin/hello");
         assert_eq!(command_line("/bin/x", &words("-a b --")).unwrap(), "init=/bin/x -- -a b --");
-        assert!(command_line("hello", &["a b".into()]).is_err());
+        let line = command_line("shell", &["-c".into(), r#"echo "a\b" 'c'"#.into(), r"d\e".into(), String::new()]);
+        assert_eq!(line.unwrap(), r#"init=/bin/shell -- -c "echo \"a\\b\" 'c'" d\e """#);
+        assert!(command_line("hello world", &[]).is_err());
         assert!(command_line("", &[]).is_ok_and(|line| line == "init=/bin/"));
-        assert!(command_line("hello", &[String::new()]).is_err());
     }
 }

@@ -25,7 +25,7 @@ use crate::workspace::Kernel;
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
 
 /// The default program.
-const DEFAULT_PROGRAM: &str = "hello";
+const DEFAULT_PROGRAM: &str = "shell";
 
 /// Address of a program where `aslr=off`, as with gdb: the lowest that the kernel gives to one that it may move.
 const PROGRAM_ADDRESS: u64 = 16 << 30;

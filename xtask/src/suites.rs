@@ -203,6 +203,7 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     } else {
         arguments.suites.iter().copied().collect()
     };
+    let filter = arguments.filter.as_deref();
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
     let needs_machine =
@@ -210,8 +211,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
-            (Suite::Host, _) => findings.add("host".into(), host(&context.workspace, Cases::Usual)),
-            (Suite::Long, _) => findings.add("long".into(), host(&context.workspace, Cases::Many)),
+            (Suite::Host, _) => findings.add("host".into(), host(&context.workspace, Cases::Usual, filter)),
+            (Suite::Long, _) => findings.add("long".into(), host(&context.workspace, Cases::Many, filter)),
             (Suite::Loom, _) => findings.add("loom".into(), loom(&context.workspace)),
             (Suite::Qemu, Some(toolchain)) => {
                 if let Err(error) = qemu(context, toolchain, arguments, &mut findings) {
@@ -268,8 +269,8 @@ impl Cases {
     }
 }
 
-/// Runs every package's own tests, in one call of cargo.
-fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
+/// Runs every package's own tests, in one call of cargo; those with `filter` in their names.
+fn host(workspace: &Workspace, cases: Cases, filter: Option<&str>) -> Result<(Tally, Vec<String>)> {
     heading(match cases {
         Cases::Usual => "tests on the host",
         Cases::Many => "tests on the host, with many cases",
@@ -279,10 +280,12 @@ fn host(workspace: &Workspace, cases: Cases) -> Result<(Tally, Vec<String>)> {
     for package in workspace.packages.iter().filter(|package| package.is_target_only()) {
         command.args(["--exclude", &package.name]);
     }
+    command.args(filter);
     let (mut tally, mut failures) = cargo_test(command)?;
     // The microkernel for several harts has some other code.
     let mut command = cases.cargo_test(workspace);
     command.args(["--package", "kernel-micro", "--features", "smp", "--lib"]);
+    command.args(filter);
     let (found, failed) = cargo_test(command)?;
     tally.add(found);
     failures.extend(failed);
@@ -372,7 +375,8 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         let names = names(arguments, machine, harts);
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
         let boots = Boots { context, toolchain, products: &products, machine };
-        for (name, kernel) in &kernels {
+        // These have no names to choose from.
+        for (name, kernel) in kernels.iter().filter(|_| arguments.filter.is_none()) {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
         let system = System { boots, name: "system".into(), names };
@@ -412,9 +416,13 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         let machine = chosen_machine(arguments, arguments.harts);
         let boots = Boots { context, toolchain, products: &products, machine };
         boots.part(findings, "restart", Boots::restart);
+        boots.part(findings, "status of the shell", Boots::status);
         boots.part(findings, "backtraces of programs", Boots::backtraces);
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
+    }
+    if arguments.filter.is_some() {
+        return Ok(());
     }
     // Mistakes are equal on every machine.
     let machine = cli::Machine { user_interrupts: None, ..chosen_machine(arguments, arguments.harts) };
@@ -793,6 +801,7 @@ impl System<'_> {
         let mut lines = Vec::new();
         let start = || self.boots.start(log, &self.boots.products.kernel, command_line(PROGRAM, &self.names)?);
         let found = start().and_then(|mut guest| follow(&mut guest, &mut |line| lines.push(line.into())));
+        let found = found.and_then(|found| chosen(found, &self.names));
         (lines, found)
     }
 }
@@ -829,7 +838,7 @@ impl Boots<'_> {
         if !self.products.programs.iter().any(|program| program == PROGRAM) {
             bail!("the workspace has no program `{PROGRAM}`");
         }
-        self.suite(log, &self.products.kernel, command_line(PROGRAM, names)?)
+        chosen(self.suite(log, &self.products.kernel, command_line(PROGRAM, names)?)?, names)
     }
 
     /// Runs the tests that need a clock that counts instructions, or the filtered part of them.
@@ -862,6 +871,21 @@ impl Boots<'_> {
         guest.end();
         println!("the machine was restarted and started again");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Lets the shell run a text with spaces and quotes, whose status is to be that of the machine.
+    fn status(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+        let arguments = ["-c", r#"echo "a \"b\"" 'c  d' | cat; exit 3"#].map(String::from);
+        let mut guest = self.start(log, &self.products.kernel, command_line("shell", &arguments)?)?;
+        guest.wait_for("the output of the text", SILENCE_LIMIT, |line| (line == r#"a "b" c  d"#).then_some(()))?;
+        match guest.wait_for_end(END_LIMIT) {
+            Err(Failure { kind: FailureKind::EndedBadly { status, .. }, .. }) if status.code() == Some(3) => {
+                println!("the machine ended with the status of the shell");
+                Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+            }
+            Ok(()) => bail!("the machine ended as if the shell had not failed"),
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     /// Lets a program die in several ways, and looks for the functions in its backtrace.
@@ -1051,6 +1075,9 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
         }
         show(&line);
     };
+    if closing == Tally::default() && counted == closing {
+        return Ok((counted, failures));
+    }
     if closing != counted {
         failures.push(format!("the suite says {closing}, but its lines are {counted}"));
         counted.failed += 1;
@@ -1063,6 +1090,14 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
         counted.failed += 1;
     }
     Ok((counted, failures))
+}
+
+/// Fails if no test has one of these parts in its name.
+fn chosen(found: (Tally, Vec<String>), names: &[String]) -> Result<(Tally, Vec<String>)> {
+    if found.0 == Tally::default() && !COUNTED.iter().any(|test| names.iter().any(|name| test.contains(name))) {
+        bail!("no test's name contains `{}`", names.join("` or `"));
+    }
+    Ok(found)
 }
 
 fn heading(text: &str) {

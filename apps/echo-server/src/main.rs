@@ -31,6 +31,10 @@ async fn echo(stream: TcpStream) -> Result<(), Errno> {
 
 #[cops::main]
 async fn main() -> Result<i32, Errno> {
+    if let Some(argument) = cops::arguments().nth(1) {
+        println!("usage: echo-server, which echoes its input over TCP, on port {PORT}");
+        return Ok(if argument == c"--help" { 0 } else { 2 });
+    }
     let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT);
     let listener = TcpListener::bind(address)?;
     println!("echo-server: listening on {address}");

@@ -58,8 +58,11 @@ async fn main() -> Result<i32, Errno> {
     let elapsed_us = start.elapsed().as_micros().max(1) as u64;
     let answers = outcome.right + outcome.wrong;
     println!(
-        "matrix-client: {} connections, {answers} answers in {elapsed_us} us ({} a second), mean {} us, longest {} us, {} wrong, {} lost",
+        "matrix-client: {} connection{}, {answers} answers in {}.{:02} s ({} a second), mean {} us, longest {} us, {} wrong, {} lost",
         load.connections,
+        if load.connections == 1 { "" } else { "s" },
+        elapsed_us / 1_000_000,
+        elapsed_us / 10_000 % 100,
         answers * 1_000_000 / elapsed_us,
         outcome.latency_ns / 1000 / answers.max(1),
         outcome.longest_ns / 1000,

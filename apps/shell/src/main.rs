@@ -1,163 +1,146 @@
-//! A small shell for the console: starts programs and shows directories and files.
+//! The shell: `shell` reads commands from the console, `shell FILE [ARGUMENT]...` from a file, and `shell -c TEXT
+//! [NAME [ARGUMENT]...]` from its arguments.
 //!
-//! Lines are edited with the usual keys and remembered. A program runs in the foreground, where Ctrl-C ends it, until
-//! it ends; or with `&` behind its arguments in the background, and a coroutine reports its end.
+//! Programs are processes, and everything that the shell does about them is a future: a pipeline's stages, the end of a
+//! job in the background, Ctrl-C. No command of the shell blocks it, and a subshell is a copy of its state instead of a
+//! copy of the process. The tools (`ls`, `cat`, …) are this program under other names ([`tools`]).
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
-mod editor;
+mod commands;
+mod console;
+mod run;
+mod state;
+mod tools;
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use abi_unix::Counter;
-use abi_unix::types::open;
-use cops::file::File;
-use cops::process::{Command, Ending};
-use cops::{Errno, println};
-use editor::Lines;
+use abi_unix::types::signal;
+use command_line::SyntaxError;
+use command_line::syntax::Script;
+use console::Lines;
+use cops::Errno;
+use cops::select::{Either, select};
+use run::{INTERRUPTED, Ran, Stop};
+use state::{Job, State};
 
-/// Exit signal of a program that was ended by Ctrl-C.
-const INTERRUPT: u8 = abi_unix::types::signal::INT as u8;
+const USAGE: &str = "usage: shell, shell FILE [ARGUMENT]..., or shell -c TEXT [NAME [ARGUMENT]...]";
 
-const HELP: &str = "\
-PROGRAM [ARGUMENT]... [&]   starts a program of /bin, or of a path; with & in the background
-ls [PATH]                   lists a directory
-cat PATH...                 prints files
-cd [PATH]                   changes the working directory
-kill NUMBER                 ends a process
-counters                    prints what the kernel counts
-exit                        ends the shell, and the machine if this is its first program";
+/// Status of a shell that was asked for nothing sensible, and of a script with a wrong syntax.
+const WRONG: u8 = 2;
 
 #[cops::main]
-async fn main() -> Result<(), Errno> {
-    let mut lines = Lines::new(cops::file::standard_input()?);
-    println!("COPS shell; `help` lists the commands");
-    loop {
-        let prompt = alloc::format!("{}$ ", working_directory());
-        let Some(line) = lines.next(&prompt).await? else { return Ok(()) };
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let result = match words[..] {
-            [] => Ok(()),
-            ["exit"] => return Ok(()),
-            ["help"] => {
-                println!("{HELP}");
-                Ok(())
+async fn main() -> Result<i32, Errno> {
+    let arguments: Vec<String> = cops::arguments().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let name = arguments.first().map_or("", |first| first.rsplit('/').next().unwrap_or_default());
+    if tools::is_tool(name) {
+        return Ok(tools::run(name, &arguments[1..]).await);
+    }
+    let words: Vec<&str> = arguments.iter().skip(1).map(|argument| &**argument).collect();
+    let status = match words[..] {
+        [] => interactive(arguments).await?,
+        ["--help", ..] => {
+            cops::println!("{USAGE}");
+            0
+        }
+        ["-c", text, ..] => {
+            let parameters = arguments.get(3..).filter(|rest| !rest.is_empty()).unwrap_or(&arguments[..1]);
+            script(parameters.to_vec(), "-c", text).await?
+        }
+        [option, ..] if option.starts_with('-') => {
+            cops::eprintln!("shell: unknown option `{option}`\n{USAGE}");
+            WRONG
+        }
+        [path, ..] => match cops::file::read_to_string(path).await {
+            Ok(text) => script(arguments[1..].to_vec(), path, &text).await?,
+            Err(error) => {
+                cops::eprintln!("shell: {path}: {error}");
+                127
             }
-            ["ls"] => list("."),
-            ["ls", path] => list(path),
-            ["cat", ref paths @ ..] => print_files(paths).await,
-            ["cd"] => change_directory("/"),
-            ["cd", path] => change_directory(path),
-            ["kill", number] => match number.parse() {
-                Ok(number) => cops::system::process::kill(number, abi_unix::types::signal::KILL),
-                Err(_) => Err(Errno::EINVAL),
-            },
-            ["counters"] => print_counters(),
-            [program, ref arguments @ .., "&"] => start(program, arguments).map(|child| {
-                println!("[{}] started", child.number());
-                cops::spawn(report(child)).detach();
-            }),
-            [program, ref arguments @ ..] => match start(program, arguments) {
-                Ok(child) => {
-                    lines.give_foreground(child.number());
-                    let ending = child.wait().await;
-                    lines.give_foreground(0);
-                    ending.map(|ending| match ending {
-                        Ending::Exited(0) => {}
-                        Ending::Killed(INTERRUPT) => println!(),
-                        ending => println!("{program}: {}", words_for(ending)),
-                    })
-                }
-                Err(error) => Err(error),
-            },
-        };
-        if let Err(error) = result {
-            println!("{}: {error}", words[0]);
+        },
+    };
+    Ok(status.into())
+}
+
+/// Runs a text.
+async fn script(parameters: Vec<String>, name: &str, text: &str) -> Result<u8, Errno> {
+    let mut state = State::new(parameters, Job::default())?;
+    Ok(match command_line::parse(text) {
+        Ok(script) => {
+            let status = run::whole(&mut state, &script).await;
+            state.jobs.wait().await;
+            status
         }
+        Err(error) => {
+            cops::eprintln!("{name}: {error}");
+            WRONG
+        }
+    })
+}
+
+/// Runs lines as they come, until the end of the input.
+async fn interactive(parameters: Vec<String>) -> Result<u8, Errno> {
+    let mut lines = Lines::new(cops::file::standard_input()?);
+    let terminal = lines.terminal();
+    let mut state = State::new(parameters, Job::new(terminal, true))?;
+    let mut interrupts = cops::signal::signal(signal::INT)?;
+    if terminal.is_some() {
+        cops::println!("COPS shell; `help` lists the commands");
     }
-}
-
-/// Starts a program, in a process group of its own.
-fn start(program: &str, arguments: &[&str]) -> Result<cops::process::Child, Errno> {
-    let path = if program.contains('/') { program.into() } else { alloc::format!("/bin/{program}") };
-    let mut command = Command::new(&path);
-    for argument in arguments {
-        command = command.argument(argument);
-    }
-    let child = command.spawn()?;
-    // A program that has ended already needs no group.
-    let _ = cops::system::terminal::set_group(child.number(), 0);
-    Ok(child)
-}
-
-/// Reports the end of a program in the background.
-async fn report(child: cops::process::Child) {
-    if let Ok(ending) = child.wait().await {
-        println!("[{}] {}", child.number(), words_for(ending));
-    }
-}
-
-fn words_for(ending: Ending) -> String {
-    match ending {
-        Ending::Exited(status) => alloc::format!("ended with status {status}"),
-        Ending::Killed(signal) => alloc::format!("ended by signal {signal}"),
-    }
-}
-
-fn working_directory() -> String {
-    let mut buffer = [0; 512];
-    match cops::system::file::current_directory(&mut buffer) {
-        Ok(length) => String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned(),
-        Err(_) => "?".into(),
-    }
-}
-
-fn change_directory(path: &str) -> Result<(), Errno> {
-    let path = alloc::ffi::CString::new(path).map_err(|_| Errno::EINVAL)?;
-    cops::system::file::change_directory(&path)
-}
-
-fn list(path: &str) -> Result<(), Errno> {
-    let directory = File::open_with(path, open::RDONLY | open::DIRECTORY)?;
-    let mut names = Vec::new();
-    let mut buffer = [0; 1024];
     loop {
-        let length = cops::system::file::read_directory(directory.descriptor().raw(), &mut buffer)?;
-        if length == 0 {
-            break;
-        }
-        let mut entries = &buffer[..length];
-        // struct linux_dirent64: inode, offset, length of the entry, type, name with its NUL.
-        while let [_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, low, high, kind, rest @ ..] = entries {
-            let size = u16::from_le_bytes([*low, *high]) as usize;
-            let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
-            let mark = if *kind == abi_unix::types::entry::DIRECTORY { "/" } else { "" };
-            names.push(alloc::format!("{}{mark}", String::from_utf8_lossy(name)));
-            entries = entries.get(size.max(1)..).unwrap_or_default();
+        let prompt = alloc::format!("{}$ ", state.directory);
+        let Some(text) = lines.next(&prompt, &state).await? else { break };
+        let Some(script) = complete(&mut lines, &mut state, text).await? else { continue };
+        // Ctrl-C between two lines interrupts neither.
+        let _ = select(interrupts.receive(), core::future::ready(())).await;
+        // Each line is a job of its own.
+        state.job = Arc::new(Job::new(terminal, true));
+        let ran: Ran = match select(run::script(&mut state, &script), interrupts.receive()).await {
+            Either::First(ran) => ran,
+            Either::Second(received) => {
+                received?;
+                Err(Stop::Interrupted)
+            }
+        };
+        state.loops = 0;
+        state.sources = 0;
+        match ran {
+            Ok(status) => state.status = status,
+            Err(Stop::Exit(status)) => return Ok(status),
+            Err(Stop::Break(_) | Stop::Continue(_)) => state.status = 0,
+            Err(Stop::Interrupted) => {
+                cops::println!();
+                state.status = INTERRUPTED;
+            }
         }
     }
-    names.sort();
-    for name in names.iter().filter(|name| *name != "./" && *name != "../") {
-        println!("{name}");
-    }
-    Ok(())
+    state.jobs.wait().await;
+    Ok(state.status)
 }
 
-async fn print_files(paths: &[&str]) -> Result<(), Errno> {
-    for path in paths {
-        let contents = cops::file::read(path).await?;
-        cops::system::file::write_all(1, &contents)?;
+/// Parses a line, with more lines as long as it is not complete. A wrong one is reported.
+async fn complete(lines: &mut Lines, state: &mut State, mut text: String) -> Result<Option<Script>, Errno> {
+    loop {
+        match command_line::parse(&text) {
+            Ok(script) => return Ok(Some(script)),
+            Err(error) => {
+                if matches!(error, SyntaxError::Unfinished(_))
+                    && let Some(more) = lines.next("> ", state).await?
+                    && !lines.was_interrupted()
+                {
+                    text = alloc::format!("{text}\n{more}");
+                    continue;
+                }
+                if !lines.was_interrupted() {
+                    cops::eprintln!("shell: {error}");
+                }
+                state.status = WRONG;
+                return Ok(None);
+            }
+        }
     }
-    Ok(())
-}
-
-fn print_counters() -> Result<(), Errno> {
-    let values = cops::system::system::counters()?;
-    for (counter, value) in Counter::ALL.iter().zip(values) {
-        println!("{:<22} {value}", counter.name());
-    }
-    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Files. Opening, closing and reading the status never wait here; reading and writing may.
 
-use abi_unix::types::{Status, open};
+use abi_unix::types::{AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, Status, entry, open};
 use alloc::ffi::CString;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use crate::io::{owns_descriptor, stream};
@@ -136,6 +136,241 @@ pub async fn write(path: &str, contents: impl crate::buffer::Buffer) -> Result<(
     File::create(path)?.write_all(contents).await.0
 }
 
+/// The way in which a file is opened, as of `tokio::fs::OpenOptions`.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    is_read: bool,
+    is_written: bool,
+    flags: u32,
+}
+
+impl OpenOptions {
+    /// Chooses nothing: at least one of reading and writing is to be added.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    fn flag(&mut self, flag: u32, is_chosen: bool) -> &mut OpenOptions {
+        self.flags = if is_chosen { self.flags | flag } else { self.flags & !flag };
+        self
+    }
+
+    /// Opens for reading.
+    pub fn read(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.is_read = is_chosen;
+        self
+    }
+
+    /// Opens for writing.
+    pub fn write(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.is_written = is_chosen;
+        self
+    }
+
+    /// Opens for writing behind the end, wherever that is at each write.
+    pub fn append(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.flag(open::APPEND, is_chosen)
+    }
+
+    /// Empties the file.
+    pub fn truncate(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.flag(open::TRUNC, is_chosen)
+    }
+
+    /// Creates the file if it does not exist.
+    pub fn create(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.flag(open::CREAT, is_chosen)
+    }
+
+    /// Creates the file, and fails if it exists.
+    pub fn create_new(&mut self, is_chosen: bool) -> &mut OpenOptions {
+        self.flag(open::CREAT | open::EXCL, is_chosen)
+    }
+
+    /// Returns the flags of openat(2).
+    fn to_flags(&self) -> Result<u32> {
+        let is_written = self.is_written || self.flags & open::APPEND != 0;
+        let access = match (self.is_read, is_written) {
+            (true, true) => open::RDWR,
+            (true, false) => open::RDONLY,
+            (false, true) => open::WRONLY,
+            (false, false) => return Err(Errno::EINVAL),
+        };
+        Ok(access | self.flags)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// As openat(2); `EINVAL` for neither reading nor writing.
+    pub fn open(&self, path: &str) -> Result<File> {
+        File::open_with(path, self.to_flags()?)
+    }
+}
+
+/// Returns the metadata of the file at a path.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `EACCES`.
+#[doc(alias = "stat")]
+pub fn metadata(path: &str) -> Result<Status> {
+    unix::file::status_at(&c_string(path)?, 0)
+}
+
+/// Returns the metadata of the file at a path, or of the symbolic link there.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `EACCES`.
+#[doc(alias = "lstat")]
+pub fn symlink_metadata(path: &str) -> Result<Status> {
+    unix::file::status_at(&c_string(path)?, AT_SYMLINK_NOFOLLOW)
+}
+
+/// Creates a directory.
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`, `ENOTDIR`, `EROFS`, `ENOSPC`.
+#[doc(alias = "mkdir")]
+pub fn create_dir(path: &str) -> Result<()> {
+    unix::file::make_directory(&c_string(path)?, 0o755)
+}
+
+/// Removes an empty directory.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EROFS`, `EBUSY`.
+#[doc(alias = "rmdir")]
+pub fn remove_dir(path: &str) -> Result<()> {
+    unix::file::unlink(&c_string(path)?, AT_REMOVEDIR)
+}
+
+/// Renames a file or directory, and replaces one at its new path.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EXDEV`, `EROFS`.
+pub fn rename(from: &str, to: &str) -> Result<()> {
+    unix::file::rename(&c_string(from)?, &c_string(to)?)
+}
+
+/// Returns the working directory.
+///
+/// # Errors
+///
+/// `ENOENT` if it has been removed.
+#[doc(alias = "getcwd")]
+pub fn current_dir() -> Result<String> {
+    let mut buffer = alloc::vec![0; 4096];
+    let length = unix::file::current_directory(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned())
+}
+
+/// Changes the working directory of the process, and so of all its coroutines.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `EACCES`.
+#[doc(alias = "chdir")]
+pub fn set_current_dir(path: &str) -> Result<()> {
+    unix::file::change_directory(&c_string(path)?)
+}
+
+/// The kind of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A device, pipe or socket.
+    Other,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    name: String,
+    file_type: FileType,
+}
+
+impl DirEntry {
+    /// Returns the name; bytes that are not UTF-8 are replaced.
+    #[doc(alias = "file_name")]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the kind of the file.
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+}
+
+/// The names in a directory, without `.` and `..`, in no particular order.
+#[derive(Debug)]
+pub struct ReadDir {
+    directory: File,
+    buffer: Vec<u8>,
+    /// Range of the bytes that were read and not used yet.
+    start: usize,
+    end: usize,
+}
+
+/// Opens a directory to read the names in it.
+///
+/// # Errors
+///
+/// `ENOENT`, `ENOTDIR`, `EACCES`, `EMFILE`.
+#[doc(alias("opendir", "readdir"))]
+pub fn read_dir(path: &str) -> Result<ReadDir> {
+    let directory = File::open_with(path, open::RDONLY | open::DIRECTORY)?;
+    Ok(ReadDir { directory, buffer: alloc::vec![0; 2048], start: 0, end: 0 })
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Result<DirEntry>> {
+        loop {
+            if self.start == self.end {
+                match unix::file::read_directory(self.directory.descriptor().raw(), &mut self.buffer) {
+                    Ok(0) => return None,
+                    Ok(length) => (self.start, self.end) = (0, length),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            let Some((length, entry)) = first_entry(&self.buffer[self.start..self.end]) else {
+                self.start = self.end;
+                return Some(Err(Errno::EIO));
+            };
+            self.start += length;
+            if entry.name != "." && entry.name != ".." {
+                return Some(Ok(entry));
+            }
+        }
+    }
+}
+
+/// Decodes the first `struct linux_dirent64`: inode, offset of the next, length, type, name with its NUL.
+fn first_entry(bytes: &[u8]) -> Option<(usize, DirEntry)> {
+    let length = usize::from(u16::from_le_bytes([*bytes.get(16)?, *bytes.get(17)?]));
+    let file_type = match *bytes.get(18)? {
+        entry::REGULAR => FileType::File,
+        entry::DIRECTORY => FileType::Directory,
+        entry::LINK => FileType::Link,
+        _ => FileType::Other,
+    };
+    let name = bytes.get(19..length)?.split(|byte| *byte == 0).next()?;
+    Some((length, DirEntry { name: String::from_utf8_lossy(name).to_string(), file_type }))
+}
+
 /// Removes a file.
 ///
 /// # Errors
@@ -155,4 +390,35 @@ pub fn remove(path: &str) -> Result<()> {
 pub fn standard_input() -> Result<File> {
     let input = core::mem::ManuallyDrop::new(Descriptor::from_raw(0));
     Ok(File { descriptor: input.duplicate()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_the_flags_of_open() {
+        let options = |choose: fn(&mut OpenOptions) -> &mut OpenOptions| choose(&mut OpenOptions::new()).to_flags();
+        assert_eq!(options(|options| options), Err(Errno::EINVAL));
+        assert_eq!(options(|options| options.read(true)), Ok(open::RDONLY));
+        assert_eq!(options(|options| options.append(true).create(true)), Ok(open::WRONLY | open::APPEND | open::CREAT));
+        assert_eq!(options(|options| options.read(true).write(true).truncate(true)), Ok(open::RDWR | open::TRUNC));
+        assert_eq!(
+            options(|options| options.write(true).create_new(true).truncate(true).truncate(false)),
+            Ok(open::WRONLY | open::CREAT | open::EXCL)
+        );
+    }
+
+    #[test]
+    fn entries_of_directories_are_decoded() {
+        let mut bytes = alloc::vec![0; 24];
+        bytes[16..19].copy_from_slice(&[24, 0, entry::DIRECTORY]);
+        bytes[19..22].copy_from_slice(b"tmp");
+        bytes.push(7);
+        let tmp = DirEntry { name: "tmp".into(), file_type: FileType::Directory };
+        assert_eq!(first_entry(&bytes), Some((24, tmp)));
+        assert_eq!(first_entry(&bytes[..23]), None);
+        assert_eq!(first_entry(&[0; 24]), None);
+        assert_eq!(first_entry(&[]), None);
+    }
 }

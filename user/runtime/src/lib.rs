@@ -16,7 +16,8 @@
 //! A program is made of coroutines. The scheduler that runs them is the kernel's own, mapped into every process. This
 //! crate adds workers to it ([`alloc_cpu`]) and connects it with the kernel's completions ([`call`]). It offers
 //! [`spawn`] with priorities and join handles, sleeping and time limits ([`time`]), queues ([`channel`]), locks
-//! ([`sync`]), connections ([`net`]), files and pipes ([`mod@file`], [`io`]), and processes ([`process`]). Any future
+//! ([`sync`]), connections ([`net`]), files, directories and pipes ([`mod@file`],
+//! [`io`]), processes ([`process`]) and signals ([`mod@signal`]). Any future
 //! of the Rust ecosystem that needs no particular executor runs here.
 //!
 //! # Blocking and waiting
@@ -82,6 +83,7 @@ pub mod process;
 pub mod random;
 mod room;
 pub mod select;
+pub mod signal;
 #[doc(hidden)]
 pub mod start;
 mod submission;

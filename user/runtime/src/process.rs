@@ -1,6 +1,7 @@
 //! Starting programs and waiting for their ends.
 
 use core::ffi::c_char;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_queue::Priority;
 use abi_unix::SystemCall;
@@ -42,6 +43,7 @@ impl Source {
 #[derive(Debug)]
 pub struct Command {
     path: Result<CString>,
+    is_killed_on_drop: bool,
     arguments: Vec<Result<CString>>,
     environment: Vec<Result<CString>>,
     sources: [Source; 3],
@@ -53,11 +55,19 @@ impl Command {
     pub fn new(path: &str) -> Command {
         Command {
             path: c_string(path),
+            is_killed_on_drop: false,
             arguments: alloc::vec![c_string(path)],
             environment: unix::start::environment().map(|variable| Ok(variable.into())).collect(),
             sources: Default::default(),
             priority: Priority::DEFAULT,
         }
+    }
+
+    /// Changes the first argument, by which a program learns its name.
+    #[doc(alias = "arg0")]
+    pub fn name(mut self, name: &str) -> Command {
+        self.arguments[0] = c_string(name);
+        self
     }
 
     /// Adds an argument.
@@ -71,6 +81,19 @@ impl Command {
     #[doc(alias = "env")]
     pub fn variable(mut self, variable: &str) -> Command {
         self.environment.push(c_string(variable));
+        self
+    }
+
+    /// Removes the caller's environment, and variables that were added.
+    #[doc(alias = "env_clear")]
+    pub fn clear_environment(mut self) -> Command {
+        self.environment.clear();
+        self
+    }
+
+    /// Ends the process with a kill signal when its [`Child`] is dropped before its end was waited for.
+    pub fn kill_on_drop(mut self, is_killed: bool) -> Command {
+        self.is_killed_on_drop = is_killed;
         self
     }
 
@@ -121,14 +144,26 @@ impl Command {
         let descriptors = [0, 1, 2].map(|number| self.sources[number].number(number as i32));
         let process =
             unix::process::spawn(&path, argument_list, environment_list, descriptors, self.priority.number())?;
-        Ok(Child { process })
+        Ok(Child { process, is_killed_on_drop: AtomicBool::new(self.is_killed_on_drop) })
     }
 }
 
-/// A process that was started here. Dropping this leaves it alone; its exit status is kept until it is waited for.
+/// A process that was started here. Dropping this leaves it alone, and its exit status is kept until it is waited for;
+/// unless [`Command::kill_on_drop`] was chosen.
 #[derive(Debug)]
 pub struct Child {
     process: u32,
+    is_killed_on_drop: AtomicBool,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if *self.is_killed_on_drop.get_mut() && self.kill().is_ok() {
+            let process = self.process;
+            // Its status is kept until this has waited for it.
+            crate::spawn(async move { wait_for(process).await }).detach();
+        }
+    }
 }
 
 impl Child {
@@ -149,11 +184,9 @@ impl Child {
     /// Weak. A status that had been taken by then is lost.
     #[doc(alias("waitpid", "wait4"))]
     pub async fn wait(&self) -> Result<Ending> {
-        let mut status = Box::new(0i32);
-        let arguments = [Which::Process(self.process).to_argument(), &raw mut *status as usize, 0, 0];
-        // SAFETY: the kernel writes to the box only.
-        let (result, status) = unsafe { Operation::new(SystemCall::Wait, arguments, status) }.await;
-        result.map(|_| Ending::from_status(*status))
+        let ending = wait_for(self.process).await;
+        self.is_killed_on_drop.store(false, Ordering::Relaxed);
+        ending
     }
 
     /// Ends the process with a kill signal.
@@ -165,6 +198,14 @@ impl Child {
     pub fn kill(&self) -> Result<()> {
         unix::process::kill(self.process, signal::KILL)
     }
+}
+
+async fn wait_for(process: u32) -> Result<Ending> {
+    let mut status = Box::new(0i32);
+    let arguments = [Which::Process(process).to_argument(), &raw mut *status as usize, 0, 0];
+    // SAFETY: the kernel writes to the box only.
+    let (result, status) = unsafe { Operation::new(SystemCall::Wait, arguments, status) }.await;
+    result.map(|_| Ending::from_status(*status))
 }
 
 /// Waits for the next child to end, and gives its number too.

@@ -27,6 +27,7 @@ pub mod process;
 pub mod raw;
 pub mod readiness;
 pub mod scheduling;
+pub mod signal;
 pub mod start;
 pub mod system;
 pub mod terminal;

@@ -179,6 +179,17 @@ pub fn kill(process: u32, signal: u32) -> Result<()> {
     unsafe { call!(Kill, process, signal) }.map(drop)
 }
 
+/// Sends a signal to all processes of a group that the caller may signal.
+///
+/// # Errors
+///
+/// `ESRCH` if the group is empty, `EINVAL`, `EPERM`.
+#[doc(alias = "killpg")]
+pub fn kill_group(group: u32, signal: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Kill, -i64::from(group), signal) }.map(drop)
+}
+
 /// Ends this process with all its workers.
 pub fn exit(status: i32) -> ! {
     loop {

@@ -1,21 +1,25 @@
-//! Lines from the console: with a terminal, edited here key by key with a history; otherwise as they come.
+//! Lines from the console: with a terminal, edited here key by key, with completion and a history; otherwise as they
+//! come.
 //!
 //! While a line is edited the terminal is raw, so that this program sees the keys that move the cursor. Started
-//! programs get the terminal with its original settings.
+//! programs get the terminal with its original settings. The editing itself is [`command_line::line`]: no crate of the
+//! ecosystem both awaits its keys and asks for completions while it edits UTF-8.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use abi_unix::types::Termios;
 use abi_unix::types::terminal::{character, input, local};
-use cops::file::File;
+use command_line::line::{Key, LONGEST, Line};
+use cops::file::{File, FileType};
 use cops::system::terminal::{self, When};
 use cops::{Errno, print, println};
 
+use crate::state::State;
+use crate::{commands, tools};
+
 /// Lines that are remembered.
 const HISTORY: usize = 100;
-/// Characters of the longest line.
-const LONGEST: usize = 1000;
 
 /// The reader of lines.
 pub struct Lines {
@@ -26,67 +30,44 @@ pub struct Lines {
     /// Range of the bytes that were read and not used yet.
     start: usize,
     end: usize,
-    history: Vec<Vec<char>>,
-}
-
-/// The meaning of a key.
-enum Key {
-    Character(char),
-    Enter,
-    Erase,
-    Delete,
-    Left,
-    Right,
-    Home,
-    End,
-    Up,
-    Down,
-    KillLine,
-    KillRest,
-    EraseWord,
-    Clear,
-    Interrupt,
-    EndOfFile,
-    Other,
-}
-
-/// A line that is being edited, and the cursor in it.
-#[derive(Default)]
-struct Line {
-    characters: Vec<char>,
-    cursor: usize,
+    history: Vec<String>,
+    /// Whether Ctrl-C has ended the last line.
+    was_interrupted: bool,
 }
 
 impl Lines {
     /// Creates a reader of lines from this file.
     pub fn new(input: File) -> Lines {
         let settings = terminal::settings(input.descriptor().raw()).ok();
-        Lines { input, settings, buffer: alloc::vec![0; 64], start: 0, end: 0, history: Vec::new() }
+        // Of an input that programs may read as well no more is taken than a line.
+        let buffer = alloc::vec![0; if settings.is_some() { 64 } else { 1 }];
+        Lines { input, settings, buffer, start: 0, end: 0, history: Vec::new(), was_interrupted: false }
+    }
+
+    /// Returns the descriptor of the terminal.
+    pub fn terminal(&self) -> Option<i32> {
+        self.settings.map(|_| self.input.descriptor().raw())
+    }
+
+    /// Returns whether Ctrl-C has ended the last line.
+    pub fn was_interrupted(&self) -> bool {
+        self.was_interrupted
     }
 
     /// Shows `prompt` and reads a line; `None` at the end of the input.
-    pub async fn next(&mut self, prompt: &str) -> Result<Option<String>, Errno> {
-        print!("{prompt}");
+    pub async fn next(&mut self, prompt: &str, state: &State) -> Result<Option<String>, Errno> {
+        self.was_interrupted = false;
         let Some(settings) = self.settings else { return self.plain().await };
+        print!("{prompt}");
         let mut raw = settings;
         raw.local &= !(local::ICANON | local::ECHO | local::ISIG | local::IEXTEN);
         raw.input &= !(input::ICRNL | input::INLCR | input::IGNCR);
         raw.characters[character::MINIMUM] = 1;
         let terminal = self.input.descriptor().raw();
         terminal::set(terminal, &raw, When::Now)?;
-        let line = self.edit(prompt).await;
+        let line = self.edit(prompt, state).await;
         terminal::set(terminal, &settings, When::Now)?;
         line
-    }
-
-    /// Makes a process group the terminal's foreground group; 0 is the shell's own.
-    pub fn give_foreground(&self, group: u32) {
-        if self.settings.is_some()
-            && let Ok(group) = if group == 0 { terminal::group(0) } else { Ok(group) }
-        {
-            // A program that has ended already does not need it.
-            let _ = terminal::set_foreground(self.input.descriptor().raw(), group);
-        }
     }
 
     /// Returns the next byte; `None` at the end.
@@ -111,7 +92,7 @@ impl Lines {
                 None if line.is_empty() => return Ok(None),
                 None | Some(b'\n') => return Ok(Some(String::from_utf8_lossy(&line).into_owned())),
                 Some(byte) if line.len() < LONGEST => line.push(byte),
-                Some(_) => {}
+                Some(_) => return Err(Errno::E2BIG),
             }
         }
     }
@@ -120,6 +101,7 @@ impl Lines {
         let Some(byte) = self.byte().await? else { return Ok(None) };
         Ok(Some(match byte {
             b'\r' | b'\n' => Key::Enter,
+            b'\t' => Key::Tab,
             0x7f | 0x08 => Key::Erase,
             0x01 => Key::Home,
             0x02 => Key::Left,
@@ -187,97 +169,91 @@ impl Lines {
         Ok(text.chars().next().map_or(Key::Other, Key::Character))
     }
 
-    async fn edit(&mut self, prompt: &str) -> Result<Option<String>, Errno> {
+    async fn edit(&mut self, prompt: &str, state: &State) -> Result<Option<String>, Errno> {
         let mut line = Line::default();
         // Index of the shown line of the history; behind the last is the new one, kept here meanwhile.
         let mut shown = self.history.len();
-        let mut fresh = Vec::new();
+        let mut fresh = String::new();
         loop {
             let Some(key) = self.key().await? else { return Ok(None) };
             match key {
                 Key::Enter => {
                     println!();
-                    if !line.characters.is_empty() && self.history.last() != Some(&line.characters) {
+                    let text = line.text();
+                    if !line.is_empty() && self.history.last() != Some(&text) {
                         if self.history.len() == HISTORY {
                             self.history.remove(0);
                         }
-                        self.history.push(line.characters.clone());
+                        self.history.push(text.clone());
                     }
-                    return Ok(Some(line.characters.into_iter().collect()));
+                    return Ok(Some(text));
                 }
-                Key::EndOfFile if line.characters.is_empty() => {
+                Key::EndOfFile if line.is_empty() => {
                     println!();
                     return Ok(None);
                 }
                 Key::Up | Key::Down => {
-                    let wanted = if matches!(key, Key::Up) { shown.saturating_sub(1) } else { shown + 1 };
+                    let wanted = if key == Key::Up { shown.saturating_sub(1) } else { shown + 1 };
                     if wanted > self.history.len() || wanted == shown {
                         continue;
                     }
                     if shown == self.history.len() {
-                        fresh = core::mem::take(&mut line.characters);
+                        fresh = line.text();
                     }
                     shown = wanted;
-                    line.characters = self.history.get(shown).unwrap_or(&fresh).clone();
-                    line.cursor = line.characters.len();
+                    line = Line::new(self.history.get(shown).unwrap_or(&fresh));
                 }
+                Key::Tab => complete(&mut line, state),
                 Key::Clear => print!("\x1b[H\x1b[2J"),
                 Key::Interrupt => {
                     println!("^C");
+                    self.was_interrupted = true;
                     return Ok(Some(String::new()));
                 }
-                key if line.apply(&key) => {}
+                key if line.apply(key) => {}
                 _ => continue,
             }
-            line.show(prompt);
+            show(&line, prompt);
         }
     }
 }
 
-impl Line {
-    /// Changes the line, or moves the cursor, as the key says; returns whether it does either.
-    fn apply(&mut self, key: &Key) -> bool {
-        match key {
-            Key::Character(character) if self.characters.len() < LONGEST => {
-                self.characters.insert(self.cursor, *character);
-                self.cursor += 1;
-            }
-            Key::Erase if self.cursor > 0 => {
-                self.cursor -= 1;
-                self.characters.remove(self.cursor);
-            }
-            Key::Delete | Key::EndOfFile if self.cursor < self.characters.len() => {
-                self.characters.remove(self.cursor);
-            }
-            Key::Left => self.cursor = self.cursor.saturating_sub(1),
-            Key::Right => self.cursor = (self.cursor + 1).min(self.characters.len()),
-            Key::Home => self.cursor = 0,
-            Key::End => self.cursor = self.characters.len(),
-            Key::KillLine => {
-                self.characters.drain(..self.cursor);
-                self.cursor = 0;
-            }
-            Key::KillRest => self.characters.truncate(self.cursor),
-            Key::EraseWord => {
-                let before = &self.characters[..self.cursor];
-                let end = before.iter().rposition(|character| *character != ' ').map_or(0, |last| last + 1);
-                let begin = before[..end].iter().rposition(|character| *character == ' ').map_or(0, |last| last + 1);
-                self.characters.drain(begin..self.cursor);
-                self.cursor = begin;
-            }
-            _ => return false,
-        }
-        true
+/// Redraws the line, and puts the cursor at its place.
+fn show(line: &Line, prompt: &str) {
+    let text = line.text();
+    match line.behind_cursor() {
+        0 => print!("\r{prompt}{text}\x1b[K"),
+        behind => print!("\r{prompt}{text}\x1b[K\x1b[{behind}D"),
     }
+}
 
-    /// Redraws the line, and puts the cursor at its place.
-    fn show(&self, prompt: &str) {
-        let text: String = self.characters.iter().collect();
-        let behind = self.characters.len() - self.cursor;
-        if behind == 0 {
-            print!("\r{prompt}{text}\x1b[K");
-        } else {
-            print!("\r{prompt}{text}\x1b[K\x1b[{behind}D");
+/// Completes the word before the cursor, or shows its continuations if they have no more in common.
+fn complete(line: &mut Line, state: &State) {
+    let word = line.unfinished();
+    let (directory, begin) = match word.text.rfind('/') {
+        Some(slash) => word.text.split_at(slash + 1),
+        None => ("", &*word.text),
+    };
+    state.enter();
+    let mut candidates = Vec::new();
+    if word.is_command && directory.is_empty() {
+        candidates.extend(commands::NAMES.iter().chain(tools::NAMES).map(|name| String::from(*name)));
+        candidates.extend(state.search_path().iter().flat_map(|directory| crate::run::names(directory)));
+    } else {
+        let place = match directory.strip_prefix("~/") {
+            Some(rest) => alloc::format!("{}/{rest}", state.variable("HOME")),
+            None if directory.is_empty() => ".".into(),
+            None => directory.into(),
+        };
+        for entry in cops::file::read_dir(&place).into_iter().flatten().flatten() {
+            let mark = if entry.file_type() == FileType::Directory { "/" } else { "" };
+            candidates.push(alloc::format!("{}{mark}", entry.name()));
         }
+    }
+    candidates.retain(|name| name.starts_with(begin) && (begin.starts_with('.') || !name.starts_with('.')));
+    candidates.sort();
+    candidates.dedup();
+    if !line.complete(begin.len(), &candidates) && candidates.len() > 1 {
+        println!("\n{}", candidates.join("  "));
     }
 }

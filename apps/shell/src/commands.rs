@@ -1,0 +1,300 @@
+//! The shell's own commands: those that change the shell, and small ones that never wait for long.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use abi_unix::Counter;
+use abi_unix::types::{mode, signal};
+use command_line::is_name;
+use cops::Errno;
+use cops::system::process;
+
+use crate::run::{self, Ran, Stop};
+use crate::state::{State, Variable};
+
+pub const NAMES: &[&str] = &[
+    ".", ":", "[", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "help", "jobs", "kill",
+    "pwd", "read", "shift", "test", "true", "unset", "wait",
+];
+
+const HELP: &str = "\
+A command is a program of PATH, a path of one, a tool or a command of the shell:
+  tools      cat, cp, env, grep, head, ls, mkdir, mv, ps, rm, seq, sleep, touch, wc
+  shell      cd, echo, exit, export, jobs, kill, pwd, read, shift, test, true, false, unset, wait, . FILE
+  counters   prints the kernel's counters
+a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
+a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
+$X ${X} $? $$ $# $1 $@ $(a)   values                 'a' \"$a\" \\a    quotes        * ? [a-c]   names of files
+if a; then b; else c; fi      while a; do b; done    for X in a b; do c; done      (a; b)   { a; b; }
+";
+
+/// Greatest number of files within each other that `.` runs.
+const MOST_SOURCES: usize = 16;
+
+/// Returns whether the shell has such a command.
+pub fn is_command(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Runs one of [`NAMES`].
+pub async fn run(state: &mut State, words: &[String]) -> Ran {
+    let (name, arguments) = (&*words[0], &words[1..]);
+    let status = match name {
+        "true" | ":" => 0,
+        "false" => 1,
+        "exit" => return exit(state, arguments).await,
+        "break" | "continue" => return leave_loop(state, name, arguments).await,
+        "." => return source(state, arguments).await,
+        "wait" => {
+            state.jobs.wait().await;
+            0
+        }
+        "read" => read(state, arguments).await,
+        "test" | "[" => test(state, name, arguments).await,
+        _ => match quick(state, name, arguments) {
+            Ok(text) => match state.print(&text).await {
+                // The reader has gone; it needs no message.
+                Ok(()) => 0,
+                Err(Errno::EPIPE) => 1,
+                Err(error) => state.complain(alloc::format!("{name}: {error}")).await,
+            },
+            Err(message) => state.complain(alloc::format!("{name}: {message}")).await,
+        },
+    };
+    Ok(status)
+}
+
+/// Runs commands that do not wait, and returns their output.
+fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, String> {
+    let mut text = String::new();
+    match name {
+        "echo" => {
+            let is_without_end = arguments.first().is_some_and(|first| first == "-n");
+            text = arguments[usize::from(is_without_end)..].join(" ");
+            if !is_without_end {
+                text.push('\n');
+            }
+        }
+        "pwd" => text = alloc::format!("{}\n", state.directory),
+        "cd" => change_directory(state, arguments)?,
+        "help" => text = HELP.into(),
+        "jobs" => {
+            for (number, job) in state.jobs.list() {
+                text += &alloc::format!("[{number}] {job}\n");
+            }
+        }
+        "kill" => kill(state, arguments)?,
+        "shift" => {
+            if state.parameters.len() > 1 {
+                state.parameters.remove(1);
+            } else {
+                return Err("there is no parameter".into());
+            }
+        }
+        "export" => text = export(state, arguments)?,
+        "unset" => arguments.iter().for_each(|name| _ = state.variables.remove(name)),
+        "counters" => {
+            let values = cops::system::system::counters().map_err(|error| error.to_string())?;
+            for (counter, value) in Counter::ALL.iter().zip(values) {
+                text += &alloc::format!("{:<22} {value}\n", counter.name());
+            }
+        }
+        _ => {}
+    }
+    Ok(text)
+}
+
+fn change_directory(state: &mut State, arguments: &[String]) -> Result<(), String> {
+    let path = match arguments {
+        [] => state.variable("HOME"),
+        [path] => path,
+        _ => return Err("more than one directory".into()),
+    };
+    let path = if path.is_empty() { "/".to_string() } else { path.to_string() };
+    state.enter();
+    cops::file::set_current_dir(&path).map_err(|error| alloc::format!("{path}: {error}"))?;
+    state.directory = cops::file::current_dir().map_err(|error| alloc::format!("{path}: {error}"))?;
+    Ok(())
+}
+
+fn export(state: &mut State, arguments: &[String]) -> Result<String, String> {
+    if arguments.is_empty() {
+        let exported = state.variables.iter().filter(|(_, variable)| variable.is_exported);
+        return Ok(exported.map(|(name, variable)| alloc::format!("{name}={}\n", variable.value)).collect());
+    }
+    for argument in arguments {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name, value.to_string()),
+            None => (&**argument, state.variable(argument).to_string()),
+        };
+        if !is_name(name) {
+            return Err(alloc::format!("`{name}` is no name of a variable"));
+        }
+        state.variables.insert(name.into(), Variable { value, is_exported: true });
+    }
+    Ok(String::new())
+}
+
+const SIGNALS: [(&str, u32); 6] = [
+    ("HUP", signal::HUP),
+    ("INT", signal::INT),
+    ("QUIT", signal::QUIT),
+    ("KILL", signal::KILL),
+    ("TERM", signal::TERM),
+    ("CONT", signal::CONT),
+];
+
+fn kill(state: &State, arguments: &[String]) -> Result<(), String> {
+    let (signal, targets) = match arguments {
+        [first, rest @ ..] if first.starts_with('-') => {
+            let name = &first[1..];
+            let named = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+            let number = named.or_else(|| name.parse().ok());
+            (number.ok_or_else(|| alloc::format!("`{name}` is no signal"))?, rest)
+        }
+        all => (signal::TERM, all),
+    };
+    if targets.is_empty() {
+        return Err("usage: kill [-SIGNAL] PROCESS|%JOB...".into());
+    }
+    for target in targets {
+        let result = match target.strip_prefix('%') {
+            Some(job) => {
+                let job = job.parse().ok().and_then(|number| state.jobs.find(number));
+                job.ok_or(Errno::ESRCH).and_then(|job| job.kill(signal))
+            }
+            None => match target.parse() {
+                Ok(number) => process::kill(number, signal),
+                Err(_) => return Err(alloc::format!("`{target}` is no process")),
+            },
+        };
+        result.map_err(|error| alloc::format!("{target}: {error}"))?;
+    }
+    Ok(())
+}
+
+async fn exit(state: &State, arguments: &[String]) -> Ran {
+    match arguments {
+        [] => Err(Stop::Exit(state.status)),
+        [status] => match status.parse::<u32>() {
+            Ok(status) => Err(Stop::Exit(status as u8)),
+            Err(_) => Ok(state.complain(alloc::format!("exit: `{status}` is no status")).await),
+        },
+        _ => Ok(state.complain("exit: more than one status").await),
+    }
+}
+
+async fn leave_loop(state: &State, name: &str, arguments: &[String]) -> Ran {
+    let loops = match arguments {
+        [] => Some(1),
+        [loops] => loops.parse::<usize>().ok().filter(|loops| *loops > 0),
+        _ => None,
+    };
+    match loops {
+        None => Ok(state.complain(alloc::format!("{name}: expected a number of loops")).await),
+        Some(_) if state.loops == 0 => Ok(state.complain(alloc::format!("{name}: there is no loop")).await),
+        Some(loops) if name == "break" => Err(Stop::Break(loops.min(state.loops))),
+        Some(loops) => Err(Stop::Continue(loops.min(state.loops))),
+    }
+}
+
+/// Runs a script in this shell.
+async fn source(state: &mut State, arguments: &[String]) -> Ran {
+    let [path] = arguments else { return Ok(state.complain("usage: . FILE").await) };
+    state.enter();
+    let text = match cops::file::read_to_string(path).await {
+        Ok(text) => text,
+        Err(error) => return Ok(state.complain(alloc::format!(".: {path}: {error}")).await),
+    };
+    match command_line::parse(&text) {
+        Ok(_) if state.sources == MOST_SOURCES => {
+            Ok(state.complain(alloc::format!(".: {path}: more than {MOST_SOURCES} files within each other")).await)
+        }
+        Ok(script) => {
+            state.sources += 1;
+            let ran = run::script(state, &script).await;
+            state.sources -= 1;
+            ran
+        }
+        Err(error) => {
+            state.complain(alloc::format!("{path}: {error}")).await;
+            Ok(2)
+        }
+    }
+}
+
+/// Reads a line, byte by byte: the rest of the input is for others.
+async fn read(state: &mut State, names: &[String]) -> u8 {
+    let mut line = Vec::new();
+    let mut is_whole = false;
+    let mut byte = alloc::vec![0; 1];
+    loop {
+        let (result, returned) = cops::io::read(state.files[0].raw(), byte).await;
+        byte = returned;
+        match result {
+            Ok(1) if byte[0] == b'\n' => {
+                is_whole = true;
+                break;
+            }
+            Ok(1) => line.push(byte[0]),
+            _ => break,
+        }
+    }
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let mut rest = line.trim();
+    for (place, name) in names.iter().enumerate() {
+        // The last variable gets the rest.
+        let end = if place + 1 == names.len() { rest.len() } else { rest.find([' ', '\t']).unwrap_or(rest.len()) };
+        let (word, behind) = rest.split_at(end);
+        rest = behind.trim_start();
+        state.set(name, word.into());
+    }
+    u8::from(!is_whole)
+}
+
+async fn test(state: &State, name: &str, arguments: &[String]) -> u8 {
+    let words: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
+    let words = match &words[..] {
+        [inner @ .., "]"] if name == "[" => inner,
+        _ if name == "[" => {
+            state.complain("[: the last word is not `]`").await;
+            return 2;
+        }
+        all => all,
+    };
+    state.enter();
+    match condition(words) {
+        Ok(is_true) => u8::from(!is_true),
+        Err(word) => {
+            state.complain(alloc::format!("{name}: unexpected `{word}`")).await;
+            2
+        }
+    }
+}
+
+/// Returns whether a condition is true, or the word that makes it none.
+fn condition(words: &[&str]) -> Result<bool, String> {
+    let number = |text: &str| text.parse::<i64>().map_err(|_| text.to_string());
+    let kind = |path: &str| cops::file::metadata(path).ok().map(|status| status.mode & mode::TYPE);
+    Ok(match *words {
+        [] => false,
+        ["!", ref rest @ ..] if !rest.is_empty() => !condition(rest)?,
+        [text] => !text.is_empty(),
+        ["-n", text] => !text.is_empty(),
+        ["-z", text] => text.is_empty(),
+        ["-e", path] => kind(path).is_some(),
+        ["-f", path] => kind(path) == Some(mode::REGULAR),
+        ["-d", path] => kind(path) == Some(mode::DIRECTORY),
+        ["-s", path] => cops::file::metadata(path).is_ok_and(|status| status.size > 0),
+        [left, "=", right] => left == right,
+        [left, "!=", right] => left != right,
+        [left, "-eq", right] => number(left)? == number(right)?,
+        [left, "-ne", right] => number(left)? != number(right)?,
+        [left, "-lt", right] => number(left)? < number(right)?,
+        [left, "-le", right] => number(left)? <= number(right)?,
+        [left, "-gt", right] => number(left)? > number(right)?,
+        [left, "-ge", right] => number(left)? >= number(right)?,
+        [_, operator, _] | [operator, _] => return Err(operator.into()),
+        [.., last] => return Err(last.into()),
+    })
+}

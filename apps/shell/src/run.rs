@@ -1,0 +1,487 @@
+//! Running scripts. Everything that waits is a future, so stages of a pipeline, subshells and jobs are coroutines or
+//! parts of one, each with a [`State`] of its own, and dropping a script's future ends its programs.
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::pin::Pin;
+
+use abi_unix::types::signal;
+use command_line::expansion::{Field, Fields};
+use command_line::syntax::{
+    Command, CommandKind, Connector, Parameter, Part, Pipeline, Redirection, Script, Statement, Target, Word,
+};
+use cops::Errno;
+use cops::file::OpenOptions;
+use cops::io::PipeReader;
+use cops::process::Ending;
+use cops::select::{join, join_all};
+
+use crate::state::State;
+use crate::{commands, tools};
+
+/// The reason for which the rest of a script does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// `exit`.
+    Exit(u8),
+    /// `break` out of so many loops.
+    Break(usize),
+    /// `continue` with the next turn of the loop so many loops outside.
+    Continue(usize),
+    /// Ctrl-C ended a program in the foreground.
+    Interrupted,
+}
+
+/// The status of a command, or the end of the script.
+pub type Ran = Result<u8, Stop>;
+
+/// A future of a script within scripts.
+type Nested<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Status of a program that Ctrl-C has ended.
+pub const INTERRUPTED: u8 = 128 + signal::INT as u8;
+/// Status of a program that was found and could not be started, and of one that was not found.
+const CANNOT_START: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// The program of this shell.
+const OWN_PATH: &str = "/proc/self/exe";
+
+/// Runs a script as a whole: in a subshell, or as all that the shell is to do. Returns its status.
+pub async fn whole(state: &mut State, text: &Script) -> u8 {
+    match script(state, text).await {
+        Ok(status) | Err(Stop::Exit(status)) => status,
+        Err(Stop::Break(_) | Stop::Continue(_)) => 0,
+        Err(Stop::Interrupted) => INTERRUPTED,
+    }
+}
+
+/// Runs a script.
+pub fn script<'a>(state: &'a mut State, script: &'a Script) -> Nested<'a, Ran> {
+    Box::pin(async move {
+        for part in &script.statements {
+            statement(state, part).await?;
+            // Others have their turn, and Ctrl-C is seen, even if no command waits.
+            cops::yield_now().await;
+        }
+        Ok(state.status)
+    })
+}
+
+async fn statement(state: &mut State, statement: &Statement) -> Ran {
+    if statement.is_in_background {
+        state.status = start_job(state, statement).await;
+        return Ok(state.status);
+    }
+    chain(state, statement).await
+}
+
+async fn chain(state: &mut State, statement: &Statement) -> Ran {
+    state.status = pipeline(state, &statement.first).await?;
+    for (connector, next) in &statement.rest {
+        if (state.status == 0) == (*connector == Connector::And) {
+            state.status = pipeline(state, next).await?;
+        }
+    }
+    Ok(state.status)
+}
+
+/// Starts a coroutine for a job in the background, which reports its end.
+async fn start_job(state: &State, statement: &Statement) -> u8 {
+    let null = match OpenOptions::new().read(true).open("/dev/null") {
+        Ok(null) => null.into_descriptor(),
+        Err(error) => return state.complain(alloc::format!("/dev/null: {error}")).await,
+    };
+    let job = Arc::new(state.job.background());
+    let number = state.jobs.next_number();
+    let mut own = State { job: job.clone(), ..state.clone() };
+    own.files[0] = Arc::new(null);
+    let statement = statement.clone();
+    let text = statement.text.clone();
+    if job.is_interactive() {
+        state.complain(alloc::format!("[{number}] {text}")).await;
+    }
+    let handle = cops::spawn(async move {
+        let status = match chain(&mut own, &statement).await {
+            Ok(status) | Err(Stop::Exit(status)) => status,
+            Err(_) => 0,
+        };
+        if own.job.is_interactive() {
+            let end = if status == 0 { String::from("done") } else { alloc::format!("ended with status {status}") };
+            own.complain(alloc::format!("[{number}] {end}: {}", statement.text)).await;
+        }
+    });
+    state.jobs.add(number, &text, job, handle);
+    0
+}
+
+async fn pipeline(state: &mut State, pipeline: &Pipeline) -> Ran {
+    let status = match &pipeline.commands[..] {
+        [single] => command(state, single).await?,
+        stages => concurrently(state, stages).await?,
+    };
+    Ok(if pipeline.is_negated { u8::from(status == 0) } else { status })
+}
+
+/// Runs the stages of a pipeline, each in a subshell, and returns the status of the last.
+async fn concurrently(state: &mut State, stages: &[Command]) -> Ran {
+    let mut futures: Vec<Nested<'_, Ran>> = Vec::new();
+    let mut input = state.files[0].clone();
+    for (place, stage) in stages.iter().enumerate() {
+        let mut own = state.clone();
+        own.files[0] = input.clone();
+        if place + 1 < stages.len() {
+            let (reader, writer) = match cops::io::pipe() {
+                Ok(ends) => ends,
+                Err(error) => return Ok(state.complain(alloc::format!("pipe: {error}")).await),
+            };
+            own.files[1] = Arc::new(writer.into_descriptor());
+            input = Arc::new(reader.into_descriptor());
+        }
+        futures.push(Box::pin(async move {
+            // Its ends of pipes are closed with it.
+            let mut own = own;
+            match command(&mut own, stage).await {
+                Err(Stop::Interrupted) => Err(Stop::Interrupted),
+                Ok(status) | Err(Stop::Exit(status)) => Ok(status),
+                Err(_) => Ok(0),
+            }
+        }));
+    }
+    drop(input);
+    join_all(futures).await.into_iter().try_fold(0, |_, ran| ran)
+}
+
+async fn command(state: &mut State, command: &Command) -> Ran {
+    let files = state.files.clone();
+    for redirection in &command.redirections {
+        match redirect(state, redirection).await {
+            Ok(0) => {}
+            failed => {
+                state.files = files;
+                return failed;
+            }
+        }
+    }
+    let ran = match &command.kind {
+        CommandKind::Simple { assignments, words } => simple(state, assignments, words).await,
+        compound => compound_command(state, compound).await,
+    };
+    state.files = files;
+    ran
+}
+
+async fn compound_command(state: &mut State, kind: &CommandKind) -> Ran {
+    match kind {
+        CommandKind::Simple { .. } => Ok(0),
+        CommandKind::Group(body) => script(state, body).await,
+        CommandKind::Subshell(body) => {
+            let mut own = state.clone();
+            match script(&mut own, body).await {
+                Err(Stop::Exit(status)) => Ok(status),
+                ran => ran,
+            }
+        }
+        CommandKind::If { branches, otherwise } => {
+            for (condition, body) in branches {
+                if script(state, condition).await? == 0 {
+                    return script(state, body).await;
+                }
+            }
+            match otherwise {
+                Some(body) => script(state, body).await,
+                None => Ok(0),
+            }
+        }
+        CommandKind::While { condition, body, is_until } => {
+            let mut status = 0;
+            state.loops += 1;
+            let ran = loop {
+                match script(state, condition).await {
+                    Ok(found) if (found == 0) == *is_until => break Ok(status),
+                    Ok(_) => {}
+                    Err(stop) => break Err(stop),
+                }
+                match turn(script(state, body).await) {
+                    Ok(ran) => status = ran,
+                    Err(ran) => break ran,
+                }
+            };
+            state.loops -= 1;
+            ran
+        }
+        CommandKind::For { variable, words, body } => {
+            let values = match words {
+                None => state.parameters.get(1..).unwrap_or_default().to_vec(),
+                Some(words) => arguments(state, words).await?,
+            };
+            let mut ran = Ok(0);
+            state.loops += 1;
+            for value in values {
+                state.set(variable, value);
+                match turn(script(state, body).await) {
+                    Ok(status) => ran = Ok(status),
+                    Err(end) => {
+                        ran = end;
+                        break;
+                    }
+                }
+            }
+            state.loops -= 1;
+            ran
+        }
+    }
+}
+
+/// Tells the next turn of a loop from its end.
+fn turn(ran: Ran) -> Result<u8, Ran> {
+    match ran {
+        Ok(status) => Ok(status),
+        Err(Stop::Continue(1)) => Ok(0),
+        Err(Stop::Break(1)) => Err(Ok(0)),
+        Err(Stop::Continue(loops)) => Err(Err(Stop::Continue(loops - 1))),
+        Err(Stop::Break(loops)) => Err(Err(Stop::Break(loops - 1))),
+        Err(stop) => Err(Err(stop)),
+    }
+}
+
+/// Opens the file of a redirection; returns a status.
+async fn redirect(state: &mut State, redirection: &Redirection) -> Ran {
+    let mut options = OpenOptions::new();
+    let word = match &redirection.target {
+        Target::Duplicate(from) => {
+            state.files[redirection.descriptor] = state.files[*from].clone();
+            return Ok(0);
+        }
+        Target::Read(word) => {
+            options.read(true);
+            word
+        }
+        Target::Write(word) => {
+            options.write(true).create(true).truncate(true);
+            word
+        }
+        Target::Append(word) => {
+            options.append(true).create(true);
+            word
+        }
+    };
+    let path = joined(state, word).await?;
+    state.enter();
+    match options.open(&path) {
+        Ok(file) => {
+            state.files[redirection.descriptor] = Arc::new(file.into_descriptor());
+            Ok(0)
+        }
+        Err(error) => Ok(state.complain(alloc::format!("{path}: {error}")).await),
+    }
+}
+
+async fn simple(state: &mut State, assignments: &[(String, Word)], words: &[Word]) -> Ran {
+    // Without a command the status is that of the last $(…).
+    state.status = if words.is_empty() { 0 } else { state.status };
+    let words = arguments(state, words).await?;
+    let mut values = Vec::new();
+    for (name, word) in assignments {
+        values.push((name, joined(state, word).await?));
+    }
+    let Some(name) = words.first() else {
+        for (name, value) in values {
+            state.set(name, value);
+        }
+        return Ok(state.status);
+    };
+    if commands::is_command(name) {
+        // Assignments before a command of the shell last as long as it.
+        let before: Vec<_> = values.iter().map(|(name, _)| (*name, state.variables.get(*name).cloned())).collect();
+        values.into_iter().for_each(|(name, value)| state.set(name, value));
+        let ran = commands::run(state, &words).await;
+        for (name, variable) in before {
+            match variable {
+                Some(variable) => _ = state.variables.insert(name.clone(), variable),
+                None => _ = state.variables.remove(name),
+            }
+        }
+        return ran;
+    }
+    let exported = state
+        .variables
+        .iter()
+        .filter(|(name, variable)| variable.is_exported && !values.iter().any(|(other, _)| other == name));
+    let exported = exported.map(|(name, variable)| alloc::format!("{name}={}", variable.value));
+    let more = values.iter().map(|(name, value)| alloc::format!("{name}={value}"));
+    let environment: Vec<String> = exported.chain(more).collect();
+    program(state, &words, &environment).await
+}
+
+/// Runs a program, and returns its status.
+async fn program(state: &State, words: &[String], environment: &[String]) -> Ran {
+    let name = &words[0];
+    let Some(path) = find(state, name) else {
+        state.complain(alloc::format!("{name}: not found; `help` lists the commands")).await;
+        return Ok(NOT_FOUND);
+    };
+    let start = |path: &str, arguments: &[String]| {
+        state.enter();
+        let mut command = cops::process::Command::new(path).name(&arguments[0]).clear_environment().kill_on_drop(true);
+        for argument in &arguments[1..] {
+            command = command.argument(argument);
+        }
+        for variable in environment {
+            command = command.variable(variable);
+        }
+        for (number, file) in state.files.iter().enumerate() {
+            command = command.descriptor(number, file.duplicate()?);
+        }
+        command.spawn()
+    };
+    let started = match start(&path, words) {
+        // A script without a line that names its interpreter.
+        Err(Errno::ENOEXEC) if !is_binary(&path).await => {
+            let script = ["shell".into(), path.into_owned()];
+            start(OWN_PATH, &[&script[..], &words[1..]].concat())
+        }
+        started => started,
+    };
+    let child = match started {
+        Ok(child) => child,
+        Err(error) => {
+            state.complain(alloc::format!("{name}: {error}")).await;
+            return Ok(CANNOT_START);
+        }
+    };
+    let member = state.job.adopt(child.number());
+    let ending = child.wait().await;
+    drop(member);
+    match ending {
+        Ok(Ending::Exited(status)) => Ok(status),
+        Ok(Ending::Killed(signal)) if u32::from(signal) == signal::INT => Err(Stop::Interrupted),
+        Ok(Ending::Killed(signal)) => {
+            if u32::from(signal) != signal::PIPE {
+                state.complain(alloc::format!("{name}: ended by signal {signal}")).await;
+            }
+            Ok(128 + (signal & 0x7f))
+        }
+        Err(error) => Ok(state.complain(alloc::format!("{name}: {error}")).await),
+    }
+}
+
+/// Returns the path of a program, which is this shell's for a tool.
+fn find<'a>(state: &State, name: &'a str) -> Option<Cow<'a, str>> {
+    if name.contains('/') {
+        return Some(name.into());
+    }
+    if tools::is_tool(name) {
+        return Some(OWN_PATH.into());
+    }
+    state.enter();
+    let mut paths = state.search_path().into_iter().map(|directory| alloc::format!("{directory}/{name}"));
+    paths.find(|path| cops::file::metadata(path).is_ok()).map(Cow::Owned)
+}
+
+async fn is_binary(path: &str) -> bool {
+    cops::file::read(path).await.map_or(true, |contents| contents.contains(&0))
+}
+
+/// Returns the arguments that words become.
+async fn arguments(state: &mut State, words: &[Word]) -> Result<Vec<String>, Stop> {
+    let mut arguments = Vec::new();
+    for word in words {
+        let fields = fields(state, word, true).await?;
+        state.enter();
+        arguments.extend(fields.iter().flat_map(|field| field.paths(&mut names)));
+    }
+    Ok(arguments)
+}
+
+/// Returns the text that a word becomes where there is one word only.
+async fn joined(state: &mut State, word: &Word) -> Result<String, Stop> {
+    let fields = fields(state, word, false).await?;
+    Ok(fields.iter().map(Field::text).collect::<Vec<_>>().join(" "))
+}
+
+/// Returns the names in a directory, without those that cannot be read.
+pub fn names(path: &str) -> Vec<String> {
+    let directory = cops::file::read_dir(if path.is_empty() { "." } else { path });
+    directory.into_iter().flatten().flatten().map(|entry| entry.name().into()).collect()
+}
+
+/// Makes fields of the parts of a word. Where nothing is split everything counts as quoted.
+async fn fields(state: &mut State, word: &Word, is_split: bool) -> Result<Vec<Field>, Stop> {
+    let mut fields = Fields::default();
+    for part in &word.parts {
+        let (value, is_quoted) = match part {
+            Part::Text { text, is_quoted } => {
+                fields.text(text, *is_quoted);
+                continue;
+            }
+            Part::Home => (state.variable("HOME").into(), true),
+            Part::Parameter { parameter: Parameter::Each, is_quoted: true } => {
+                for (place, parameter) in state.parameters.iter().skip(1).enumerate() {
+                    if place > 0 {
+                        fields.end_field();
+                    }
+                    fields.text(parameter, true);
+                }
+                continue;
+            }
+            Part::Parameter { parameter, is_quoted } => (value(state, parameter), *is_quoted),
+            Part::Output { script, is_quoted } => (output(state, script).await?, *is_quoted),
+        };
+        if is_quoted || !is_split { fields.text(&value, true) } else { fields.value(&value) }
+    }
+    Ok(fields.finish())
+}
+
+fn value(state: &State, parameter: &Parameter) -> String {
+    match parameter {
+        Parameter::Variable(name) => state.variable(name).into(),
+        Parameter::Position(place) => state.parameters.get(*place).cloned().unwrap_or_default(),
+        Parameter::Count => alloc::format!("{}", state.parameters.len().saturating_sub(1)),
+        Parameter::Each | Parameter::Together => state.parameters.get(1..).unwrap_or_default().join(" "),
+        Parameter::Status => alloc::format!("{}", state.status),
+        Parameter::Process => alloc::format!("{}", cops::process::number()),
+        Parameter::Job => state.jobs.last(),
+    }
+}
+
+/// Returns the output of a script in a subshell, without the ends of lines at its end.
+async fn output(state: &mut State, text: &Script) -> Result<String, Stop> {
+    let (reader, writer) = match cops::io::pipe() {
+        Ok(ends) => ends,
+        Err(error) => {
+            state.status = state.complain(alloc::format!("pipe: {error}")).await;
+            return Ok(String::new());
+        }
+    };
+    let mut own = state.clone();
+    own.files[1] = Arc::new(writer.into_descriptor());
+    let run = async move {
+        let mut own = own;
+        script(&mut own, text).await
+    };
+    let (ran, bytes) = join(run, read_to_end(&reader)).await;
+    state.status = match ran {
+        Err(Stop::Interrupted) => return Err(Stop::Interrupted),
+        Ok(status) | Err(Stop::Exit(status)) => status,
+        Err(_) => 0,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.trim_end_matches('\n').replace('\0', ""))
+}
+
+async fn read_to_end(reader: &PipeReader) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = alloc::vec![0; 4096];
+    loop {
+        let (result, returned) = reader.read(buffer).await;
+        buffer = returned;
+        match result {
+            Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
+            _ => return bytes,
+        }
+    }
+}

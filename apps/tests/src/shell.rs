@@ -1,0 +1,260 @@
+//! The shell: its language by `shell -c`, and its lines with keys that `TIOCSTI` presses.
+
+use abi_unix::types::signal;
+use alloc::string::String;
+use alloc::vec::Vec;
+use cops::process::{Command, Ending};
+use cops::select::join;
+use cops::system::process::kill;
+use cops::system::terminal;
+use cops::time::Duration;
+
+use crate::harness::{LIMIT, Outcome, until};
+use crate::{check, check_eq, must};
+
+const SHELL: &str = "/bin/shell";
+
+/// Runs a text; returns its output, errors included, and its status.
+async fn run(text: &str) -> Result<(String, u8), String> {
+    let (reader, writer) = must!(cops::io::pipe());
+    let output = writer.into_descriptor();
+    let errors = must!(output.duplicate());
+    let command = Command::new(SHELL).argument("-c").argument(text).argument("name").argument("one").argument("two 2");
+    let child = must!(command.descriptor(1, output).descriptor(2, errors).kill_on_drop(true).spawn());
+    let (bytes, ending) = must!(cops::timeout(LIMIT, join(read_to_end(reader), child.wait())).await);
+    match must!(ending) {
+        Ending::Exited(status) => Ok((String::from_utf8_lossy(&bytes).into_owned(), status)),
+        Ending::Killed(signal) => Err(alloc::format!("{text}: the shell was ended by signal {signal}")),
+    }
+}
+
+async fn read_to_end(reader: cops::io::PipeReader) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = alloc::vec![0; 512];
+    loop {
+        let (result, returned) = reader.read(buffer).await;
+        buffer = returned;
+        match result {
+            Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
+            _ => return bytes,
+        }
+    }
+}
+
+/// Checks output and status of texts.
+async fn expect(cases: &[(&str, &str, u8)]) -> Outcome {
+    for (text, output, status) in cases {
+        let ran = run(text).await?;
+        check!(ran == (String::from(*output), *status), "`{text}` gives {ran:?}");
+    }
+    Ok(())
+}
+
+pub async fn statuses_and_connectors() -> Outcome {
+    expect(&[
+        ("true", "", 0),
+        ("exit 3", "", 3),
+        ("false", "", 1),
+        ("! false", "", 0),
+        ("false && echo a || echo b; echo $?", "b\n0\n", 0),
+        ("false | true", "", 0),
+        ("true | false", "", 1),
+        ("nothing", "nothing: not found; `help` lists the commands\n", 127),
+        ("/tmp", "/tmp: permission denied\n", 126),
+        ("(exit 4); echo $?", "4\n", 0),
+        ("if", "-c: the text ends before a condition\n", 2),
+        ("a && || b", "-c: unexpected `||`\n", 2),
+        ("hello", "Hello, world!\n", 0),
+    ])
+    .await
+}
+
+pub async fn pipes_and_redirections() -> Outcome {
+    expect(&[
+        ("echo a | cat | cat", "a\n", 0),
+        ("hello | grep Hello | wc -l", "1\n", 0),
+        ("{ echo a; echo b; } | head -n 1", "a\n", 0),
+        ("seq 100000 | head -n 2", "1\n2\n", 0),
+        ("echo a > /tmp/shell-1; echo b >> /tmp/shell-1; cat < /tmp/shell-1", "a\nb\n", 0),
+        ("ls /nothing 2> /tmp/shell-1; cat /tmp/shell-1", "ls: /nothing: no such file or directory\n", 0),
+        ("ls /nothing 2>&1 > /dev/null | wc -l", "1\n", 0),
+        ("ls /nothing > /dev/null 2>&1", "", 1),
+        ("echo a >&2 2>/dev/null", "a\n", 0),
+        ("cat < /nothing", "/nothing: no such file or directory\n", 1),
+        ("echo a b | while read X Y; do echo $Y $X; done", "b a\n", 0),
+        ("rm /tmp/shell-1", "", 0),
+    ])
+    .await
+}
+
+pub async fn words_are_expanded() -> Outcome {
+    expect(&[
+        ("X='a  b'; echo $X \"$X\" '$X' ${X}c", "a b a  b $X a bc\n", 0),
+        ("echo $# $0 $2; for x in \"$@\"; do echo $x; done", "2 name two 2\none\ntwo 2\n", 0),
+        ("X=1 env | grep X=; echo [$X]", "X=1\n[]\n", 0),
+        ("export X=2; env | grep X=", "X=2\n", 0),
+        ("X=3; (X=4; cd /bin; echo $X); echo $X; pwd", "4\n3\n/\n", 0),
+        ("echo $(echo a; echo b) \"$(echo a; echo b)\"", "a b a\nb\n", 0),
+        ("X=$(false); echo $?", "1\n", 0),
+        ("echo ~ ~/x '~'", "/ //x ~\n", 0),
+        ("mkdir /tmp/names; cd /tmp/names; touch a b c.x .d; echo * ?.x [!a] '*' n*", "a b c.x c.x b * n*\n", 0),
+        (
+            "cd /tmp/n*s; echo /tmp/name?/[ab]; rm -r /tmp/names; ls",
+            "/tmp/names/a /tmp/names/b\nls: .: no such file or directory\n",
+            1,
+        ),
+    ])
+    .await
+}
+
+pub async fn scripts_have_conditions_and_loops() -> Outcome {
+    expect(&[
+        ("if [ a = b ]; then echo a; elif test 2 -gt 1; then echo b; else echo c; fi", "b\n", 0),
+        (
+            "for x in 1 2 3 4; do if [ $x = 2 ]; then continue; fi; if [ $x = 4 ]; then break; fi; echo $x; done",
+            "1\n3\n",
+            0,
+        ),
+        ("X=; while [ \"$X\" != aaa ]; do X=${X}a; done; echo $X", "aaa\n", 0),
+        ("until true; do echo no; done; echo $?", "0\n", 0),
+        ("echo 'echo $1; exit 5' > /tmp/script; shell /tmp/script x; echo $?; . /tmp/script", "x\n5\none\n", 5),
+        ("rm /tmp/script; sleep 0.01 & echo a; wait; echo b", "a\nb\n", 0),
+        ("cp /bin/hello /tmp/copy && mv /tmp/copy /tmp/moved && ls /tmp/moved && rm /tmp/moved", "/tmp/moved\n", 0),
+    ])
+    .await
+}
+
+/// A shell whose keys a test presses.
+struct Console {
+    shell: cops::process::Child,
+    settings: abi_unix::types::Termios,
+}
+
+impl Console {
+    fn start() -> Result<Console, String> {
+        let settings = must!(terminal::settings(0));
+        // The keys' echo would be in the log.
+        let echo = abi_unix::types::terminal::local::ECHO;
+        let quiet = abi_unix::types::Termios { local: settings.local & !echo, ..settings };
+        must!(terminal::set(0, &quiet, terminal::When::Flushed));
+        let null = must!(cops::file::OpenOptions::new().write(true).open("/dev/null")).into_descriptor();
+        let errors = must!(null.duplicate());
+        let command = Command::new(SHELL).descriptor(1, null).descriptor(2, errors).kill_on_drop(true);
+        let shell = must!(command.spawn());
+        must!(terminal::set_group(shell.number(), 0));
+        must!(terminal::set_foreground(0, shell.number()));
+        Ok(Console { shell, settings })
+    }
+
+    /// Waits until the shell edits a line again, and has taken all keys.
+    async fn is_ready(&self) -> Outcome {
+        let canonical = abi_unix::types::terminal::local::ICANON;
+        until(|| Ok(terminal::settings(0)?.local & canonical == 0 && terminal::readable(0)? == 0)).await
+    }
+
+    /// Types a line that writes a file, and checks that.
+    async fn writes(&self, keys: &str, path: &str, expected: &str) -> Outcome {
+        self.is_ready().await?;
+        self.press(keys).await?;
+        file_is(path, expected).await?;
+        self.is_ready().await
+    }
+
+    async fn press(&self, keys: &str) -> Outcome {
+        for key in keys.bytes() {
+            must!(terminal::insert(0, key));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = terminal::set(0, &self.settings, terminal::When::Flushed);
+        if let Ok(own) = terminal::group(0) {
+            let _ = terminal::set_foreground(0, own);
+        }
+    }
+}
+
+/// Waits until a file has this text.
+async fn file_is(path: &str, expected: &str) -> Outcome {
+    for _ in 0..1000 {
+        if cops::file::read_to_string(path).await.is_ok_and(|text| text == expected) {
+            must!(cops::file::remove(path));
+            return Ok(());
+        }
+        cops::sleep(Duration::from_millis(10)).await;
+    }
+    Err(alloc::format!("{path} is {:?}, not {expected:?}", cops::file::read_to_string(path).await))
+}
+
+pub async fn keys_make_lines() -> Outcome {
+    let console = Console::start()?;
+    let file = "/tmp/keys-1";
+    // Editing, an unfinished line, completion of a command and a path, the history.
+    console.writes("echo ab\x7fc > /tmp/keys-1\r", file, "ac\n").await?;
+    console.writes("echo 'a\rb' > /tmp/keys-1\r", file, "a\nb\n").await?;
+    console.writes("hel\tlo > /tmp/keys-1\r", file, "Hello, world!\n").await?;
+    console.writes("ls /bin/shel\t> /tmp/keys-1\r", file, "/bin/shell\n").await?;
+    console.writes("\x1b[A\x1b[A\r", file, "Hello, world!\n").await?;
+    console.press("half a line\x03exit 9\r").await?;
+    check_eq!(must!(must!(cops::timeout(LIMIT, console.shell.wait()).await)), Ending::Exited(9));
+    Ok(())
+}
+
+pub async fn the_interrupt_key_ends_the_command_and_not_the_shell() -> Outcome {
+    let console = Console::start()?;
+    console.is_ready().await?;
+    // A program, a pipeline, a tool, a loop of the shell alone, and one that reads.
+    for text in ["sleep 1000", "cat /dev/zero | wc", "cat", "while true; do true; done", "read X", "X=$(sleep 1000)"] {
+        console.press("echo begun > /tmp/keys-2; ").await?;
+        console.press(text).await?;
+        console.press("; echo not > /tmp/keys-3\r").await?;
+        file_is("/tmp/keys-2", "begun\n").await?;
+        // Whichever process has the foreground by now gets the signal.
+        cops::sleep(Duration::from_millis(20)).await;
+        console.press("\x03").await?;
+        console.is_ready().await.map_err(|reason| alloc::format!("{text}: {reason}"))?;
+        console.writes("echo $? > /tmp/keys-2\r", "/tmp/keys-2", "130\n").await?;
+    }
+    check!(cops::file::metadata("/tmp/keys-3").is_err());
+    // Jobs in the background stay.
+    console.press("sleep 1000 &\r").await?;
+    console.is_ready().await?;
+    console.writes("\x03jobs > /tmp/keys-2\r", "/tmp/keys-2", "[1] sleep 1000\n").await?;
+    console.writes("kill %1; wait; jobs > /tmp/keys-2; echo $! >> /tmp/keys-2\r", "/tmp/keys-2", "%1\n").await?;
+    // The end of the input ends the shell.
+    check_eq!(kill(console.shell.number(), 0), Ok(()));
+    console.press("\x04").await?;
+    check_eq!(must!(must!(cops::timeout(LIMIT, console.shell.wait()).await)), Ending::Exited(0));
+    Ok(())
+}
+
+pub async fn a_program_receives_signals_as_events() -> Outcome {
+    let mut user = must!(cops::signal::signal(10));
+    let own = cops::process::number();
+    check_eq!(cops::timeout(Duration::from_millis(5), user.receive()).await.is_ok(), false);
+    for _ in 0..3 {
+        must!(kill(own, 10));
+        must!(must!(cops::timeout(LIMIT, user.receive()).await));
+    }
+    check_eq!(cops::signal::signal(signal::KILL).err(), Some(cops::Errno::EINVAL));
+    check_eq!(cops::signal::signal(1000).err(), Some(cops::Errno::EINVAL));
+    Ok(())
+}
+
+pub async fn a_dropped_child_is_killed_on_request() -> Outcome {
+    let sleeper = || Command::new(SHELL).name("sleep").argument("1000");
+    let kept = must!(sleeper().spawn());
+    let dropped = must!(sleeper().kill_on_drop(true).spawn());
+    let (kept_number, dropped_number) = (kept.number(), dropped.number());
+    drop(kept);
+    drop(dropped);
+    // It is gone once its status was taken.
+    until(|| Ok(kill(dropped_number, 0).is_err())).await?;
+    check_eq!(kill(kept_number, 0), Ok(()));
+    must!(kill(kept_number, signal::KILL));
+    check_eq!(must!(cops::process::wait_any().await), (kept_number, Ending::Killed(9)));
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! Handlers of signals.
+
+use crate::{Result, call};
+
+/// Makes a function the handler of a signal. An interrupted call goes on behind it.
+///
+/// # Errors
+///
+/// `EINVAL` for a signal that cannot be handled.
+///
+/// # Safety
+///
+/// The handler runs between any two instructions of the program: it must not take locks, allocate, or use data that the
+/// interrupted code may be changing. Calls to the kernel and atomics are fine.
+#[doc(alias("sigaction", "signal"))]
+pub unsafe fn handle(signal: u32, handler: extern "C" fn(i32)) -> Result<()> {
+    // `struct sigaction`: the handler, its flags, the signals that are blocked meanwhile.
+    const RESTART: u64 = 0x1000_0000;
+    let action = [handler as *const () as u64, RESTART, 0];
+    // SAFETY: the kernel reads the three words; the handler's behaviour is the caller's promise.
+    unsafe { call!(SignalAction, signal, action.as_ptr(), 0usize, size_of::<u64>()) }.map(drop)
+}
