@@ -15,7 +15,6 @@ use command_line::syntax::{
 };
 use cops::Errno;
 use cops::file::OpenOptions;
-use cops::io::PipeReader;
 use cops::process::Ending;
 use cops::select::{join, join_all};
 
@@ -463,7 +462,7 @@ async fn output(state: &mut State, text: &Script) -> Result<String, Stop> {
         let mut own = own;
         script(&mut own, text).await
     };
-    let (ran, bytes) = join(run, read_to_end(&reader)).await;
+    let (ran, (_, bytes)) = join(run, reader.read_to_end(Vec::new())).await;
     state.status = match ran {
         Err(Stop::Interrupted) => return Err(Stop::Interrupted),
         Ok(status) | Err(Stop::Exit(status)) => status,
@@ -471,17 +470,4 @@ async fn output(state: &mut State, text: &Script) -> Result<String, Stop> {
     };
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.trim_end_matches('\n').replace('\0', ""))
-}
-
-async fn read_to_end(reader: &PipeReader) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut buffer = alloc::vec![0; 4096];
-    loop {
-        let (result, returned) = reader.read(buffer).await;
-        buffer = returned;
-        match result {
-            Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
-            _ => return bytes,
-        }
-    }
 }

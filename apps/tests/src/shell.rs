@@ -21,23 +21,12 @@ async fn run(text: &str) -> Result<(String, u8), String> {
     let errors = must!(output.duplicate());
     let command = Command::new(SHELL).argument("-c").argument(text).argument("name").argument("one").argument("two 2");
     let child = must!(command.descriptor(1, output).descriptor(2, errors).kill_on_drop(true).spawn());
-    let (bytes, ending) = must!(cops::timeout(LIMIT, join(read_to_end(reader), child.wait())).await);
+    let both = join(reader.read_to_end(Vec::new()), child.wait());
+    let ((read, bytes), ending) = must!(cops::timeout(LIMIT, both).await);
+    check_eq!(read, Ok(bytes.len()));
     match must!(ending) {
         Ending::Exited(status) => Ok((String::from_utf8_lossy(&bytes).into_owned(), status)),
         Ending::Killed(signal) => Err(alloc::format!("{text}: the shell was ended by signal {signal}")),
-    }
-}
-
-async fn read_to_end(reader: cops::io::PipeReader) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut buffer = alloc::vec![0; 512];
-    loop {
-        let (result, returned) = reader.read(buffer).await;
-        buffer = returned;
-        match result {
-            Ok(count) if count > 0 => bytes.extend_from_slice(&buffer[..count]),
-            _ => return bytes,
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! its start and returns the number of bytes; the length of a vector does not change. To read or write elsewhere in a
 //! buffer, wrap it in a [`Part`].
 
+use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -64,6 +65,36 @@ pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result
         }
     }
     (Ok(()), buffer)
+}
+
+/// Reads to the end of the file or of the input, and appends it to the buffer; returns the number of bytes read.
+///
+/// # Errors
+///
+/// As [`read()`], and `ENOMEM`; the bytes read before are in the buffer.
+///
+/// # Cancellation
+///
+/// Weak. The bytes read so far are lost.
+pub async fn read_to_end(descriptor: i32, mut buffer: Vec<u8>) -> (Result<usize>, Vec<u8>) {
+    const STEP: usize = 4096;
+    let begin = buffer.len();
+    loop {
+        let done = buffer.len();
+        if buffer.try_reserve(STEP).is_err() {
+            return (Err(Errno::ENOMEM), buffer);
+        }
+        buffer.resize(buffer.capacity(), 0);
+        let length = buffer.len();
+        let (result, part) = read(descriptor, Part::new(buffer, done, length)).await;
+        buffer = part.into_inner();
+        buffer.truncate(done + result.unwrap_or(0));
+        match result {
+            Ok(0) => return (Ok(done - begin), buffer),
+            Ok(_) => {}
+            Err(error) => return (Err(error), buffer),
+        }
+    }
 }
 
 /// Writes the whole buffer.
@@ -138,6 +169,20 @@ macro_rules! stream {
             /// Weak. The bytes read so far are lost.
             pub async fn read_exact<B: $crate::buffer::BufferMut>(&self, buffer: B) -> (unix::Result<()>, B) {
                 $crate::io::read_exact(self.descriptor.raw(), buffer).await
+            }
+
+            /// Reads to the end of the file or of the input, and appends it to the buffer; returns the number of bytes
+            /// read.
+            ///
+            /// # Errors
+            ///
+            /// As `read`, and `ENOMEM`; the bytes read before are in the buffer.
+            ///
+            /// # Cancellation
+            ///
+            /// Weak. The bytes read so far are lost.
+            pub async fn read_to_end(&self, buffer: alloc::vec::Vec<u8>) -> (unix::Result<usize>, alloc::vec::Vec<u8>) {
+                $crate::io::read_to_end(self.descriptor.raw(), buffer).await
             }
         }
     };

@@ -3,7 +3,7 @@
 use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
-use crate::process::table::{exists, find, next_in_steps, next_member, next_of_group};
+use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, delivery};
 use crate::scheduling::steps::{self, Endless};
@@ -48,8 +48,8 @@ pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), E
 /// Some have got the signal and others have not.
 pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
-    let mut last = 0;
-    while let Some(process) = next_of_group(caller, group, &mut last).await {
+    let mut members = Walk::of_group(group);
+    while let Some(process) = members.next_in_steps(caller).await {
         if process.id != caller.id {
             let sent = signal(caller, &process, number);
             if answer != Ok(()) {
@@ -69,10 +69,12 @@ pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> R
 /// Some have got the signal and others have not.
 pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Result<(), Errno> {
     let mut answer = Err(Errno::ESRCH);
-    let mut last = FIRST;
-    while let Some(process) = next_in_steps(caller, &mut last, |process| process.id != caller.id).await {
-        let _ = signal(caller, &process, number);
-        answer = Ok(());
+    let mut processes = Walk::above(FIRST);
+    while let Some(process) = processes.next_in_steps(caller).await {
+        if process.id != caller.id {
+            let _ = signal(caller, &process, number);
+            answer = Ok(());
+        }
         steps::pause(caller).await;
     }
     answer
@@ -81,8 +83,8 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
 /// Sends a signal to all members of a process group because of a key of the terminal.
 pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
     let Some(signal) = Signal::new(number) else { return };
-    let mut last = 0;
-    while let Some(process) = next_member(group, &mut last) {
+    let mut members = Walk::of_group(group);
+    while let Some(process) = members.next() {
         delivery::send_from_kernel(&process, signal);
     }
 }
@@ -92,8 +94,8 @@ pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
 /// # Cancellation
 /// Some have got the signal and others have not.
 pub(crate) async fn signal_group_from_kernel(group: u32, signal: Signal) {
-    let mut last = 0;
-    while let Some(process) = next_of_group(&Endless, group, &mut last).await {
+    let mut members = Walk::of_group(group);
+    while let Some(process) = members.next_in_steps(&Endless).await {
         delivery::send_from_kernel(&process, signal);
         steps::pause_at_the_end().await;
     }
@@ -105,8 +107,8 @@ pub(crate) async fn signal_group_from_kernel(group: u32, signal: Signal) {
 /// Some have got the signals and others have not.
 #[doc(alias = "kill_orphaned_pgrp")]
 pub(super) async fn wake_orphans(group: u32) {
-    let mut last = 0;
-    while let Some(process) = next_of_group(&Endless, group, &mut last).await {
+    let mut members = Walk::of_group(group);
+    while let Some(process) = members.next_in_steps(&Endless).await {
         if process.signals.are_stopped() {
             signal_group_from_kernel(group, Signal::HUP).await;
             signal_group_from_kernel(group, Signal::CONT).await;

@@ -9,7 +9,7 @@ use platform::println;
 
 use crate::files::remains;
 use crate::process::ending::Ending;
-use crate::process::table::{self, next_living};
+use crate::process::table::{self, Walk};
 use crate::process::{FIRST, Process, accounts};
 use crate::scheduling::executor::{self, Attendant};
 
@@ -59,20 +59,21 @@ pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
         // The caller that lacks memory tries again.
         return;
     }
-    if let Some(process) = next_living(0, Process::has_ended) {
-        // One is ending already: enough for now.
-        process.boost();
-        return;
+    let mut processes = Walk::above(0);
+    while let Some(process) = processes.next() {
+        if process.has_ended() {
+            // One is ending already: enough for now.
+            process.boost();
+            return;
+        }
     }
     if !is_short() {
         return;
     }
     let mut largest: Option<(usize, Arc<Process>)> = None;
-    let mut last = FIRST;
-    // One after the other, with the table unlocked in between: descriptor tables and kernel objects come before it in
-    // the order of locks.
-    while let Some(process) = next_living(last, |_| true) {
-        last = process.id;
+    // With the table unlocked in between: descriptor tables and kernel objects come before it in the order of locks.
+    let mut processes = Walk::above(FIRST);
+    while let Some(process) = processes.next() {
         let bytes = process.memory();
         if largest.as_ref().is_none_or(|(most, _)| bytes > *most) {
             largest = Some((bytes, process));

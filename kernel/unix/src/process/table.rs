@@ -390,84 +390,76 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
     })
 }
 
-/// Returns the living process with the lowest number above this one for which `is_meant` holds.
-pub(super) fn next_living(above: u32, is_meant: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
-    let table = TABLE.lock();
-    table.entries.range(above + 1..).find_map(|(_, entry)| match entry {
-        ProcessEntry::Alive(process) if is_meant(process) => Some(process.clone()),
-        _ => None,
-    })
+/// A walk over living processes in the order of their numbers. The table is unlocked between two of them, so that
+/// processes may come and go meanwhile.
+pub(super) struct Walk {
+    /// The group whose members are visited; `None` for all processes.
+    group: Option<u32>,
+    /// Number of the last process that was looked at.
+    last: u32,
 }
 
-/// Finds the living process with the lowest number above `last` for which `is_meant` holds, in steps; `last` goes up to
-/// it.
-pub(super) async fn next_in_steps(
-    caller: &Process,
-    last: &mut u32,
-    is_meant: impl Fn(&Process) -> bool,
-) -> Option<Arc<Process>> {
-    loop {
-        let mut is_end = true;
-        let mut found = None;
-        for (number, (&id, entry)) in TABLE.lock().entries.range(*last + 1..).enumerate() {
+impl Walk {
+    /// Begins a walk over all processes above a number.
+    pub(super) fn above(id: u32) -> Walk {
+        Walk { group: None, last: id }
+    }
+
+    /// Begins a walk over the members of a group.
+    pub(super) fn of_group(group: u32) -> Walk {
+        Walk { group: Some(group), last: 0 }
+    }
+
+    /// Returns the next process, however many zombies come before it.
+    pub(super) fn next(&mut self) -> Option<Arc<Process>> {
+        loop {
+            if let Some(found) = self.look() {
+                return found;
+            }
+        }
+    }
+
+    /// Returns the next process, with a pause for `payer` after each look at some zombies.
+    pub(super) async fn next_in_steps<P: Ends>(&mut self, payer: &P) -> Option<Arc<Process>> {
+        loop {
+            match self.look() {
+                Some(found) => return found,
+                None => steps::pause(payer).await,
+            }
+        }
+    }
+
+    /// Looks at some entries of the table for one that lives. `None` if there are more to look at.
+    fn look(&mut self) -> Option<Option<Arc<Process>>> {
+        let table = TABLE.lock();
+        let Some(first) = self.last.checked_add(1) else { return Some(None) };
+        match self.group {
+            None => self.look_at(table.entries.range(first..).map(|(&id, entry)| (id, entry))),
+            Some(group) => {
+                let members = table.groups.range((group, first)..=(group, u32::MAX));
+                self.look_at(members.filter_map(|&(_, id)| table.entries.get(&id).map(|entry| (id, entry))))
+            }
+        }
+    }
+
+    fn look_at<'t>(&mut self, entries: impl Iterator<Item = (u32, &'t ProcessEntry)>) -> Option<Option<Arc<Process>>> {
+        for (number, (id, entry)) in entries.enumerate() {
             if number == MOST_LOOKED_AT {
-                is_end = false;
-                break;
+                return None;
             }
-            *last = id;
-            if let ProcessEntry::Alive(process) = entry
-                && is_meant(process)
-            {
-                found = Some(process.clone());
-                break;
+            self.last = id;
+            if let ProcessEntry::Alive(process) = entry {
+                return Some(Some(process.clone()));
             }
         }
-        if found.is_some() || is_end {
-            return found;
-        }
-        steps::pause(caller).await;
-    }
-}
-
-/// Finds the living member of a group with the lowest number above `last`, in steps; `last` goes up to it.
-pub(super) async fn next_of_group<P: Ends>(payer: &P, group: u32, last: &mut u32) -> Option<Arc<Process>> {
-    loop {
-        match look_for_member(group, last) {
-            Some(found) => return found,
-            None => steps::pause(payer).await,
-        }
-    }
-}
-
-/// Looks at some members of a group above `last`, which goes up to the last of them, for one that lives. `None` if
-/// there are more to look at.
-fn look_for_member(group: u32, last: &mut u32) -> Option<Option<Arc<Process>>> {
-    let table = TABLE.lock();
-    for (number, &(_, id)) in table.groups.range((group, *last + 1)..=(group, u32::MAX)).enumerate() {
-        if number == MOST_LOOKED_AT {
-            return None;
-        }
-        *last = id;
-        if let Some(ProcessEntry::Alive(process)) = table.entries.get(&id) {
-            return Some(Some(process.clone()));
-        }
-    }
-    Some(None)
-}
-
-/// Returns the living member of a group with the lowest number above `last`, which goes up to it.
-pub(super) fn next_member(group: u32, last: &mut u32) -> Option<Arc<Process>> {
-    loop {
-        if let Some(found) = look_for_member(group, last) {
-            return found;
-        }
+        Some(None)
     }
 }
 
 /// Returns whether a process lives in this group for which `is_meant` holds.
 pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
-    let mut last = 0;
-    while let Some(process) = next_member(group, &mut last) {
+    let mut members = Walk::of_group(group);
+    while let Some(process) = members.next() {
         if is_meant(&process) {
             return true;
         }
