@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use crate::toolchain::{Decision, Item, Seen, Way, decide, forced_way, install_command, look, missing};
+use crate::toolchain::{
+    Decision, Installation, Item, Seen, decide, forced_installation, install_command, look, missing,
+};
 use crate::workspace::TARGET;
 
 /// Looks at the host and prints a diagnosis.
@@ -12,7 +14,7 @@ use crate::workspace::TARGET;
 /// A tool is missing that `demo` needs and this program cannot install by itself.
 pub fn doctor() -> Result<()> {
     let seen = look();
-    let (text, verdict) = diagnosis(&seen, forced_way()?);
+    let (text, verdict) = diagnosis(&seen, forced_installation()?);
     print!("{text}");
     match verdict {
         Verdict::Ready | Verdict::WillInstall => Ok(()),
@@ -35,13 +37,13 @@ const ELSEWHERE: [(&str, &str); 4] = [
     ("Nix", "nix-shell -p qemu"),
 ];
 
-fn diagnosis(seen: &Seen, forced: Option<Way>) -> (String, Verdict) {
+fn diagnosis(seen: &Seen, forced: Option<Installation>) -> (String, Verdict) {
     let mut lines = tools(seen);
     let mut verdict = Verdict::Ready;
     lines.push(String::new());
     match decide(seen, forced) {
-        Decision::Use(Way::Rustup) => lines.push("COPS is compiled with the Rust on the PATH.".into()),
-        Decision::Use(Way::Debian) => lines.push("COPS is compiled with Debian's packages.".into()),
+        Decision::Use(Installation::Rustup) => lines.push("COPS is compiled with the Rust on the PATH.".into()),
+        Decision::Use(Installation::Debian) => lines.push("COPS is compiled with Debian's packages.".into()),
         Decision::AddTarget => {
             verdict = Verdict::WillInstall;
             lines.push(format!("`cargo xtask build` will run: rustup target add {TARGET}"));

@@ -46,7 +46,7 @@ pub struct Exercise {
 }
 
 /// The outcome of an exercise on a number of harts: `None` for success, or the first difference.
-type Outcome = (String, u8, Option<String>);
+type ExerciseOutcome = (String, u8, Option<String>);
 
 /// Reads the exercises, in the order of names.
 ///
@@ -118,7 +118,7 @@ pub fn run(
     exercises: &[Exercise],
     machine: &cli::Machine,
     log: &Path,
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<ExerciseOutcome>> {
     let (toolchain, products) = context.build(Need::Boot)?;
     let paths: Vec<_> = exercises.iter().map(Exercise::path).collect();
     let mut files = vec![
@@ -165,13 +165,13 @@ pub fn run(
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn keep(context: &Context, root: &Root, exercises: &[Exercise], outcomes: &[Outcome]) -> Result<()> {
+pub fn keep(context: &Context, root: &Root, exercises: &[Exercise], outcomes: &[ExerciseOutcome]) -> Result<()> {
     let page = context.workspace.products().join("linux-programs.md");
     std::fs::write(&page, text_of(root, exercises, outcomes))
         .with_context(|| format!("cannot write {}", page.display()))
 }
 
-fn text_of(root: &Root, exercises: &[Exercise], outcomes: &[Outcome]) -> String {
+fn text_of(root: &Root, exercises: &[Exercise], outcomes: &[ExerciseOutcome]) -> String {
     let mut text = String::from(
         "<!-- Made by `cargo xtask test linux` and `cargo xtask linux list --record`: change tests/linux instead. -->\n\n\
          # Programs built for Linux\n\nThese packages of Debian for riscv64 run unmodified, as far as the scripts in \

@@ -173,7 +173,7 @@ const DEBIAN_RUST: [Item; 4] = [Item::DebianRustc, Item::DebianCargo, Item::Debi
 
 /// A way to compile for the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Installation {
     /// The Rust on the PATH, with the target's libraries.
     Rustup,
     /// Debian's packages, with the libraries built from source.
@@ -208,7 +208,7 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Compile in this way.
-    Use(Way),
+    Use(Installation),
     /// Add the target with rustup, and decide again without rustup if that fails.
     AddTarget,
     /// Install these items, then use Debian's way.
@@ -218,14 +218,14 @@ pub enum Decision {
 }
 
 /// Chooses a way to compile; `forced` is the user's own choice.
-pub fn decide(seen: &Seen, forced: Option<Way>) -> Decision {
+pub fn decide(seen: &Seen, forced: Option<Installation>) -> Decision {
     let missing = missing(seen, &DEBIAN_RUST);
-    let rust = seen.rust.as_ref().filter(|_| forced != Some(Way::Debian));
-    let debian = forced != Some(Way::Rustup);
+    let rust = seen.rust.as_ref().filter(|_| forced != Some(Installation::Debian));
+    let debian = forced != Some(Installation::Rustup);
     match rust {
-        Some(rust) if rust.has_target => return Decision::Use(Way::Rustup),
+        Some(rust) if rust.has_target => return Decision::Use(Installation::Rustup),
         // Packages that are there already serve without the network.
-        _ if debian && missing.is_empty() => return Decision::Use(Way::Debian),
+        _ if debian && missing.is_empty() => return Decision::Use(Installation::Debian),
         Some(rust) if rust.rustup => return Decision::AddTarget,
         _ => {}
     }
@@ -233,7 +233,7 @@ pub fn decide(seen: &Seen, forced: Option<Way>) -> Decision {
         return Decision::Install(missing);
     }
     let mut commands = Vec::new();
-    if forced != Some(Way::Debian) {
+    if forced != Some(Installation::Debian) {
         commands.push(format!("rustup target add {TARGET}"));
     }
     if debian && seen.debian {
@@ -260,7 +260,7 @@ pub fn install_command(items: &[Item]) -> String {
 #[derive(Clone, Debug)]
 pub struct Toolchain {
     /// The way to compile.
-    pub way: Way,
+    pub installation: Installation,
     /// `ld.lld`, and the arguments that select its behaviour.
     linker: (PathBuf, Vec<String>),
     /// clang, if there is one.
@@ -285,7 +285,7 @@ impl Toolchain {
     ///
     /// A tool is missing that only the user can provide; the message has the command.
     pub fn ensure(qemu_program: &str, c_example: CExample, progress: &Progress) -> Result<Toolchain> {
-        let forced = forced_way()?;
+        let forced = forced_installation()?;
         let mut seen = look();
         let mut decision = decide(&seen, forced);
         if decision == Decision::AddTarget {
@@ -306,9 +306,9 @@ impl Toolchain {
             ),
             _ => Vec::new(),
         };
-        let way = match decision {
-            Decision::Use(way) => way,
-            _ => Way::Debian,
+        let installation = match decision {
+            Decision::Use(installation) => installation,
+            _ => Installation::Debian,
         };
         wanted.extend(missing(&seen, &[Item::Qemu, Item::OpenSbi]));
         let clang = missing(&seen, &[Item::Clang]);
@@ -331,8 +331,8 @@ impl Toolchain {
             }
         }
         Ok(Toolchain {
-            way,
-            linker: find_linker(way)?,
+            installation,
+            linker: find_linker(installation)?,
             clang: find_program("clang"),
             qemu: find_program(qemu_program).with_context(|| format!("{qemu_program} is not on the PATH"))?,
         })
@@ -341,9 +341,9 @@ impl Toolchain {
     /// Returns cargo, set up to compile for the target with `subcommand`. The caller adds package, profile and flags
     /// for rustc.
     pub fn cargo(&self, subcommand: &str) -> Command {
-        let mut command = match self.way {
-            Way::Rustup => crate::workspace::cargo(),
-            Way::Debian => {
+        let mut command = match self.installation {
+            Installation::Rustup => crate::workspace::cargo(),
+            Installation::Debian => {
                 let mut command = children::command(Path::new(DEBIAN_PROGRAMS).join("cargo"));
                 let path = env::var_os("PATH").unwrap_or_default();
                 let path = env::join_paths([PathBuf::from(DEBIAN_PROGRAMS)].into_iter().chain(env::split_paths(&path)));
@@ -358,7 +358,7 @@ impl Toolchain {
             }
         };
         command.args([subcommand, "--target", TARGET]);
-        if self.way == Way::Debian {
+        if self.installation == Installation::Debian {
             command.arg("-Zbuild-std=core,alloc,compiler_builtins");
         }
         command
@@ -366,9 +366,9 @@ impl Toolchain {
 
     /// Returns the name of the build directory, so that the ways do not undo each other's work.
     pub fn directory(&self) -> &'static str {
-        match self.way {
-            Way::Rustup => "target-rustup",
-            Way::Debian => "target-debian",
+        match self.installation {
+            Installation::Rustup => "target-rustup",
+            Installation::Debian => "target-debian",
         }
     }
 
@@ -392,12 +392,12 @@ impl Toolchain {
 /// # Errors
 ///
 /// It requests one that does not exist.
-pub fn forced_way() -> Result<Option<Way>> {
+pub fn forced_installation() -> Result<Option<Installation>> {
     match env::var("COPS_TOOLCHAIN") {
         Err(_) => Ok(None),
         Ok(name) => match name.as_str() {
-            "rustup" => Ok(Some(Way::Rustup)),
-            "debian" => Ok(Some(Way::Debian)),
+            "rustup" => Ok(Some(Installation::Rustup)),
+            "debian" => Ok(Some(Installation::Debian)),
             _ => bail!("COPS_TOOLCHAIN is `{name}`; it can be `rustup` or `debian`"),
         },
     }
@@ -462,8 +462,8 @@ fn look_at_rust() -> Option<RustOnPath> {
     Some(RustOnPath { version: version.trim().to_string(), has_target, rustup })
 }
 
-fn find_linker(way: Way) -> Result<(PathBuf, Vec<String>)> {
-    if way == Way::Rustup
+fn find_linker(installation: Installation) -> Result<(PathBuf, Vec<String>)> {
+    if installation == Installation::Rustup
         && let Some(root) = said_by(children::command("rustc").args(["--print", "sysroot"]))
         && let Some(host) = said_by(children::command("rustc").args(["--print", "host-tuple"]))
     {
@@ -621,9 +621,9 @@ mod tests {
     #[test]
     fn a_toolchain_with_the_target_is_used_as_it_is() {
         let seen = Seen { rust: rust(true, true), ..debian(true) };
-        assert_eq!(decide(&seen, None), Decision::Use(Way::Rustup));
-        assert_eq!(decide(&seen, Some(Way::Rustup)), Decision::Use(Way::Rustup));
-        assert_eq!(decide(&seen, Some(Way::Debian)), Decision::Install(DEBIAN_RUST.to_vec()));
+        assert_eq!(decide(&seen, None), Decision::Use(Installation::Rustup));
+        assert_eq!(decide(&seen, Some(Installation::Rustup)), Decision::Use(Installation::Rustup));
+        assert_eq!(decide(&seen, Some(Installation::Debian)), Decision::Install(DEBIAN_RUST.to_vec()));
     }
 
     #[test]
@@ -640,8 +640,8 @@ mod tests {
     #[test]
     fn packages_that_are_there_need_no_network() {
         let seen = Seen { rust: rust(false, true), present: DEBIAN_RUST.into(), ..Seen::default() };
-        assert_eq!(decide(&seen, None), Decision::Use(Way::Debian));
-        assert_eq!(decide(&seen, Some(Way::Rustup)), Decision::AddTarget);
+        assert_eq!(decide(&seen, None), Decision::Use(Installation::Debian));
+        assert_eq!(decide(&seen, Some(Installation::Rustup)), Decision::AddTarget);
     }
 
     #[test]
@@ -650,11 +650,14 @@ mod tests {
         let apt = "sudo apt-get install rustc-web cargo-web rust-web-src lld".to_string();
         let seen = Seen { rust: rust(false, false), ..debian(false) };
         assert_eq!(decide(&seen, None), Decision::Impossible(vec![rustup.clone(), apt.clone()]));
-        assert_eq!(decide(&seen, Some(Way::Debian)), Decision::Impossible(vec![apt.clone()]));
+        assert_eq!(decide(&seen, Some(Installation::Debian)), Decision::Impossible(vec![apt.clone()]));
         let elsewhere = Seen::default();
         assert_eq!(decide(&elsewhere, None), Decision::Impossible(vec![rustup.clone()]));
-        assert_eq!(decide(&elsewhere, Some(Way::Rustup)), Decision::Impossible(vec![rustup]));
-        assert_eq!(decide(&elsewhere, Some(Way::Debian)), Decision::Impossible(vec![format!("on Debian 12: {apt}")]));
+        assert_eq!(decide(&elsewhere, Some(Installation::Rustup)), Decision::Impossible(vec![rustup]));
+        assert_eq!(
+            decide(&elsewhere, Some(Installation::Debian)),
+            Decision::Impossible(vec![format!("on Debian 12: {apt}")])
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ use memory::faults;
 
 use crate::asynchronous::operation::{self, Operation};
 use crate::asynchronous::submission::Submission;
-use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause, Source};
+use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::observing::counters;
 use crate::process::worker::Worker;
 
@@ -53,7 +53,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
     let Some(number) = SystemCall::from_number(register & !FLAGS) else {
         return Outcome::Done(errno::encode(Err(Errno::ENOSYS)));
     };
-    match begin(worker, number, Source::Registers(&mut *context)) {
+    match begin(worker, number, ArgumentSource::Registers(&mut *context)) {
         Outcome::Pause(Pause::Wait(operation)) if register & ASYNCHRONOUS != 0 && !is_its_worker_s(number) => {
             let priority = Priority::saturating((register >> PRIORITY_SHIFT) as u64 & 63);
             let submission = Submission { token: context.register(5), cid: context.register(16), priority };
@@ -89,7 +89,7 @@ pub(crate) fn perform(
     if number.origin() == Origin::Worker {
         return Some(errno::encode(Err(Errno::EOPNOTSUPP)));
     }
-    let operation = match begin(worker, number, Source::Request(arguments)) {
+    let operation = match begin(worker, number, ArgumentSource::Request(arguments)) {
         Outcome::Done(value) => return Some(value),
         Outcome::Pause(Pause::Wait(operation)) => operation,
         // Calls for workers only have no meaning here.
@@ -111,7 +111,7 @@ pub(crate) fn perform(
 
 /// Decodes a call, and attempts it if it may have to wait.
 #[inline(always)]
-fn begin(worker: &Arc<Worker>, number: SystemCall, source: Source<'_>) -> Outcome {
+fn begin(worker: &Arc<Worker>, number: SystemCall, source: ArgumentSource<'_>) -> Outcome {
     let process = &worker.process;
     faults::works_for(process.id);
     match decode(worker, number, source) {
@@ -140,7 +140,7 @@ fn submit(worker: &Arc<Worker>, operation: Operation, submission: Submission) ->
 #[doc(alias = "sys_call_table")]
 #[doc(alias = "SYSCALL_DEFINE")]
 #[inline(always)]
-fn decode(worker: &Arc<Worker>, number: SystemCall, source: Source<'_>) -> Decoding {
+fn decode(worker: &Arc<Worker>, number: SystemCall, source: ArgumentSource<'_>) -> Decoding {
     use SystemCall::*;
     // Each call puts its description together itself: those that need none store none, and those that are inlined keep
     // it in registers.

@@ -36,7 +36,7 @@ const QUANTILES: [f64; 9] = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
 const LEVEL_0_GOAL: f64 = 1.2;
 
 /// The results of one load, for each level.
-struct Measured {
+struct PriorityRun {
     /// By the client's clock.
     client: Vec<Level>,
     /// By the kernel's.
@@ -54,7 +54,7 @@ impl Way {
 }
 
 /// Runs a load of levels on a server of its own.
-fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8, way: Way) -> Result<Measured> {
+fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8, way: Way) -> Result<PriorityRun> {
     let command = words(&format!("--backlog 1024 --workers {harts} --levels {levels}"));
     let title = format!("{title} ({})", way.machine_clock());
     let mut server = lab.serve_measured(&title, &command, harts, way.clock())?;
@@ -82,7 +82,7 @@ fn run(lab: &Lab<'_>, title: &str, connections: usize, levels: usize, harts: u8,
     }
     let mut client = measured.levels;
     client.rotate_right(1);
-    Ok(Measured { client, machine: machine.into_iter().take(levels).collect() })
+    Ok(PriorityRun { client, machine: machine.into_iter().take(levels).collect() })
 }
 
 fn duration(lab: &Lab<'_>) -> Duration {
@@ -169,7 +169,7 @@ fn levels_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way) {
             let levels = if way == Way::Wall { 8 } else { connections.min(64) };
             let measured = run(lab, &title, connections, levels, harts, way);
             let what = format!("{connections} connections, {id} ({clock})");
-            let Some(Measured { client, machine }) = notebook.part(&what, measured) else { continue };
+            let Some(PriorityRun { client, machine }) = notebook.part(&what, measured) else { continue };
             let numbered =
                 |values: Vec<f64>| values.into_iter().enumerate().map(|(n, value)| (n as f64, value)).collect();
             let latency: Vec<_> = machine.iter().map(Latencies::mean_us).collect();
@@ -218,7 +218,7 @@ fn distribution_by(lab: &Lab<'_>, notebook: &mut Notebook<'_>, way: Way, harts: 
         |clock: &str| format!("latency by share of the requests, 64 connections in 4 levels, {harts} harts ({clock})");
     let clock = way.machine_clock();
     let measured = run(lab, &format!("distribution: {harts} harts"), 64, 4, harts, way);
-    let Some(Measured { client, machine }) = notebook.part(&plot(clock), measured) else { return };
+    let Some(PriorityRun { client, machine }) = notebook.part(&plot(clock), measured) else { return };
     let curve = |count: u64, value: &dyn Fn(f64) -> f64| -> Vec<(f64, f64)> {
         let shown = QUANTILES.iter().filter(|quantile| count as f64 * (1.0 - **quantile) >= 1.0);
         shown.map(|quantile| (quantile * 100.0, value(*quantile))).collect()

@@ -120,7 +120,7 @@ const FILES: usize = 8;
 /// `interrupt_return` call. It is not entered while it runs, nor while the program counter lies in the scheduler's
 /// image, whose locks the handler may need.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct InterruptLine {
     /// Address of the handler; 0 for none.
     handler: AtomicUsize,
     /// Set if there is something to deliver; the process page tells the interrupts.
@@ -275,7 +275,7 @@ pub(crate) fn kind_of_processes() -> Kind {
 /// Words at the stack pointer of an interrupted program: program counter, `a7`, stack pointer, and a word of padding.
 type Frame = [u64; 4];
 
-impl Line {
+impl InterruptLine {
     /// Sets the handler; 0 removes it.
     pub(crate) fn set_handler(&self, entry: usize) {
         self.handler.store(entry, Ordering::Relaxed);
@@ -1292,7 +1292,7 @@ mod tests {
     fn frames_bring_the_program_back() {
         run(|program| {
             let process = program.process();
-            let line = Line::default();
+            let line = InterruptLine::default();
             line.set_handler(HANDLER);
             let stack = DATA as u64 + 0x2008;
             let mut context = UserContext::new(0x1_0040, stack);
@@ -1328,7 +1328,7 @@ mod tests {
     fn a_handler_without_a_stack_ends_the_process() {
         let ending = run_to_its_end(|program| {
             let process = program.process();
-            let line = Line::default();
+            let line = InterruptLine::default();
             line.set_handler(HANDLER);
             line.set_pending();
             line.deliver(&process, &mut UserContext::new(0x1_0040, 0x1000));

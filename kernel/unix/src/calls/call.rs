@@ -90,7 +90,7 @@ impl From<Operation> for Decoded {
 }
 
 /// Place of a call's arguments.
-pub(crate) enum Source<'a> {
+pub(crate) enum ArgumentSource<'a> {
     /// The registers of the worker or thread that calls.
     Registers(&'a mut UserContext),
     /// An entry of the worker's request ring, which was copied.
@@ -104,14 +104,14 @@ pub(crate) struct Call<'a> {
     pub worker: &'a Arc<Worker>,
     /// The call's line in the table of calls.
     pub number: SystemCall,
-    source: Source<'a>,
+    source: ArgumentSource<'a>,
 }
 
 // All of them inlined: an accessor is a load, and a function that is called from the dispatcher can make every call
 // save more registers.
 impl<'a> Call<'a> {
     #[inline(always)]
-    pub(crate) fn new(worker: &'a Arc<Worker>, number: SystemCall, source: Source<'a>) -> Call<'a> {
+    pub(crate) fn new(worker: &'a Arc<Worker>, number: SystemCall, source: ArgumentSource<'a>) -> Call<'a> {
         Call { worker, number, source }
     }
 
@@ -132,23 +132,23 @@ impl<'a> Call<'a> {
     #[inline(always)]
     pub(crate) fn registers(self) -> Result<&'a mut UserContext, Errno> {
         match self.source {
-            Source::Registers(context) => Ok(context),
-            Source::Request(_) => Err(Errno::EOPNOTSUPP),
+            ArgumentSource::Registers(context) => Ok(context),
+            ArgumentSource::Request(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 
     /// Returns whether the call came through a request ring.
     #[inline(always)]
     pub(crate) fn is_from_ring(&self) -> bool {
-        matches!(self.source, Source::Request(_))
+        matches!(self.source, ArgumentSource::Request(_))
     }
 
     /// Returns an argument as the whole register.
     #[inline(always)]
     pub(crate) fn word(&self, argument: usize) -> usize {
         match &self.source {
-            Source::Registers(context) => context.arguments()[argument] as usize,
-            Source::Request(arguments) => arguments[argument] as usize,
+            ArgumentSource::Registers(context) => context.arguments()[argument] as usize,
+            ArgumentSource::Request(arguments) => arguments[argument] as usize,
         }
     }
 
@@ -224,8 +224,8 @@ impl<'a> Call<'a> {
     /// replaces nothing.
     pub(crate) fn replace_signal_mask(&self, mask: Option<Set>) {
         let is_synchronous = match &self.source {
-            Source::Registers(context) => context.call_number() as usize & ASYNCHRONOUS == 0,
-            Source::Request(_) => false,
+            ArgumentSource::Registers(context) => context.call_number() as usize & ASYNCHRONOUS == 0,
+            ArgumentSource::Request(_) => false,
         };
         if let Some(mask) = mask.filter(|_| is_synchronous) {
             delivery::replace_blocked(self.worker, mask);
@@ -275,8 +275,8 @@ mod tests {
             for (index, word) in words.into_iter().enumerate() {
                 context.set_register(10 + index, word);
             }
-            let direct = Call::new(&worker, SystemCall::Read, Source::Registers(&mut context));
-            let request = Call::new(&worker, SystemCall::Read, Source::Request(&words));
+            let direct = Call::new(&worker, SystemCall::Read, ArgumentSource::Registers(&mut context));
+            let request = Call::new(&worker, SystemCall::Read, ArgumentSource::Request(&words));
             for call in [&direct, &request] {
                 assert_eq!(core::array::from_fn(|index| call.word(index) as u64), words);
                 assert_eq!((call.unsigned(0), call.signed(1), call.unsigned(2)), (3, -1, 1 << 31));
@@ -301,7 +301,8 @@ mod tests {
             let worker = program.process().worker(0).unwrap();
             let mask = program.place(8) as u64;
             let check = |address: u64, size: u64| {
-                Call::new(&worker, SystemCall::Poll, Source::Request(&[0, 0, 0, address, size, 0])).signal_mask(3)
+                Call::new(&worker, SystemCall::Poll, ArgumentSource::Request(&[0, 0, 0, address, size, 0]))
+                    .signal_mask(3)
             };
             assert_eq!((check(0, 99), check(mask, 8)), (Ok(None), Ok(Some(Set::EMPTY))));
             assert_eq!((check(mask, 4), check(mask, 16)), (Err(Errno::EINVAL), Err(Errno::EINVAL)));

@@ -40,7 +40,7 @@ use spin::MutexGuard;
 
 use crate::process::ending::Ending;
 use crate::process::shared;
-use crate::process::signals::{Combination, Interruption, Next, OwnState, Restart, SignalWait, State};
+use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalWait, State};
 use crate::process::worker::{Attention, Worker};
 use crate::process::{self, FIRST, Process, table};
 use crate::scheduling::executor;
@@ -273,15 +273,15 @@ fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
         worker.clear_attention(Attention::SIGNAL);
         let mut state = process.signals.state.lock();
         match state.next(&worker.signals, process.id == FIRST, true) {
-            Next::Nothing => return Interruption::GoOn,
-            Next::End(signal) => {
+            NextAction::Nothing => return Interruption::GoOn,
+            NextAction::End(signal) => {
                 drop(state);
                 process.end(Ending::Killed(signal.number()));
                 return Interruption::Leave;
             }
-            Next::Stop(signal) if is_kept_running(process, signal) => {}
-            Next::Stop(signal) => stop(process, state, signal),
-            Next::Handler(signal) => {
+            NextAction::Stop(signal) if is_kept_running(process, signal) => {}
+            NextAction::Stop(signal) => stop(process, state, signal),
+            NextAction::Handler(signal) => {
                 // Its own from here on: no other worker handles it, and lets this one end its call without a handler.
                 state.claim(&worker.signals, signal);
                 worker.set_attention(Attention::SIGNAL);
@@ -364,20 +364,20 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
         restore_blocked(worker, &state, false);
         match state.next(&worker.signals, process.id == FIRST, may_handle) {
             // Some signals may be free now.
-            Next::Nothing if restore_blocked(worker, &state, true) => {}
-            Next::Nothing => break,
-            Next::End(signal) => {
+            NextAction::Nothing if restore_blocked(worker, &state, true) => {}
+            NextAction::Nothing => break,
+            NextAction::End(signal) => {
                 drop(state);
                 process.end(Ending::Killed(signal.number()));
                 return Attended::Leaves;
             }
-            Next::Stop(signal) if is_kept_running(process, signal) => {}
-            Next::Stop(signal) => stop(process, state, signal),
-            Next::Handler(_) if handlers == HANDLERS_AT_A_TIME => {
+            NextAction::Stop(signal) if is_kept_running(process, signal) => {}
+            NextAction::Stop(signal) => stop(process, state, signal),
+            NextAction::Handler(_) if handlers == HANDLERS_AT_A_TIME => {
                 worker.set_attention(Attention::SIGNAL);
                 return Attended::GivesWay;
             }
-            Next::Handler(signal) => {
+            NextAction::Handler(signal) => {
                 handlers += 1;
                 let begun = begin_handler(&mut state, worker, context, signal);
                 if begun == Err(Errno::ENOMEM) {

@@ -58,7 +58,7 @@ pub(super) struct OwnState {
 }
 
 /// Result of a look at a worker's signals.
-pub(super) enum Next {
+pub(super) enum NextAction {
     /// None is to be delivered.
     Nothing,
     /// The process ends by this signal.
@@ -188,25 +188,25 @@ impl State {
 
     /// Looks for the signal that a worker has to handle next; those with handlers only if `may_handle`. Ignored ones
     /// go; the first process ignores those that would end or stop it, which no other may do to it.
-    pub(super) fn next(&mut self, own: &OwnSignals, is_first: bool, may_handle: bool) -> Next {
+    pub(super) fn next(&mut self, own: &OwnSignals, is_first: bool, may_handle: bool) -> NextAction {
         let mut state = own.state.lock();
         let mut left = Set::EMPTY;
         loop {
             let pending = state.pending.set().union(self.pending.set());
             let Some(signal) = pending.without(own.blocked()).without(left).first() else {
-                return Next::Nothing;
+                return NextAction::Nothing;
             };
             let next = match self.actions.disposition(signal) {
                 Disposition::Handle(_) if !may_handle => {
                     left.insert(signal);
                     continue;
                 }
-                Disposition::Handle(_) => return Next::Handler(signal),
+                Disposition::Handle(_) => return NextAction::Handler(signal),
                 Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => None,
                 // Others may have sent them to the first process while it ignored or caught them.
                 Disposition::Default(DefaultAction::End | DefaultAction::Stop) if is_first => None,
-                Disposition::Default(DefaultAction::End) => Some(Next::End(signal)),
-                Disposition::Default(DefaultAction::Stop) => Some(Next::Stop(signal)),
+                Disposition::Default(DefaultAction::End) => Some(NextAction::End(signal)),
+                Disposition::Default(DefaultAction::Stop) => Some(NextAction::Stop(signal)),
             };
             self.take(&mut state, signal);
             if let Some(next) = next {

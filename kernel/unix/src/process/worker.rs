@@ -18,7 +18,7 @@ use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
 
-use crate::asynchronous::user_interrupts::{self, Line};
+use crate::asynchronous::user_interrupts::{self, InterruptLine};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
@@ -87,7 +87,7 @@ pub(crate) struct Worker {
     _kept: Kept,
     parking: Mutex<Parking>,
     /// Its user interrupts.
-    pub line: Line,
+    pub line: InterruptLine,
     /// User address of the word that becomes 0 when it ends (unvalidated); 0 for none.
     end_word: AtomicUsize,
     /// User address of the head of its list of robust locks (unvalidated); 0 for none.
@@ -216,7 +216,7 @@ impl Worker {
             charge: Mutex::new(charge),
             _kept: kept,
             parking: Mutex::new(Parking::default()),
-            line: Line::default(),
+            line: InterruptLine::default(),
             end_word: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             time: Time::default(),
