@@ -304,6 +304,10 @@ fn kept(description: &Description) -> Vec<(u64, u64), 8> {
         let _ = kept.push((start / PAGE * PAGE, (start + length).next_multiple_of(PAGE)));
     };
     keep(CLINT.0, CLINT.1 - CLINT.0);
+    if let Some((start, length)) = description.user_interrupts {
+        // With the slots of UINTC a program could interrupt every other program and read its pending vectors.
+        keep(start, length);
+    }
     match &description.controller {
         Controller::None => {}
         Controller::Plic { registers, .. } => keep(registers.0, registers.1),
@@ -315,6 +319,15 @@ fn kept(description: &Description) -> Vec<(u64, u64), 8> {
         }
     }
     kept
+}
+
+/// Addresses that may have devices which belong to programs.
+fn devices(description: &Description) -> Regions {
+    let mut devices = Free::new(&[(0, configuration::DEVICE_TOP)]);
+    for &(start, end) in description.not_devices.iter().chain(&kept(description)) {
+        devices.remove(start, end);
+    }
+    devices.regions
 }
 
 /// Checks that a root task lies in memory without any other use.
@@ -357,13 +370,8 @@ pub fn start(
     let kernel = KERNEL.lock();
     kernel.node_count.set(nodes);
     kernel.tick_length.set((description.timebase_frequency * configuration.tick_ms / 1000).max(1));
-    let mut devices = Regions::new();
-    let _ = devices.push((0, configuration::DEVICE_TOP));
-    let mut devices = Free { regions: devices };
-    for &(start, end) in description.not_devices.iter().chain(&kept(description)) {
-        devices.remove(start, end);
-    }
-    build(&kernel, &description.free_memory, &devices.regions, root, boot.device_tree, configuration)
+    let devices = devices(description);
+    build(&kernel, &description.free_memory, &devices, root, boot.device_tree, configuration)
 }
 
 /// The first objects and pages, by their physical addresses.
@@ -670,6 +678,31 @@ mod tests {
     const MEMORY: [(u64, u64); 2] = [(0x8000_0000, 0x8010_0000), (0x8020_0000, 0x9000_0000)];
     const TAKEN: [(&str, (u64, u64)); 2] =
         [("the kernel", (0x8020_0000, 0x8030_0000)), ("the device tree", (0x8100_0000, 0x8100_4000))];
+
+    /// Two harts, APLIC and IMSIC, UINTC, 256 MiB.
+    const UINTC: &[u8] = include_bytes!("../../platform/fixtures/virt-uintc.dtb");
+
+    #[test]
+    fn the_interrupt_controllers_belong_to_the_kernel() {
+        let boot = BootInformation {
+            device_tree: &[],
+            device_tree_address: 0x8700_0000,
+            boot_hart_id: 0,
+            image: (0x8020_0000, 0x8040_0000),
+        };
+        let description = Description::read(&boot, UINTC).unwrap();
+        let has = |address| devices(&description).iter().any(|&(start, end)| (start..end).contains(&address));
+        let (start, length) = description.user_interrupts.unwrap();
+        for register in (start..start + length).step_by(32) {
+            assert!(!has(register), "a slot of UINTC at {register:#x}");
+        }
+        assert!(has(start - 1) && has(start + length), "the registers beside it are no part of it");
+        let Controller::Aplic { registers, imsic: Some(imsic), .. } = description.controller else { panic!() };
+        for (start, length) in [registers, imsic.pages, (0x200_0000, 0x1_0000), (0x8000_0000, 0x1000_0000)] {
+            assert!(!has(start) && !has(start + length - 1), "{start:#x}");
+        }
+        assert!(has(0x1000_0000), "the serial line is a program's device");
+    }
 
     fn complaint(start: u64, end: u64) -> String {
         check_place((start, end), &MEMORY, &TAKEN).map_or_else(|failure| failure.to_string(), |()| "none".into())
