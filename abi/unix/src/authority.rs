@@ -254,9 +254,6 @@ acts! {
     Unmount = Unmount Always Administration;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
-    /// Makes a process group without a process that the caller may signal the foreground, which the terminal's keys
-    /// reach (`TIOCSPGRP`).
-    SetForeground = DeviceControl Others Kill;
 }
 
 #[cfg(test)]

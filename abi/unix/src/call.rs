@@ -149,8 +149,8 @@ system_calls! {
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
-    /// Device control: of the console `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCGPGRP`,
-    /// `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`. `TCSETSW`, `TCSETSF` and `TCSBRK` wait until
+    /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
+    /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`. `TCSETSW`, `TCSETSF` and `TCSBRK` wait until
     /// all output has left.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Creates a directory.

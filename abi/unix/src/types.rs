@@ -396,6 +396,7 @@ pub mod open {
     pub const RDWR: u32 = 2;
     pub const CREAT: u32 = 0o100;
     pub const EXCL: u32 = 0o200;
+    pub const NOCTTY: u32 = 0o400;
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
     pub const NONBLOCK: u32 = 0o4000;
@@ -784,12 +785,15 @@ pub mod terminal {
     pub const SET_AND_FLUSH: u32 = 0x5404;
     pub const DRAIN: u32 = 0x5409;
     pub const FLUSH: u32 = 0x540b;
+    pub const SET_CONTROLLING: u32 = 0x540e;
     pub const GET_FOREGROUND: u32 = 0x540f;
     pub const SET_FOREGROUND: u32 = 0x5410;
     pub const INSERT: u32 = 0x5412;
     pub const GET_WINDOW_SIZE: u32 = 0x5413;
     pub const SET_WINDOW_SIZE: u32 = 0x5414;
     pub const READABLE: u32 = 0x541b;
+    pub const GIVE_UP_CONTROLLING: u32 = 0x5422;
+    pub const GET_SESSION: u32 = 0x5429;
 
     /// Queues that `FLUSH` empties.
     pub mod queue {
@@ -823,6 +827,7 @@ pub mod terminal {
         pub const ECHOK: u32 = 0o40;
         pub const ECHONL: u32 = 0o100;
         pub const NOFLSH: u32 = 0o200;
+        pub const TOSTOP: u32 = 0o400;
         pub const ECHOCTL: u32 = 0o1000;
         pub const ECHOKE: u32 = 0o4000;
         pub const IEXTEN: u32 = 0o100_000;

@@ -131,10 +131,13 @@ async fn become_command(command: Vec<CString>) -> i32 {
         println!("linux-init: {COMMAND} names no program");
         return NOT_STARTED;
     };
-    as_linux_begins();
     // Without a group of its own the command runs all the same; keys that send signals then reach more than it.
     let _ = terminal::set_group(0, 0);
+    // From the background, where the signal for that would stop it.
+    choose(signal::TTOU, IGNORED);
     let _ = terminal::set_foreground(0, cops::process::number());
+    choose(signal::TTOU, DEFAULT);
+    as_linux_begins();
     let error = replace(path, &command, &environment);
     println!("linux-init: {} cannot be started: {error}", path.to_string_lossy());
     NOT_STARTED
@@ -143,12 +146,22 @@ async fn become_command(command: Vec<CString>) -> i32 {
 /// Chooses for the command what programs of Linux expect of the one that starts them: `SIGPIPE` ends a process that has
 /// no reader any more, and files of others cannot be written.
 fn as_linux_begins() {
-    let default = [0u64; 3];
-    // SAFETY: the kernel reads the three words of an action.
-    let set = unsafe { system::call!(SignalAction, signal::PIPE, default.as_ptr(), 0, 8) };
+    choose(signal::PIPE, DEFAULT);
     // SAFETY: the call has no pointers.
-    let masked = unsafe { system::call!(SetCreationMask, 0o022) };
-    if let Err(error) = set.and(masked) {
+    if let Err(error) = unsafe { system::call!(SetCreationMask, 0o022) } {
+        println!("linux-init: {error}");
+    }
+}
+
+/// `SIG_DFL` and `SIG_IGN`.
+const DEFAULT: u64 = 0;
+const IGNORED: u64 = 1;
+
+/// Chooses an action without a handler for a signal.
+fn choose(signal: u32, handler: u64) {
+    let action = [handler, 0, 0];
+    // SAFETY: the kernel reads the three words of an action.
+    if let Err(error) = unsafe { system::call!(SignalAction, signal, action.as_ptr(), 0, 8) } {
         println!("linux-init: {error}");
     }
 }

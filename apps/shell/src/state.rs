@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi_unix::types::signal;
 use cops::system::terminal;
 use cops::system::{Descriptor, process};
 use cops::{Errno, JoinHandle, Lock};
@@ -102,10 +103,17 @@ impl Job {
     }
 
     /// Sends a signal to all programs of the job.
-    pub fn kill(&self, signal: u32) -> Result<(), Errno> {
+    pub fn kill(&self, number: u32) -> Result<(), Errno> {
         match self.group.load(Ordering::Relaxed) {
             0 => Err(Errno::ESRCH),
-            group => process::kill_group(group, signal),
+            group => {
+                process::kill_group(group, number)?;
+                // A job that has read in the background is stopped, and ends when it goes on.
+                if matches!(number, signal::TERM | signal::HUP) {
+                    let _ = process::kill_group(group, signal::CONT);
+                }
+                Ok(())
+            }
         }
     }
 }

@@ -48,6 +48,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "misuse-own-slot" => crate::user_interrupt::misuse_own_slot().await,
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
+        "terminal" => crate::terminal::act(argument.unwrap_or("")),
         "others" => crate::authority::others(argument),
         "end-all-processes" => crate::authority::end_all_processes().await,
         "leave-a-sleeper" => crate::authority::leave_a_sleeper(),

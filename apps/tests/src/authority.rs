@@ -57,7 +57,6 @@ fn make(ring: &mut Raw, way: Way, which: SystemCall, arguments: [usize; 6]) -> s
 /// Returns the result of an act on another process, which is alone in its group. An allowed act does no harm, unless it
 /// is `meant`.
 fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> system::Result<usize> {
-    let group = (other as i32).to_le_bytes();
     let header = [version::THREE, other as u32];
     let nothing = [0u32; 6];
     let no_limit = [u64::MAX; 2];
@@ -85,7 +84,6 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
         Act::Mount => [0, NOWHERE, 0, 0, 0, 0],
         Act::Unmount => [NOWHERE, 0, 0, 0, 0, 0],
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
-        Act::SetForeground => [0, terminal::SET_FOREGROUND as usize, group.as_ptr() as usize, 0, 0, 0],
     };
     make(ring, way, act.call(), arguments)
 }
@@ -135,20 +133,17 @@ async fn with(set: CapabilitySet, other: &Child) -> Outcome {
 }
 
 pub async fn every_act_needs_its_capability() -> Outcome {
-    let foreground = must!(console::foreground(0));
     let other = sleeper()?;
     // Without capabilities the machine is not switched off, and the other process lives on.
     with(CapabilitySet::NONE, &other).await?;
     check_eq!(kill(other.number(), 0), Ok(()));
     for capability in abi_unix::Capability::ALL {
         with(CapabilitySet::only(*capability), &other).await?;
-        must!(console::set_foreground(0, foreground));
     }
     // All but one lack that one.
     for capability in abi_unix::Capability::ALL {
         let rest = !CapabilitySet::only(*capability).bits();
         with(CapabilitySet::from_bits(rest), &other).await?;
-        must!(console::set_foreground(0, foreground));
     }
     must!(other.kill());
     check_eq!(harness::wait(&other).await, Some(Ok(Ending::Killed(signal::KILL as u8))));

@@ -251,6 +251,9 @@ const TESTS: &[Test] = tests![
     terminal::lines_are_edited_before_they_are_read;
     terminal::raw_keys_come_as_they_are;
     terminal::keys_end_the_foreground_only;
+    terminal::the_background_waits_for_its_turn;
+    terminal::an_orphan_in_the_background_gets_an_error;
+    terminal::sessions_begin_without_a_terminal;
     terminal::groups;
     shell::statuses_and_connectors;
     shell::pipes_and_redirections;

@@ -121,6 +121,8 @@ struct Console {
 
 impl Console {
     fn start() -> Result<Console, String> {
+        // Meanwhile this program is in the background.
+        must!(cops::system::signal::ignore(abi_unix::types::signal::TTOU));
         let settings = must!(terminal::settings(0));
         // The keys' echo would be in the log.
         let echo = abi_unix::types::terminal::local::ECHO;

@@ -1,10 +1,10 @@
 //! The console as a terminal: lines, raw keys, signals, process groups. Keys are pressed by `TIOCSTI`.
 
 use abi_unix::types::terminal::{character, input, local};
-use abi_unix::types::{Termios, signal};
+use abi_unix::types::{self, Termios, signal};
 use cops::file::File;
-use cops::process::Ending;
-use cops::system::process::kill;
+use cops::process::{Child, Command, Ending};
+use cops::system::process::{Change, Child as Which, kill, wait_for_change};
 use cops::system::terminal::{self, When};
 use cops::time::Duration;
 use cops::{Errno, system};
@@ -21,8 +21,9 @@ impl Drop for Restore {
     }
 }
 
-/// Disables echo, so that the keys of the tests are not in the log.
+/// Disables echo, so that the keys of the tests are not in the log; the test may use the terminal from the background.
 fn without_echo() -> Result<(Restore, Termios), Errno> {
+    system::signal::ignore(signal::TTOU)?;
     let before = terminal::settings(0)?;
     let quiet = Termios { local: before.local & !local::ECHO, ..before };
     terminal::set(0, &quiet, When::Flushed)?;
@@ -115,6 +116,136 @@ pub async fn keys_end_the_foreground_only() -> Outcome {
     let ending = harness::wait(&background).await;
     check_eq!(ending, Some(Ok(Ending::Killed(signal::QUIT as u8))));
     must!(terminal::set_foreground(0, own));
+    Ok(())
+}
+
+/// Acts of this program at the terminal; with `apart:` in front in a group of its own.
+pub fn act(name: &str) -> i32 {
+    let name = match name.strip_prefix("apart:") {
+        Some(_) if terminal::set_group(0, 0).is_err() => return 1,
+        Some(rest) => rest,
+        None => name,
+    };
+    match name {
+        "read" => match read(100) {
+            Ok(line) => i32::from(line != b"line\n"),
+            Err(error) => error as i32,
+        },
+        "set" => match terminal::settings(0).and_then(|settings| terminal::set(0, &settings, When::Now)) {
+            Ok(()) => 0,
+            Err(error) => error as i32,
+        },
+        "write" => match system::file::write(1, b"") {
+            Ok(_) => 0,
+            Err(error) => error as i32,
+        },
+        _ => begin_a_session().err().map_or(0, |text| {
+            cops::eprintln!("{text}");
+            1
+        }),
+    }
+}
+
+fn start(name: &str) -> Result<Child, Errno> {
+    Command::new(harness::OWN_PATH).argument("--act").argument("terminal").argument(name).spawn()
+}
+
+/// Waits until a child stops or ends.
+async fn change_of(child: &Child) -> Result<Option<Change>, Errno> {
+    let options = types::WEXITED | types::WUNTRACED | types::WNOHANG;
+    for _ in 0..LIMIT.as_millis() {
+        let found = wait_for_change(Which::Process(child.number()), options)?;
+        if let Some((_, change)) = found {
+            return Ok(Some(change));
+        }
+        cops::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(None)
+}
+
+pub async fn the_background_waits_for_its_turn() -> Outcome {
+    let (_restore, quiet) = must!(without_echo());
+    let stopping = Termios { local: quiet.local | local::TOSTOP, ..quiet };
+    must!(terminal::set(0, &stopping, When::Now));
+    let own = must!(terminal::group(0));
+    for (name, signal) in [("apart:read", signal::TTIN), ("apart:set", signal::TTOU), ("apart:write", signal::TTOU)] {
+        let child = must!(start(name));
+        check_eq!(must!(change_of(&child).await), Some(Change::Stopped(signal as u8)));
+        // Still in the background it stops again.
+        must!(kill(child.number(), signal::CONT));
+        check_eq!(must!(change_of(&child).await), Some(Change::Stopped(signal as u8)));
+        must!(terminal::set_foreground(0, child.number()));
+        must!(kill(child.number(), signal::CONT));
+        must!(press(b"line\n"));
+        check_eq!(must!(change_of(&child).await), Some(Change::Ended(Ending::Exited(0))));
+        must!(terminal::set_foreground(0, own));
+        must!(terminal::set(0, &stopping, When::Flushed));
+    }
+    // The key for it stops the foreground, and no shell need ask.
+    let child = must!(harness::act("sleep"));
+    must!(terminal::set_group(child.number(), 0));
+    must!(terminal::set_foreground(0, child.number()));
+    must!(press(b"\x1a"));
+    check_eq!(must!(change_of(&child).await), Some(Change::Stopped(signal::TSTP as u8)));
+    must!(kill(child.number(), signal::CONT));
+    let all = types::WEXITED | types::WUNTRACED | types::WCONTINUED;
+    let goes_on = wait_for_change(Which::Process(child.number()), all);
+    check_eq!(goes_on, Ok(Some((child.number(), Change::Continued))));
+    must!(child.kill());
+    check_eq!(harness::wait(&child).await, Some(Ok(Ending::Killed(signal::KILL as u8))));
+    must!(terminal::set_foreground(0, own));
+    Ok(())
+}
+
+pub async fn an_orphan_in_the_background_gets_an_error() -> Outcome {
+    let (_restore, _) = must!(without_echo());
+    let own = must!(terminal::group(0));
+    let foreground = must!(harness::act("sleep"));
+    must!(terminal::set_group(foreground.number(), 0));
+    must!(terminal::set_foreground(0, foreground.number()));
+    // The group of the first process has no parent that could continue it, and that process itself does not stop.
+    for name in ["read", "set"] {
+        let child = must!(start(name));
+        check_eq!(harness::wait(&child).await, Some(Ok(Ending::Exited(Errno::EIO as u8))));
+    }
+    check_eq!(read(10), Err(Errno::EIO));
+    must!(terminal::set_foreground(0, own));
+    must!(foreground.kill());
+    check_eq!(harness::wait(&foreground).await, Some(Ok(Ending::Killed(signal::KILL as u8))));
+    Ok(())
+}
+
+/// Checks the terminal of a session from inside.
+fn begin_a_session() -> Outcome {
+    const NO_CONTROL: u32 = abi_unix::types::open::RDWR;
+    let own = system::process::number();
+    let (first, open) = (1, |path| system::file::open(path, NO_CONTROL, 0));
+    check_eq!((terminal::session(0), terminal::session_of(0)), (Ok(first), Ok(first)));
+    check_eq!(terminal::acquire(0), Err(Errno::EPERM));
+    must!(open(c"/dev/tty"));
+    // For itself alone: others of the session keep it.
+    must!(terminal::give_up(0));
+    check_eq!(terminal::give_up(0), Err(Errno::ENOTTY));
+    check_eq!(open(c"/dev/tty").err(), Some(Errno::ENXIO));
+    check_eq!(terminal::begin_session(), Ok(own));
+    check_eq!(terminal::begin_session(), Err(Errno::EPERM));
+    check_eq!((terminal::session(0), terminal::group(0)), (Ok(own), Ok(own)));
+    check_eq!(open(c"/dev/tty").err(), Some(Errno::ENXIO));
+    // The console is another session's, which does not lose it.
+    must!(open(c"/dev/console"));
+    check_eq!(terminal::acquire(0), Err(Errno::EPERM));
+    check_eq!(terminal::foreground(0), Err(Errno::ENOTTY));
+    check_eq!(terminal::set_foreground(0, own), Err(Errno::ENOTTY));
+    check_eq!(terminal::session_of(0), Err(Errno::ENOTTY));
+    // Foreign to the terminal, a process is not in its background.
+    must!(terminal::set(0, &must!(terminal::settings(0)), When::Now));
+    Ok(())
+}
+
+pub async fn sessions_begin_without_a_terminal() -> Outcome {
+    let child = must!(start("session"));
+    check_eq!(harness::wait(&child).await, Some(Ok(Ending::Exited(0))));
+    check_eq!(terminal::session_of(0), terminal::session(0));
     Ok(())
 }
 

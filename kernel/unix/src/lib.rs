@@ -103,7 +103,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     tree::start(parts.initial_files)?;
     processes::start()?;
     cleaning::start();
-    console::start();
+    console::start()?;
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);
     counters::start_gauges(stack::connections);

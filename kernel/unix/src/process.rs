@@ -463,6 +463,16 @@ impl Process {
         self.family.session()
     }
 
+    /// Returns whether it has given up its session's terminal for itself.
+    pub(crate) fn has_no_terminal(&self) -> bool {
+        self.family.has_no_terminal.load(Ordering::Relaxed)
+    }
+
+    /// Gives up its session's terminal for itself, or not.
+    pub(crate) fn set_no_terminal(&self, has_none: bool) {
+        self.family.has_no_terminal.store(has_none, Ordering::Relaxed);
+    }
+
     /// Returns its process group and its session, which its children begin in.
     pub(crate) fn group_and_session(&self) -> Group {
         Group { group: self.group(), session: self.session() }

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::time::Duration;
 
-use abi_unix::types::{limit, usage};
+use abi_unix::types::{limit, usage, wait_kind};
 
 use crate::{Errno, Result, call};
 
@@ -118,6 +118,49 @@ pub fn wait(child: Child, options: u32) -> Result<Option<(u32, Ending)>> {
     let number = unsafe { call!(Wait, child.to_argument(), &raw mut status, options, 0) }?;
     Ok((number != 0).then(|| (number as u32, Ending::from_status(status))))
 }
+
+/// A change of a child's state, as `waitid` reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It has ended.
+    Ended(Ending),
+    /// This signal has stopped it.
+    Stopped(u8),
+    /// It goes on.
+    Continued,
+}
+
+/// Waits for a child to end, to stop (`WUNTRACED`) or to go on (`WCONTINUED`), as `options` say. `None` if they have
+/// `WNOHANG` and there is no such child yet; with `WNOWAIT` the change stays for another wait.
+///
+/// # Errors
+///
+/// `ECHILD` if there is no such child, `EINVAL` if the options ask for nothing.
+#[doc(alias = "waitid")]
+pub fn wait_for_change(child: Child, options: u32) -> Result<Option<(u32, Change)>> {
+    let (kind, id) = match child {
+        Child::Any => (wait_kind::ALL, 0),
+        Child::Process(number) => (wait_kind::PROCESS, number),
+    };
+    let mut words = [0u32; 32];
+    // SAFETY: the kernel writes a `siginfo_t`, which is as large as the exclusively borrowed words.
+    unsafe { call!(WaitIdentified, kind, id, words.as_mut_ptr(), options, 0) }?;
+    let (code, number, status) = (words[2], words[4], words[6] as u8);
+    Ok((number != 0).then_some((
+        number,
+        match code {
+            CLD_EXITED => Change::Ended(Ending::Exited(status)),
+            CLD_STOPPED => Change::Stopped(status),
+            CLD_CONTINUED => Change::Continued,
+            _ => Change::Ended(Ending::Killed(status)),
+        },
+    )))
+}
+
+/// Codes of a `siginfo_t` about a child.
+const CLD_EXITED: u32 = 1;
+const CLD_STOPPED: u32 = 5;
+const CLD_CONTINUED: u32 = 6;
 
 /// The subject of [`processor_time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

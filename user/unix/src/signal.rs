@@ -20,3 +20,16 @@ pub unsafe fn handle(signal: u32, handler: extern "C" fn(i32)) -> Result<()> {
     // SAFETY: the kernel reads the three words; the handler's behaviour is the caller's promise.
     unsafe { call!(SignalAction, signal, action.as_ptr(), 0usize, size_of::<u64>()) }.map(drop)
 }
+
+/// Ignores a signal. A shell does so with `SIGTTOU`, which would stop it when it changes the terminal's foreground from
+/// the background.
+///
+/// # Errors
+///
+/// `EINVAL` for a signal that cannot be ignored.
+pub fn ignore(signal: u32) -> Result<()> {
+    const IGNORE: u64 = 1;
+    let action = [IGNORE, 0, 0];
+    // SAFETY: the kernel reads the three words.
+    unsafe { call!(SignalAction, signal, action.as_ptr(), 0usize, size_of::<u64>()) }.map(drop)
+}

@@ -1,4 +1,4 @@
-//! Terminals: their settings, and the process groups that get the signals of their keys.
+//! Terminals: their settings, the sessions that they control, and the process groups that get the signals of their keys.
 
 use abi_unix::types::{Termios, terminal};
 
@@ -49,7 +49,7 @@ pub fn set(descriptor: i32, settings: &Termios, when: When) -> Result<()> {
 ///
 /// # Errors
 ///
-/// `ENOTTY` if it is no terminal.
+/// `ENOTTY` if it is not the terminal of the caller's session.
 #[doc(alias = "tcgetpgrp")]
 pub fn foreground(descriptor: i32) -> Result<u32> {
     let mut group = 0u32;
@@ -58,11 +58,13 @@ pub fn foreground(descriptor: i32) -> Result<u32> {
     Ok(group)
 }
 
-/// Puts a process group into a terminal's foreground: its processes get the signals of keys.
+/// Puts a process group into a terminal's foreground: its processes get the signals of keys. A caller in the background
+/// that does not ignore `SIGTTOU` is stopped.
 ///
 /// # Errors
 ///
-/// `ESRCH` if the group is empty, `ENOTTY` if it is no terminal.
+/// `ESRCH` if the group is empty, `EPERM` if it is of another session, `ENOTTY` if it is not the terminal of the caller's
+/// session.
 #[doc(alias = "tcsetpgrp")]
 pub fn set_foreground(descriptor: i32, group: u32) -> Result<()> {
     // SAFETY: the word lives through the call, which reads it.
@@ -104,6 +106,63 @@ pub fn window_size(descriptor: i32) -> Result<(u16, u16)> {
     // SAFETY: the kernel writes that many words to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::GET_WINDOW_SIZE, size.as_mut_ptr()) }?;
     Ok((size[0], size[1]))
+}
+
+/// Makes a terminal that no session has the terminal of the session that the caller leads.
+///
+/// # Errors
+///
+/// `EPERM` if the caller leads no session, if that has a terminal, or if another has this one; `ENOTTY` if it is none.
+#[doc(alias = "TIOCSCTTY")]
+pub fn acquire(descriptor: i32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(DeviceControl, descriptor, terminal::SET_CONTROLLING, 0) }.map(drop)
+}
+
+/// Gives up the terminal of the caller's session: for the caller alone, or for the session that it leads.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is not the terminal of the caller's session.
+#[doc(alias = "TIOCNOTTY")]
+pub fn give_up(descriptor: i32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(DeviceControl, descriptor, terminal::GIVE_UP_CONTROLLING, 0) }.map(drop)
+}
+
+/// Returns the session whose terminal it is.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is not the terminal of the caller's session.
+#[doc(alias = "tcgetsid")]
+pub fn session_of(descriptor: i32) -> Result<u32> {
+    let mut session = 0u32;
+    // SAFETY: the kernel writes one word to exclusively borrowed memory.
+    unsafe { call!(DeviceControl, descriptor, terminal::GET_SESSION, &raw mut session) }?;
+    Ok(session)
+}
+
+/// Begins a session with the caller as its leader, in a group of its own and without a terminal.
+///
+/// # Errors
+///
+/// `EPERM` if the caller leads a group.
+#[doc(alias = "setsid")]
+pub fn begin_session() -> Result<u32> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(SetSession) }.map(|session| session as u32)
+}
+
+/// Returns the session of a process (0: the caller).
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process.
+#[doc(alias = "getsid")]
+pub fn session(process: u32) -> Result<u32> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(GetSession, process) }.map(|session| session as u32)
 }
 
 /// Puts a process (0: the caller) into a group; 0 is a group of its own.

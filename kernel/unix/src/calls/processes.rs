@@ -363,6 +363,23 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_session_continues_its_processes() {
+        run(|program| {
+            let (own, term) = (program.id as usize, types::signal::TERM as usize);
+            let child = program.spawn(move |program| {
+                let cont = types::signal::CONT as usize;
+                assert_eq!(program.call(SystemCall::Kill, [own, term]), Err(Errno::EPERM), "it is above");
+                assert_eq!(program.call(SystemCall::Kill, [own, 0]), Err(Errno::EPERM));
+                assert_eq!(program.call(SystemCall::Kill, [own, cont]), Ok(0), "it is of the session");
+                program.call(SystemCall::SetSession, []).unwrap();
+                assert_eq!(program.call(SystemCall::Kill, [own, cont]), Err(Errno::EPERM));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
     /// The first of a pipeline may have ended before the last joins its group.
     #[test]
     fn a_zombie_keeps_its_group_in_being() {

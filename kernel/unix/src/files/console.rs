@@ -1,68 +1,48 @@
-//! The console as a terminal: the serial line, the discipline that makes lines of keys, and the processes in its
-//! foreground.
+//! The console: the serial line as a terminal, which controls the session of the first process from the start on.
 //!
-//! A kernel coroutine takes keys as they are pressed, and not when a program reads: they are echoed immediately, and
-//! the interrupt key must work while no program reads. An echo without room is lost, as on Linux.
-//!
-//! Output of a program waits for room in the serial line's ring, without a lock and without polling: a line may be slow
-//! or stalled, and the hart and the console are for others meanwhile. So do the requests that wait for the line to be
-//! silent. That coroutine wakes the waiting callers, too.
-//!
-//! The keys for interrupting and quitting end all processes of the *foreground group*. A shell makes a group of each
-//! command that it starts (`setpgid`), makes that the foreground (`TIOCSPGRP`), and takes the place back when the
-//! command has ended. Without a shell the group of the first process is in the foreground; all processes are in it that
-//! were not put elsewhere. Processes in the background may read and write like those in the foreground; they only do
-//! not get the keys' signals.
+//! A kernel coroutine takes keys as they are pressed. Output of a program waits for room in the serial line's ring: a
+//! line may be slow or stalled, and the hart and the console are for others meanwhile. So do the requests that wait for
+//! the line to be silent. That coroutine wakes the waiting callers, too.
 
 use alloc::sync::Arc;
-use core::task::{Poll, Waker};
+use core::sync::atomic::Ordering;
 
 use abi_queue::Priority;
-use abi_unix::types::{Status, Termios, epoll as event, terminal};
-use abi_unix::{Act, Errno};
-use spin::Mutex;
-use waiters::Waiters;
+use abi_unix::Errno;
+use spin::Once;
 
-use crate::files::file::{Attempt, FileOperations, Properties, status_of_device};
-use crate::files::line_discipline::LineDiscipline;
-use crate::files::tree::CONSOLE;
-use crate::process::user::{Caller, UserBuffer};
-use crate::process::{self, Process, authority, kill, table};
+use crate::files::terminal::{Terminal, TerminalFile};
+use crate::files::tree::{self, CONSOLE};
+use crate::process::{self, kill};
 use crate::scheduling::executor::{self, Attendant};
 
-/// Bytes that are moved at once between a program and the serial line.
-const PIECE: usize = 256;
+/// Rows, columns and pixels before a program sets others.
+const WINDOW: [u16; 4] = [24, 80, 0, 0];
 
-/// Bytes that one step of a call moves.
-const LARGEST_STEP: usize = 1024;
-
-struct Terminal {
-    discipline: LineDiscipline,
-    /// Wakers of readers that wait for input.
-    readers: Waiters,
-    /// Wakers of callers that wait for the serial line to take more, or to be silent.
-    writers: Waiters,
-    /// The group that gets the signals of keys.
-    foreground: u32,
-    /// Rows, columns, and pixels, as a program set them last. A serial line cannot tell its size.
-    window: [u16; 4],
-}
-
-static TERMINAL: Mutex<Terminal> = Mutex::new(Terminal {
-    discipline: LineDiscipline::new(),
-    readers: Waiters::new(),
-    writers: Waiters::new(),
-    foreground: process::FIRST,
-    window: [24, 80, 0, 0],
-});
+static TERMINAL: Once<Arc<Terminal>> = Once::new();
 
 /// The coroutine that takes keys and wakes writers.
 static TAKER: Attendant = Attendant::new();
 
-/// Starts taking keys.
-pub(crate) fn start() {
+/// Makes the terminal, and starts taking keys.
+pub(crate) fn start() -> Result<(), &'static str> {
+    let terminal = Terminal::new(CONSOLE, WINDOW).map_err(|_| "there is no memory for the console")?;
+    terminal.session.store(process::FIRST, Ordering::Relaxed);
+    terminal.foreground.store(process::FIRST, Ordering::Relaxed);
+    TERMINAL.call_once(|| Arc::new(terminal));
     executor::spawn_for_kernel(Priority::HIGHEST, take_keys());
     platform::set_console_listener(|| TAKER.summon());
+    Ok(())
+}
+
+/// Returns the terminal.
+pub(crate) fn terminal() -> &'static Arc<Terminal> {
+    TERMINAL.get().expect("the console is made before any process starts")
+}
+
+/// Opens the console for the first process.
+pub(crate) fn open() -> Result<TerminalFile, Errno> {
+    Ok(TerminalFile::new(terminal().clone(), tree::place_of_device("/dev/console")))
 }
 
 /// Takes keys as they come, and wakes writers when there is room, for ever.
@@ -70,270 +50,44 @@ async fn take_keys() {
     loop {
         TAKER.summoned().await;
         // Those that still find no room ask the line again.
-        TERMINAL.lock().writers.wake_all();
+        terminal().wake_writers();
         let mut keys = [0; 64];
         loop {
             let count = platform::console_try_read(&mut keys);
             if count == 0 {
                 break;
             }
-            press(&keys[..count]);
-        }
-    }
-}
-
-#[doc(alias = "tty_insert_flip_char")]
-fn press(keys: &[u8]) {
-    for &key in keys {
-        let signalled = {
-            let mut terminal = TERMINAL.lock();
-            let terminal = &mut *terminal;
-            let signal = terminal.discipline.press(key, &mut |echo| _ = platform::console_try_write(echo));
-            if terminal.discipline.is_ready(1) {
-                terminal.readers.wake_all();
+            for &key in &keys[..count] {
+                if let Some((signal, group)) = terminal().press(key) {
+                    kill::signal_group_from_kernel(group, signal).await;
+                }
             }
-            signal.map(|signal| (signal, terminal.foreground))
-        };
-        // Without the lock: a process that ends takes many locks.
-        if let Some((signal, group)) = signalled {
-            kill::signal_group_from_terminal(group, signal);
         }
     }
-}
-
-/// The console, as a kind of open file.
-pub(crate) struct Console;
-
-impl FileOperations for Console {
-    fn properties(&self) -> Properties {
-        Properties { largest_step: LARGEST_STEP, ..Properties::USUAL }
-    }
-
-    fn status(&self) -> Status {
-        status_of_device(CONSOLE, 0o600)
-    }
-
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-        read(caller, buffer, waker)
-    }
-
-    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
-        write(caller, buffer, done, waker)
-    }
-
-    fn readiness(&self, _: &dyn Caller, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
-        let input = if is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
-        let is_asked = wanted & (event::OUT | event::WRNORM) != 0;
-        let output = if is_asked && is_writable(waker)? { event::OUT | event::WRNORM } else { 0 };
-        Ok(input | output)
-    }
-
-    fn forget_reader(&self, waker: &Waker) {
-        TERMINAL.lock().readers.forget(waker);
-    }
-
-    fn forget_writer(&self, waker: &Waker) {
-        TERMINAL.lock().writers.forget(waker);
-    }
-
-    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
-        if awaits_silence(command) && !is_silent(waker)? {
-            return Poll::Pending;
-        }
-        Poll::Ready(control(caller, command, argument))
-    }
-}
-
-/// Returns the process that makes a call, for questions of authority.
-fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
-    table::find(caller.number()).ok_or(Errno::ESRCH)
-}
-
-/// Tries to read: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means that there
-/// is nothing to read; `waker` is then registered if there is one.
-fn read(caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-    if buffer.is_empty() {
-        return Poll::Ready(Ok(0));
-    }
-    let mut terminal = TERMINAL.lock();
-    let terminal = &mut *terminal;
-    if !terminal.discipline.is_ready(buffer.len()) {
-        if let Some(waker) = waker {
-            terminal.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
-        }
-        return Poll::Pending;
-    }
-    let mut bytes = [0; PIECE];
-    let mut done = 0;
-    loop {
-        let wanted = bytes.len().min(buffer.len() - done);
-        let position = terminal.discipline.position();
-        let (count, is_complete) = terminal.discipline.read(&mut bytes[..wanted]);
-        if let Err(error) = caller.copy_out(buffer.address() + done, &bytes[..count]) {
-            terminal.discipline.unread(position);
-            return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
-        }
-        done += count;
-        if is_complete || done == buffer.len() {
-            return Poll::Ready(Ok(done));
-        }
-    }
-}
-
-/// Returns whether a read would not wait; `waker` is registered if there is one.
-fn is_readable(waker: Option<&Waker>) -> Result<bool, Errno> {
-    let mut terminal = TERMINAL.lock();
-    if let Some(waker) = waker {
-        terminal.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
-    }
-    Ok(terminal.discipline.is_ready(1))
-}
-
-/// Returns whether a write would not wait; `waker` is registered if there is one.
-fn is_writable(waker: Option<&Waker>) -> Result<bool, Errno> {
-    let mut terminal = TERMINAL.lock();
-    if let Some(waker) = waker {
-        terminal.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
-    }
-    Ok(line::room(2) == 2)
-}
-
-/// Returns whether all output has left. Otherwise `waker` is registered if there is one.
-fn is_silent(waker: Option<&Waker>) -> Result<bool, Errno> {
-    let mut terminal = TERMINAL.lock();
-    let is_silent = line::is_silent();
-    match waker {
-        Some(waker) if is_silent => terminal.writers.forget(waker),
-        Some(waker) => terminal.writers.register(waker).map_err(|_| Errno::ENOMEM)?,
-        None => {}
-    }
-    Ok(is_silent)
-}
-
-/// Writes a buffer from `*done` bytes on, as far as the serial line has room, and advances it. Pending means that there
-/// is no room; `waker` is then registered if there is one.
-fn write(caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
-    let mut bytes = [0; PIECE];
-    while *done < buffer.len() {
-        let wanted = bytes.len().min(buffer.len() - *done);
-        if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..wanted]) {
-            return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
-        }
-        let mut terminal = TERMINAL.lock();
-        // Each byte may become two. The room may go to others meanwhile; far more of the ring is kept free for them.
-        let count = line::room(2 * wanted) / 2;
-        if count == 0 {
-            return match waker.map_or(Ok(()), |waker| terminal.writers.register(waker)) {
-                Ok(()) => Poll::Pending,
-                Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
-            };
-        }
-        if let Some(waker) = waker {
-            terminal.writers.forget(waker);
-        }
-        terminal.discipline.write(&bytes[..count], &mut platform::console_write);
-        *done += count;
-    }
-    Poll::Ready(Ok(*done))
 }
 
 /// The serial line, as far as output waits for it.
-mod line {
+pub(crate) mod line {
     #[cfg(not(test))]
-    pub(super) use platform::{console_is_silent as is_silent, console_room as room};
+    pub(crate) use platform::{console_is_silent as is_silent, console_room as room};
 
     #[cfg(test)]
-    pub(super) use super::tests::stalled::{is_silent, room};
-}
-
-/// Returns whether a request is carried out after all output has left.
-fn awaits_silence(request: u32) -> bool {
-    matches!(request, terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH | terminal::DRAIN)
-}
-
-/// Performs the `ioctl` requests of a terminal.
-fn control(caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, Errno> {
-    match request {
-        terminal::GET => {
-            let settings = TERMINAL.lock().discipline.settings();
-            caller.copy_out(argument, &settings.to_bytes())?;
-        }
-        terminal::SET | terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH => {
-            let mut bytes = [0; Termios::SIZE];
-            caller.copy_in(argument, &mut bytes)?;
-            let mut terminal = TERMINAL.lock();
-            if request == terminal::SET_AND_FLUSH {
-                terminal.discipline.flush();
-            }
-            terminal.discipline.set(Termios::from_bytes(bytes));
-            // There may be something to read now.
-            terminal.readers.wake_all();
-        }
-        terminal::DRAIN => {}
-        terminal::FLUSH => match argument {
-            terminal::queue::INPUT | terminal::queue::BOTH => TERMINAL.lock().discipline.flush(),
-            terminal::queue::OUTPUT => {}
-            _ => return Err(Errno::EINVAL),
-        },
-        terminal::GET_FOREGROUND => {
-            let group = TERMINAL.lock().foreground;
-            caller.copy_out(argument, &group.to_le_bytes())?;
-        }
-        terminal::SET_FOREGROUND => {
-            let mut bytes = [0; 4];
-            caller.copy_in(argument, &mut bytes)?;
-            let group = i32::from_le_bytes(bytes);
-            if group < 0 {
-                return Err(Errno::EINVAL);
-            }
-            if table::session_of_group(group as u32).is_none() {
-                return Err(Errno::ESRCH);
-            }
-            let process = process_of(caller)?;
-            let may_signal = |other: &Process| authority::permit_towards(&process, other, Act::SetForeground).is_ok();
-            if !table::group_has(group as u32, may_signal) {
-                return Err(Errno::EPERM);
-            }
-            TERMINAL.lock().foreground = group as u32;
-        }
-        terminal::INSERT => {
-            authority::permit(&*process_of(caller)?, Act::PressKey)?;
-            let mut key = [0; 1];
-            caller.copy_in(argument, &mut key)?;
-            press(&key);
-        }
-        terminal::GET_WINDOW_SIZE => {
-            let mut bytes = [0; 8];
-            let window = TERMINAL.lock().window;
-            for (place, number) in bytes.chunks_exact_mut(2).zip(window) {
-                place.copy_from_slice(&number.to_le_bytes());
-            }
-            caller.copy_out(argument, &bytes)?;
-        }
-        terminal::SET_WINDOW_SIZE => {
-            let mut bytes = [0; 8];
-            caller.copy_in(argument, &mut bytes)?;
-            TERMINAL.lock().window = core::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
-        }
-        terminal::READABLE => {
-            let count = TERMINAL.lock().discipline.readable() as i32;
-            caller.copy_out(argument, &count.to_le_bytes())?;
-        }
-        _ => return Err(Errno::ENOTTY),
-    }
-    Ok(0)
+    pub(crate) use super::tests::stalled::{is_silent, room};
 }
 
 #[cfg(test)]
 mod tests {
+    use core::pin::pin;
+    use core::task::{Context, Waker};
+
     use abi_unix::SystemCall;
-    use abi_unix::types::{self, open, signal, terminal::local};
+    use abi_unix::types::{self, Termios, epoll as event, open, signal, terminal, terminal::local};
 
     use super::*;
     use crate::testing::{Program, run, simulation};
 
     /// The fake machine's line has always room. This one can be stalled.
-    pub(super) mod stalled {
+    pub(crate) mod stalled {
         use std::sync::atomic::{AtomicUsize, Ordering};
 
         const MOVES: usize = usize::MAX;
@@ -341,7 +95,7 @@ mod tests {
         /// Number of bytes that it still takes.
         static ROOM: AtomicUsize = AtomicUsize::new(MOVES);
 
-        pub(in super::super) fn room(wanted: usize) -> usize {
+        pub(crate) fn room(wanted: usize) -> usize {
             match ROOM.load(Ordering::Relaxed) {
                 MOVES => wanted,
                 room => {
@@ -353,7 +107,7 @@ mod tests {
             }
         }
 
-        pub(in super::super) fn is_silent() -> bool {
+        pub(crate) fn is_silent() -> bool {
             ROOM.load(Ordering::Relaxed) == MOVES
         }
 
@@ -375,7 +129,19 @@ mod tests {
 
     /// Presses keys, as the serial line would while a program runs.
     fn type_keys(_: &mut Program, keys: &[u8]) {
-        press(keys);
+        for &key in keys {
+            if let Some((signal, group)) = super::terminal().press(key) {
+                let mut walk = pin!(kill::signal_group_from_kernel(group, signal));
+                while walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
+            }
+        }
+    }
+
+    /// Lets a program change the terminal from the background, as shells do.
+    fn keep_going(program: &mut Program) {
+        const IGNORE: u64 = 1;
+        let action = program.store(&[IGNORE, 0, 0].map(u64::to_le_bytes).concat());
+        assert_eq!(program.call(SystemCall::SignalAction, [signal::TTOU as usize, action, 0, 8]), Ok(0));
     }
 
     fn settings(program: &mut Program) -> Termios {
@@ -485,6 +251,7 @@ mod tests {
     #[test]
     fn keys_end_the_group_in_the_foreground() {
         run(|program| {
+            keep_going(program);
             let wait = |program: &mut Program| program.sleep_ns(1_000_000_000_000);
             let (first, second) = (program.spawn(wait).unwrap(), program.spawn(wait).unwrap());
             for child in [first, second] {

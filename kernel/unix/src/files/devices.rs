@@ -7,19 +7,26 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event};
 
-use crate::files::console::Console;
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
-use crate::files::mounts::{self, Mount};
+use crate::files::mounts::{self, Mount, Node, Place};
 use crate::files::stored::Stored;
-use crate::files::tree::{CONSOLE, NULL, RANDOM, ZERO};
+use crate::files::terminal::TerminalFile;
+use crate::files::tree::{CONSOLE, NULL, RANDOM, TTY, ZERO};
+use crate::files::{console, job_control};
+use crate::process::Process;
 use crate::process::user::{Caller, UserBuffer};
 use crate::random;
 use crate::scheduling::steps;
 
-/// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a node without a
-/// device, `EACCES` if devices of its mount may not be opened.
+/// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a
+/// node without a device, and for the terminal of a process that has none; `EACCES` if devices of its mount may not be
+/// opened.
 // The last argument is dropped first: a tree that is given up has no open files.
-pub(crate) fn kind_of(mount: Arc<Mount>, file: filesystem::OpenFile) -> Result<Box<dyn FileOperations>, Errno> {
+pub(crate) fn kind_of(
+    process: &Process,
+    mount: Arc<Mount>,
+    file: filesystem::OpenFile,
+) -> Result<Box<dyn FileOperations>, Errno> {
     let device = file.node().device();
     if device.is_some() {
         mounts::require_devices(&mount)?;
@@ -29,9 +36,19 @@ pub(crate) fn kind_of(mount: Arc<Mount>, file: filesystem::OpenFile) -> Result<B
         Some(NULL) => Box::new(Null),
         Some(ZERO) => Box::new(Zero),
         Some(RANDOM) => Box::new(Random),
-        Some(CONSOLE) => Box::new(Console),
+        // It becomes no session's terminal by being opened, as on Linux.
+        Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))),
+        Some(TTY) => {
+            let terminal = job_control::terminal_of(process).ok_or(Errno::ENXIO)?;
+            Box::new(TerminalFile::new(terminal, Some(place_of(file, mount))))
+        }
         Some(_) => return Err(Errno::ENXIO),
     })
+}
+
+/// Returns the place of a node that was opened.
+fn place_of(file: filesystem::OpenFile, mount: Arc<Mount>) -> Place {
+    Place { node: Node::Stored(file.node().clone()), mount }
 }
 
 /// `/dev/null`: the end of a file, and room for everything.

@@ -12,9 +12,12 @@
 //! # Missing features
 //!
 //! Flow control by keys (`IXON` is accepted and changes nothing), parity, modem lines, other line
-//! disciplines, `VTIME` between keys (a read with `VMIN` 0 never waits), and job control: the key for suspending is
-//! taken and shown, and does nothing, since processes cannot be stopped.
+//! disciplines, and `VTIME` between keys (a read with `VMIN` 0 never waits).
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use abi_unix::Errno;
 use abi_unix::types::Termios;
 use abi_unix::types::signal;
 use abi_unix::types::terminal::{character, control, input, local, output};
@@ -68,7 +71,7 @@ pub(crate) const DEFAULT: Termios = {
 pub(crate) struct LineDiscipline {
     settings: Termios,
     /// Typed keys, each at its number modulo the capacity.
-    keys: [u16; CAPACITY],
+    keys: Box<[u16; CAPACITY]>,
     /// Keys before `read` were read, those before `committed` can be read, and those before `end` are being edited.
     read: usize,
     committed: usize,
@@ -81,25 +84,23 @@ pub(crate) struct LineDiscipline {
     literal: bool,
 }
 
-impl Default for LineDiscipline {
-    fn default() -> LineDiscipline {
-        LineDiscipline::new()
-    }
-}
-
 impl LineDiscipline {
-    /// Creates a line discipline with the [`DEFAULT`] settings.
-    pub(crate) const fn new() -> LineDiscipline {
-        LineDiscipline {
+    /// Creates a line discipline with the [`DEFAULT`] settings. `ENOMEM`.
+    pub(crate) fn new() -> Result<LineDiscipline, Errno> {
+        let mut keys = Vec::new();
+        keys.try_reserve_exact(CAPACITY).map_err(|_| Errno::ENOMEM)?;
+        keys.resize(CAPACITY, 0);
+        let keys = keys.into_boxed_slice().try_into().map_err(|_| Errno::ENOMEM)?;
+        Ok(LineDiscipline {
             settings: DEFAULT,
-            keys: [0; CAPACITY],
+            keys,
             read: 0,
             committed: 0,
             end: 0,
             column: 0,
             start_column: 0,
             literal: false,
-        }
+        })
     }
 
     pub(crate) fn settings(&self) -> Termios {
@@ -199,20 +200,12 @@ impl LineDiscipline {
             self.enter(byte, 0, show);
             return None;
         }
-        if self.has(local::ISIG) {
-            let asked = match byte {
-                _ if self.is(byte, character::INTERRUPT) => Some(Some(signal::INT)),
-                _ if self.is(byte, character::QUIT) => Some(Some(signal::QUIT)),
-                _ if self.is(byte, character::SUSPEND) => Some(None),
-                _ => None,
-            };
-            if let Some(asked) = asked {
-                if !self.has(local::NOFLSH) {
-                    self.flush();
-                }
-                self.echo(byte, show);
-                return asked;
+        if let Some(signal) = self.signal_of(byte) {
+            if !self.has(local::NOFLSH) {
+                self.flush();
             }
+            self.echo(byte, show);
+            return Some(signal);
         }
         match byte {
             b'\r' if self.takes(input::IGNCR) => return None,
@@ -226,6 +219,20 @@ impl LineDiscipline {
             self.enter(byte, 0, show);
         }
         None
+    }
+
+    /// Returns the signal that a key stands for if it is pressed next.
+    pub(crate) fn signal_of_next(&self, key: u8) -> Option<u32> {
+        if self.literal { None } else { self.signal_of(if self.takes(input::ISTRIP) { key & 0x7f } else { key }) }
+    }
+
+    fn signal_of(&self, byte: u8) -> Option<u32> {
+        if !self.has(local::ISIG) {
+            return None;
+        }
+        let signals =
+            [(character::INTERRUPT, signal::INT), (character::QUIT, signal::QUIT), (character::SUSPEND, signal::TSTP)];
+        signals.into_iter().find(|(character, _)| self.is(byte, *character)).map(|(_, signal)| signal)
     }
 
     fn edit(&mut self, byte: u8, show: &mut impl FnMut(&[u8])) {
@@ -458,7 +465,7 @@ mod tests {
 
     #[test]
     fn lines_come_whole_and_one_by_one() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         assert_eq!(typed(&mut terminal, b"ls").0, b"ls");
         assert_eq!(read(&mut terminal, 10), None);
         assert_eq!(typed(&mut terminal, b"\rcd\n").0, b"\r\ncd\r\n");
@@ -481,7 +488,7 @@ mod tests {
             (b"\x16\x03\n", b"\x03\n", b"^\x08^C\r\n"),
             (b"ab\x12c\n", b"abc\n", b"ab^R\r\nabc\r\n"),
         ] {
-            let mut terminal = LineDiscipline::new();
+            let mut terminal = LineDiscipline::new().unwrap();
             assert_eq!(typed(&mut terminal, keys).0, shown, "{keys:?}");
             assert_eq!(read(&mut terminal, 100).unwrap(), line, "{keys:?}");
         }
@@ -489,7 +496,7 @@ mod tests {
 
     #[test]
     fn an_erased_tab_takes_its_columns_back() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         let mut shown = Vec::new();
         terminal.write(b"$ ", &mut |bytes| shown.extend_from_slice(bytes));
         shown.extend(typed(&mut terminal, b"a\tb\x7f\x7fc").0);
@@ -498,7 +505,7 @@ mod tests {
 
     #[test]
     fn the_end_of_file_ends_lines_and_files() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         assert_eq!(typed(&mut terminal, b"half\x04\x04").0, b"half");
         assert_eq!(read(&mut terminal, 10).unwrap(), b"half");
         assert_eq!(read(&mut terminal, 10).unwrap(), b"");
@@ -511,9 +518,10 @@ mod tests {
 
     #[test]
     fn signals_discard_typed_input() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         let (shown, signals) = typed(&mut terminal, b"old\nrm\x03x\x1c\x1ay\n");
-        assert_eq!((signals, &shown[..]), (vec![signal::INT, signal::QUIT], &b"old\r\nrm^Cx^\\^Zy\r\n"[..]));
+        let expected = vec![signal::INT, signal::QUIT, signal::TSTP];
+        assert_eq!((signals, &shown[..]), (expected, &b"old\r\nrm^Cx^\\^Zy\r\n"[..]));
         assert_eq!(read(&mut terminal, 10).unwrap(), b"y\n");
         assert_eq!(read(&mut terminal, 10), None);
         terminal.set(Termios { local: DEFAULT.local & !local::ISIG, ..DEFAULT });
@@ -523,7 +531,7 @@ mod tests {
 
     #[test]
     fn raw_keys_come_at_once() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         terminal.set(raw());
         assert_eq!(typed(&mut terminal, b"a\r\x03\x7f\x04"), (vec![], vec![]));
         assert_eq!(read(&mut terminal, 2).unwrap(), b"a\r");
@@ -542,7 +550,7 @@ mod tests {
 
     #[test]
     fn typed_input_survives_a_change_of_mode() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         typed(&mut terminal, b"a\nb\x04c");
         terminal.set(raw());
         assert_eq!(read(&mut terminal, 3).unwrap(), b"a\nb");
@@ -554,7 +562,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_can_still_be_ended() {
-        let mut terminal = LineDiscipline::new();
+        let mut terminal = LineDiscipline::new().unwrap();
         let (shown, _) = typed(&mut terminal, &[b'x'; CAPACITY + 10]);
         assert_eq!(shown.iter().filter(|byte| **byte == 7).count(), 11);
         typed(&mut terminal, b"\n");
@@ -621,7 +629,7 @@ mod tests {
 
         #[test]
         fn programs_get_the_lines_that_the_user_sees(keys in prop::collection::vec(key(), 0..200)) {
-            let mut terminal = LineDiscipline::new();
+            let mut terminal = LineDiscipline::new().unwrap();
             let (shown, signals) = typed(&mut terminal, &keys);
             prop_assert!(signals.is_empty());
             let (finished, unfinished) = lines(&keys);
@@ -642,7 +650,7 @@ mod tests {
         fn no_input_is_lost_or_made_up_in_any_order_of_events(
             steps in prop::collection::vec((any::<u8>(), 0u8..8, any::<u32>()), 0..400)
         ) {
-            let mut terminal = LineDiscipline::new();
+            let mut terminal = LineDiscipline::new().unwrap();
             let mut nothing = |_: &[u8]| {};
             for (byte, what, bits) in steps {
                 match what {

@@ -16,6 +16,8 @@ pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
 pub(crate) const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
 /// `/dev/random` and `/dev/urandom`.
 pub(crate) const RANDOM: DeviceNumber = DeviceNumber { major: 1, minor: 9 };
+/// `/dev/tty`: the controlling terminal of the process that opens it.
+pub(crate) const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 /// `/dev/console`.
 pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
@@ -26,7 +28,7 @@ const STANDARD_DEVICES: [(&str, DeviceNumber); 6] = [
     ("/dev/random", RANDOM),
     ("/dev/urandom", RANDOM),
     ("/dev/console", CONSOLE),
-    ("/dev/tty", CONSOLE),
+    ("/dev/tty", TTY),
 ];
 
 /// Fills the root file system from the initramfs.
@@ -52,6 +54,11 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
 pub(crate) fn path_of_device(number: u64) -> &'static str {
     let is_meant = |(_, device): &&(&str, DeviceNumber)| encode_device(*device) == number;
     STANDARD_DEVICES.iter().find(is_meant).map_or("/dev", |(path, _)| path)
+}
+
+/// Returns the node of a device that is there when the first program starts.
+pub(crate) fn place_of_device(path: &str) -> Option<Place> {
+    Path::new(mounts::root(), path.as_bytes().to_vec(), 0).look_up(LastLink::Follow).ok()
 }
 
 /// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).

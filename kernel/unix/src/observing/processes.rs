@@ -10,6 +10,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::Ordering;
 
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::mode;
@@ -21,6 +22,7 @@ use spin::Once;
 
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Source, TOP, Target};
+use crate::files::job_control;
 use crate::files::mounts::{self, Place};
 use crate::files::tree;
 use crate::observing::counters;
@@ -425,8 +427,13 @@ fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
     let (threads, start) = (process.live_workers(), ticks(process.started));
     let (id, name, state) = (process.id, name_of(process), state_of(process).0);
     let (parent, group, session) = (process.parent(), process.group(), process.session());
-    let mut text =
-        format!("{id} ({name}) {state} {parent} {group} {session} 0 -1 0 0 0 0 0 {own} 0 {children} 0 20 0 ");
+    let (terminal, foreground) = match job_control::terminal_of(process) {
+        Some(terminal) => (terminal.number(), terminal.foreground.load(Ordering::Relaxed) as i32),
+        None => (0, -1),
+    };
+    let mut text = format!(
+        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 20 0 "
+    );
     let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
     // Processor, real-time priority, policy, delays and guests, and addresses.
     text.push_str("0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");

@@ -189,6 +189,24 @@ pub(crate) fn is_harmful(process: &Process, signal: Signal) -> bool {
     matches!(disposition, Disposition::Default(DefaultAction::End | DefaultAction::Stop))
 }
 
+/// Returns whether a signal to stop a process has no effect on it: all its workers block it, or it is ignored, as by
+/// the first process unless that has a handler.
+pub(crate) fn has_no_effect(process: &Process, signal: Signal) -> bool {
+    let state = process.signals.state.lock();
+    match state.actions.disposition(signal) {
+        Disposition::Ignore => true,
+        Disposition::Default(_) if process.id == FIRST => true,
+        _ => process.find_worker(|worker| worker.signals.receives(signal)).is_none(),
+    }
+}
+
+/// Returns whether a signal to a process, or to one of its workers, has come and has had no effect yet.
+pub(crate) fn is_pending(process: &Process, signal: Signal) -> bool {
+    let state = process.signals.state.lock();
+    let is_own = |worker: &Worker| worker.signals.state.lock().pending.set().has(signal);
+    state.pending.set().has(signal) || process.find_worker(is_own).is_some()
+}
+
 // ---- stopping ----
 
 /// Returns whether a signal that would stop a process has no effect: those of terminals have none in an orphaned group,

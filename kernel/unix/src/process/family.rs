@@ -3,10 +3,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use ::signals::Signal;
 use abi_unix::Errno;
 use spin::Mutex;
 
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::table::Walk;
 
 /// Number of bytes of kernel memory for an entry in the table of processes and in its indexes.
 const MEMORY_OF_A_PLACE: usize = 320;
@@ -27,6 +29,16 @@ impl ProcessPlace {
     }
 }
 
+/// Signals on their way to the members of a group.
+pub(super) struct Sending {
+    /// The group.
+    pub group: u32,
+    /// The first of the signals.
+    pub signal: Signal,
+    /// The members that are still to get them.
+    pub members: Walk,
+}
+
 /// The relations of a process to others. Changed by the [table](crate::process::table) alone.
 pub(crate) struct Family {
     /// Its place among the processes, charged to its parent until that has waited.
@@ -45,6 +57,10 @@ pub(crate) struct Family {
     pub(super) has_executed: AtomicBool,
     /// Status for its parent since it has stopped or gone on, 0 for none. Changed under the lock of the table.
     pub(super) change: AtomicU32,
+    /// Whether it has given up its session's terminal for itself (`TIOCNOTTY`).
+    pub(super) has_no_terminal: AtomicBool,
+    /// The signals that it is sending to a group in steps, because of a terminal.
+    pub(super) sending: Mutex<Option<Sending>>,
     /// Processor time of children that were waited for.
     children_ticks: AtomicU64,
 }
@@ -61,6 +77,8 @@ impl Family {
             anchors: AtomicU32::new(0),
             has_executed: AtomicBool::new(false),
             change: AtomicU32::new(0),
+            has_no_terminal: AtomicBool::new(false),
+            sending: Mutex::new(None),
             children_ticks: AtomicU64::new(0),
         }
     }

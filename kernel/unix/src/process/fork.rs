@@ -122,6 +122,7 @@ fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: C
         Ok(Process::new(id, above, group, origin, charge, space, shared, descriptors, directory, priority))
     })?;
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.set_no_terminal(process.has_no_terminal());
     let started = start(parent, &child, context, words);
     if let Err(error) = started {
         table::discard(&child);

@@ -1,12 +1,18 @@
 //! Sending signals: `kill` and the keys of the terminal, and whether a process may.
 
+use core::task::{Poll, Waker};
+
 use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
+use crate::process::family::Sending;
 use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, delivery};
 use crate::scheduling::steps::{self, Endless};
+
+/// Members of a group that one step of [`signal_group_in_steps`] reaches.
+const SIGNALLED_AT_A_TIME: usize = 32;
 
 /// Sends a signal to a process, if the caller may; the number 0 asks only whether it may.
 fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
@@ -16,14 +22,18 @@ fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno>
 }
 
 /// Sends a signal to a process, or to one of its workers or threads, if the caller may; without a signal, asks only
-/// whether it may. `EPERM` towards the first process if the signal would end or stop it.
+/// whether it may. `EPERM` towards the first process if the signal would end or stop it. A process may continue all of
+/// its session.
 pub(crate) fn send(
     caller: &Process,
     process: &Process,
     target: Option<&Worker>,
     information: Option<Information>,
 ) -> Result<(), Errno> {
-    authority::permit_towards(caller, process, Act::Signal)?;
+    let continues = information.is_some_and(|information| information.signal == Signal::CONT);
+    if !(continues && process.session() == caller.session()) {
+        authority::permit_towards(caller, process, Act::Signal)?;
+    }
     let Some(information) = information else { return Ok(()) };
     if process.id == FIRST && caller.id != FIRST && delivery::is_harmful(process, information.signal) {
         return Err(Errno::EPERM);
@@ -80,13 +90,43 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
     answer
 }
 
-/// Sends a signal to all members of a process group because of a key of the terminal.
-pub(crate) fn signal_group_from_terminal(group: u32, number: u32) {
-    let Some(signal) = Signal::new(number) else { return };
-    let mut members = Walk::of_group(group);
-    while let Some(process) = members.next() {
-        delivery::send_from_kernel(&process, signal);
+/// Returns whether a process is in the midst of [`signal_group_in_steps`] with this group and first signal.
+pub(crate) fn is_signalling(caller: &Process, group: u32, signal: Signal) -> bool {
+    caller.family.sending.lock().as_ref().is_some_and(|sending| sending.group == group && sending.signal == signal)
+}
+
+/// Sends signals of a terminal, at the expense of a process, to all members of a process group, some in each step.
+/// Pending means that there are more, to be reached when it is called again, for which `waker` is woken. The caller
+/// comes last, because it does not go on after that.
+pub(crate) fn signal_group_in_steps(
+    caller: &Process,
+    group: u32,
+    signals: &[Signal],
+    waker: Option<&Waker>,
+) -> Poll<()> {
+    let Some(&signal) = signals.first() else { return Poll::Ready(()) };
+    let begun =
+        caller.family.sending.lock().take().filter(|sending| (sending.group, sending.signal) == (group, signal));
+    let mut members = begun.map_or_else(|| Walk::of_group(group), |sending| sending.members);
+    let send = |process: &Process| signals.iter().for_each(|signal| delivery::send_from_kernel(process, *signal));
+    for _ in 0..SIGNALLED_AT_A_TIME {
+        match members.look() {
+            Some(Some(process)) if process.id == caller.id => {}
+            Some(Some(process)) => send(&process),
+            Some(None) => {
+                if caller.group() == group {
+                    send(caller);
+                }
+                return Poll::Ready(());
+            }
+            None => break,
+        }
     }
+    *caller.family.sending.lock() = Some(Sending { group, signal, members });
+    if let Some(waker) = waker {
+        waker.wake_by_ref();
+    }
+    Poll::Pending
 }
 
 /// Sends a signal of the kernel to all members of a process group, in steps.

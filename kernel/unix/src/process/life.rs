@@ -9,7 +9,7 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::{mounts, remains};
+use crate::files::{job_control, mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::ending::Ending;
 use crate::process::worker::Worker;
@@ -167,6 +167,7 @@ impl Process {
             }
             steps::pause_at_the_end().await;
         }
+        job_control::leader_has_ended(self).await;
         self.leave_mounts();
         while remains::free_some() {
             steps::pause_at_the_end().await;

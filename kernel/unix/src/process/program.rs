@@ -30,7 +30,7 @@ use platform::println;
 use usermode::Space;
 
 use crate::asynchronous::user_interrupts;
-use crate::files::console::Console;
+use crate::files::console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::mounts::{self, Place};
@@ -592,6 +592,7 @@ impl Plan {
         process.first_stack.store(stack, Ordering::Relaxed);
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+            process.set_no_terminal(above.has_no_terminal());
         }
         let started =
             context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
@@ -684,7 +685,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let account = Account::of_the_first();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
-    let console = Arc::new(OpenFile::new(Console, Access::ReadWrite, false, file::charge(&account)?));
+    let console = Arc::new(OpenFile::new(console::open()?, Access::ReadWrite, false, file::charge(&account)?));
     for number in 0..3 {
         descriptors.replace(number, console.clone(), false)?;
     }

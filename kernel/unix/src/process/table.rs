@@ -430,7 +430,7 @@ impl Walk {
     }
 
     /// Looks at some entries of the table for one that lives. `None` if there are more to look at.
-    fn look(&mut self) -> Option<Option<Arc<Process>>> {
+    pub(super) fn look(&mut self) -> Option<Option<Arc<Process>>> {
         let table = TABLE.lock();
         let Some(first) = self.last.checked_add(1) else { return Some(None) };
         match self.group {
@@ -454,17 +454,6 @@ impl Walk {
         }
         Some(None)
     }
-}
-
-/// Returns whether a process lives in this group for which `is_meant` holds.
-pub(crate) fn group_has(group: u32, is_meant: impl Fn(&Process) -> bool) -> bool {
-    let mut members = Walk::of_group(group);
-    while let Some(process) = members.next() {
-        if is_meant(&process) {
-            return true;
-        }
-    }
-    false
 }
 
 /// Returns the session of a group; `None` if no process is in it, not even a zombie.
@@ -526,6 +515,7 @@ pub(crate) fn set_session(caller: &Process) -> Result<u32, Errno> {
         return Err(Errno::EPERM);
     }
     table.move_to(caller, Group { group: id, session: id });
+    caller.set_no_terminal(false);
     Ok(id)
 }
 

@@ -1,0 +1,193 @@
+//! Job control: the controlling terminals of sessions, and the accesses of processes in the background (POSIX, 11.1).
+//!
+//! A session has at most one controlling terminal, and a terminal controls at most one session. The leader of a session
+//! gets one by opening it or by asking for it (`TIOCSCTTY`), for all processes of the session. One process group of the
+//! session is in the terminal's foreground. A process of another group that reads, or changes the terminal's settings,
+//! makes its group stop: all members get `SIGTTIN` or `SIGTTOU`, and the call waits, to be tried again when the process
+//! goes on. It fails instead if stopping is not possible: if the process blocks or ignores the signal, or if its group
+//! is orphaned, so that no shell would continue it.
+//!
+//! The session of a terminal stands in the terminal. Rejected: the terminal in each process, as Linux has it. A terminal
+//! that is given up would have to be looked for in all of them.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use core::task::{Poll, Waker};
+
+use ::signals::Signal;
+use abi_unix::Errno;
+use spin::Mutex;
+
+use crate::files::console;
+use crate::files::file::Attempt;
+use crate::files::terminal::Terminal;
+use crate::process::{Process, delivery, kill, table};
+use crate::scheduling::steps;
+
+/// Held while a session gets or loses its terminal.
+static CHANGE: Mutex<()> = Mutex::new(());
+
+/// Signals to the foreground when the session loses its terminal: stopped processes go on, to see the first.
+const HANGUP: [Signal; 2] = [Signal::HUP, Signal::CONT];
+
+/// Returns the controlling terminal of a session.
+fn of_session(session: u32) -> Option<Arc<Terminal>> {
+    let terminal = console::terminal();
+    (terminal.session.load(Ordering::Relaxed) == session).then(|| terminal.clone())
+}
+
+/// Returns the controlling terminal of a process.
+#[doc(alias = "get_current_tty")]
+pub(crate) fn terminal_of(process: &Process) -> Option<Arc<Terminal>> {
+    if process.has_no_terminal() { None } else { of_session(process.session()) }
+}
+
+/// Returns whether a terminal is the controlling terminal of a process.
+fn is_own(terminal: &Terminal, process: &Process) -> bool {
+    !process.has_no_terminal() && terminal.session.load(Ordering::Relaxed) == process.session()
+}
+
+/// Fails with `ENOTTY` unless a terminal is the controlling terminal of a process.
+pub(crate) fn require_own(terminal: &Terminal, process: &Process) -> Result<(), Errno> {
+    if is_own(terminal, process) { Ok(()) } else { Err(Errno::ENOTTY) }
+}
+
+/// Permits an access to a terminal that a process in its background may not make: one for which its group gets this
+/// signal. `EIO` if the signal could not stop it. Pending means that the signal is on its way, or was sent; `waker` is
+/// then registered if there is one.
+#[doc(alias = "job_control")]
+#[doc(alias = "tty_check_change")]
+pub(crate) fn require_foreground(
+    terminal: &Terminal,
+    process: &Process,
+    signal: Signal,
+    waker: Option<&Waker>,
+) -> Poll<Result<(), Errno>> {
+    let group = process.group();
+    let is_in_background = || {
+        let foreground = terminal.foreground.load(Ordering::Relaxed);
+        is_own(terminal, process) && foreground != group && foreground != 0
+    };
+    if !is_in_background() {
+        return Poll::Ready(Ok(()));
+    }
+    if delivery::has_no_effect(process, signal) {
+        return Poll::Ready(if signal == Signal::TTIN { Err(Errno::EIO) } else { Ok(()) });
+    }
+    if table::is_orphaned(group) {
+        return Poll::Ready(Err(Errno::EIO));
+    }
+    // A signal that was sent before has not had its effect yet.
+    let is_sent = process.signals.are_stopped() || delivery::is_pending(process, signal);
+    if !is_sent && kill::signal_group_in_steps(process, group, &[signal], waker).is_pending() {
+        return Poll::Pending;
+    }
+    if let Some(waker) = waker {
+        terminal.register(signal, waker)?;
+        // It may have come to the foreground before it was registered.
+        if !is_in_background() {
+            waker.wake_by_ref();
+        }
+    }
+    Poll::Pending
+}
+
+/// Makes a terminal the controlling terminal of the session that this process leads; its group comes to the foreground.
+/// `EPERM` if it leads none, if its session has another terminal, or if the terminal controls another session. Nothing happens if it controls this session already.
+#[doc(alias = "TIOCSCTTY")]
+pub(crate) fn acquire(terminal: &Terminal, process: &Process) -> Result<(), Errno> {
+    let _change = CHANGE.lock();
+    let session = process.session();
+    let is_leader = session == process.id;
+    let present = terminal.session.load(Ordering::Relaxed);
+    if is_leader && present == session {
+        return Ok(());
+    }
+    if !is_leader || of_session(session).is_some() || present != 0 {
+        return Err(Errno::EPERM);
+    }
+    terminal.foreground.store(process.group(), Ordering::Relaxed);
+    terminal.session.store(session, Ordering::Relaxed);
+    terminal.wake_all();
+    Ok(())
+}
+
+/// Takes its session's terminal away from a terminal.
+fn release(terminal: &Terminal, session: u32) {
+    let _change = CHANGE.lock();
+    if terminal.session.load(Ordering::Relaxed) == session {
+        terminal.session.store(0, Ordering::Relaxed);
+        terminal.foreground.store(0, Ordering::Relaxed);
+    }
+    terminal.wake_all();
+}
+
+/// Performs `TIOCNOTTY`: a process gives up its controlling terminal; the leader of a session does so for all, and the
+/// foreground is told. `ENOTTY` if it is another one.
+#[doc(alias = "disassociate_ctty")]
+pub(crate) fn give_up(terminal: &Terminal, process: &Process, waker: Option<&Waker>) -> Attempt {
+    require_own(terminal, process)?;
+    let session = process.session();
+    if session != process.id {
+        process.set_no_terminal(true);
+        return Poll::Ready(Ok(0));
+    }
+    if let Some(group) = terminal.foreground_of_session()
+        && kill::signal_group_in_steps(process, group, &HANGUP, waker).is_pending()
+    {
+        return Poll::Pending;
+    }
+    release(terminal, session);
+    Poll::Ready(Ok(0))
+}
+
+/// Takes the terminal away from the session of a leader that has ended, and tells the foreground.
+///
+/// # Cancellation
+/// Not to be dropped: the terminal would never be another session's.
+pub(crate) async fn leader_has_ended(process: &Process) {
+    let session = process.session();
+    let Some(terminal) = of_session(session).filter(|_| session == process.id) else { return };
+    let foreground = terminal.foreground_of_session();
+    release(&terminal, session);
+    if let Some(group) = foreground {
+        for signal in HANGUP {
+            kill::signal_group_from_kernel(group, signal).await;
+            steps::pause_at_the_end().await;
+        }
+    }
+}
+
+/// Returns the group in the foreground of a process's controlling terminal; 0 if the session has none there. `ENOTTY`
+/// for another terminal.
+#[doc(alias = "TIOCGPGRP")]
+pub(crate) fn foreground(terminal: &Terminal, process: &Process) -> Result<u32, Errno> {
+    require_own(terminal, process)?;
+    Ok(terminal.foreground.load(Ordering::Relaxed))
+}
+
+/// Returns the session of a process's controlling terminal. `ENOTTY` for another terminal.
+#[doc(alias = "TIOCGSID")]
+pub(crate) fn session(terminal: &Terminal, process: &Process) -> Result<u32, Errno> {
+    require_own(terminal, process)?;
+    Ok(terminal.session.load(Ordering::Relaxed))
+}
+
+/// Brings a group of its session to the foreground of a process's controlling terminal. `EINVAL` for a negative number,
+/// `ESRCH` if there is no such group, `EPERM` if it is of another session.
+#[doc(alias = "TIOCSPGRP")]
+pub(crate) fn set_foreground(terminal: &Terminal, process: &Process, group: i32) -> Result<(), Errno> {
+    let group = u32::try_from(group).map_err(|_| Errno::EINVAL)?;
+    let session = table::session_of_group(group).ok_or(Errno::ESRCH)?;
+    if session != process.session() {
+        return Err(Errno::EPERM);
+    }
+    {
+        let _change = CHANGE.lock();
+        require_own(terminal, process)?;
+        terminal.foreground.store(group, Ordering::Relaxed);
+    }
+    // Those that waited for the foreground are in it now.
+    terminal.wake_all();
+    Ok(())
+}

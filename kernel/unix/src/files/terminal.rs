@@ -1,0 +1,419 @@
+//! Terminals: a line discipline between a device and programs, with the waiters of both sides.
+//!
+//! The device is the serial line of the [console](crate::files::console). Keys are taken as they are pressed, and not
+//! when a program reads: they are echoed immediately, and the interrupt key must work while no program reads. An echo
+//! without room is lost, as on Linux. Output waits for room, without a lock and without polling.
+//!
+//! A terminal may be the controlling terminal of a session, and then one process group of that session is in its
+//! foreground: [`job_control`] has the rules. The session and the foreground are words beside the lock, because rules
+//! look at processes, whose lock comes first.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::task::{Poll, Waker};
+
+use ::signals::Signal;
+use abi_unix::types::terminal::local;
+use abi_unix::types::{Status, Termios, epoll as event, terminal};
+use abi_unix::{Act, Errno};
+use filesystem::DeviceNumber;
+use spin::Mutex;
+use waiters::Waiters;
+
+use crate::files::console::line;
+use crate::files::file::{Attempt, FileOperations, Properties, encode_device, status_of_device};
+use crate::files::job_control;
+use crate::files::line_discipline::LineDiscipline;
+use crate::files::mounts::Place;
+use crate::files::stored::status_of;
+use crate::process::user::{Caller, UserBuffer};
+use crate::process::{Process, authority, kill, table};
+
+/// Bytes that are moved at once between a program and a terminal.
+const PIECE: usize = 256;
+
+/// Bytes that one step of a call moves.
+const LARGEST_STEP: usize = 1024;
+
+/// A terminal.
+#[doc(alias = "tty_struct")]
+pub(crate) struct Terminal {
+    /// The number of its device.
+    pub device: DeviceNumber,
+    /// The session whose controlling terminal it is; 0 for none. [`job_control`] changes it.
+    pub session: AtomicU32,
+    /// The group of that session that gets the signals of keys; 0 for none.
+    pub foreground: AtomicU32,
+    state: Mutex<State>,
+}
+
+struct State {
+    discipline: LineDiscipline,
+    /// Wakers of readers that wait for input, or for their turn in the foreground.
+    readers: Waiters,
+    /// Wakers of callers that wait for the device to take more, or to be silent, or for their turn in the foreground.
+    writers: Waiters,
+    /// Rows, columns, and pixels, as a program set them last. A serial line cannot tell its size.
+    window: [u16; 4],
+}
+
+impl Terminal {
+    /// Creates a terminal of no session. `ENOMEM`.
+    pub(crate) fn new(device: DeviceNumber, window: [u16; 4]) -> Result<Terminal, Errno> {
+        let (readers, writers) = (Waiters::new(), Waiters::new());
+        let state = State { discipline: LineDiscipline::new()?, readers, writers, window };
+        Ok(Terminal { device, session: AtomicU32::new(0), foreground: AtomicU32::new(0), state: Mutex::new(state) })
+    }
+
+    /// Returns the number of its device as `stat` shows it.
+    pub(crate) fn number(&self) -> u64 {
+        encode_device(self.device)
+    }
+
+    /// Returns the group in the foreground, if that is of the terminal's session: a number may have come to be another
+    /// group's since.
+    pub(crate) fn foreground_of_session(&self) -> Option<u32> {
+        let (session, group) = (self.session.load(Ordering::Relaxed), self.foreground.load(Ordering::Relaxed));
+        (session != 0 && table::session_of_group(group) == Some(session)).then_some(group)
+    }
+
+    /// Returns whether output of processes in the background stops them.
+    pub(crate) fn stops_background_output(&self) -> bool {
+        self.state.lock().discipline.settings().local & local::TOSTOP != 0
+    }
+
+    /// Wakes everything that waits, to look at its place and at the device again.
+    pub(crate) fn wake_all(&self) {
+        let mut state = self.state.lock();
+        state.readers.wake_all();
+        state.writers.wake_all();
+    }
+
+    /// Wakes those that wait for the device to take more.
+    pub(crate) fn wake_writers(&self) {
+        self.state.lock().writers.wake_all();
+    }
+
+    /// Registers a waker as one of a reader, or of a writer.
+    pub(crate) fn register(&self, signal: Signal, waker: &Waker) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let waiters = if signal == Signal::TTIN { &mut state.readers } else { &mut state.writers };
+        waiters.register(waker).map_err(|_| Errno::ENOMEM)
+    }
+
+    // ---- keys ----
+
+    /// Takes a key that was pressed. Returns the signal that it stands for, with the group that is to get it.
+    #[doc(alias = "tty_insert_flip_char")]
+    pub(crate) fn press(&self, key: u8) -> Option<(Signal, u32)> {
+        let signal = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let signal = state.discipline.press(key, &mut |echo| _ = platform::console_try_write(echo));
+            if state.discipline.is_ready(1) {
+                state.readers.wake_all();
+            }
+            signal
+        };
+        // Without the lock: the table of processes comes before it.
+        Some((Signal::new(signal?)?, self.foreground_of_session()?))
+    }
+
+    /// Returns the signal that a key stands for, with the group that is to get it.
+    fn signal_of(&self, key: u8) -> Option<(Signal, u32)> {
+        let signal = self.state.lock().discipline.signal_of_next(key);
+        Some((Signal::new(signal?)?, self.foreground_of_session()?))
+    }
+
+    /// Takes a key that a process presses. Pending until the key's signal has reached all that it is for.
+    fn press_for(&self, process: &Process, key: u8, waker: Option<&Waker>) -> Poll<()> {
+        // The signals first: they go in steps, and the key is taken once.
+        if let Some((signal, group)) = self.signal_of(key)
+            && kill::signal_group_in_steps(process, group, &[signal], waker).is_pending()
+        {
+            return Poll::Pending;
+        }
+        let _ = self.press(key);
+        Poll::Ready(())
+    }
+
+    // ---- reading and writing ----
+
+    /// Tries to read: in canonical mode a line, or the rest of one; else the keys that were typed. Pending means that
+    /// there is nothing to read; `waker` is then registered if there is one.
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if !state.discipline.is_ready(buffer.len()) {
+            if let Some(waker) = waker {
+                state.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        let mut bytes = [0; PIECE];
+        let mut done = 0;
+        loop {
+            let wanted = bytes.len().min(buffer.len() - done);
+            let position = state.discipline.position();
+            let (count, is_complete) = state.discipline.read(&mut bytes[..wanted]);
+            if let Err(error) = caller.copy_out(buffer.address() + done, &bytes[..count]) {
+                state.discipline.unread(position);
+                return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
+            }
+            done += count;
+            if is_complete || done == buffer.len() {
+                return Poll::Ready(Ok(done));
+            }
+        }
+    }
+
+    /// Writes a buffer from `*done` bytes on, as far as the device has room, and advances it. Pending means that there
+    /// is no room; `waker` is then registered if there is one.
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        let mut bytes = [0; PIECE];
+        while *done < buffer.len() {
+            let wanted = bytes.len().min(buffer.len() - *done);
+            if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..wanted]) {
+                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+            }
+            let mut state = self.state.lock();
+            // Each byte may become two. The room may go to others meanwhile; far more of the ring is kept free for
+            // them.
+            let count = line::room(2 * wanted) / 2;
+            if count == 0 {
+                return match waker.map_or(Ok(()), |waker| state.writers.register(waker)) {
+                    Ok(()) => Poll::Pending,
+                    Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
+                };
+            }
+            if let Some(waker) = waker {
+                state.writers.forget(waker);
+            }
+            state.discipline.write(&bytes[..count], &mut platform::console_write);
+            *done += count;
+        }
+        Poll::Ready(Ok(*done))
+    }
+
+    /// Returns whether a read would not wait; `waker` is registered if there is one.
+    fn is_readable(&self, waker: Option<&Waker>) -> Result<bool, Errno> {
+        let mut state = self.state.lock();
+        if let Some(waker) = waker {
+            state.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(state.discipline.is_ready(1))
+    }
+
+    /// Returns whether a write would not wait; `waker` is registered if there is one.
+    fn is_writable(&self, waker: Option<&Waker>) -> Result<bool, Errno> {
+        let mut state = self.state.lock();
+        if let Some(waker) = waker {
+            state.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(line::room(2) == 2)
+    }
+
+    /// Returns whether all output has left. Otherwise `waker` is registered if there is one.
+    fn is_silent(&self, waker: Option<&Waker>) -> Result<bool, Errno> {
+        let mut state = self.state.lock();
+        let is_silent = line::is_silent();
+        match waker {
+            Some(waker) if is_silent => state.writers.forget(waker),
+            Some(waker) => state.writers.register(waker).map_err(|_| Errno::ENOMEM)?,
+            None => {}
+        }
+        Ok(is_silent)
+    }
+
+    // ---- requests ----
+
+    /// Tries an `ioctl` request.
+    fn control(&self, caller: &dyn Caller, request: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
+        let process = process_of(caller)?;
+        if changes_settings(request) {
+            match job_control::require_foreground(self, &process, Signal::TTOU, waker) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(Errno::EIO)) if request == terminal::SET_FOREGROUND => {
+                    return Poll::Ready(Err(Errno::ENOTTY));
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if awaits_silence(request) && !self.is_silent(waker)? {
+            return Poll::Pending;
+        }
+        match request {
+            terminal::GIVE_UP_CONTROLLING => return job_control::give_up(self, &process, waker),
+            terminal::INSERT => {
+                authority::permit(&process, Act::PressKey)?;
+                let mut key = [0; 1];
+                caller.copy_in(argument, &mut key)?;
+                return self.press_for(&process, key[0], waker).map(|()| Ok(0));
+            }
+            terminal::SET_WINDOW_SIZE => return self.set_window(caller, &process, argument, waker),
+            terminal::SET_CONTROLLING => {
+                // No session's terminal is taken from it, whatever the argument asks for.
+                job_control::acquire(self, &process)?;
+            }
+            terminal::GET_FOREGROUND => {
+                let group = job_control::foreground(self, &process)?;
+                caller.copy_out(argument, &group.to_le_bytes())?;
+            }
+            terminal::GET_SESSION => {
+                let session = job_control::session(self, &process)?;
+                caller.copy_out(argument, &session.to_le_bytes())?;
+            }
+            terminal::SET_FOREGROUND => {
+                job_control::require_own(self, &process)?;
+                let mut bytes = [0; 4];
+                caller.copy_in(argument, &mut bytes)?;
+                job_control::set_foreground(self, &process, i32::from_le_bytes(bytes))?;
+            }
+            _ => return Poll::Ready(self.control_device(caller, request, argument)),
+        }
+        Poll::Ready(Ok(0))
+    }
+
+    /// Performs the requests that concern no processes.
+    fn control_device(&self, caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, Errno> {
+        match request {
+            terminal::GET => {
+                let settings = self.state.lock().discipline.settings();
+                caller.copy_out(argument, &settings.to_bytes())?;
+            }
+            terminal::SET | terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH => {
+                let mut bytes = [0; Termios::SIZE];
+                caller.copy_in(argument, &mut bytes)?;
+                let mut state = self.state.lock();
+                if request == terminal::SET_AND_FLUSH {
+                    state.discipline.flush();
+                }
+                state.discipline.set(Termios::from_bytes(bytes));
+                // There may be something to read now.
+                state.readers.wake_all();
+            }
+            terminal::DRAIN => {}
+            terminal::FLUSH => match argument {
+                terminal::queue::INPUT | terminal::queue::BOTH => self.state.lock().discipline.flush(),
+                terminal::queue::OUTPUT => {}
+                _ => return Err(Errno::EINVAL),
+            },
+            terminal::GET_WINDOW_SIZE => {
+                let mut bytes = [0; 8];
+                let window = self.state.lock().window;
+                for (place, number) in bytes.chunks_exact_mut(2).zip(window) {
+                    place.copy_from_slice(&number.to_le_bytes());
+                }
+                caller.copy_out(argument, &bytes)?;
+            }
+            terminal::READABLE => {
+                let count = self.state.lock().discipline.readable() as i32;
+                caller.copy_out(argument, &count.to_le_bytes())?;
+            }
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(0)
+    }
+
+    /// Sets the size of the window, and tells the foreground of a new one (`SIGWINCH`).
+    fn set_window(&self, caller: &dyn Caller, process: &Process, argument: usize, waker: Option<&Waker>) -> Attempt {
+        let mut bytes = [0; 8];
+        caller.copy_in(argument, &mut bytes)?;
+        let window = core::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
+        let is_new = core::mem::replace(&mut self.state.lock().window, window) != window;
+        let Some(group) = self.foreground_of_session() else { return Poll::Ready(Ok(0)) };
+        // Polled again, it finds its size set already.
+        if is_new || kill::is_signalling(process, group, Signal::WINCH) {
+            return kill::signal_group_in_steps(process, group, &[Signal::WINCH], waker).map(|()| Ok(0));
+        }
+        Poll::Ready(Ok(0))
+    }
+}
+
+/// Returns whether a request is one that only the foreground may make.
+fn changes_settings(request: u32) -> bool {
+    matches!(
+        request,
+        terminal::SET
+            | terminal::SET_AND_WAIT
+            | terminal::SET_AND_FLUSH
+            | terminal::DRAIN
+            | terminal::FLUSH
+            | terminal::SET_FOREGROUND
+    )
+}
+
+/// Returns whether a request is carried out after all output has left.
+fn awaits_silence(request: u32) -> bool {
+    matches!(request, terminal::SET_AND_WAIT | terminal::SET_AND_FLUSH | terminal::DRAIN)
+}
+
+/// Returns the process that makes a call.
+fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
+    table::find(caller.number()).ok_or(Errno::ESRCH)
+}
+
+/// An open terminal.
+pub(crate) struct TerminalFile {
+    terminal: Arc<Terminal>,
+    /// The node through which it was opened.
+    place: Option<Place>,
+}
+
+impl TerminalFile {
+    /// Opens a terminal through a node.
+    pub(crate) fn new(terminal: Arc<Terminal>, place: Option<Place>) -> TerminalFile {
+        TerminalFile { terminal, place }
+    }
+}
+
+impl FileOperations for TerminalFile {
+    fn properties(&self) -> Properties {
+        Properties { largest_step: LARGEST_STEP, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        self.place.as_ref().map_or_else(|| status_of_device(self.terminal.device, 0o600), status_of)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        match job_control::require_foreground(&self.terminal, &*process_of(caller)?, Signal::TTIN, waker) {
+            Poll::Ready(permitted) => permitted?,
+            Poll::Pending => return Poll::Pending,
+        }
+        self.terminal.read(caller, buffer, waker)
+    }
+
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        if *done == 0 && self.terminal.stops_background_output() {
+            match job_control::require_foreground(&self.terminal, &*process_of(caller)?, Signal::TTOU, waker) {
+                Poll::Ready(permitted) => permitted?,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        self.terminal.write(caller, buffer, done, waker)
+    }
+
+    fn readiness(&self, _: &dyn Caller, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let input = if self.terminal.is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
+        let is_asked = wanted & (event::OUT | event::WRNORM) != 0;
+        let output = if is_asked && self.terminal.is_writable(waker)? { event::OUT | event::WRNORM } else { 0 };
+        Ok(input | output)
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        self.terminal.state.lock().readers.forget(waker);
+    }
+
+    fn forget_writer(&self, waker: &Waker) {
+        self.terminal.state.lock().writers.forget(waker);
+    }
+
+    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
+        self.terminal.control(caller, command, argument, waker)
+    }
+}
