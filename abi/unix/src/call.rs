@@ -150,8 +150,8 @@ system_calls! {
     /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
-    /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`. `TCSETSW`, `TCSETSF` and `TCSBRK` wait until
-    /// all output has left.
+    /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
+    /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;

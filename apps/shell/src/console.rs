@@ -2,8 +2,9 @@
 //! come.
 //!
 //! While a line is edited the terminal is raw, so that this program sees the keys that move the cursor. Started
-//! programs get the terminal with its original settings, but for the key that stops a job. The editing itself is [`command_line::line`]: no crate of the
-//! ecosystem both awaits its keys and asks for completions while it edits UTF-8.
+//! programs get the terminal with its original settings, but for the key that stops a job. The editing itself is
+//! [`command_line::line`]: no crate of the ecosystem both awaits its keys and asks for completions while it edits
+//! UTF-8.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,6 +1,5 @@
 //! TCP and UDP over the loopback device.
 
-use abi_unix::Counter;
 use abi_unix::types::{SocketAddress, socket_option};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,9 +8,7 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::harness::{
-    self, LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, counter, reaches, returns_to, until,
-};
+use crate::harness::{self, LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, until};
 use crate::{check, check_eq, must};
 
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);

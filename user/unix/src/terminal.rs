@@ -1,4 +1,5 @@
-//! Terminals: their settings, the sessions that they control, and the process groups that get the signals of their keys.
+//! Terminals: their settings, the sessions that they control, and the process groups that get the signals of their
+//! keys.
 
 use abi_unix::types::{Termios, terminal};
 
@@ -63,8 +64,8 @@ pub fn foreground(descriptor: i32) -> Result<u32> {
 ///
 /// # Errors
 ///
-/// `ESRCH` if the group is empty, `EPERM` if it is of another session, `ENOTTY` if it is not the terminal of the caller's
-/// session.
+/// `ESRCH` if the group is empty, `EPERM` if it is of another session, `ENOTTY` if it is not the terminal of the
+/// caller's session.
 #[doc(alias = "tcsetpgrp")]
 pub fn set_foreground(descriptor: i32, group: u32) -> Result<()> {
     // SAFETY: the word lives through the call, which reads it.

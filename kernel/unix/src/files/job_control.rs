@@ -7,8 +7,8 @@
 //! goes on. It fails instead if stopping is not possible: if the process blocks or ignores the signal, or if its group
 //! is orphaned, so that no shell would continue it.
 //!
-//! The session of a terminal stands in the terminal. Rejected: the terminal in each process, as Linux has it. A terminal
-//! that is given up would have to be looked for in all of them.
+//! The session of a terminal stands in the terminal. Rejected: the terminal in each process, as Linux has it. A
+//! terminal that is given up would have to be looked for in all of them.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -93,7 +93,8 @@ pub(crate) fn require_foreground(
 }
 
 /// Makes a terminal the controlling terminal of the session that this process leads; its group comes to the foreground.
-/// `EPERM` if it leads none, if its session has another terminal, or if the terminal controls another session. Nothing happens if it controls this session already.
+/// `EPERM` if it leads none, if its session has another terminal, or if the terminal controls another session. Nothing
+/// happens if it controls this session already.
 #[doc(alias = "TIOCSCTTY")]
 pub(crate) fn acquire(terminal: &Terminal, process: &Process) -> Result<(), Errno> {
     let _change = CHANGE.lock();
