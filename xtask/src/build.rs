@@ -90,15 +90,24 @@ pub struct Products {
     pub files: Vec<(String, PathBuf)>,
 }
 
+/// The treatment of programs that do not compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The build fails.
+    Fail,
+    /// They are left out, with the compiler's output, unless that leaves none.
+    LeaveOut,
+}
+
 /// Builds everything that a boot needs.
 ///
 /// # Errors
 ///
 /// A part does not compile or link; the message has the compiler's output.
-pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<Products> {
+pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, broken: Broken) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let vdso = builder.vdso()?;
-    let mut programs = builder.programs(|package| package.is_program_for(Kernel::Unix), None)?;
+    let mut programs = builder.programs(|package| package.is_program_for(Kernel::Unix), None, broken)?;
     programs.extend(builder.c_programs()?);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = workspace.products().join("initramfs.cpio");
@@ -107,6 +116,31 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) 
     let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
     let programs = programs.into_iter().map(|program| program.name).collect();
     Ok(Products { kernel, initramfs, programs, files })
+}
+
+/// Builds a package outside the tree; returns the names and files of its programs, the one to start first.
+///
+/// # Errors
+///
+/// The manifest is no package's, or it does not compile; the message has the compiler's output.
+pub fn own_programs(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    progress: &Progress,
+    manifest: &Path,
+) -> Result<Vec<(String, PathBuf)>> {
+    let builder = Builder { workspace, toolchain, progress };
+    let manifest = manifest.canonicalize().with_context(|| format!("cannot read {}", manifest.display()))?;
+    let other = Workspace::of(&manifest)?;
+    let is_meant = |package: &&Package| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
+    let package = other.packages.iter().find(is_meant);
+    let package = package.with_context(|| format!("{} is the manifest of no package", manifest.display()))?;
+    let mut command = builder.cargo("build", Part::Programs);
+    // The configuration files of cargo that lie beside the package are for it.
+    command.current_dir(manifest.parent().unwrap_or(Path::new("/"))).arg("--manifest-path").arg(&manifest);
+    run_cargo(command, &format!("Building {}", package.name), progress)?;
+    let file = |program: &crate::workspace::Target| builder.output(Part::Programs).join(&program.name);
+    crate::own::first(&package.name, package.programs().map(|program| (program.name.clone(), file(program))).collect())
 }
 
 /// Builds the kernel whose allocations fail when a program requests it. The programs are those of [`build`], which
@@ -134,8 +168,8 @@ pub fn microkernel(
 ) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let contained = workspace.products().join("contained.cpio");
-    write_if_changed(&contained, &archive(&builder.programs(Package::is_contained, None)?)?)?;
-    let programs = builder.programs(Package::is_root_task, Some(&contained))?;
+    write_if_changed(&contained, &archive(&builder.programs(Package::is_contained, None, Broken::Fail)?)?)?;
+    let programs = builder.programs(Package::is_root_task, Some(&contained), Broken::Fail)?;
     for program in &programs {
         write_if_changed(&workspace.products().join(&program.name), &program.content)?;
     }
@@ -302,19 +336,45 @@ impl Builder<'_> {
     }
 
     /// Builds the `chosen` programs; those that contain others find their archive in a file.
-    fn programs(&self, chosen: impl Fn(&Package) -> bool, contained: Option<&Path>) -> Result<Vec<Program>> {
-        let packages: Vec<_> = self.workspace.packages.iter().filter(|package| chosen(package)).collect();
+    fn programs(
+        &self,
+        chosen: impl Fn(&Package) -> bool,
+        contained: Option<&Path>,
+        broken: Broken,
+    ) -> Result<Vec<Program>> {
+        let mut packages: Vec<_> = self.workspace.packages.iter().filter(|package| chosen(package)).collect();
         if packages.is_empty() {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
-        let mut command = self.cargo("build", Part::Programs);
-        if let Some(contained) = contained {
-            command.env(CONTAINED_VARIABLE, contained);
+        let build = |packages: &[&Package]| {
+            let mut command = self.cargo("build", Part::Programs);
+            if let Some(contained) = contained {
+                command.env(CONTAINED_VARIABLE, contained);
+            }
+            for package in packages {
+                command.args(["--package", &package.name]);
+            }
+            if broken == Broken::LeaveOut {
+                command.arg("--keep-going");
+            }
+            command
+        };
+        if let Err(error) = run_cargo(build(&packages), "Building the programs", self.progress) {
+            if broken == Broken::Fail || crate::interrupt::requested() {
+                return Err(error);
+            }
+            // All others are compiled by now, so asking for each takes only cargo's time.
+            let mut left_out = Vec::new();
+            packages.retain(|package| {
+                let is_built = run_cargo(build(&[package]), "Looking for the programs that compile", self.progress);
+                left_out.extend(is_built.is_err().then_some(package.name.as_str()));
+                is_built.is_ok()
+            });
+            if packages.is_empty() {
+                return Err(error);
+            }
+            eprintln!("{error:#}\n\nLeft out, because they do not compile: {}", left_out.join(", "));
         }
-        for package in &packages {
-            command.args(["--package", &package.name]);
-        }
-        run_cargo(command, "Building the programs", self.progress)?;
         let programs = packages.iter().flat_map(|package| package.programs());
         programs.map(|program| Program::read(&program.name, &self.output(Part::Programs).join(&program.name))).collect()
     }

@@ -9,6 +9,7 @@ use matrix::Model;
 use crate::bench::BenchName;
 use crate::board::Variant;
 use crate::check::Step;
+use crate::own::HostFile;
 use crate::suites::Suite;
 use crate::workspace::Kernel;
 
@@ -54,6 +55,8 @@ pub struct Arguments {
 pub enum Command {
     /// Build a kernel with all that it needs to boot: vDSO, programs and initramfs, or root task.
     Build(Build),
+    /// Make a program of your own, outside the tree.
+    New(New),
     /// Build the emulator of a machine that the host's QEMU does not have, once for all clones on this host.
     Machine(BuildMachine),
     /// Boot COPS with its serial console on this terminal.
@@ -235,11 +238,14 @@ EXAMPLES
   cargo xtask run shell -- -c 'ls -l /bin; exit 3'
   cargo xtask run --harts 1 --machine plic hello -- some arguments
   cargo xtask run --forward 7000:7000 matrix-server
+  cargo xtask run ../greeting -- Ada Grace
+  cargo xtask run --file notes.txt --file ../data:/srv/data shell
   cargo xtask run --kernel micro
   cargo xtask run --kernel micro ledger
   cargo xtask run --kernel micro --harts 1 a-root-task-built-for-sel4.elf")]
 pub struct Run {
-    /// The program to start, from the initramfs's /bin; the default is `shell`. For the microkernel a root task of the
+    /// The program to start; the default is `shell`. A name is that of a program of the tree; a path (with a slash) is
+    /// the directory of a package of your own, which is built, or an ELF file. For the microkernel a root task of the
     /// workspace or the file of one; the default is `root-task`, the suite of its interface.
     pub program: Option<String>,
     /// Which kernel.
@@ -251,6 +257,10 @@ pub struct Run {
     /// Boot words of the microkernel, which the book's chapter lists.
     #[arg(long, value_name = "WORDS")]
     pub words: Option<String>,
+    /// Put a file of the host, or a directory with all below it, into the machine, which works on a copy in memory. The
+    /// default place is `/` and the file's name; a GUEST that ends with a slash is the directory to put it into.
+    #[arg(long = "file", value_name = "HOST[:GUEST]")]
+    pub files: Vec<HostFile>,
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
@@ -260,6 +270,25 @@ pub struct Run {
     /// The boot.
     #[command(flatten)]
     pub boot: Boot,
+}
+
+/// Arguments of `new`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask new ../greeting
+  cargo xtask run ../greeting -- Ada Grace
+  cargo xtask new ../projects/server --name my-server
+  cargo xtask new ../greeting --git https://example.org/cops")]
+pub struct New {
+    /// The directory of the new package, which is made.
+    pub path: PathBuf,
+    /// Name of the package and of its program; the default is the directory's.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Depend on COPS in this repository and not in this directory, so that others can build the package too.
+    #[arg(long, value_name = "URL")]
+    pub git: Option<String>,
 }
 
 /// Arguments of `linux`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::board::{Board, Clock, Configuration, Network};
-use crate::build::{self, Harts, Products, Variation};
+use crate::build::{self, Broken, Harts, Products, Variation};
 use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
 use crate::toolchain::{CExample, Toolchain};
@@ -29,6 +29,8 @@ pub struct Context {
 pub enum Need {
     /// A machine that boots. Optional parts may be left out, with a message.
     Boot,
+    /// A machine that boots one program. Others that do not compile are left out too.
+    OneProgram,
     /// Every part.
     Everything,
 }
@@ -52,7 +54,7 @@ impl Context {
     /// A tool is missing that only the user can provide.
     pub fn toolchain(&self, need: Need) -> Result<Toolchain> {
         let c_example = match need {
-            Need::Boot => CExample::WhereClangIs,
+            Need::Boot | Need::OneProgram => CExample::WhereClangIs,
             Need::Everything => CExample::Required,
         };
         Toolchain::ensure(&self.board.qemu.program, c_example, &self.progress)
@@ -65,7 +67,8 @@ impl Context {
     /// As [`Context::toolchain`] and [`build::build`].
     pub fn build(&self, need: Need) -> Result<(Toolchain, Products)> {
         let toolchain = self.toolchain(need)?;
-        let products = build::build(&self.workspace, &toolchain, &self.progress)?;
+        let broken = if need == Need::OneProgram { Broken::LeaveOut } else { Broken::Fail };
+        let products = build::build(&self.workspace, &toolchain, &self.progress, broken)?;
         Ok((toolchain, products))
     }
 

@@ -39,6 +39,7 @@ mod microkernel;
 mod miri;
 mod monitor;
 mod mutants;
+mod own;
 mod perfetto;
 mod programs;
 mod progress;
@@ -108,6 +109,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let done = match &arguments.command {
         Command::Run(arguments) => return run::run(&context, arguments),
         Command::Linux(arguments) => return programs::linux(&context, arguments),
+        Command::New(arguments) => own::new(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Top(arguments) => monitor::top(&context, arguments),

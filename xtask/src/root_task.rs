@@ -1,5 +1,5 @@
-//! Conditions on a root task, checked before the machine starts: the kernel would report them too, but after a build
-//! and a boot.
+//! Conditions on a root task or a program from outside the tree, checked before the machine starts: the kernel would
+//! report them too, but after a build and a boot.
 
 use std::path::Path;
 
@@ -20,7 +20,26 @@ pub fn check_file(file: &Path) -> Result<()> {
     check(&content).with_context(|| format!("{} is no root task", file.display()))
 }
 
-fn check(content: &[u8]) -> Result<()> {
+/// Checks that the Unix kernel could start the program of a file.
+///
+/// # Errors
+///
+/// It cannot be read, is no program for RISC-V, or needs an interpreter.
+pub fn check_program(file: &Path) -> Result<()> {
+    let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let file = parse(&content)?;
+    let (endian, header) = (file.endian(), file.elf_header());
+    if ![elf::ET_EXEC, elf::ET_DYN].contains(&header.e_type(endian)) {
+        bail!("it is no executable file");
+    }
+    if file.elf_program_headers().iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP) {
+        bail!("it needs an interpreter and libraries of Linux: `cargo xtask linux run` has them");
+    }
+    Ok(())
+}
+
+/// Parses an ELF file of the right machine.
+fn parse(content: &[u8]) -> Result<ElfFile64<'_, object::LittleEndian>> {
     match content {
         [0x7f, b'E', b'L', b'F', class, data, ..] => {
             if *class != 2 || *data != 1 {
@@ -31,10 +50,15 @@ fn check(content: &[u8]) -> Result<()> {
         _ => bail!("it is no ELF file"),
     }
     let file: ElfFile64<'_, object::LittleEndian> = ElfFile64::parse(content).context("it is damaged")?;
-    let (endian, header) = (file.endian(), file.elf_header());
-    if header.e_machine(endian) != elf::EM_RISCV {
+    if file.elf_header().e_machine(file.endian()) != elf::EM_RISCV {
         bail!("it is for another machine: the ELF header does not say RISC-V");
     }
+    Ok(file)
+}
+
+fn check(content: &[u8]) -> Result<()> {
+    let file = parse(content)?;
+    let (endian, header) = (file.endian(), file.elf_header());
     if header.e_type(endian) != elf::ET_EXEC {
         bail!("it is no program that is linked at a fixed address");
     }

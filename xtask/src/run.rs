@@ -16,11 +16,12 @@ use crate::callers::Programs;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
+use crate::own::{self, Chosen};
 use crate::root_task;
 use crate::screen::Screen;
 use crate::terminal::{Console, From, Key, Keys};
 use crate::toolchain::Toolchain;
-use crate::workspace::Kernel;
+use crate::workspace::{Kernel, Package};
 
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
 
@@ -39,8 +40,11 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// The machine cannot be built or started, fails, or does not end within its limit.
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
-    let (toolchain, products, command_line) = match arguments.kernel {
+    let (toolchain, products, command_line, program) = match arguments.kernel {
         Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
+        Kernel::Micro if !arguments.files.is_empty() => {
+            bail!("--file goes with --kernel unix: root tasks have no files")
+        }
         Kernel::Unix => unix(context, arguments)?,
         Kernel::Micro => micro(context, arguments)?,
     };
@@ -53,8 +57,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
             configuration.fix_addresses();
         }
         eprintln!("The machine waits for gdb. In another terminal:");
-        let name = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM).trim_start_matches("/bin/");
-        let program = products.files.iter().find(|(other, _)| other == name).map_or_else(String::new, |(_, file)| {
+        let program = products.files.iter().find(|(name, _)| *name == program).map_or_else(String::new, |(_, file)| {
             format!(" -ex 'add-symbol-file {} -o {PROGRAM_ADDRESS:#x}'", file.display())
         });
         let kernel = configuration.kernel.display();
@@ -108,20 +111,32 @@ fn status_of_program(failure: &Failure) -> Option<u8> {
     }
 }
 
-/// Builds the Unix kernel, and its command line.
-fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
-    let (toolchain, products) = context.build(Need::Boot)?;
-    let program = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM);
-    let name = program.trim_start_matches("/bin/");
-    if !products.programs.iter().any(|program| program == name) {
-        bail!("there is no program `{name}`; there are: {}", products.programs.join(", "));
+/// Builds the Unix kernel and the chosen program; returns its command line and the program's name too.
+fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {
+    let chosen = Chosen::of(arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM))?;
+    let (toolchain, mut products) = context.build(Need::OneProgram)?;
+    let own = chosen.take(context, &toolchain, &products)?;
+    let name = match (&chosen, &own) {
+        (_, Some(programs)) => programs[0].0.clone(),
+        (Chosen::Tree(name), None) if products.programs.contains(name) => name.clone(),
+        (Chosen::Tree(name), None) if context.workspace.package(name).is_some_and(Package::is_program) => {
+            bail!("`{name}` is no program of the Unix kernel that compiles")
+        }
+        _ => bail!(
+            "there is no program `{}`; there are: {}. A path to a package or an ELF file has a slash: ./NAME",
+            arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM),
+            products.programs.join(", ")
+        ),
+    };
+    if own.is_some() || !arguments.files.is_empty() {
+        products = own::with_files(context, products, own.unwrap_or_default(), &arguments.files)?;
     }
-    let command_line = arguments.boot.scheduling.words() + &command_line(program, &arguments.arguments)?;
-    Ok((toolchain, products, command_line))
+    let command_line = arguments.boot.scheduling.words() + &command_line(&name, &arguments.arguments)?;
+    Ok((toolchain, products, command_line, name))
 }
 
 /// Builds the microkernel: the root task takes the place of the archive.
-fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String)> {
+fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {
     if !arguments.arguments.is_empty() {
         bail!(
             "a root task has no arguments: seL4's interface has no place for them; the kernel's boot words are given with --words"
@@ -140,7 +155,8 @@ fn micro(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products
     if let Some(file) = file.or(own.map(|name| context.workspace.products().join(name))) {
         products.initramfs = file;
     }
-    Ok((toolchain, products, arguments.words.clone().unwrap_or_default()))
+    let program = arguments.program.clone().unwrap_or_default();
+    Ok((toolchain, products, arguments.words.clone().unwrap_or_default(), program))
 }
 
 fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Result<(), Failure> {

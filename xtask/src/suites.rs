@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::board::{Clock, Variant};
-use crate::build::{self, Checks, Counters, Products, Variation};
+use crate::build::{self, Broken, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
 use crate::children::{Child, Ending};
 use crate::cli;
@@ -31,6 +31,7 @@ use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
+use crate::own::{self, Chosen};
 use crate::serial::{TestLine, test_line};
 use crate::soak;
 use crate::toolchain::Toolchain;
@@ -368,7 +369,7 @@ fn closing_line(line: &str) -> Option<Tally> {
 
 /// Runs the machine's suites on every machine.
 fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
-    let products = build::build(&context.workspace, toolchain, &context.progress)?;
+    let products = build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
     let mut on_one_hart = Vec::new();
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
@@ -418,6 +419,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         boots.part(findings, "restart", Boots::restart);
         boots.part(findings, "status of the shell", Boots::status);
         boots.part(findings, "backtraces of programs", Boots::backtraces);
+        boots.part(findings, "a program from outside the tree", Boots::own_program);
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
@@ -510,7 +512,7 @@ fn linux(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     };
     let all = exercises.clone();
     exercises.retain(|exercise| arguments.filter.as_ref().is_none_or(|filter| exercise.name.contains(filter)));
-    let products = build::build(&context.workspace, toolchain, &context.progress)?;
+    let products = build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?;
     let mut outcomes = Vec::new();
     for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
         // The archive with the programs is a part of the memory.
@@ -912,6 +914,39 @@ impl Boots<'_> {
             }
         }
         Ok((tally, failures))
+    }
+
+    /// Makes a package as a user does, and runs it and a file of the host in the machine.
+    fn own_program(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+        let directory = std::env::temp_dir().join(format!("xtask-own-program-{}", std::process::id()));
+        let package = directory.join("own-greeting");
+        let text = "a file of the host";
+        std::fs::create_dir_all(&directory)?;
+        std::fs::write(directory.join("notes"), format!("{text}\n"))?;
+        let run = || {
+            own::new(self.context, &cli::New { path: package.clone(), name: None, git: None })?;
+            let chosen = Chosen::of(&package.to_string_lossy())?;
+            let programs = chosen.take(self.context, self.toolchain, self.products)?.unwrap_or_default();
+            let file = format!("{}:/srv/", directory.join("notes").display()).parse().map_err(anyhow::Error::msg)?;
+            let products = own::with_files(self.context, self.products.clone(), programs, &[file])?;
+            let boots = Boots {
+                context: self.context,
+                toolchain: self.toolchain,
+                products: &products,
+                machine: self.machine.clone(),
+            };
+            let arguments = ["-c", "own-greeting Ada && cat /srv/notes"].map(String::from);
+            let mut guest = boots.start(log, &products.kernel, command_line("shell", &arguments)?)?;
+            for expected in ["Hello, Ada!", text] {
+                guest.wait_for("the output", SILENCE_LIMIT, |line| (line == expected).then_some(()))?;
+            }
+            guest.wait_for_end(END_LIMIT)?;
+            println!("a package from outside the tree ran, and a file of the host was there");
+            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        };
+        let result = run();
+        std::fs::remove_dir_all(&directory)?;
+        result
     }
 
     fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {

@@ -150,13 +150,22 @@ impl Workspace {
     ///
     /// Cargo fails, usually because a manifest is wrong.
     pub fn load() -> Result<Workspace> {
+        Workspace::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
+    }
+
+    /// Runs `cargo metadata` for the workspace or package of a manifest.
+    ///
+    /// # Errors
+    ///
+    /// Cargo fails, usually because a manifest is wrong.
+    pub fn of(manifest: &Path) -> Result<Workspace> {
         let mut command = cargo();
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest);
         let output = children::output(&mut command, Ending::Kill, Duration::from_secs(120))
             .context("cargo could not be asked about the workspace")?;
         if !output.status.success() {
-            bail!("cargo cannot read the workspace:\n{}", String::from_utf8_lossy(&output.stderr).trim());
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("cargo cannot read {}:\n{}", manifest.display(), said.trim());
         }
         Workspace::parse(&output.stdout)
     }

@@ -1,0 +1,5 @@
+//! Links the package as a program of COPS.
+
+fn main() {
+    link::program();
+}
