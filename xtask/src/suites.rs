@@ -380,7 +380,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         for (name, kernel) in kernels.iter().filter(|_| arguments.filter.is_none()) {
             boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
         }
-        let system = System { boots, name: "system".into(), names };
+        let system = SuiteRun::of_system(boots, "system".into(), names)?;
         if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
     }
     let has_counted = |filter: &String| COUNTED.iter().any(|name| name.contains(filter.as_str()));
@@ -407,12 +407,14 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                 let boots = Boots { context, toolchain, products: &products, machine };
                 let names: Vec<_> = arguments.filter.iter().cloned().collect();
                 let name = format!("system with {}", back_end.name());
-                let system = System { boots, name, names };
+                let system = SuiteRun::of_system(boots, name, names)?;
                 if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
             }
         }
     }
-    System::run_in_pairs(&on_one_hart, findings);
+    // Those with a part of the tests last, so that long ones are beside each other.
+    on_one_hart.sort_by_key(|system| !system.names.is_empty());
+    SuiteRun::run_in_pairs(&on_one_hart, findings);
     if arguments.filter.is_none() {
         let machine = chosen_machine(arguments, arguments.harts);
         let boots = Boots { context, toolchain, products: &products, machine };
@@ -460,27 +462,29 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
         build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
     };
     let mut checked = Vec::new();
+    let (mut suites, mut libraries) = (Vec::new(), Vec::new());
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
         let products = kernel(&machine)?;
-        let boots = Boots { context, toolchain, products: &products, machine };
-        boots.part(findings, "microkernel", |boots, log| boots.suite(log, &boots.products.kernel, String::new()));
+        let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
+        libraries.push((library, machine.clone(), "library of the microkernel"));
+        suites.push((products, machine.clone(), "microkernel"));
         // The interrupt controller makes no difference to these checks.
         if !checked.contains(&harts) {
             checked.push(harts);
-            let variation = Variation { checks: Checks::Entries, ..context.variation(&boots.machine) };
+            let variation = Variation { checks: Checks::Entries, ..context.variation(&machine) };
             let checking = build::microkernel(&context.workspace, toolchain, &context.progress, variation)?;
-            let boots = Boots { context, toolchain, products: &checking, machine: boots.machine.clone() };
-            boots.part(findings, "microkernel that checks itself", |boots, log| {
-                boots.suite(log, &boots.products.kernel, String::new())
-            });
+            suites.push((checking, machine, "microkernel that checks itself"));
         }
-        let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
-        let boots = Boots { products: &library, ..boots };
-        boots.part(findings, "library of the microkernel", |boots, log| {
-            boots.suite(log, &boots.products.kernel, String::new())
-        });
     }
+    // The short ones last, so that long ones are beside each other.
+    suites.extend(libraries);
+    let runs = suites.iter().map(|(products, machine, name)| {
+        SuiteRun::of_root_task(Boots { context, toolchain, products, machine: machine.clone() }, name)
+    });
+    let (on_one_hart, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.boots.machine.harts == Some(1));
+    others.iter().for_each(|run| run.run(findings));
+    SuiteRun::run_in_pairs(&on_one_hart, findings);
     let machine = chosen_machine(arguments, Some(1));
     let products = kernel(&machine)?;
     let boots = Boots { context, toolchain, products: &products, machine };
@@ -763,23 +767,41 @@ struct Boots<'a> {
     machine: cli::Machine,
 }
 
-/// A run of the tests of the machine's suite that have one of these parts in their names; of all without names.
-struct System<'a> {
+/// A run of a suite that is the machine's first program.
+struct SuiteRun<'a> {
     boots: Boots<'a>,
     name: String,
+    /// Parts of the names of the tests that are run; without any it is all tests.
     names: Vec<String>,
+    command_line: String,
 }
 
-impl System<'_> {
+impl<'a> SuiteRun<'a> {
+    /// A run of the Unix kernel's suite.
+    fn of_system(boots: Boots<'a>, name: String, names: Vec<String>) -> Result<SuiteRun<'a>> {
+        if !boots.products.programs.iter().any(|program| program == PROGRAM) {
+            bail!("the workspace has no program `{PROGRAM}`");
+        }
+        let command_line = command_line(PROGRAM, &names)?;
+        Ok(SuiteRun { boots, name, names, command_line })
+    }
+
+    /// A run of a root task.
+    fn of_root_task(boots: Boots<'a>, name: &str) -> SuiteRun<'a> {
+        SuiteRun { boots, name: name.into(), names: Vec::new(), command_line: String::new() }
+    }
+
     /// Runs it, and shows its lines as they come.
     fn run(&self, findings: &mut Findings) {
-        self.boots.part(findings, &self.name, |boots, log| boots.system(log, &self.names));
+        self.boots.part(findings, &self.name, |boots, log| {
+            chosen(boots.suite(log, &boots.products.kernel, self.command_line.clone())?, &self.names)
+        });
     }
 
     /// Runs machines of one hart two at a time, since one of them keeps one hart of the host busy. The lines of the
     /// second are shown after those of the first.
-    fn run_in_pairs(systems: &[System<'_>], findings: &mut Findings) {
-        for pair in systems.chunks(2) {
+    fn run_in_pairs(runs: &[SuiteRun<'_>], findings: &mut Findings) {
+        for pair in runs.chunks(2) {
             let (first, second) = (&pair[0], pair.get(1));
             thread::scope(|scope| {
                 let beside = second.map(|second| {
@@ -801,8 +823,8 @@ impl System<'_> {
     /// Runs it, and returns its lines.
     fn run_silently(&self, log: &Path) -> (Vec<String>, Result<(Tally, Vec<String>)>) {
         let mut lines = Vec::new();
-        let start = || self.boots.start(log, &self.boots.products.kernel, command_line(PROGRAM, &self.names)?);
-        let found = start().and_then(|mut guest| follow(&mut guest, &mut |line| lines.push(line.into())));
+        let started = self.boots.start(log, &self.boots.products.kernel, self.command_line.clone());
+        let found = started.and_then(|mut guest| follow(&mut guest, &mut |line| lines.push(line.into())));
         let found = found.and_then(|found| chosen(found, &self.names));
         (lines, found)
     }
@@ -832,15 +854,6 @@ impl Boots<'_> {
             println!("The machine's serial log is {}", log.display());
         }
         findings.add(part, found);
-    }
-
-    /// Runs the suite of the whole system, or the filtered part of it.
-    /// Runs the tests of the machine's suite with one of these parts in their names; all without names.
-    fn system(&self, log: &Path, names: &[String]) -> Result<(Tally, Vec<String>)> {
-        if !self.products.programs.iter().any(|program| program == PROGRAM) {
-            bail!("the workspace has no program `{PROGRAM}`");
-        }
-        chosen(self.suite(log, &self.products.kernel, command_line(PROGRAM, names)?)?, names)
     }
 
     /// Runs the tests that need a clock that counts instructions, or the filtered part of them.
