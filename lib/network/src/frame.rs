@@ -236,6 +236,31 @@ mod tests {
         }
     }
 
+    /// For every set of flags, with data, options and a frame's padding, and without.
+    #[test]
+    fn flags_and_length_mean_the_same_in_every_combination() {
+        for (flags, (options, data, padding)) in (0..=255u8)
+            .flat_map(|flags| [(0, 0, 0), (0, 0, 6), (12, 0, 0), (0, 5, 1), (40, 7, 0)].map(|one| (flags, one)))
+        {
+            let mut packet = alloc::vec::Vec::from(tcp(flags));
+            packet[3] = 40 + options + data;
+            packet[32] = ((20 + options) / 4) << 4;
+            packet.resize(usize::from(40 + options + data + padding), 0xff);
+            let Packet::Tcp(segment) = classify_ipv4(&packet) else {
+                panic!("not a segment");
+            };
+            let [fin, syn, reset, acknowledges] = [1, 2, 4, 16].map(|bit| flags & bit != 0);
+            let length = u32::from(data) + u32::from(syn) + u32::from(fin);
+            assert_eq!(segment.length, length, "{flags:#x} with {data} bytes");
+            let read = [segment.is_synchronizing(), segment.is_reset(), segment.acknowledges()];
+            assert_eq!(read, [syn, reset, acknowledges], "{flags:#x}");
+            assert_eq!(segment.resets_or_synchronizes(), reset || syn, "{flags:#x}");
+            assert_eq!(segment.opens(), syn && !(fin || reset || acknowledges), "{flags:#x}");
+            let only_acknowledges = acknowledges && !reset && length == 0;
+            assert_eq!(segment.only_acknowledges(), only_acknowledges, "{flags:#x} with {data} bytes");
+        }
+    }
+
     #[test]
     fn fragments_and_forged_addresses_are_dropped() {
         let mut fragment = tcp(0x02);

@@ -29,7 +29,7 @@ use crate::Error;
 use crate::charge::{Charge, Held};
 use crate::frame::Segment;
 use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, endpoint, poll_one};
-use crate::link::{Sink, Token};
+use crate::link::{LONGEST_HEADERS, Sink, Token};
 use crate::reply::{Course, packet_length, parse, write_packet};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, interface_that_draws, opened_cookie};
@@ -527,7 +527,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
         sack_permitted: offer.selective,
         ..course.segment(TcpControl::Syn, theirs, 0)
     };
-    let mut packet = [0; 60 + 60];
+    let mut packet = [0; LONGEST_HEADERS];
     let packet = packet.get_mut(..packet_length(&asked)).ok_or(Error::Invalid)?;
     let mirrored = Key::new(course.key.remote(), course.key.local());
     write_packet(packet, mirrored, &asked, &ChecksumCapabilities::ignored());

@@ -237,20 +237,20 @@ impl<'frame> phy::Device for Loopback<'frame> {
     }
 }
 
+/// Length of the longest IPv4 and TCP headers, with 40 bytes of options each.
+pub(crate) const LONGEST_HEADERS: usize = 120;
+
 /// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for bringing a
 /// socket into a state without traffic on a wire.
 pub(crate) struct Sink {
     mtu: usize,
-    bytes: [u8; Sink::HEADERS],
+    bytes: [u8; LONGEST_HEADERS],
     length: usize,
 }
 
 impl Sink {
-    /// Length of the longest IPv4 and TCP headers.
-    const HEADERS: usize = 60 + 60;
-
     pub(crate) fn new(mtu: usize) -> Self {
-        Sink { mtu, bytes: [0; Sink::HEADERS], length: 0 }
+        Sink { mtu, bytes: [0; LONGEST_HEADERS], length: 0 }
     }
 
     /// Returns the last packet, if it consisted of headers only.

@@ -200,7 +200,7 @@ impl Host {
                 break;
             };
             total += filled;
-            if filled < offered || offered == 0 {
+            if filled < offered {
                 break;
             }
         }
@@ -251,7 +251,7 @@ impl Host {
                 break;
             };
             total += taken;
-            if taken < offered || offered == 0 || !socket.can_recv() {
+            if taken < offered || !socket.can_recv() {
                 break;
             }
         }

@@ -188,7 +188,7 @@ impl Ports {
             let at = (start + step) % words;
             let beyond = if at == words - 1 { !0 << (EPHEMERAL_COUNT % 64) } else { 0 };
             let before = if step == 0 { (1 << (position % 64)) - 1 } else { 0 };
-            let free = !(self.used.get(at)? | beyond | before);
+            let free = !self.used.get(at)? & !beyond & !before;
             let found = at * 64 + free.trailing_zeros() as usize;
             (free != 0).then(|| EPHEMERAL.start() + found as u16)
         })
@@ -302,6 +302,10 @@ impl Ports {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn at(text: &str) -> SocketAddrV4 {
@@ -397,5 +401,121 @@ mod tests {
             (0..1000).map(|_| ports.bind(at("0.0.0.0:0"), Sharing::Exclusive).unwrap().port()).collect();
         let close = drawn.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 100).count();
         assert!(close < 30, "{close} of 999 where 7 are expected");
+    }
+
+    /// A stranger that chooses one bit of a port or an address does not know which bits of the hash that changes: each
+    /// bit changes half of them, and another half for each secret.
+    #[test]
+    fn every_bit_of_a_key_changes_half_of_the_hash() {
+        const SAMPLES: u64 = 256;
+        let random = Secret::new([5; 16]);
+        let (mut set, mut numbers) = (0, 0..);
+        let mut next = || random.of_number(numbers.next().unwrap());
+        for bit in 0..96 {
+            let mut changed = 0;
+            for _ in 0..SAMPLES {
+                let hash = Hash::new((u128::from(next()) << 64 | u128::from(next())).to_le_bytes());
+                let key = Key { addresses: next(), ports: next() as u32 };
+                let other = match bit {
+                    0..64 => Key { addresses: key.addresses ^ 1 << bit, ..key },
+                    _ => Key { ports: key.ports ^ 1 << (bit - 64), ..key },
+                };
+                changed += (hash.of(key) ^ hash.of(other)).count_ones();
+                set += hash.of(key).count_ones();
+            }
+            let expected = SAMPLES as u32 * 32;
+            assert!(changed.abs_diff(expected) < expected / 8, "bit {bit} changes {changed} instead of {expected}");
+        }
+        let expected = 96 * SAMPLES as u32 * 32;
+        assert!(set.abs_diff(expected) < expected / 50, "{set} bits are set instead of {expected}");
+    }
+
+    /// A factor of zero would give all keys one hash.
+    #[test]
+    fn no_secret_makes_a_factor_zero() {
+        for half in [0u64, 1, 1 << 62, 1 << 63, 3 << 62] {
+            let hash = Hash::new((u128::from(half) << 64 | u128::from(half)).to_le_bytes());
+            let of_ports = (0..=u16::MAX).map(|port| Ports::hash_of(hash, port)).collect::<BTreeSet<_>>();
+            assert_eq!(of_ports.len(), 1 << 16, "{half:#x}");
+            let addresses = (0..1000).map(|number| hash.of(Key { addresses: number, ports: 0 }));
+            assert_eq!(addresses.collect::<BTreeSet<_>>().len(), 1000, "{half:#x}");
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Bind(usize, Sharing),
+        Release(usize),
+        Join(usize),
+        Leave(usize),
+    }
+
+    /// Positions about the borders of words, and about both ends.
+    fn position() -> impl Strategy<Value = usize> {
+        prop_oneof![0..4usize, 60..70usize, 124..130usize, EPHEMERAL_COUNT - 11..EPHEMERAL_COUNT]
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let sharing = prop_oneof![Just(Sharing::Exclusive), Just(Sharing::Reuse)];
+        prop_oneof![
+            (position(), sharing).prop_map(|(position, sharing)| Step::Bind(position, sharing)),
+            position().prop_map(Step::Release),
+            position().prop_map(Step::Join),
+            position().prop_map(Step::Leave),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// Owners and connections come and go, and a port is unused exactly while it has neither.
+        #[test]
+        fn a_port_is_used_until_its_last_user_has_gone(
+            full in (position(), 0..140usize),
+            steps in prop::collection::vec(step(), 1..60),
+            looks in prop::collection::vec(position(), 1..6),
+        ) {
+            let mut ports = ports(6);
+            let number = |position: usize| EPHEMERAL.start() + (position % EPHEMERAL_COUNT) as u16;
+            // For each used port, whether it has an owner, and the number of its connections.
+            let mut used = BTreeMap::<u16, (bool, u32)>::new();
+            for position in full.0..full.0 + full.1 {
+                ports.join(number(position)).unwrap();
+                used.insert(number(position), (false, 1));
+            }
+            for step in steps {
+                match step {
+                    Step::Bind(position, sharing) => {
+                        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number(position));
+                        let (is_bound, connections) = used.get(&number(position)).copied().unwrap_or_default();
+                        let is_free = !is_bound && (connections == 0 || sharing == Sharing::Reuse);
+                        let expected = if is_free { Ok(local) } else { Err(Error::AddressInUse) };
+                        prop_assert_eq!(ports.bind(local, sharing), expected);
+                        if is_free {
+                            used.insert(number(position), (true, connections));
+                        }
+                    }
+                    Step::Release(position) => {
+                        ports.release(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number(position)));
+                        used.entry(number(position)).and_modify(|port| port.0 = false);
+                    }
+                    Step::Join(position) => {
+                        ports.join(number(position)).unwrap();
+                        used.entry(number(position)).or_default().1 += 1;
+                    }
+                    Step::Leave(position) => {
+                        ports.leave(number(position));
+                        used.entry(number(position)).and_modify(|port| port.1 = port.1.saturating_sub(1));
+                    }
+                }
+                used.retain(|_, port| *port != (false, 0));
+                for &look in &looks {
+                    let expected = (look..).map(number).find(|port| !used.contains_key(port));
+                    prop_assert_eq!(ports.unused(look), expected, "after {:?} from {}", step, look);
+                    let is_bound = used.get(&number(look)).is_some_and(|port| port.0);
+                    prop_assert_eq!(ports.is_bound(number(look)), is_bound);
+                }
+            }
+        }
     }
 }

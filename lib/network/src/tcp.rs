@@ -174,10 +174,10 @@ fn buffer(size: usize) -> Result<SocketBuffer<'static>, Error> {
     Ok(SocketBuffer::new(zeroed(0, clamped(size))?))
 }
 
-/// Converts a duration; longer ones are cut to a thousand years, so that no sum of times overflows.
+/// Converts a duration. The longest has 584 years, a five-hundredth of the largest instant, so that no sum of times
+/// overflows.
 pub(crate) fn duration(ns: u64) -> Duration {
-    const LONGEST_MICROS: u64 = 1000 * 366 * 86_400 * 1_000_000;
-    Duration::from_micros((ns / 1000).min(LONGEST_MICROS))
+    Duration::from_micros(ns / 1000)
 }
 
 impl Connection {
@@ -561,4 +561,52 @@ pub(crate) fn zeroed<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Error>
     values.try_reserve_exact(length)?;
     values.resize(length, value);
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use ethernet::NoLink;
+    use property::with_memory;
+
+    use super::*;
+    use crate::{Address, Configuration, Sharing, Stack};
+
+    /// With as many connections as all lists and tables are made for, every byte taken is charged.
+    #[test]
+    fn connections_take_as_much_as_they_are_charged() {
+        const CONNECTIONS: usize = 1 << 10;
+        // Bytes of tables and lists beside their entries, whatever their number.
+        const BESIDE: usize = 512;
+        const LIMIT: usize = 1 << 24;
+        let own = Ipv4Addr::new(10, 0, 2, 15);
+        let address = Some(Address { address: own, prefix: 8, gateway: None });
+        let mut stack = Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, 0).unwrap();
+        let options = TcpOptions { receive_buffer: 1024, send_buffer: 1024, ..TcpOptions::default() };
+        let one = options.memory();
+        let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+        let (at_most, at_least) = with_memory(LIMIT, || {
+            for number in 0..CONNECTIONS {
+                let from = stack.tcp_bind(SocketAddrV4::new(own, 5000), Sharing::Reuse).unwrap();
+                let to = SocketAddrV4::new(Ipv4Addr::from_bits(0x0a01_0000 + number as u32), 80);
+                let id = stack.tcp_connect(Some(from), to, &options, 0).unwrap();
+                assert!(stack.connection_memory(id) == Ok(one));
+            }
+            (is_there(LIMIT - CONNECTIONS * one - BESIDE), !is_there(LIMIT - CONNECTIONS * one + BESIDE))
+        });
+        assert!(at_most, "more than {one} bytes for a connection");
+        assert!(at_least, "less than {one} bytes for a connection");
+    }
+
+    #[test]
+    fn every_duration_is_exact_to_the_microsecond() {
+        for (ns, micros) in [(0, 0), (999, 0), (1000, 1), (1999, 1), (64_000_000_000, 64_000_000)] {
+            assert_eq!(duration(ns), Duration::from_micros(micros));
+        }
+        let longest = duration(u64::MAX);
+        assert_eq!(longest.total_micros(), u64::MAX / 1000);
+        let sum = Instant::from_micros((u64::MAX / 1000) as i64) + longest * 400;
+        assert!(sum.total_micros() > 0);
+    }
 }

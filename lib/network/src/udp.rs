@@ -59,8 +59,17 @@ impl DatagramOptions {
     /// Returns the most memory that a socket with these options may take, in bytes.
     pub fn memory(&self) -> usize {
         let options = self.clamped();
-        let records = 2 * options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
-        core::mem::size_of::<Datagrams>() + options.receive_buffer + options.send_buffer + records
+        size_of::<Datagrams>() + options.receive_memory() + options.send_memory()
+    }
+
+    /// Returns the bytes of the receive buffer and its records.
+    fn receive_memory(&self) -> usize {
+        self.receive_buffer + self.datagrams * size_of::<PacketMetadata<SocketAddrV4>>()
+    }
+
+    /// Returns the bytes of the smoltcp socket with the send buffer and its records.
+    fn send_memory(&self) -> usize {
+        size_of::<SocketStorage<'static>>() + self.send_buffer + self.datagrams * size_of::<udp::PacketMetadata>()
     }
 }
 
@@ -111,8 +120,8 @@ impl Datagrams {
 
     /// Returns the memory of its buffers, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let one = |bytes: usize| bytes + self.options.datagrams * core::mem::size_of::<udp::PacketMetadata>();
-        one(self.options.receive_buffer) + if self.departing.is_some() { one(self.options.send_buffer) } else { 0 }
+        let send = if self.departing.is_some() { self.options.send_memory() } else { 0 };
+        self.options.receive_memory() + send
     }
 
     /// Returns the smoltcp socket, made if there is none yet.
@@ -404,4 +413,38 @@ fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilitie
     let datagram = UdpPacket::new_checked(packet.payload()).ok()?;
     UdpRepr::parse(&datagram, &source, &destination, checksums).ok()?;
     Some(datagram.payload())
+}
+
+#[cfg(test)]
+mod tests {
+    use property::with_memory;
+
+    use super::*;
+
+    /// Every byte that a socket takes is stated: before its first datagram leaves, and after.
+    #[test]
+    fn a_socket_takes_as_much_as_it_states() {
+        const LIMIT: usize = 1 << 20;
+        let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53);
+        for options in [
+            DatagramOptions::default(),
+            DatagramOptions { receive_buffer: 1000, send_buffer: 3000, datagrams: 7 },
+            DatagramOptions { receive_buffer: 0, send_buffer: 0, datagrams: 0 },
+        ] {
+            let (stated, taken) = with_memory(LIMIT, || {
+                let mut socket = Datagrams::new(local, options).unwrap();
+                let before = socket.memory();
+                let receiving = is_there(LIMIT - before) && !is_there(LIMIT - before + 1);
+                socket.departing().unwrap();
+                let after = socket.memory();
+                let both = is_there(LIMIT - after) && !is_there(LIMIT - after + 1);
+                ((before, after), (receiving, both))
+            });
+            assert_eq!(taken, (true, true), "{options:?}: {stated:?}");
+            assert!(stated.0 < stated.1);
+            // The socket itself is charged beside its buffers.
+            assert_eq!(options.memory(), size_of::<Datagrams>() + stated.1);
+        }
+    }
 }

@@ -2,13 +2,14 @@
 
 mod wire;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ethernet::NoLink;
 use network::{
-    BUFFER_LIMITS, Coalescing, Configuration, DatagramOptions, Error, Interest, Keepalive, LocalConnections, Readiness,
-    Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, Coalescing, Configuration, ConnectionId, DatagramOptions, Error, Interest, Keepalive, Limits,
+    LocalConnections, Patience, Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 
@@ -218,6 +219,69 @@ fn a_full_buffer_wakes_its_writer() {
     assert!(net.client.readiness(client).unwrap().send);
 }
 
+/// Of the segments that the client sends now, the first arrives and is acknowledged, and the others are lost.
+fn one_segment_arrives(net: &mut Net) {
+    net.client.poll(net.now);
+    net.to_server.borrow_mut().truncate(1);
+    // The acknowledgement waits a moment for data to travel with.
+    for _ in 0..2 {
+        net.server.poll(net.now);
+        net.now += 10 * MILLISECOND;
+    }
+    net.client.poll(net.now);
+    net.to_server.borrow_mut().clear();
+}
+
+/// A buffer is a ring: the holder is called for both parts of its free room, or of its bytes, and for the second only
+/// after all of the first was used.
+#[test]
+fn both_parts_of_a_ring_are_offered() {
+    const SIZE: usize = 8192;
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    send(&mut net.client, client, &[7; 8000], net.now).unwrap();
+    one_segment_arrives(&mut net);
+    let acknowledged = 8000 - net.client.unacknowledged(client).unwrap();
+    assert!((1000..8000).contains(&acknowledged));
+    for (most, parts, total) in [(100, vec![192], 100), (usize::MAX, vec![92, acknowledged], 92 + acknowledged)] {
+        let mut offered = Vec::new();
+        let fill = |room: &mut [u8]| {
+            offered.push(room.len());
+            room.fill(8);
+            room.len().min(most)
+        };
+        assert_eq!(net.client.tcp_send_with(client, fill, net.now), Ok(Sent::Bytes(total)));
+        assert_eq!(offered, parts);
+    }
+    assert_eq!(net.client.unacknowledged(client), Ok(SIZE));
+    assert_eq!(net.client.tcp_send_with(client, |_| unreachable!("it is full"), net.now), Ok(Sent::Full));
+    // The receiver takes all but one byte, so that the rest of its ring begins near the end.
+    let mut got = Vec::new();
+    let mut read = |net: &mut Net, most: usize| {
+        let (mut offered, mut left) = (Vec::new(), most);
+        let take = |bytes: &[u8]| {
+            offered.push(bytes.len());
+            let taken = bytes.len().min(left);
+            left -= taken;
+            got.extend_from_slice(&bytes[..taken]);
+            taken
+        };
+        (net.server.tcp_receive_with(server, take, net.now).unwrap(), offered)
+    };
+    net.pass(10 * SECOND);
+    assert_eq!(net.server.receivable(server), Ok(SIZE));
+    assert_eq!(read(&mut net, SIZE - 1), (Received::Bytes(SIZE - 1), vec![SIZE]));
+    net.pass(10 * SECOND);
+    let (waiting, sent) = (net.server.receivable(server).unwrap(), SIZE + acknowledged);
+    assert_eq!(waiting, sent - (SIZE - 1));
+    assert_eq!(read(&mut net, 0), (Received::Bytes(0), vec![1]));
+    assert_eq!(read(&mut net, usize::MAX), (Received::Bytes(waiting), vec![1, waiting - 1]));
+    assert_eq!(read(&mut net, usize::MAX), (Received::Nothing, vec![]));
+    assert!(got[..8000] == [7; 8000] && got[8000..].iter().all(|&byte| byte == 8));
+    assert_eq!(got.len(), sent);
+}
+
 #[test]
 fn one_byte_wakes_a_reader_that_has_taken_many() {
     let mut net = Net::new(Faults::default(), 1);
@@ -325,6 +389,69 @@ fn ports_have_owners() {
     assert_eq!(stack.local_endpoint(id), Ok(from));
     stack.poll(SECOND);
     assert_eq!(stack.accept(listener).unwrap().unwrap().1, from);
+}
+
+/// A connection gets a free port that no program has bound, and that no connection to its other end has or had a moment
+/// ago. Free ports lie so close that each search meets some.
+#[test]
+fn a_connection_gets_a_port_of_its_own() {
+    const DISTANCE: u16 = 128;
+    let limits = Limits { listeners: 40_000, ..Limits::default() };
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    let listeners = [net.listen(80, 400), net.listen(81, 400)];
+    let is_free = |port: u16| port.is_multiple_of(DISTANCE);
+    for port in (32_768..=60_999).filter(|port| !is_free(*port)) {
+        net.client.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+    }
+    let free = (32_768..=60_999).filter(|port| is_free(*port)).count();
+    let connect = |net: &mut Net, port: u16| {
+        net.client.tcp_connect(None, SocketAddrV4::new(SERVER, port), &TcpOptions::default(), net.now)
+    };
+    for (port, listener) in [80, 81].into_iter().zip(listeners) {
+        let mut clients = Vec::new();
+        let mut ports = BTreeSet::new();
+        for _ in 0..free {
+            // If many ports are taken the search may meet none that suits, and then looks elsewhere.
+            let client = (0..1000).find_map(|_| connect(&mut net, port).ok()).expect("a port is free");
+            let local = net.client.local_endpoint(client).unwrap().port();
+            assert!(is_free(local) && ports.insert(local), "{local}");
+            clients.push(client);
+        }
+        net.settle();
+        assert_eq!(connect(&mut net, port), Err(Error::AddressUnavailable));
+        // The client closes first, so it remembers the ports.
+        for client in clients {
+            net.client.close(client, net.now).unwrap();
+        }
+        net.settle();
+        while let Some((server, _)) = net.server.accept(listener).unwrap() {
+            net.server.close(server, net.now).unwrap();
+        }
+        net.settle();
+        assert_eq!(net.client.connection_counts(), (0, free));
+        assert_eq!(connect(&mut net, port), Err(Error::AddressUnavailable));
+        net.pass(11 * SECOND);
+        assert_eq!(net.client.connection_counts(), (0, 0));
+        let client = connect(&mut net, port).unwrap();
+        net.client.abort(client, net.now).unwrap();
+        net.settle();
+    }
+}
+
+#[test]
+fn free_counts_are_those_that_the_limits_leave() {
+    let limits = Limits { connections: 5, datagrams: 7, ..Limits::default() };
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    assert_eq!(net.client.free_counts(), (5, 7));
+    let to = SocketAddrV4::new(SERVER, 80);
+    let connection = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    for left in [6, 5] {
+        net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
+        assert_eq!(net.client.free_counts(), (4, left));
+    }
+    net.client.close(connection, net.now).unwrap();
+    assert_eq!(net.client.free_counts(), (5, 5));
 }
 
 /// Requests within the host are not forged, so none gets a cookie: those beyond the backlog are counted and come again.
@@ -506,11 +633,90 @@ fn unacknowledged_data_is_given_up() {
     assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::TimedOut));
 }
 
+/// A network whose client has a patience of another length for everything that it waits for.
+fn impatient() -> Net {
+    let patience = Patience {
+        connect_ns: 5 * SECOND,
+        handshake_ns: 7 * SECOND,
+        acknowledgement_ns: 30 * SECOND,
+        orphan_ns: 11 * SECOND,
+        time_wait_ns: 13 * SECOND,
+    };
+    Net::with(Faults::default(), 1, Limits::default(), patience)
+}
+
+#[test]
+fn each_step_of_the_other_side_has_its_own_limit() {
+    type Prepare = fn(&mut Net, ConnectionId, ConnectionId);
+    let end: Prepare = |net, client, _| net.client.shutdown(client, Shutdown::Send, net.now).unwrap();
+    let close: Prepare = |net, client, _| net.client.close(client, net.now).unwrap();
+    let other_ends: Prepare = |net, _, server| net.server.shutdown(server, Shutdown::Send, net.now).unwrap();
+    let carry: Prepare = |net, _, _| _ = net.settle();
+    let lose: Prepare = |net, _, _| {
+        net.client.poll(net.now);
+        net.to_server.borrow_mut().clear();
+    };
+    let answer_late: Prepare = |net, _, _| {
+        net.server.poll(net.now);
+        net.client.poll(net.now);
+    };
+    let cases: [(&str, &[Prepare], Option<u64>); 8] = [
+        ("FIN-WAIT-1", &[end], Some(30)),
+        ("FIN-WAIT-1, closed", &[close], Some(11)),
+        ("FIN-WAIT-2", &[end, carry], None),
+        ("FIN-WAIT-2, closed", &[close, carry], Some(11)),
+        ("CLOSING", &[end, lose, other_ends, answer_late], Some(30)),
+        ("CLOSING, closed", &[close, lose, other_ends, answer_late], Some(11)),
+        ("LAST-ACK", &[other_ends, carry, end], Some(30)),
+        ("LAST-ACK, closed", &[other_ends, carry, close], Some(11)),
+    ];
+    for (name, steps, limit) in cases {
+        let mut net = impatient();
+        let listener = net.listen(80, 3);
+        let (client, server) = net.pair(listener);
+        steps.iter().for_each(|step| step(&mut net, client, server));
+        let took = net.in_silence(1000 * SECOND, |net| match net.client.readiness(client) {
+            Ok(readiness) => readiness.failed,
+            Err(_) => net.client.connection_counts() == (0, 0),
+        });
+        assert_eq!(took, limit.map(|seconds| seconds * SECOND), "{name}");
+        if net.client.readiness(client).is_ok() {
+            let expected = if limit.is_some() { Err(Error::TimedOut) } else { Ok(Received::Nothing) };
+            assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), expected, "{name}");
+        }
+    }
+    let mut net = impatient();
+    let absent = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
+    let id = net.client.tcp_connect(None, absent, &TcpOptions::default(), net.now).unwrap();
+    assert_eq!(net.in_silence(100 * SECOND, |net| net.client.connected(id).is_err()), Some(5 * SECOND));
+}
+
+#[test]
+fn the_limit_on_acknowledgements_begins_anew_with_each() {
+    let mut net = impatient();
+    let listener = net.listen(80, 3);
+    let (client, _server) = net.pair(listener);
+    send(&mut net.client, client, &[7; 4000], net.now).unwrap();
+    let failed = |net: &mut Net| net.client.readiness(client).unwrap().failed;
+    // Sent again after 1, 3, 7 and 15 seconds, for the last time with success.
+    assert_eq!(net.in_silence(14 * SECOND, failed), None);
+    net.now = net.client.poll(net.now).expect("it is sent again");
+    one_segment_arrives(&mut net);
+    assert!((1..4000).contains(&net.client.unacknowledged(client).unwrap()));
+    assert_eq!(net.in_silence(100 * SECOND, failed), Some(30 * SECOND));
+    assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::TimedOut));
+}
+
 #[test]
 fn an_idle_connection_lives_for_ever_and_still_closes_well() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
     let (client, server) = net.pair(listener);
+    // Without a word, and after one that was acknowledged.
+    net.pass(10_000 * SECOND);
+    send(&mut net.client, client, b"a word", net.now).unwrap();
+    net.settle();
+    assert_eq!(receive(&mut net.server, server, &mut Vec::new(), net.now), Ok(Received::Bytes(6)));
     net.pass(10_000 * SECOND);
     net.client.close(client, net.now).unwrap();
     net.settle();

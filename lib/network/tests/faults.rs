@@ -4,7 +4,7 @@ mod wire;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use network::{Error, Limits, Patience, Received, Sent, TcpOptions};
+use network::{Error, Limits, LocalConnections, Patience, Received, Sent, Sharing, TcpOptions};
 use proptest::prelude::*;
 use wire::*;
 
@@ -401,6 +401,68 @@ fn a_reset_needs_the_exact_number() {
     net.to_server.borrow_mut().push_back(forged(from, RST, next, 0, b""));
     net.server.poll(net.now);
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Err(Error::Reset));
+}
+
+/// A router's message to the client that a segment from `local` to `remote` cannot be delivered.
+fn undeliverable(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + 8 + 20 + 8];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    frame[12] = 8;
+    frame[14] = 0x45;
+    frame[17] = 20 + 8 + 20 + 8;
+    frame[22] = 64;
+    frame[23] = 1;
+    frame[26..30].copy_from_slice(&[10, 0, 2, 1]);
+    frame[30..34].copy_from_slice(&CLIENT.octets());
+    frame[34..36].copy_from_slice(&[3, 1]);
+    frame[42] = 0x45;
+    frame[51] = 6;
+    frame[54..58].copy_from_slice(&local.ip().octets());
+    frame[58..62].copy_from_slice(&remote.ip().octets());
+    frame[62..64].copy_from_slice(&local.port().to_be_bytes());
+    frame[64..66].copy_from_slice(&remote.port().to_be_bytes());
+    seal(&mut frame);
+    frame
+}
+
+#[test]
+fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
+    let [server, mut client] =
+        [SERVER, CLIENT].map(|address| configuration(address, Limits::default(), Patience::default()));
+    client.local_connections = LocalConnections::Packets;
+    let mut net = Net::configured(Faults::default(), 1, [server, client]);
+    let listener = net.listen(80, 4);
+    let (established, _server) = net.pair(listener);
+    let connect =
+        |net: &mut Net, remote| net.client.tcp_connect(None, remote, &TcpOptions::default(), net.now).unwrap();
+    let wanted = connect(&mut net, SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80));
+    // Within the host, where no router is, one waits for room.
+    let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    let binding = net.client.tcp_bind(here, Sharing::Exclusive).unwrap();
+    net.client.tcp_listen(binding, 1, &TcpOptions::default()).unwrap();
+    let first = connect(&mut net, here);
+    net.client.poll(net.now);
+    let waiting = connect(&mut net, here);
+    net.client.poll(net.now);
+    assert_eq!((net.client.connected(first), net.client.connected(waiting)), (Ok(true), Ok(false)));
+    let (bell, waker) = Bell::new();
+    net.client.register(wanted, network::Interest::Send, &waker).unwrap();
+    let ends = |net: &mut Net, id| (net.client.local_endpoint(id).unwrap(), net.client.remote_endpoint(id).unwrap());
+    let (local, remote) = ends(&mut net, wanted);
+    let other = SocketAddrV4::new(*remote.ip(), 81);
+    for (local, remote) in [(local, other), ends(&mut net, established), ends(&mut net, first), ends(&mut net, waiting)]
+    {
+        net.to_client.borrow_mut().push_back(undeliverable(local, remote));
+        net.client.poll(net.now);
+    }
+    assert_eq!(bell.rings(), 0);
+    let outcomes = [established, first, waiting, wanted].map(|id| net.client.connected(id));
+    assert_eq!(outcomes, [Ok(true), Ok(true), Ok(false), Ok(false)]);
+    net.to_client.borrow_mut().push_back(undeliverable(local, remote));
+    net.client.poll(net.now);
+    assert_eq!((bell.rings(), net.client.connected(wanted)), (1, Err(Error::Unreachable)));
+    net.client.close(wanted, net.now).unwrap();
+    assert_eq!(net.client.connection_counts().0, 4);
 }
 
 #[test]

@@ -146,6 +146,12 @@ impl Net {
     }
 
     pub fn with(faults: Faults, seed: u64, limits: Limits, patience: Patience) -> Net {
+        Net::configured(faults, seed, [SERVER, CLIENT].map(|address| configuration(address, limits, patience)))
+    }
+
+    /// Makes two hosts with these configurations, the server's first.
+    pub fn configured(faults: Faults, seed: u64, [server, client]: [Configuration; 2]) -> Net {
+        let configurations = (server, client);
         let (to_server, to_client) = (Queue::default(), Queue::default());
         let random = Rc::new(RefCell::new(Random(seed | 1)));
         let end = |incoming: &Queue, outgoing: &Queue, last| End {
@@ -160,8 +166,8 @@ impl Net {
         let client = end(&to_client, &to_server, 2);
         let now = SECOND;
         Net {
-            server: Stack::new(server, &configuration(SERVER, limits, patience), now).unwrap(),
-            client: Stack::new(client, &configuration(CLIENT, limits, patience), now).unwrap(),
+            server: Stack::new(server, &configurations.0, now).unwrap(),
+            client: Stack::new(client, &configurations.1, now).unwrap(),
             now,
             to_server,
             to_client,
@@ -204,6 +210,23 @@ impl Net {
             self.now = next.unwrap_or(end).clamp(self.now + 1, end);
         }
         self.settle();
+    }
+
+    /// Lets time pass while the client hears nothing and is not heard, until `done`. Returns the time that it took;
+    /// `None` if `limit` was not enough.
+    pub fn in_silence(&mut self, limit: u64, mut done: impl FnMut(&mut Net) -> bool) -> Option<u64> {
+        let begun = self.now;
+        loop {
+            let next = self.client.poll(self.now);
+            self.to_server.borrow_mut().clear();
+            if done(self) {
+                return Some(self.now - begun);
+            }
+            if self.now == begun + limit {
+                return None;
+            }
+            self.now = next.unwrap_or(u64::MAX).clamp(self.now + 1, begun + limit);
+        }
     }
 
     pub fn listen(&mut self, port: u16, backlog: usize) -> ListenerId {
