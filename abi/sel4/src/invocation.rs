@@ -313,13 +313,14 @@ invocations! {
         (capacity: Number, first_frame: Index, num_frames: Number) [notification] -> ();
     /// Turns signals of the notification, which is bound to the thread, into user interrupts: while the thread runs
     /// they make it go on at the address, with the badge in `a0` and the interrupted address in `a7`. The address 0
-    /// undoes that, and needs no capability. On machines that support it, bits of badges that are hints can arrive by
-    /// stores of other threads, to which the hart answers with a supervisor's external interrupt at the vector. Returns
-    /// whether it does, and the number of system calls and faults of the thread since.
+    /// undoes that, and needs no capability. On machines that support it, bits of badges that are hints can arrive
+    /// without the kernel, to which the hart answers with an interrupt at the vector. Returns in which way they do, and
+    /// the number of system calls and faults of the thread since: 0 for not at all; 1 for stores of other threads, and
+    /// a supervisor's external interrupt; 2 for their instructions `uipi_send`, and a user's software interrupt.
     TcbRegisterUserInterrupts = 43 TCB RegisterUserInterrupts
-        (handler: Address, hints: Flags, vector: Address) [notification] -> (by_stores, entries);
+        (handler: Address, hints: Flags, vector: Address) [notification] -> (arrival, entries);
     /// Maps a page at the address of this address space, a store to which signals the notification: one that interrupts
     /// a thread, with a capability whose badge is one of its hints. The page is unmapped with the capability. The
-    /// address 0 takes it away.
-    PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> ();
+    /// address 0 takes it away. Returns the index with which `uipi_send` does it without the kernel; 0 if stores do.
+    PageTableMapSender = 44 RISCV_PageTable MapSender (vaddr: Address) [notification] -> (index);
 }

@@ -12,7 +12,7 @@ mod count;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi_sel4::{Invocation, MessageInfo, SystemCall};
-use sel4::capability::{IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
+use sel4::capability::{Arrival, IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
 use sel4::mapping::{self, Window};
 use sel4::thread::{Start, prepare, registers, spawn};
 use sel4::user_interrupt::Sender;
@@ -396,7 +396,8 @@ fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
         let thread = prepare(&mut bench.allocator, &mut bench.window, start)?.thread;
         thread.bind_notification(notification)?;
         let (handler, vector) = count::handlers();
-        let by_stores = thread.register_user_interrupts_by_stores(notification, handler, hints, vector)?;
+        let arrival = thread.register_user_interrupts_in_hardware(notification, handler, hints, vector)?;
+        let by_stores = hints != 0 && arrival == Arrival::Stores;
         if hints != 0 && !by_stores {
             break;
         }

@@ -81,6 +81,8 @@ struct State {
     output: Vec<u8>,
     devices: Vec<Range<u64>>,
     registers: BTreeMap<u64, u8>,
+    /// Addresses of the controller of user interrupts.
+    slots: Range<u64>,
     ends_when_idle: bool,
 }
 
@@ -260,6 +262,12 @@ impl Simulation {
     /// Returns the program that is armed on a hart, with its slot and its table.
     pub fn user_level(&self, hart: usize) -> UserLevelState {
         self.state().user_level[hart].clone()
+    }
+
+    /// Adds the controller of user interrupts, whose slots remember their vectors and interrupt nobody.
+    pub fn add_slots(&self, address: u64, length: u64) {
+        self.add_registers(address, length);
+        self.state().slots = address..address + length;
     }
 
     /// Gives each hart guest interrupt files; a new machine has none.
@@ -640,6 +648,10 @@ pub fn write_imsic(_register: u64, _value: u64) {}
 /// Does nothing: interprocessor interrupts need no doorbell here.
 pub fn set_doorbell(_hart: usize, _window: &Window) {}
 
+/// Bytes of a slot of the controller of user interrupts, and the offset of its pending vectors.
+const SLOT_LENGTH: usize = 32;
+const PENDING: usize = 0x10;
+
 /// Device registers. They exist at the addresses given to [`Simulation::add_registers`], and keep the last value
 /// written.
 #[derive(Clone, Copy, Debug)]
@@ -682,13 +694,33 @@ impl Window {
         }
     }
 
-    /// Reads the 64-bit register at this offset.
+    /// Reads the 64-bit register at this offset. Reading the pending vectors of a slot takes them.
     pub fn read64(&self, offset: usize) -> u64 {
+        let value = self.look64(offset);
+        if self.is_slot() && offset % SLOT_LENGTH == PENDING {
+            self.put64(offset, 0);
+        }
+        value
+    }
+
+    /// Writes the 64-bit register at this offset. Sending to a slot makes a vector pending.
+    pub fn write64(&self, offset: usize, value: u64) {
+        match offset % SLOT_LENGTH {
+            0 if self.is_slot() => self.put64(offset + PENDING, self.look64(offset + PENDING) | 1 << value),
+            PENDING if self.is_slot() => self.put64(offset, self.look64(offset) | value),
+            _ => self.put64(offset, value),
+        }
+    }
+
+    fn is_slot(&self) -> bool {
+        current().0.state().slots.contains(&self.physical)
+    }
+
+    fn look64(&self, offset: usize) -> u64 {
         u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| self.read8(offset + byte)))
     }
 
-    /// Writes the 64-bit register at this offset.
-    pub fn write64(&self, offset: usize, value: u64) {
+    fn put64(&self, offset: usize, value: u64) {
         for (byte, &value) in value.to_le_bytes().iter().enumerate() {
             self.write8(offset + byte, value);
         }

@@ -62,6 +62,8 @@ pub fn arm(registers: &InterruptRegisters, slot: Option<u16>, table: Option<Send
         write_csr!(csr::UTIMECMP, registers.deadline);
         write_csr!(csr::SIDELEG, SOFTWARE | TIMER);
         set_csr!(csr::SIE, registers.enabled & (SOFTWARE | TIMER));
+        // The slot of another program may have raised it since that one was disarmed.
+        clear_csr!(csr::SIP, SOFTWARE);
         set_csr!(csr::SIP, if registers.notified != 0 { SOFTWARE } else { 0 });
     }
 }

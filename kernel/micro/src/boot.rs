@@ -371,6 +371,10 @@ pub fn start(
     kernel.node_count.set(nodes);
     kernel.tick_length.set((description.timebase_frequency * configuration.tick_ms / 1000).max(1));
     let devices = devices(description);
+    kernel.start_slots(crate::machine::user_interrupts(description));
+    for (node, &id) in kernel.nodes.iter().zip(&description.hart_ids) {
+        node.hart_id.set(id as u16);
+    }
     build(&kernel, &description.free_memory, &devices, root, boot.device_tree, configuration)
 }
 
@@ -409,6 +413,9 @@ impl Objects {
             node.proxy.set(Some(proxy));
             if crate::machine::guest_files() > 0 {
                 node.virtual_root.set(Some(VirtualRoot::claim(free.take(VirtualRoot::SIZE, VirtualRoot::SIZE)?)));
+            }
+            if kernel.interrupt_slots.exist() {
+                node.sender_table.claim(free.take(PAGE, PAGE)?);
             }
         }
         let information = free.take(PAGE, PAGE)?;
@@ -666,6 +673,7 @@ pub fn join() {
     if Machine::hart() != 0 {
         crate::machine::prepare_guest_files();
     }
+    platform::prepare_user_level();
     let kernel = KERNEL.enter(Machine::hart());
     kernel.start_ticks();
     Machine::synchronise_instructions(hal_api::HartSet::EMPTY.with(Machine::hart()));

@@ -228,8 +228,16 @@ impl Kernel {
         let hints = thread.interrupts.hints.get();
         assert!(hints == 0 || is_receiver, "a thread has hints and no handler");
         let file = thread.interrupts.file.get() as usize;
-        let owner = || self.nodes[self.node_of(thread)].files[file].get();
-        assert!(file == 0 || hints != 0 && owner() == Some(thread), "a thread has another's interrupt file");
+        match thread.slot() {
+            Some(slot) => {
+                assert!(hints != 0 && self.interrupt_slots.is_taken(slot), "a thread has a slot that is free");
+                assert!(thread.state().is_runnable(), "a thread that does not run has a slot");
+            }
+            None => {
+                let owner = || self.nodes[self.node_of(thread)].files[file].get();
+                assert!(file == 0 || hints != 0 && owner() == Some(thread), "a thread has another's interrupt file");
+            }
+        }
         match thread.state() {
             ThreadState::Sending | ThreadState::Receiving => {
                 let endpoint = thread.waits_at.get().expect("a thread waits at no endpoint");

@@ -129,7 +129,8 @@ pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
     let user = |number| Some(ThreadFault::User { number, code: 0 });
     match trap {
         Trap::PageFault { address, access } | Trap::AccessFault { address, access } => memory(address, access),
-        Trap::IllegalInstruction { .. } => user(2),
+        // The code is the kernel's affair, and is in no message.
+        Trap::IllegalInstruction { bits } => Some(ThreadFault::User { number: 2, code: bits }),
         Trap::Breakpoint => user(3),
         Trap::Misaligned { access: Access::Execute, .. } => user(0),
         Trap::Misaligned { access: Access::Read, .. } => user(4),
@@ -143,8 +144,8 @@ pub fn of_trap(trap: Trap) -> Option<ThreadFault> {
 #[inline(always)]
 pub fn short_message(sender: Ref<Tcb>, pc: u64, fault: ThreadFault) -> Option<[u64; 4]> {
     match fault {
-        ThreadFault::User { number, code } => {
-            Some(UserException { fault_ip: pc, sp: sender.register::<2>().get(), number, code }.to_words())
+        ThreadFault::User { number, .. } => {
+            Some(UserException { fault_ip: pc, sp: sender.register::<2>().get(), number, code: 0 }.to_words())
         }
         ThreadFault::Memory { address, status, instruction } => {
             Some(VMFault { ip: pc, address, instruction_fetch: instruction.into(), status }.to_words())

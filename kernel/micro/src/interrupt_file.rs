@@ -1,11 +1,12 @@
 //! Notifications as user interrupts without the kernel: virtualised threads, and stores instead of signals.
 //!
-//! On machines with guest interrupt files (hypervisor extension, IMSIC), a thread that registers for user interrupts
-//! and names *hints*, bits of badges, runs virtualised from then on: with supervisor registers of its own, and with a
-//! guest interrupt file of its hart, in which a store makes one of these bits pending. The owner of a capability with
-//! the write right and one of the hints as badge can map the file's page, the *sender page*, into an address space
-//! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is then a store to that page, and neither side
-//! enters the kernel.
+//! On machines with UINTC, threads take their interrupts in user mode instead (`interrupt_slot`); this file has what
+//! both ways share: the senders. On machines with guest interrupt files (hypervisor extension, IMSIC), a thread that
+//! registers for user interrupts and names *hints*, bits of badges, runs virtualised from then on: with supervisor
+//! registers of its own, and with a guest interrupt file of its hart, in which a store makes one of these bits pending.
+//! The owner of a capability with the write right and one of the hints as badge can map the file's page, the *sender
+//! page*, into an address space ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)). A signal is then a store to
+//! that page, and neither side enters the kernel.
 //!
 //! # Authority of senders
 //!
@@ -152,15 +153,15 @@ impl Kernel {
         Ok(NewSender { source, mapping: Some(mapping) })
     }
 
-    /// Performs the decoded invocation.
+    /// Performs the decoded invocation. Returns the index by which the address space sends; 0 if it sends by stores.
     #[cold]
     #[inline(never)]
-    pub(crate) fn set_sender(&self, NewSender { source, mapping }: NewSender) {
-        let Capability::Notification { notification, badge, rights, page } = source.capability.get() else { return };
+    pub(crate) fn set_sender(&self, NewSender { source, mapping }: NewSender) -> u16 {
+        let Capability::Notification { notification, badge, rights, page } = source.capability.get() else { return 0 };
         if let Some(page) = page {
             let held = self.mapping_of_sender(page);
             if mapping.is_some() && mapping == held {
-                return;
+                return self.index_of_sender(page);
             }
             self.forget_sender(page);
             if let Some(held) = held {
@@ -171,8 +172,19 @@ impl Kernel {
         let page = mapping.and_then(|mapping| self.senders.take(notification, badge, mapping));
         source.capability.set(Capability::Notification { notification, badge, rights, page });
         if let Some(sender) = page.and_then(|page| self.senders.get(page)) {
-            self.map_sender(sender);
+            if self.interrupt_slots.exist() {
+                self.make_entries(sender);
+            } else {
+                self.map_sender(sender);
+            }
         }
+        page.map_or(0, |page| self.index_of_sender(page))
+    }
+
+    /// Returns the index by which an address space sends with a capability's sender; 0 on machines without UINTC.
+    fn index_of_sender(&self, page: u8) -> u16 {
+        let sender = self.senders.get(page).filter(|_| self.interrupt_slots.exist());
+        sender.map_or(0, |sender| sender.index.get())
     }
 
     /// Revokes the sender page of a capability that is deleted: unmaps it on every hart. Stores to it have no effect
@@ -204,6 +216,9 @@ impl Kernel {
         let (Some(notification), Some(mapping)) = (sender.notification.get(), sender.mapping.get()) else {
             return false;
         };
+        if self.interrupt_slots.exist() {
+            return false;
+        }
         let Some(receiver) = notification.bound.get() else { return false };
         let interrupts = &receiver.interrupts;
         if interrupts.hints.get() & sender.badge.get() == 0 || interrupts.file.get() == 0 {
@@ -219,7 +234,10 @@ impl Kernel {
         is_mapped
     }
 
-    fn unmap_sender(&self, sender: &Sender) {
+    pub(crate) fn unmap_sender(&self, sender: &Sender) {
+        if sender.is_valid.take() {
+            self.clear_entries(sender);
+        }
         let physical = sender.physical.take();
         if let Some(mapping) = sender.mapping.get()
             && physical != 0
@@ -234,8 +252,10 @@ impl Kernel {
             if sender.mapping.get().is_some_and(|mapping| are_meant(mapping.asid)) {
                 sender.mapping.set(None);
                 sender.physical.set(0);
+                sender.is_valid.set(false);
             }
         }
+        self.forget_sender_tables(are_meant);
     }
 
     /// For the consistency checker: the physical address and mapping of a capability's sender page, if it is mapped.
@@ -309,12 +329,19 @@ impl Kernel {
     pub(crate) fn give_up_file(&self, thread: Ref<Tcb>) -> u64 {
         match thread.interrupts.file.get() {
             0 => 0,
-            file => self.empty_file(thread, file as usize),
+            file => self.empty_file_or_slot(thread, file as usize),
         }
     }
 
     #[cold]
     #[inline(never)]
+    fn empty_file_or_slot(&self, thread: Ref<Tcb>, file: usize) -> u64 {
+        match thread.slot() {
+            Some(slot) => self.empty_slot(thread, slot),
+            None => self.empty_file(thread, file),
+        }
+    }
+
     fn empty_file(&self, thread: Ref<Tcb>, file: usize) -> u64 {
         self.stop_elsewhere(thread);
         self.node().prepare_anew(thread);
@@ -354,8 +381,7 @@ impl Kernel {
         if let Some(notification) = thread.bound.get()
             && signals != 0
         {
-            notification.is_active.set(1);
-            notification.badge.set(notification.badge.get() | signals);
+            notification.add(signals);
             return true;
         }
         false
@@ -398,8 +424,6 @@ impl Kernel {
     }
 
     /// Prepares this hart to enter a virtualised thread.
-    #[cold]
-    #[inline(never)]
     pub(crate) fn enter_virtualised(&self, thread: Ref<Tcb>, space: Space) -> Next {
         let node = self.node();
         self.take_file(thread);

@@ -9,6 +9,7 @@ use objects::{AsidPool, Ref, Slot, Tcb};
 
 use crate::configuration::ErrorText;
 use crate::hart::Harts;
+use crate::interrupt_slot::InterruptSlots;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
 use crate::state::{Cancellation, DeferredFlushes, Domains, Interrupts, Senders};
@@ -29,6 +30,9 @@ pub struct Kernel {
     pub(crate) space_epoch: Cell<u64>,
     /// Number of handlers that are not asleep.
     pub(crate) handlers_awake: Cell<u32>,
+    /// Number of instructions that send user interrupts on this machine, and that the kernel may have to complete: one
+    /// if it has UINTC.
+    pub(crate) sending_instructions: Cell<u32>,
     /// The words that harts access without the lock.
     pub(crate) harts: &'static Harts,
     pub(crate) nodes: [Node; MAXIMUM_NODES],
@@ -51,6 +55,7 @@ pub struct Kernel {
     /// Number of kernel entries, in kernels with the feature `checks`.
     pub(crate) entries: Cell<u64>,
     pub(crate) senders: Senders,
+    pub(crate) interrupt_slots: InterruptSlots,
     /// The cancellation of badged sends that is under way.
     pub(crate) cancellation: Cancellation,
 }
@@ -79,9 +84,11 @@ impl Kernel {
             root: Cell::new(None),
             handlers: ReadyOfDomains::new(),
             handlers_awake: Cell::new(0),
+            sending_instructions: Cell::new(0),
             deferred_flushes: DeferredFlushes::new(),
             entries: Cell::new(0),
             senders: Senders::new(),
+            interrupt_slots: InterruptSlots::new(),
             cancellation: Cancellation::new(),
         }
     }

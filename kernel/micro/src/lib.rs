@@ -13,9 +13,9 @@
 //! thread is chosen once, at the end (`schedule`), from the state of the hart's `node`. Decoders get their arguments
 //! (`invocation`) from a thread's `message`. Invocations can also be requested in shared memory, and are executed in
 //! parallel with the program or in batches (`asynchronous`). Signals can interrupt a running thread (`user_interrupt`),
-//! without the kernel if the machine supports that (`interrupt_file`). Capabilities are values (`capability`), and the
-//! capability derivation tree is a list through their slots (`derivation`). `delete` destroys objects, and
-//! `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
+//! without the kernel if the machine supports that (`interrupt_file`, `interrupt_slot`). Capabilities are values
+//! (`capability`), and the capability derivation tree is a list through their slots (`derivation`). `delete` destroys
+//! objects, and `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
 //!
 //! # One lock
 //!
@@ -43,6 +43,7 @@ mod fault;
 mod hart;
 mod interrupt;
 mod interrupt_file;
+mod interrupt_slot;
 mod invocation;
 mod ipc;
 mod kernel;
@@ -186,8 +187,8 @@ impl Kernel {
         if self.node().entered.get() != Some(thread) {
             self.count_switch(Some(thread));
             let space = self.space_of(thread);
-            if space.is_virtualised() {
-                return self.enter_virtualised(thread, space);
+            if space.has_own_interrupts() {
+                return self.enter_prepared(thread, space);
             }
             self.enter_space(thread, space);
         }
@@ -222,6 +223,7 @@ pub fn run() -> ! {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
             Next::RunVirtualised(thread) => interrupt_file::run(&KERNEL, thread, hart),
+            Next::RunArmed(thread) => interrupt_slot::run(&KERNEL, thread, hart),
             Next::Serve => {
                 let (next, pause) = {
                     let kernel = KERNEL.enter(hart);

@@ -7,8 +7,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi_sel4::Trigger;
 use drivers::aplic;
+use drivers::uintc::Uintc;
 use hal_api::{Machine as _, Virtualisation as _};
-use platform::{Claim, Description, InterruptController, Machine};
+use platform::{Claim, Description, InterruptController, Machine, Mapped};
 use spin::Once;
 
 /// The hart that takes all interrupts: the hart that booted, as in seL4.
@@ -21,6 +22,11 @@ pub fn start(description: &Description) {
     if let Some(controller) = InterruptController::new(description) {
         CONTROLLER.call_once(|| controller).prepare_hart(HART);
     }
+}
+
+/// Takes over the controller of user interrupts, if the machine has one.
+pub fn user_interrupts(description: &Description) -> Option<Uintc<Mapped>> {
+    description.user_interrupts.and_then(Mapped::new).map(Uintc::new)
 }
 
 /// Prepares the calling hart to virtualise programs, if all harts can.

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use abi_sel4::configuration::{MAXIMUM_DOMAINS, PRIORITIES};
 use objects::{PriorityQueues, Ref, Tcb, VirtualRoot};
 
+use crate::interrupt_slot::SenderTable;
 use crate::utilisation::Counters;
 
 /// The largest number of harts.
@@ -291,6 +292,12 @@ pub struct Node {
     pub is_virtualised: Cell<bool>,
     /// The root table for virtualised threads.
     pub virtual_root: Cell<Option<VirtualRoot>>,
+    /// The machine's number of the hart.
+    pub hart_id: Cell<u16>,
+    /// The sender table of the hart.
+    pub sender_table: SenderTable,
+    /// Whether the hart runs an armed thread, or entered one when it last left the kernel.
+    pub is_armed: Cell<bool>,
 }
 
 impl Node {
@@ -313,6 +320,9 @@ impl Node {
             watched: Cell::new(0),
             is_virtualised: Cell::new(false),
             virtual_root: Cell::new(None),
+            hart_id: Cell::new(0),
+            sender_table: SenderTable::new(),
+            is_armed: Cell::new(false),
         }
     }
 
@@ -332,6 +342,8 @@ pub(crate) enum Next {
     Run(Ref<Tcb>),
     /// A virtualised thread.
     RunVirtualised(Ref<Tcb>),
+    /// An armed thread.
+    RunArmed(Ref<Tcb>),
     /// A turn of a handler of asynchronous invocations.
     Serve,
     Wait,

@@ -250,7 +250,7 @@ impl Kernel {
         is_virtualised
     }
 
-    fn stop_node(&self, index: usize) {
+    pub(crate) fn stop_node(&self, index: usize) {
         let node = &self.nodes[index];
         let Some(thread) = node.current.get() else { return };
         if self.harts.each[index].place.load(Ordering::Acquire) == IN_USER {
@@ -263,6 +263,9 @@ impl Kernel {
             thread.pc().set(thread.pc().get().wrapping_sub(4));
         }
         thread.fault_pc.set(thread.pc().get());
+        if node.is_armed.take() {
+            self.rest_slot(thread);
+        }
         node.current.set(None);
         node.entered.set(None);
         node.decision.set(Decision::Open);

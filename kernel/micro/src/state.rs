@@ -302,12 +302,23 @@ pub struct Sender {
     pub(crate) mapping: Cell<Option<Mapping>>,
     /// Physical address that is mapped there; 0 for none.
     pub(crate) physical: Cell<u64>,
+    /// The index in the sender table of its address space, on machines with UINTC.
+    pub(crate) index: Cell<u16>,
+    /// Whether its entry may be valid in a hart's sender table.
+    pub(crate) is_valid: Cell<bool>,
 }
 
 impl Sender {
     /// Makes an entry that is not used.
     const fn free() -> Sender {
-        Sender { notification: Cell::new(None), badge: Cell::new(0), mapping: Cell::new(None), physical: Cell::new(0) }
+        Sender {
+            notification: Cell::new(None),
+            badge: Cell::new(0),
+            mapping: Cell::new(None),
+            physical: Cell::new(0),
+            index: Cell::new(0),
+            is_valid: Cell::new(false),
+        }
     }
 }
 
@@ -355,10 +366,26 @@ impl Senders {
         let sender = &self.each[page];
         sender.notification.set(Some(notification));
         sender.badge.set(badge);
+        sender.index.set(self.free_index(mapping.asid));
         sender.mapping.set(Some(mapping));
         self.in_use.set(self.in_use.get() + 1);
         self.had_any.set(true);
         Some(page as u8)
+    }
+
+    /// Returns the lowest index that no sender of an address space has. Entry 0 is nobody's.
+    fn free_index(&self, asid: u16) -> u16 {
+        let is_here = |sender: &&Sender| sender.mapping.get().is_some_and(|mapping| mapping.asid == asid);
+        let used = self.each.iter().filter(is_here).fold(1_u64, |used, sender| used | 1 << sender.index.get());
+        used.trailing_ones() as u16
+    }
+
+    /// Returns the sender with this index in an address space.
+    pub fn of_index(&self, asid: u16, index: u16) -> Option<&Sender> {
+        let is_meant = |sender: &&Sender| {
+            sender.index.get() == index && sender.mapping.get().is_some_and(|mapping| mapping.asid == asid)
+        };
+        self.each.iter().find(is_meant)
     }
 
     /// Frees a used entry, whose page must not be mapped.

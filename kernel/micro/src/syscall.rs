@@ -34,10 +34,15 @@ impl Kernel {
         if trap == Trap::Interrupt {
             return self.serve_interrupts();
         }
-        let is_store = matches!(trap, Trap::PageFault { access: Access::Write, .. });
         // The function gets the fault and not the trap, which would need a place in memory for all other traps, too.
+        // The number of ways to send is a word, which needs no masking.
+        let ways_to_send = match trap {
+            Trap::PageFault { access, .. } => (access == Access::Write).into(),
+            Trap::IllegalInstruction { .. } => self.sending_instructions.get(),
+            _ => 0,
+        };
         if let Some(fault) = fault::of_trap(trap) {
-            self.exception(thread, is_store, fault);
+            self.exception(thread, ways_to_send, fault);
         }
     }
 
@@ -78,12 +83,22 @@ impl Kernel {
         }
     }
 
+    /// Sends for a thread that has tried it by a store to a sender page, or by an instruction of user interrupts.
+    /// Returns whether the thread continues.
+    #[cold]
     #[inline(never)]
-    fn exception(&self, thread: Ref<Tcb>, is_store: bool, fault: ThreadFault) {
-        if is_store
-            && let ThreadFault::Memory { address, .. } = fault
-            && self.store_without_page(thread, address)
-        {
+    fn send_instead(&self, thread: Ref<Tcb>, fault: ThreadFault) -> bool {
+        match fault {
+            ThreadFault::Memory { address, .. } => self.store_without_page(thread, address),
+            ThreadFault::User { code: bits, .. } => self.complete_refused(thread, Trap::IllegalInstruction { bits }),
+            _ => false,
+        }
+    }
+
+    /// Serves a fault. If the thread may have tried to send a user interrupt, that is done instead.
+    #[inline(never)]
+    fn exception(&self, thread: Ref<Tcb>, ways_to_send: u32, fault: ThreadFault) {
+        if ways_to_send != 0 && self.send_instead(thread, fault) {
             return;
         }
         if !self.short_fault(thread, fault) {
@@ -252,7 +267,11 @@ impl Kernel {
     fn serve_sender(&self, slot: Ref<Slot>, arguments: &Arguments) -> Result<(), Preempted> {
         let decoded = self.decode_sender(slot, arguments);
         self.carry_out(arguments, decoded, |new| {
-            self.set_sender(new);
+            let index = self.set_sender(new);
+            if arguments.is_call() {
+                set_message_register(arguments.thread(), None, 0, index.into());
+                return Ok(Done::Answer { length: 1 });
+            }
             Ok(Done::Plain)
         })
     }

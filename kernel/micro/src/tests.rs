@@ -24,6 +24,7 @@ use crate::node::{Next, ReadyOfDomains};
 use crate::smp::Shared;
 use crate::{cspace, derivation};
 
+mod armed;
 #[cfg(feature = "smp")]
 mod harts;
 mod spaces;

@@ -3,7 +3,9 @@
 use abi_sel4::object::IPC_BUFFER_BITS;
 use abi_sel4::registers::FRAME_COUNT;
 use abi_sel4::{Invocation, InvocationError, Rights, message, registers};
-use objects::{Capability, FloatingPointUse, Lineage, Notification, Ref, Slot, Space, Tcb, ThreadState, own};
+use objects::{
+    Capability, FloatingPointUse, Lineage, Notification, OwnInterrupts, Ref, Slot, Space, Tcb, ThreadState, own,
+};
 use platform::Machine;
 
 use crate::capability::Badges;
@@ -199,7 +201,7 @@ impl Kernel {
                 let entries = self.set_interrupts(tcb, registration);
                 if arguments.is_call() {
                     let asking = arguments.thread();
-                    set_message_register(asking, None, 0, (tcb.interrupts.hints.get() != 0).into());
+                    set_message_register(asking, None, 0, self.arrival().number());
                     set_message_register(asking, None, 1, entries);
                     return Ok(Done::Answer { length: 2 });
                 }
@@ -395,8 +397,15 @@ impl Kernel {
     fn find_space(&self, thread: Ref<Tcb>) -> Space {
         let is_settled = self.deliver_interrupt(thread);
         let space = self.address_space(thread);
-        if thread.interrupts.is_virtualised() {
-            return space.map_or_else(Space::kernel::<Machine>, Space::virtualised);
+        match thread.interrupts.own() {
+            None => {}
+            Some(OwnInterrupts::Virtualised) => {
+                return space.map_or_else(Space::kernel::<Machine>, Space::with_own_interrupts);
+            }
+            // Even without an address space it is entered as an armed thread, and its fault served as that of one.
+            Some(OwnInterrupts::Armed) => {
+                return space.unwrap_or_else(Space::kernel::<Machine>).with_own_interrupts();
+            }
         }
         if let Some(space) = space
             && is_settled

@@ -22,8 +22,8 @@
 //! pending signals (`Kernel::find_space`). So the fastpath contains no check for user interrupts. A thread that runs on
 //! another hart is first stopped there; a system call that it was about to make is restarted after the handler.
 //!
-//! A thread with hints can also be interrupted without the kernel, in a second handler (`interrupt_file`). The two
-//! handlers may interrupt each other.
+//! A thread with hints can also be interrupted without the kernel, in a second handler (`interrupt_file`,
+//! `interrupt_slot`). The two handlers may interrupt each other.
 //!
 //! # Rate limit
 //!
@@ -32,15 +32,38 @@
 //! the notification's word until the next tick or the thread's next wait.
 
 use abi_sel4::{InvocationError, Rights};
-use objects::{Capability, Ref, Tcb};
+use objects::{Capability, OwnInterrupts, Ref, Space, Tcb};
 
 use crate::interrupt_file::HINTS;
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
 use crate::machine;
+use crate::node::Next;
 
 /// The largest number of interrupts of a thread between two ticks.
 const DELIVERIES: u64 = 256;
+
+/// The way in which hints arrive on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// As signals, like all other bits.
+    Signals,
+    /// As stores to a sender page (`interrupt_file`).
+    Stores,
+    /// As instructions that send through a sender table (`interrupt_slot`).
+    Instructions,
+}
+
+impl Arrival {
+    /// Returns the number of the way for programs.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Arrival::Signals => 0,
+            Arrival::Stores => 1,
+            Arrival::Instructions => 2,
+        }
+    }
+}
 
 /// A checked registration.
 #[derive(Clone, Copy, Debug)]
@@ -77,23 +100,47 @@ pub fn decode(thread: Ref<Tcb>, arguments: &Arguments) -> Result<Registration, I
 }
 
 impl Kernel {
+    /// Returns the way in which hints arrive on this machine.
+    pub(crate) fn arrival(&self) -> Arrival {
+        if self.interrupt_slots.exist() {
+            Arrival::Instructions
+        } else if machine::guest_files() > 0 {
+            Arrival::Stores
+        } else {
+            Arrival::Signals
+        }
+    }
+
     /// Sets or removes a thread's handler; a handler that runs continues and can return. Returns the number of system
     /// calls and faults of the thread since the last call, counted while it is virtualised.
     pub(crate) fn set_interrupts(&self, thread: Ref<Tcb>, registration: Registration) -> u64 {
         let interrupts = &thread.interrupts;
         self.deactivate(thread);
         interrupts.handler.set(registration.handler);
-        let hints = if machine::guest_files() > 0 { registration.hints } else { 0 };
-        interrupts.hints.set(hints);
-        if hints != 0 {
+        let own = match self.arrival() {
+            Arrival::Signals => None,
+            Arrival::Stores => Some(OwnInterrupts::Virtualised),
+            Arrival::Instructions => Some(OwnInterrupts::Armed),
+        };
+        interrupts.hints.set(if own.is_some() { registration.hints } else { 0 });
+        if let Some(own) = own.filter(|_| registration.hints != 0) {
             self.stop_elsewhere(thread);
             thread.forget_space();
             self.nodes[self.node_of(thread)].prepare_anew(thread);
-            thread.take_own_interrupts(registration.vector);
-            interrupts.set_virtualised();
+            thread.take_own_interrupts(own, registration.vector);
         }
         self.interrupt_if_signalled(thread);
         interrupts.entries.take()
+    }
+
+    /// Prepares this hart to enter a thread with interrupts of its own.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn enter_prepared(&self, thread: Ref<Tcb>, space: Space) -> Next {
+        match thread.interrupts.own() {
+            Some(OwnInterrupts::Armed) => self.enter_armed(thread, space),
+            _ => self.enter_virtualised(thread, space),
+        }
     }
 
     /// Records that a thread has left its handler, for any reason; pending signals interrupt it.
@@ -104,9 +151,7 @@ impl Kernel {
 
     /// Records that a thread has left both handlers, because it continues at another address.
     pub(crate) fn leave_handlers(&self, thread: Ref<Tcb>) {
-        if thread.interrupts.is_virtualised() {
-            thread.enable_own_interrupts();
-        }
+        thread.enable_own_interrupts();
         self.leave_handler(thread);
     }
 

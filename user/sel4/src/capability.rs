@@ -236,6 +236,17 @@ pub struct Spaces {
     pub address_space: PageTable,
 }
 
+/// The way in which hints arrive at a thread without the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// They do not: they are signals like all others.
+    Signals,
+    /// As stores to a page; the thread takes a supervisor's external interrupts.
+    Stores,
+    /// As instructions `uipi_send`; the thread takes a user's software interrupts.
+    Instructions,
+}
+
 impl Thread {
     /// Reads all registers.
     ///
@@ -442,30 +453,34 @@ impl Thread {
     /// [`Error::IllegalOperation`](crate::Error::IllegalOperation) if the notification is not the one that is bound, or
     /// on seL4.
     pub fn register_user_interrupts(self, notification: Notification, handler: u64) -> Result<()> {
-        self.register_user_interrupts_by_stores(notification, handler, 0, 0).map(drop)
+        self.register_user_interrupts_in_hardware(notification, handler, 0, 0).map(drop)
     }
 
     /// Registers a handler as [`register_user_interrupts`](Thread::register_user_interrupts) does; on a machine that
-    /// can do that, the bits of `hints` can also come as stores, which interrupt the thread at `vector`. Returns
-    /// whether the machine can. Not an invocation of seL4.
+    /// can do that, the bits of `hints` can also come without the kernel, and interrupt the thread at `vector`. Returns
+    /// in which way they come on this machine, even without hints. Not an invocation of seL4.
     ///
     /// # Errors
     ///
     /// As [`register_user_interrupts`](Thread::register_user_interrupts).
-    pub fn register_user_interrupts_by_stores(
+    pub fn register_user_interrupts_in_hardware(
         self,
         notification: Notification,
         handler: u64,
         hints: u64,
         vector: u64,
-    ) -> Result<bool> {
+    ) -> Result<Arrival> {
         let words = [handler, hints, vector];
-        invoke(self.0, Invocation::TcbRegisterUserInterrupts, &words, &[notification.0])
-            .map(|answer| answer.registers[0] != 0)
+        let answer = invoke(self.0, Invocation::TcbRegisterUserInterrupts, &words, &[notification.0])?;
+        Ok(match answer.registers[0] {
+            0 => Arrival::Signals,
+            1 => Arrival::Stores,
+            _ => Arrival::Instructions,
+        })
     }
 
-    /// Ends user interrupts. Returns the number of system calls and faults of the thread since signals can come as
-    /// stores. Not an invocation of seL4.
+    /// Ends user interrupts. Returns the number of system calls and faults of the thread since signals can come without
+    /// the kernel. Not an invocation of seL4.
     ///
     /// # Errors
     ///
@@ -628,15 +643,16 @@ impl PageTable {
     }
 
     /// Maps a page of this address space, a store to which signals the notification; for its use see
-    /// [`user_interrupt`](crate::user_interrupt). Not an invocation of seL4.
+    /// [`user_interrupt`](crate::user_interrupt). Returns the index for `uipi_send` where that does the same; 0
+    /// elsewhere. Not an invocation of seL4.
     ///
     /// # Errors
     ///
     /// The notification interrupts no thread, or the notification's badge is not one of the bits that can come as
     /// stores; the capability has a page already, the address space has reached its limit of such pages, or the machine
     /// has no more of them; or no page can be mapped at the address.
-    pub fn map_sender(self, notification: Notification, address: u64) -> Result<()> {
-        invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(drop)
+    pub fn map_sender(self, notification: Notification, address: u64) -> Result<u64> {
+        invoke(self.0, Invocation::PageTableMapSender, &[address], &[notification.0]).map(|answer| answer.registers[0])
     }
 
     /// Unmaps the capability's page, if it has one. Not an invocation of seL4.

@@ -204,8 +204,8 @@ pub fn receive_interrupts(thread: Thread, doorbell: Notification) -> Result<bool
 /// ([`Signaller`](user_interrupt::Signaller)), if the machine can do that. Returns whether it can; if it cannot, or the
 /// kernel is seL4, this is [`receive_interrupts`].
 ///
-/// The thread runs virtualised from now on. This is for a worker that is busy and makes few system calls; for the costs
-/// see decision 021.
+/// The thread has registers for its interrupts from now on. This is for a worker that is busy and makes few system
+/// calls; for the costs see decisions 021 and 028.
 ///
 /// # Errors
 ///

@@ -12,9 +12,9 @@
 //!
 //! A badge of 0 carries no bit; the word shows its signal as bit 0, [`RINGS`](crate::executor::RINGS).
 //!
-//! **Without the kernel.** After [`receive_stores`] signals can come as stores, and a [`Signaller`] sends them so from
-//! its first signal on. A sender for which that is impossible signals through the kernel, and the receiver sees no
-//! difference.
+//! **Without the kernel.** After [`receive_stores`] signals can come as stores, or as the instruction `uipi_send` where
+//! the machine has that instead, and a [`Signaller`] sends them so from its first signal on. A sender for which that is
+//! impossible signals through the kernel, and the receiver sees no difference.
 //!
 //! The word is the field of the thread's IPC buffer that seL4 leaves to programs.
 
@@ -24,7 +24,7 @@ use abi_sel4::object::PAGE_BITS;
 use abi_sel4::{Error, ObjectType};
 
 use crate::Allocator;
-use crate::capability::{Notification, PageTable, Thread, initial};
+use crate::capability::{Arrival, Notification, PageTable, Thread, initial};
 use crate::mapping::Window;
 use crate::raw::Result;
 
@@ -37,6 +37,18 @@ const STOPEI: usize = 0x15c;
 /// The external interrupt in `sie`.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 const EXTERNAL: usize = 1 << 9;
+/// The register with the enable bits of a user's interrupts; bit 0 is the software interrupt.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const UIE: usize = 0x004;
+/// The register with a user's pending interrupts.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const UIP: usize = 0x044;
+/// The scratch register of a user's handler.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const USCRATCH: usize = 0x040;
+/// The address of the interrupted instruction.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const UEPC: usize = 0x041;
 /// Number of stores without news that may interrupt a thread that does not read its word; after them external
 /// interrupts are disabled until the kernel's next tick.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
@@ -117,6 +129,49 @@ core::arch::global_asm!(
     "ld t2, 16(sp)",
     "addi sp, sp, 32",
     "sret",
+    // A user's software interrupt: takes the bits pending in the slot.
+    ".balign 4",
+    ".globl sel4_software_interrupt",
+    "sel4_software_interrupt:",
+    "addi sp, sp, -32",
+    "sd t0, 0(sp)",
+    "sd t1, 8(sp)",
+    "sd t2, 16(sp)",
+    // First the interrupt is cleared: a bit that comes from here on raises it again.
+    "csrci {uip}, 1",
+    // uipi_read t0
+    ".insn r 0x7b, 6, 1, t0, x0, x0",
+    "beqz t0, 4f",
+    "addi t1, tp, {word}",
+    "amoor.d t1, t0, (t1)",
+    // Counts interrupts without news, as above.
+    "not t1, t1",
+    "and t1, t1, t0",
+    "seqz t1, t1",
+    "csrr t0, {uscratch}",
+    "add t0, t0, t1",
+    "neg t1, t1",
+    "and t0, t0, t1",
+    "li t1, {enough}",
+    "bltu t0, t1, 3f",
+    "csrci {uie}, 1",
+    "li t0, 0",
+    "3:",
+    "csrw {uscratch}, t0",
+    "4:",
+    "csrr t0, {uepc}",
+    "lla t1, 20f",
+    "bltu t0, t1, 5f",
+    "lla t2, 21f",
+    "bgeu t0, t2, 5f",
+    "csrw {uepc}, t1",
+    "5:",
+    "ld t0, 0(sp)",
+    "ld t1, 8(sp)",
+    "ld t2, 16(sp)",
+    "addi sp, sp, 32",
+    // uret
+    ".insn i 0x73, 0, x0, x0, 2",
     // The notification in a0; the badge comes back there.
     ".globl sel4_wait_for_signals",
     "sel4_wait_for_signals:",
@@ -137,6 +192,10 @@ core::arch::global_asm!(
     receive = const abi_sel4::SystemCall::Recv.number(),
     stopei = const STOPEI,
     external = const EXTERNAL,
+    uie = const UIE,
+    uip = const UIP,
+    uscratch = const USCRATCH,
+    uepc = const UEPC,
     enough = const ENOUGH,
 );
 
@@ -145,6 +204,7 @@ mod entry {
     unsafe extern "C" {
         pub safe fn sel4_user_interrupt();
         pub safe fn sel4_store_interrupt();
+        pub safe fn sel4_software_interrupt();
         pub safe fn sel4_wait_for_signals(notification: u64) -> u64;
     }
 }
@@ -154,6 +214,7 @@ mod entry {
 mod entry {
     pub extern "C" fn sel4_user_interrupt() {}
     pub extern "C" fn sel4_store_interrupt() {}
+    pub extern "C" fn sel4_software_interrupt() {}
     pub fn sel4_wait_for_signals(_: u64) -> u64 {
         0
     }
@@ -179,11 +240,11 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
     if failure.error == Error::IllegalOperation { Ok(false) } else { Err(failure) }
 }
 
-/// Receives as [`receive`] does; on a machine that can do that, the bits `hints` of the badge can also come as stores
-/// of a [`Sender`]. A sender of one of them can then send all of them, so they should mean no more than a place to look
-/// at. Bit 63 cannot be a hint.
+/// Receives as [`receive`] does; on a machine that can do that, the bits `hints` of the badge can also come from a
+/// [`Sender`], without the kernel. A sender of one of them can then send all of them, so they should mean no more than
+/// a place to look at. Bit 63 cannot be a hint. Returns whether the machine can.
 ///
-/// A thread for which this was called once runs with supervisor registers of its own ever after, which makes its system
+/// A thread for which this was called once runs with registers for its interrupts ever after, which makes its system
 /// calls slower.
 ///
 /// # Errors
@@ -191,13 +252,24 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
 /// The kernel's error; nothing has changed then.
 pub fn receive_stores(thread: Thread, notification: Notification, hints: u64) -> Result<bool> {
     thread.bind_notification(notification)?;
-    let vector = entry::sel4_store_interrupt as *const () as u64;
-    let result = thread.register_user_interrupts_by_stores(notification, handler(), hints, vector);
+    let result = register_hints(thread, notification, hints);
     if result.is_err() {
         // It was bound just now.
         let _ = thread.unbind_notification();
     }
     result
+}
+
+/// Registers the handler that the machine's way requires. The first registration has no hints, so that the thread,
+/// which may run, is not interrupted at a wrong handler.
+fn register_hints(thread: Thread, notification: Notification, hints: u64) -> Result<bool> {
+    let vector = match thread.register_user_interrupts_in_hardware(notification, handler(), 0, 0)? {
+        Arrival::Signals => return Ok(false),
+        Arrival::Stores => entry::sel4_store_interrupt as *const () as u64,
+        Arrival::Instructions => entry::sel4_software_interrupt as *const () as u64,
+    };
+    thread.register_user_interrupts_in_hardware(notification, handler(), hints, vector)?;
+    Ok(true)
 }
 
 /// Ends [`receive`] and [`receive_stores`].
@@ -217,6 +289,8 @@ pub fn end(thread: Thread) -> Result<()> {
 pub struct Sender {
     address: u64,
     identity: u32,
+    /// Index for `uipi_send`, or 0.
+    index: u64,
 }
 
 impl Sender {
@@ -227,8 +301,13 @@ impl Sender {
     /// [`Error::IllegalOperation`] if the bit is no hint, or the machine cannot do it; or no page is left.
     pub fn new(allocator: &mut Allocator, window: &mut Window, notification: Notification, bit: u32) -> Result<Sender> {
         let address = window.addresses(PAGE_BITS, 1)?;
-        map_sender(allocator, notification, address)??;
-        Ok(Sender { address, identity: bit + 1 })
+        let index = map_sender(allocator, notification, address)??;
+        Ok(Sender { address, identity: bit + 1, index })
+    }
+
+    /// Returns the index with which `uipi_send` sends; 0 if a store does.
+    pub fn index(self) -> u64 {
+        self.index
     }
 
     /// Returns the page's address.
@@ -239,7 +318,7 @@ impl Sender {
     /// Sends. Earlier writes are visible to the interrupted thread.
     #[inline(always)]
     pub fn send(self) {
-        send(self.address, self.identity);
+        send(self.address, self.identity, self.index);
     }
 }
 
@@ -256,12 +335,15 @@ pub struct Signaller {
     space: PageTable,
     address: u64,
     identity: u32,
-    /// Number of signals that went through the kernel, or [`BY_STORES`].
+    /// Number of signals that went through the kernel, or from [`BY_STORES`] on.
     signals: AtomicU64,
 }
 
-/// In the place of a number: the page is mapped.
-const BY_STORES: u64 = u64::MAX;
+/// In the place of a number: the page is mapped. The index for `uipi_send`, or 0, is added.
+const BY_STORES: u64 = u64::MAX - LARGEST_INDEX;
+
+/// Greatest index in a sender table.
+const LARGEST_INDEX: u64 = 511;
 
 impl Signaller {
     /// Creates the signaller of a capability whose badge is the bit `bit`. Its page will be at `address` of `space`,
@@ -285,7 +367,7 @@ impl Signaller {
     ) -> Result<Signaller> {
         let address = window.addresses(PAGE_BITS, 1)?;
         // Other errors may be gone at the first signal. If the slot is empty, the page tables are not made here.
-        if let Ok(()) = map_sender(allocator, notification, address)? {
+        if map_sender(allocator, notification, address)?.is_ok() {
             initial::ADDRESS_SPACE.unmap_sender(notification)?;
         }
         Ok(Signaller::new(notification, bit, initial::ADDRESS_SPACE, address))
@@ -294,7 +376,7 @@ impl Signaller {
     /// Returns whether the next signal is a store.
     #[inline]
     pub fn is_by_stores(&self) -> bool {
-        self.signals.load(Ordering::Relaxed) == BY_STORES
+        self.signals.load(Ordering::Relaxed) >= BY_STORES
     }
 
     /// Requests a page now.
@@ -304,15 +386,15 @@ impl Signaller {
     /// The reason why there is none; signals go through the kernel.
     pub fn register(&self) -> Result<()> {
         let result = self.space.map_sender(self.notification, self.address);
-        self.signals.store(if result.is_ok() { BY_STORES } else { 1 }, Ordering::Relaxed);
-        result
+        self.signals.store(result.as_ref().map_or(1, |index| BY_STORES + index), Ordering::Relaxed);
+        result.map(drop)
     }
 
     /// Signals. Earlier writes are visible to the receiver.
     #[inline]
     pub fn signal(&self) {
         match self.signals.load(Ordering::Relaxed) {
-            BY_STORES => send(self.address, self.identity),
+            signals if signals >= BY_STORES => send(self.address, self.identity, signals - BY_STORES),
             signals => self.signal_otherwise(signals),
         }
     }
@@ -321,9 +403,9 @@ impl Signaller {
     fn signal_otherwise(&self, signals: u64) {
         // Several threads that come here at the same time get the same page.
         let is_time = signals == 0 || signals.is_power_of_two();
-        if is_time && self.space.map_sender(self.notification, self.address).is_ok() {
-            self.signals.store(BY_STORES, Ordering::Relaxed);
-            return send(self.address, self.identity);
+        if is_time && let Ok(index) = self.space.map_sender(self.notification, self.address) {
+            self.signals.store(BY_STORES + index, Ordering::Relaxed);
+            return send(self.address, self.identity, index);
         }
         // Unless another thread has got a page meanwhile.
         let _ = self.signals.compare_exchange(signals, signals + 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -332,7 +414,7 @@ impl Signaller {
 }
 
 /// Requests a page, and makes the missing page tables for it. The inner result is the kernel's answer.
-fn map_sender(allocator: &mut Allocator, notification: Notification, address: u64) -> Result<Result<()>> {
+fn map_sender(allocator: &mut Allocator, notification: Notification, address: u64) -> Result<Result<u64>> {
     loop {
         match initial::ADDRESS_SPACE.map_sender(notification, address) {
             Err(failure) if failure.error == Error::FailedLookup => {
@@ -344,10 +426,32 @@ fn map_sender(allocator: &mut Allocator, notification: Notification, address: u6
     }
 }
 
+/// Sends with an index, or by a store to a sender page.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn send(address: u64, identity: u32, index: u64) {
+    if index != 0 { send_by_index(index) } else { store(address, identity) }
+}
+
+/// Executes `uipi_send`, behind all earlier writes.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+pub fn send_by_index(index: u64) {
+    // SAFETY: the instruction accesses no memory of the program.
+    unsafe {
+        core::arch::asm!(
+            "fence rw, iorw",
+            ".insn r 0x7b, 6, 0, x0, {index}, x0",
+            index = in(reg) index,
+            options(nostack),
+        );
+    }
+}
+
 /// Stores an identity to a sender page: four bytes, as the kernel expects, and ordered behind all earlier writes.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline(always)]
-fn send(address: u64, identity: u32) {
+fn store(address: u64, identity: u32) {
     // SAFETY: at the address are no memory, no references, and nothing that could be read.
     unsafe {
         core::arch::asm!(
@@ -365,7 +469,7 @@ fn send(address: u64, identity: u32) {
 
 /// Without a microkernel there is no such page.
 #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
-fn send(_: u64, _: u32) {}
+fn send(_: u64, _: u32, _: u64) {}
 
 /// Returns the calling thread's word.
 fn word() -> &'static AtomicU64 {

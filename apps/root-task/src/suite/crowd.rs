@@ -18,7 +18,7 @@ use sel4::thread::{Start, registers};
 use sel4::{Allocator, CNodeData, Error, Numbering, ObjectType, Rights, mapping, raw};
 
 use super::hostile::{self, Random};
-use super::user_interrupt::{self, COUNT, STEPS, Way, interrupted, store, store_receiver, until};
+use super::user_interrupt::{self, COUNT, STEPS, Way, interrupted, send_to, store_receiver, target_of, until};
 use crate::harness::{Bench, Outcome, PRIORITY, Wrong, let_run};
 use crate::memory::{read, write};
 use crate::{check, equal};
@@ -458,17 +458,20 @@ static STORED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// same hart would take the whole time slices of all others there.
 const AT_ONCE: u64 = 4;
 
-/// Stores to the page that begins at an address whose last bits are the sender's index.
+/// Sends to a target, the highest bits of which are the thread's number.
 fn store_and_count(argument: u64) {
-    let index = (argument & 0xfff) as usize;
+    let index = (argument >> NUMBER_SHIFT) as usize;
     loop {
         for _ in 0..AT_ONCE {
-            store(argument & !0xfff, 2);
+            send_to(argument & ((1 << NUMBER_SHIFT) - 1));
         }
         STORED[index].fetch_add(1, Ordering::Release);
         raw::yield_now();
     }
 }
+
+/// Position of a thread's number above an address.
+const NUMBER_SHIFT: u32 = 48;
 
 /// Takes signals, for ever.
 fn take_and_count(_: u64) {
@@ -508,7 +511,7 @@ pub fn revoking_ends_stores_that_several_harts_make(bench: &mut Bench<'_>) -> Ou
         for (index, (right, thread)) in rights.iter_mut().zip(&mut senders).enumerate() {
             let (Way::Store(page), capability) = receiver.way(bench, 1, true)? else { continue };
             *right = capability.pointer();
-            let argument = page.address() | index as u64;
+            let argument = target_of(page) | (index as u64) << NUMBER_SHIFT;
             *thread = bench.prepare(Start::new(store_and_count, argument, PRIORITY))?.thread;
             put_on(bench, *thread, place + index as u64)?;
             thread.resume()?;

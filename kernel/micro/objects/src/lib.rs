@@ -39,7 +39,8 @@ pub use memory::{FAKE_BASE, fake, give_back};
 pub use memory::{Object, Row, claim, claim_row, claim_slice, clear, copy_in, permit, physical_of, synchronise_page};
 pub use reference::Ref;
 pub use types::{
-    AsidPool, Endpoint, FloatingPointUse, HandlerState, Lineage, Notification, PageTable, PriorityQueues, Queue, Slot,
-    SyscallHandler, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words, frame_words, own,
+    AsidPool, Endpoint, FloatingPointUse, HandlerState, Lineage, Notification, OwnInterrupts, PageTable,
+    PriorityQueues, Queue, Slot, SyscallHandler, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words,
+    frame_words, own,
 };
-pub use user::{Space, VirtualRoot, activate, enter, enter_virtualised, prepare_virtualised};
+pub use user::{Space, VirtualRoot, activate, arm, enter, enter_armed, enter_virtualised, prepare_virtualised};

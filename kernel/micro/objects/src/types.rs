@@ -179,6 +179,13 @@ impl Notification {
         self.is_active.set(0);
         self.badge.replace(0)
     }
+
+    /// Adds signals to the word, for which no thread waits.
+    #[inline(always)]
+    pub fn add(&self, signals: u64) {
+        self.is_active.set(1);
+        self.badge.set(self.badge.get() | signals);
+    }
 }
 
 /// The state of a thread.
@@ -232,7 +239,7 @@ pub enum ThreadFault {
     User {
         /// The machine's number of the exception.
         number: u64,
-        /// The machine's additional value.
+        /// The machine's additional value, which is not part of the fault's message.
         code: u64,
     },
     /// An access to an address that is not mapped, or not with the necessary rights.
@@ -332,6 +339,18 @@ impl SyscallHandler {
     }
 }
 
+/// The ways in which a thread takes interrupts without the kernel, each with registers of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum OwnInterrupts {
+    /// External interrupts of a virtualised thread, from a guest interrupt file.
+    Virtualised = VIRTUALISED,
+    /// Software interrupts of a thread in user mode, from a slot of UINTC.
+    Armed = 2,
+}
+
+const VIRTUALISED: u64 = 1;
+
 /// User interrupts: the delivery of the signals of a bound notification to the thread while it runs.
 #[repr(C)]
 pub struct UserInterrupts {
@@ -344,28 +363,33 @@ pub struct UserInterrupts {
     /// Time of the tick that ends the interval of `deliveries`.
     pub stretch: Cell<u64>,
     is_in_handler: Cell<u64>,
-    /// The bits of a badge that are delivered through an interrupt file; 0 if all signals are delivered by the kernel.
+    /// The bits of a badge that are delivered through an interrupt file or slot; 0 if the kernel delivers all signals.
     pub hints: Cell<u64>,
-    /// Its guest interrupt file, which belongs to the hart of its affinity; 0 for none.
+    /// Its guest interrupt file, which belongs to the hart of its affinity; or its slot of UINTC, plus one. 0 for none.
     pub file: Cell<u64>,
-    is_virtualised: Cell<u64>,
-    /// The time of its hart's next tick when the kernel last unmasked its external interrupts.
+    /// The number of an [`OwnInterrupts`]; 0 for none.
+    own: Cell<u64>,
+    /// The time of its hart's next tick when the kernel last unmasked its own interrupts.
     pub unmasked_before: Cell<u64>,
     /// Number of its system calls and faults since then.
     pub entries: Cell<u64>,
 }
 
 impl UserInterrupts {
-    /// Returns whether the thread has supervisor registers of its own. It keeps them once it has them, since it may be
-    /// at any place of a handler that uses them.
+    /// Returns in which way the thread takes interrupts of its own. It has the registers for that once and for ever,
+    /// since it may be at any place of a handler that uses them.
     #[inline(always)]
-    pub fn is_virtualised(&self) -> bool {
-        self.is_virtualised.get() != 0
+    pub fn own(&self) -> Option<OwnInterrupts> {
+        match self.own.get() {
+            0 => None,
+            VIRTUALISED => Some(OwnInterrupts::Virtualised),
+            _ => Some(OwnInterrupts::Armed),
+        }
     }
 
-    /// Marks the thread as virtualised.
-    pub fn set_virtualised(&self) {
-        self.is_virtualised.set(1);
+    /// Records that the thread has these registers.
+    pub(crate) fn set_own(&self, own: OwnInterrupts) {
+        self.own.set(own as u64);
     }
 
     /// Returns whether the thread has been interrupted and has not returned yet.

@@ -6,9 +6,9 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi_sel4::object::PAGE_TABLE_BITS;
-use hal_api::{Flush, InterruptRegisters, Machine, Scope, Trap, UserContext, Virtualisation};
+use hal_api::{Flush, InterruptRegisters, Machine, Scope, SenderTable, Trap, UserContext, UserLevel, Virtualisation};
 
-use crate::types::{FloatingPointUse, PageTable, Tcb};
+use crate::types::{FloatingPointUse, OwnInterrupts, PageTable, Tcb};
 use crate::{Ref, claim};
 
 impl Tcb {
@@ -56,27 +56,45 @@ impl Tcb {
         context.forbid_floating_point(wish == FloatingPointUse::Forbidden);
     }
 
-    /// Makes a thread that does not run take its own external interrupts at this address. The thread may be in a
-    /// handler already: the registers with which the handler returns are kept.
-    pub fn take_own_interrupts(&self, vector: u64) {
-        let is_first = !self.interrupts.is_virtualised();
+    /// Gives a thread that does not run registers of its own for interrupts, all of which are masked, unless it has
+    /// them already.
+    pub fn give_own_registers(&self, own: OwnInterrupts) {
+        if self.interrupts.own() != Some(own) {
+            self.interrupts.set_own(own);
+            let status = own.enabled();
+            self.with_supervisor(|registers| *registers = InterruptRegisters { status, ..InterruptRegisters::NEW });
+        }
+    }
+
+    /// Makes a thread that does not run take its own interrupts at this address. The thread may be in a handler
+    /// already: the registers with which the handler returns are kept.
+    pub fn take_own_interrupts(&self, own: OwnInterrupts, vector: u64) {
+        self.give_own_registers(own);
         self.with_supervisor(|registers| {
-            if is_first {
-                *registers = InterruptRegisters { status: ENABLED, ..InterruptRegisters::NEW };
-            }
             registers.vector = vector;
-            registers.enabled |= EXTERNAL;
+            registers.enabled |= own.interrupt();
         });
     }
 
-    /// Unmasks the external interrupts of a thread that does not run.
+    /// Unmasks the own interrupts of a thread that does not run.
     pub fn unmask_own_interrupts(&self) {
-        self.with_supervisor(|registers| registers.enabled |= EXTERNAL);
+        if let Some(own) = self.interrupts.own() {
+            self.with_supervisor(|registers| registers.enabled |= own.interrupt());
+        }
     }
 
-    /// Enables the interrupts of a thread that does not run, even if it is in its handler.
+    /// Enables the own interrupts of a thread that does not run, even if it is in its handler.
     pub fn enable_own_interrupts(&self) {
-        self.with_supervisor(|registers| registers.status |= ENABLED);
+        if let Some(own) = self.interrupts.own() {
+            self.with_supervisor(|registers| registers.status |= own.enabled());
+        }
+    }
+
+    /// Returns the number of the thread's slot of UINTC, if it has one.
+    #[inline]
+    pub fn slot(&self) -> Option<u16> {
+        let number = self.interrupts.file.get().checked_sub(1)?;
+        (self.interrupts.own() == Some(OwnInterrupts::Armed)).then_some(number as u16)
     }
 
     fn with_supervisor(&self, change: impl FnOnce(&mut InterruptRegisters)) {
@@ -85,10 +103,23 @@ impl Tcb {
     }
 }
 
-/// Bit of the supervisor status: interrupts are enabled. The second constant is the external interrupt's bit in the
-/// enable register.
-const ENABLED: u64 = 1 << 1;
-const EXTERNAL: u64 = 1 << 9;
+impl OwnInterrupts {
+    /// Bit of the status register: interrupts are enabled.
+    const fn enabled(self) -> u64 {
+        match self {
+            OwnInterrupts::Virtualised => 1 << 1,
+            OwnInterrupts::Armed => 1 << 0,
+        }
+    }
+
+    /// Bit of the interrupt in the enable register: a supervisor's external interrupt, a user's software interrupt.
+    const fn interrupt(self) -> u64 {
+        match self {
+            OwnInterrupts::Virtualised => 1 << 9,
+            OwnInterrupts::Armed => 1 << 0,
+        }
+    }
+}
 
 /// Bit of a valid entry in a table.
 const VALID: u64 = 1 << 0;
@@ -120,6 +151,31 @@ pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Tr
     let context = unsafe { &mut *thread.context.as_ptr() };
     let trap = M::enter_user(context);
     M::keep_supervisor(context, file);
+    trap
+}
+
+/// Loads the registers of an armed thread, and lets it receive in this slot and send through the table in this frame.
+/// The hart is about to call [`enter_armed`]. The slot is inactive.
+pub fn arm<M: UserLevel>(thread: Ref<Tcb>, slot: Option<u16>, first_frame: u64) {
+    // SAFETY: as in `enter`.
+    let registers = unsafe { &mut *thread.context.as_ptr() }.supervisor_mut();
+    if slot.is_some() {
+        // The controller raises the interrupt when the slot becomes active, if a vector is pending.
+        registers.notified = 0;
+    }
+    M::arm(registers);
+    M::receive_in(slot);
+    M::send_through(Some(SenderTable { first_frame, frames: 1 }));
+}
+
+/// Runs an armed thread until it traps. This hart has armed it ([`arm`]), and nothing of that is left in the hart
+/// afterwards: neither registers nor the right to send. Otherwise as [`enter`].
+#[inline(always)]
+pub fn enter_armed<M: UserLevel>(thread: Ref<Tcb>) -> Trap {
+    // SAFETY: as in `enter`.
+    let context = unsafe { &mut *thread.context.as_ptr() };
+    let trap = M::enter_user(context);
+    M::disarm(context.supervisor_mut());
     trap
 }
 
@@ -157,14 +213,14 @@ impl VirtualRoot {
 
 /// An address space in the form in which the machine activates it, in one word: the number of the root's page, from bit
 /// 44 on the identifier, and in the highest bits flags: whether the identifier is too large for the machine, and
-/// whether the space is for a virtualised thread.
+/// whether the space is for a thread with interrupts of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space(u64);
 
 impl Space {
     const ASID_SHIFT: u32 = 44;
     const IS_TOO_LARGE: u64 = 1 << 63;
-    const IS_VIRTUALISED: u64 = 1 << 62;
+    const HAS_OWN_INTERRUPTS: u64 = 1 << 62;
 
     /// Makes the address space of a root with its identifier.
     #[inline]
@@ -179,16 +235,17 @@ impl Space {
         Space(M::kernel_root_ppn())
     }
 
-    /// Returns this address space for a virtualised thread, which the machine runs under another table.
+    /// Returns this address space for a thread with interrupts of its own, for which a hart is prepared before it
+    /// enters the thread.
     #[inline]
-    pub fn virtualised(self) -> Space {
-        Space(self.0 | Space::IS_VIRTUALISED)
+    pub fn with_own_interrupts(self) -> Space {
+        Space(self.0 | Space::HAS_OWN_INTERRUPTS)
     }
 
-    /// Returns whether this is the address space of a virtualised thread.
+    /// Returns whether this is the address space of a thread with interrupts of its own.
     #[inline(always)]
-    pub fn is_virtualised(self) -> bool {
-        self.0 & Space::IS_VIRTUALISED != 0
+    pub fn has_own_interrupts(self) -> bool {
+        self.0 & Space::HAS_OWN_INTERRUPTS != 0
     }
 
     /// Returns the ASID.

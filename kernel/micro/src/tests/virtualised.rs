@@ -66,7 +66,7 @@ impl<'a> Virtual<'a> {
         self.ask(slot, Invocation::TcbBindNotification, &[], &[notification]);
         self.ask(slot, Invocation::TcbRegisterUserInterrupts, &[HANDLER, HINT, VECTOR], &[notification]);
         let Capability::Thread { tcb } = self.machine.slot(slot).capability.get() else { panic!("no thread") };
-        assert!(tcb.interrupts.is_virtualised());
+        assert!(tcb.interrupts.own() == Some(objects::OwnInterrupts::Virtualised));
         Thread { slot, notification, tcb }
     }
 

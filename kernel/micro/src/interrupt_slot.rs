@@ -1,0 +1,411 @@
+//! Notifications as user interrupts without the kernel: armed threads, and instructions instead of signals.
+//!
+//! On machines with the N extension and the controller UINTC, a thread that registers for user interrupts and names
+//! hints is *armed* from then on: it runs in user mode as before, and takes software interrupts itself. The controller
+//! has a *slot* for it, with a pending bit for each hint. A sender that has asked for a sender page
+//! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)) gets an index with it, and sends by `uipi_send` with this
+//! index instead of a store. Authority, limits and revocation are those of sender pages (`interrupt_file`); a store to
+//! the page works too, and always enters the kernel.
+//!
+//! # Sender tables
+//!
+//! The machine looks an index up in a *sender table*, whose entries name a slot and a pending bit. Each hart has one
+//! table, of one page, which no program can reach. It has entries of one address space at a time, and a hart empties it
+//! before it arms a thread of another one. Entries become valid one by one: a send through another one is an illegal
+//! instruction, and the kernel then makes the entry valid, or signals in the sender's name
+//! ([`complete_refused`](Kernel::complete_refused)). A thread is armed, too, from its first refused send on that could
+//! have an entry. An index without a sender sends nothing, as `NBSend` through an empty slot does nothing; so the
+//! capability may be deleted between a sender's last look and its instruction.
+//!
+//! An entry is exact: a sender can make no other bit pending than that of its badge.
+//!
+//! # SLOT-RUNNABLE
+//!
+//! Only a runnable thread has a slot. The controller interrupts nobody for a slot whose thread is on no hart, and a
+//! thread that waits must be woken. So a thread gives its slot up before it waits or stops: its entries are cleared in
+//! all tables, and the vectors that have come become a signal. A runnable thread that is preempted keeps its slot,
+//! which is not active then, and finds in it what has come.
+//!
+//! # ARMED-IN-USER-MODE
+//!
+//! A hart holds registers, slot and table of a thread only while it runs the thread: it loads them, under the lock,
+//! just before it leaves the kernel, and takes them away at the trap, before it says that it is in the kernel
+//! (`Hart::place`). So a hart in the kernel sends nothing and takes nothing. A hart that clears an entry stops the
+//! harts whose tables had it and which are in user mode: an interrupt comes between two instructions, so every send has
+//! reached its slot then, or will be refused. A slot that is emptied after that is empty.
+//!
+//! # Floods
+//!
+//! A flood of sends concerns only the receiver's own handler, as a flood of stores does.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+
+use abi_sel4::call::number;
+use drivers::uintc::{self, SLOTS, Slot, Uintc};
+use hal_api::{RefusedUipi, Trap};
+use objects::{OwnInterrupts, Ref, Space, Tcb, Words, arm, enter_armed, frame_words};
+use platform::{Machine, Mapped};
+
+use crate::hart::IN_USER;
+use crate::interrupt_file::SENDERS_OF_A_SPACE;
+use crate::kernel::Kernel;
+use crate::node::{MAXIMUM_NODES, Next};
+use crate::smp::Shared;
+use crate::state::Sender;
+
+/// Number of words of the table of taken slots.
+const TAKEN_WORDS: usize = SLOTS as usize / u64::BITS as usize;
+/// Size of a frame, as a power of two.
+const FRAME_BITS: u32 = 12;
+
+const _: () = assert!(SENDERS_OF_A_SPACE < Words::COUNT);
+
+/// The controller of user interrupts, and its slots that threads have.
+pub struct InterruptSlots {
+    controller: Cell<Option<Uintc<Mapped>>>,
+    taken: [Cell<u64>; TAKEN_WORDS],
+}
+
+impl InterruptSlots {
+    /// Makes the state of a machine without controller.
+    pub const fn new() -> InterruptSlots {
+        InterruptSlots { controller: Cell::new(None), taken: [const { Cell::new(0) }; TAKEN_WORDS] }
+    }
+
+    /// Returns whether the machine has the controller, and harts that armed threads can run on.
+    pub fn exist(&self) -> bool {
+        self.controller.get().is_some()
+    }
+
+    /// Takes an empty slot; `None` if all are taken.
+    fn take(&self) -> Option<Slot> {
+        let controller = self.controller.get()?;
+        let (index, word) = self.taken.iter().enumerate().find(|(_, word)| word.get() != u64::MAX)?;
+        let bit = word.get().trailing_ones();
+        let slot = Slot::new((index as u32 * u64::BITS + bit) as u16)?;
+        word.set(word.get() | 1 << bit);
+        controller.reset(slot);
+        Some(slot)
+    }
+
+    fn give_back(&self, slot: Slot) {
+        let number = usize::from(slot.number());
+        let word = &self.taken[number / u64::BITS as usize];
+        word.set(word.get() & !(1 << (number % u64::BITS as usize)));
+    }
+
+    /// Returns whether a thread has the slot.
+    pub fn is_taken(&self, slot: u16) -> bool {
+        let number = usize::from(slot);
+        self.taken.get(number / u64::BITS as usize).is_some_and(|word| word.get() >> (number % 64) & 1 != 0)
+    }
+
+    /// Takes all slots but so many.
+    #[cfg(test)]
+    pub fn leave_free(&self, count: u32) {
+        self.taken.iter().for_each(|word| word.set(u64::MAX));
+        self.taken[0].set(u64::MAX << count);
+    }
+}
+
+/// The sender table of a hart.
+pub struct SenderTable {
+    /// Physical address of its frame; 0 on machines without UINTC.
+    frame: Cell<u64>,
+    /// ASID of the address space whose entries it has; 0 for none.
+    asid: Cell<u16>,
+}
+
+impl SenderTable {
+    /// Makes a table without memory.
+    pub const fn new() -> SenderTable {
+        SenderTable { frame: Cell::new(0), asid: Cell::new(0) }
+    }
+
+    /// Gives the table a cleared frame, which has no other user for ever.
+    pub fn claim(&self, frame: u64) {
+        self.frame.set(frame);
+    }
+
+    /// Returns the entry with this index; 0 for none.
+    pub fn entry(&self, index: u16) -> u64 {
+        frame_words(self.frame.get()).get(index.into())
+    }
+
+    /// Sets the entry with this index; returns the old one.
+    fn replace(&self, index: u16, entry: u64) -> u64 {
+        frame_words(self.frame.get()).atomic(index.into()).swap(entry, Ordering::AcqRel)
+    }
+
+    /// Returns whether the table has entries of an address space.
+    fn is_of(&self, asid: u16) -> bool {
+        self.frame.get() != 0 && self.asid.get() == asid
+    }
+
+    /// Makes the table that of an address space. The hart is in the kernel, or its thread is stopped next.
+    pub fn begin(&self, asid: u16) {
+        if self.asid.replace(asid) != asid && self.frame.get() != 0 {
+            for index in 1..=SENDERS_OF_A_SPACE as u16 {
+                self.replace(index, 0);
+            }
+        }
+    }
+}
+
+impl Kernel {
+    /// Takes over the machine's controller, at boot.
+    pub(crate) fn start_slots(&self, controller: Option<Uintc<Mapped>>) {
+        self.interrupt_slots.controller.set(controller);
+        self.sending_instructions.set(controller.is_some().into());
+    }
+
+    fn controller(&self) -> Option<Uintc<Mapped>> {
+        self.interrupt_slots.controller.get()
+    }
+
+    /// Prepares this hart to enter an armed thread, and arms it.
+    pub(crate) fn enter_armed(&self, thread: Ref<Tcb>, space: Space) -> Next {
+        let node = self.node();
+        let interrupts = &thread.interrupts;
+        if interrupts.hints.get() != 0 {
+            if interrupts.file.get() == 0
+                && let Some(slot) = self.interrupt_slots.take()
+            {
+                interrupts.file.set(u64::from(slot.number()) + 1);
+            }
+            if interrupts.unmasked_before.replace(node.next_tick.get()) != node.next_tick.get() {
+                thread.unmask_own_interrupts();
+            }
+        }
+        self.enter_space(thread, space);
+        node.sender_table.begin(space.asid());
+        node.is_armed.set(true);
+        self.arm(thread);
+        self.note_user();
+        Next::RunArmed(thread)
+    }
+
+    /// Loads the registers and rights of the armed thread that this hart is about to enter (ARMED-IN-USER-MODE).
+    pub(crate) fn arm(&self, thread: Ref<Tcb>) {
+        let node = self.node();
+        let slot = thread.slot();
+        arm::<Machine>(thread, slot, node.sender_table.frame.get() >> FRAME_BITS);
+        if let (Some(controller), Some(slot)) = (self.controller(), slot.and_then(Slot::new)) {
+            // A vector that is pending interrupts the thread at once.
+            controller.activate(slot, node.hart_id.get());
+        }
+    }
+
+    /// Lets the slot of a thread that leaves its hart interrupt no hart.
+    pub(crate) fn rest_slot(&self, thread: Ref<Tcb>) {
+        if let (Some(controller), Some(slot)) = (self.controller(), thread.slot().and_then(Slot::new)) {
+            controller.deactivate(slot);
+        }
+    }
+
+    /// Takes a thread's slot away; returns the signals that were pending in it.
+    pub(crate) fn empty_slot(&self, thread: Ref<Tcb>, slot: u16) -> u64 {
+        self.stop_elsewhere(thread);
+        self.node().prepare_anew(thread);
+        thread.interrupts.file.set(0);
+        let (Some(controller), Some(slot)) = (self.controller(), Slot::new(slot)) else { return 0 };
+        controller.deactivate(slot);
+        for sender in self.senders.iter().filter(|sender| sender.is_valid.get()) {
+            if sender.notification.get() == thread.bound.get() {
+                self.unmap_sender(sender);
+            }
+        }
+        let pending = controller.take(slot);
+        self.interrupt_slots.give_back(slot);
+        pending & thread.interrupts.hints.get()
+    }
+
+    /// Clears a sender's entry in all tables. When this returns, every send through it has reached the slot.
+    pub(crate) fn clear_entries(&self, sender: &Sender) {
+        let Some(mapping) = sender.mapping.get() else { return };
+        for (index, node) in self.nodes.iter().enumerate().take(self.node_count.get()) {
+            if node.sender_table.is_of(mapping.asid) && node.sender_table.replace(sender.index.get(), 0) != 0 {
+                self.stop_sending(index);
+            }
+        }
+    }
+
+    /// Waits until a hart has executed every send that has read its table. It enters the kernel for that.
+    fn stop_sending(&self, index: usize) {
+        let is_in_user = || self.harts.each[index].place.load(Ordering::Acquire) == IN_USER;
+        if index != self.here() && self.nodes[index].is_armed.get() && is_in_user() {
+            self.stop_node(index);
+        }
+    }
+
+    /// Empties the tables of address spaces that are deleted, and which the harts leave next.
+    pub(crate) fn forget_sender_tables(&self, are_meant: impl Fn(u16) -> bool) {
+        for (index, node) in self.nodes.iter().enumerate().take(self.node_count.get()) {
+            if are_meant(node.sender_table.asid.get()) {
+                node.sender_table.begin(0);
+                self.stop_sending(index);
+            }
+        }
+    }
+
+    /// Completes an instruction that the machine has refused, if it sends a user interrupt or takes pending ones.
+    /// Returns whether the thread continues.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn complete_refused(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
+        if !self.interrupt_slots.exist() {
+            return false;
+        }
+        match trap.refused_uipi() {
+            Some(RefusedUipi::Send { index }) => {
+                let index = if index == 0 { 0 } else { thread.register_at(index).get() };
+                (1..=SENDERS_OF_A_SPACE as u64).contains(&index) && self.send_refused(thread, index as u16)
+            }
+            // The thread lost its slot while it was in its handler: there is nothing to take.
+            Some(RefusedUipi::Take { destination })
+                if thread.interrupts.own() == Some(OwnInterrupts::Armed) && thread.slot().is_none() =>
+            {
+                if destination != 0 {
+                    thread.register_at(destination).set(0);
+                }
+                skip(thread);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes the entry of a refused send valid, so that it is repeated, or signals in the sender's name. Returns
+    /// `false` if the thread has no address space.
+    fn send_refused(&self, thread: Ref<Tcb>, index: u16) -> bool {
+        let Some(space) = self.address_space(thread) else { return false };
+        let sender = self.senders.of_index(space.asid(), index);
+        let Some((sender, notification)) = sender.and_then(|sender| Some((sender, sender.notification.get()?))) else {
+            skip(thread);
+            return true;
+        };
+        if !self.make_valid(thread, sender, space.asid()) {
+            skip(thread);
+            self.signal(notification, sender.badge.get());
+        }
+        true
+    }
+
+    /// Returns the valid entry of a sender, if its receiver has a slot.
+    fn entry_of(sender: &Sender) -> Option<u64> {
+        let badge = sender.badge.get();
+        let receiver = sender.notification.get()?.bound.get()?;
+        let slot = receiver.slot().filter(|_| receiver.interrupts.hints.get() & badge != 0)?;
+        uintc::entry(Slot::new(slot)?, badge.trailing_zeros() as u8)
+    }
+
+    /// Makes a sender's entry valid in the tables of all harts that have entries of its address space, if its receiver
+    /// has a slot.
+    pub(crate) fn make_entries(&self, sender: &Sender) {
+        let (Some(entry), Some(mapping)) = (Kernel::entry_of(sender), sender.mapping.get()) else { return };
+        sender.is_valid.set(true);
+        for node in &self.nodes[..self.node_count.get()] {
+            if node.sender_table.is_of(mapping.asid) {
+                node.sender_table.replace(sender.index.get(), entry);
+            }
+        }
+    }
+
+    /// Makes a sender's entry valid and arms the thread that sends, if the receiver has a slot. Returns `false` if it
+    /// has none, or if the machine has refused all that.
+    fn make_valid(&self, thread: Ref<Tcb>, sender: &Sender, asid: u16) -> bool {
+        let Some(entry) = Kernel::entry_of(sender) else { return false };
+        let table = &self.node().sender_table;
+        let was_armed = thread.interrupts.own().is_some();
+        if was_armed && table.is_of(asid) && table.entry(sender.index.get()) == entry {
+            return false;
+        }
+        if !was_armed {
+            thread.give_own_registers(OwnInterrupts::Armed);
+            thread.forget_space();
+            self.node().prepare_anew(thread);
+        }
+        table.begin(asid);
+        self.make_entries(sender);
+        true
+    }
+
+    /// Moves the pending vectors of the thread that runs here to its notification's word; returns whether there were
+    /// any.
+    fn collect_slot(&self, thread: Ref<Tcb>) -> bool {
+        let (Some(controller), Some(slot)) = (self.controller(), thread.slot().and_then(Slot::new)) else {
+            return false;
+        };
+        let signals = controller.take(slot) & thread.interrupts.hints.get();
+        let notification = thread.bound.get().filter(|_| signals != 0);
+        if let Some(notification) = notification {
+            notification.add(signals);
+        }
+        notification.is_some()
+    }
+
+    /// Serves the trap of an armed thread; returns whether the hart can enter the thread again at once.
+    pub(crate) fn serve_armed(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
+        let mut has_collected = false;
+        if trap != Trap::Interrupt {
+            thread.interrupts.entries.set(thread.interrupts.entries.get() + 1);
+        }
+        if trap == Trap::SystemCall {
+            if matches!(thread.register::<17>().get(), number::Recv | number::NBRecv | number::ReplyRecv) {
+                has_collected = self.collect_slot(thread);
+            }
+            self.handle_call(thread);
+        } else {
+            self.handle_other(thread, trap);
+        }
+        let node = self.node();
+        if has_collected && node.current.get() == Some(thread) && thread.state().is_runnable() {
+            // The call was about another object, and has not taken the signals that its handler will not see now.
+            self.interrupt_if_signalled(thread);
+        }
+        // After a tick its interrupts may have to be unmasked.
+        if trap != Trap::Interrupt && self.goes_on(thread) {
+            return true;
+        }
+        node.is_armed.set(false);
+        if node.entered.get() == Some(thread) {
+            // It is armed again before it is entered.
+            node.entered.set(None);
+        }
+        if thread.state().is_runnable() {
+            self.rest_slot(thread);
+        } else {
+            // SLOT-RUNNABLE
+            self.deactivate(thread);
+        }
+        false
+    }
+}
+
+/// Makes a thread continue behind its instruction, which has four bytes.
+fn skip(thread: Ref<Tcb>) {
+    thread.pc().set(thread.pc().get().wrapping_add(4));
+}
+
+/// Runs an armed thread until another thread runs, or it must be prepared anew.
+#[cold]
+#[inline(never)]
+pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
+    loop {
+        let trap = shared.note_trap(enter_armed::<Machine>(thread), hart);
+        let kernel = shared.enter(hart);
+        // Another hart may have stopped the thread, and then even deleted it.
+        if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
+            kernel.serve_interrupts();
+            return kernel.leave_and_poke();
+        }
+        if !kernel.serve_armed(thread, trap) {
+            return kernel.leave_and_poke();
+        }
+        kernel.arm(thread);
+        kernel.poke_others();
+        kernel.check_after_entry();
+        kernel.note_user();
+    }
+}
