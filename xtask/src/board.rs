@@ -185,17 +185,21 @@ impl Board {
         self.machines[&machine].patches.as_ref().map(|folder| self.folder.join(folder))
     }
 
+    /// Returns QEMU's arguments for a machine, with placeholders.
+    pub fn templates(&self, machine: Variant) -> impl Iterator<Item = &String> {
+        let devices = self.devices.iter().flat_map(|device| &device.arguments);
+        self.machines[&machine].arguments.iter().chain(&self.qemu.arguments).chain(devices)
+    }
+
     /// Returns QEMU's arguments for one boot.
     pub fn arguments(&self, configuration: &Configuration) -> Vec<String> {
-        let machine = &self.machines[&configuration.machine].arguments;
-        let devices = self.devices.iter().flat_map(|device| &device.arguments);
         let clock = match configuration.clock {
             Clock::Host => &[][..],
             Clock::Instructions => &self.qemu.counting_instructions,
             Clock::SlowInstructions => &self.qemu.counting_slow_instructions,
         };
         let gdb = if configuration.gdb_port.is_some() { &self.qemu.waiting_for_gdb[..] } else { &[] };
-        let all = machine.iter().chain(&self.qemu.arguments).chain(devices).chain(clock).chain(gdb);
+        let all = self.templates(configuration.machine).chain(clock).chain(gdb);
 
         let network = match configuration.network {
             Network::User => configuration.forwards.iter().fold("user".to_string(), |options, forward| {

@@ -57,6 +57,8 @@ pub enum Command {
     Build(Build),
     /// Make a program of your own, outside the tree.
     New(New),
+    /// Make a bundle that boots on a computer with QEMU alone: kernel, programs, script, checksums.
+    Dist,
     /// Build the emulator of a machine that the host's QEMU does not have, once for all clones on this host.
     Machine(BuildMachine),
     /// Boot COPS with its serial console on this terminal.

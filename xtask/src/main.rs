@@ -21,6 +21,7 @@ mod cli;
 mod context;
 mod debian;
 mod demo;
+mod dist;
 mod doctor;
 mod emulator;
 mod exercises;
@@ -111,6 +112,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Linux(arguments) => return programs::linux(&context, arguments),
         Command::New(arguments) => own::new(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),
+        Command::Dist => dist::dist(&context),
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Top(arguments) => monitor::top(&context, arguments),
         Command::Trace(arguments) => monitor::trace(&context, arguments),

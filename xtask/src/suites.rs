@@ -24,9 +24,10 @@ use clap::ValueEnum;
 use crate::board::{Clock, Variant};
 use crate::build::{self, Broken, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
-use crate::children::{Child, Ending};
+use crate::children::{self, Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::dist;
 use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
@@ -422,6 +423,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
         boots.part(findings, "status of the shell", Boots::status);
         boots.part(findings, "backtraces of programs", Boots::backtraces);
         boots.part(findings, "a program from outside the tree", Boots::own_program);
+        boots.part(findings, "bundle", Boots::bundle);
         failing_allocations(context, toolchain, &products, arguments, findings);
         soak(context, toolchain, &products, arguments, findings);
     }
@@ -927,6 +929,25 @@ impl Boots<'_> {
             }
         }
         Ok((tally, failures))
+    }
+
+    /// Unpacks a bundle as a user does, checks its sums and boots it.
+    fn bundle(&self, _: &Path) -> Result<(Tally, Vec<String>)> {
+        let bundle = dist::make(self.context, self.products)?;
+        let directory = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
+        let mut command = children::command("sh");
+        let text = r#"tar -xzf "$1" && cd cops-* && sha256sum -c --quiet SHA256SUMS && ./boot --harts 1 shell -c 'echo "a  b"; exit 3'"#;
+        command.args(["-c", text, "sh"]).arg(&bundle).current_dir(&directory);
+        let output = children::output(&mut command, Ending::Kill, END_LIMIT);
+        std::fs::remove_dir_all(&directory)?;
+        let output = output.context("the bundle did not boot and end")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        if output.status.code() != Some(3) || !said.lines().any(|line| line.trim_end() == "a  b") {
+            bail!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        println!("the bundle's shell did its line, and its status came back");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
     /// Makes a package as a user does, and runs it and a file of the host in the machine.
