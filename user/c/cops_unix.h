@@ -104,6 +104,7 @@
 #define COPS_SYS_gettid 178
 #define COPS_SYS_sysinfo 179
 #define COPS_SYS_socket 198
+#define COPS_SYS_socketpair 199
 #define COPS_SYS_bind 200
 #define COPS_SYS_listen 201
 #define COPS_SYS_accept 202
@@ -115,6 +116,8 @@
 #define COPS_SYS_setsockopt 208
 #define COPS_SYS_getsockopt 209
 #define COPS_SYS_shutdown 210
+#define COPS_SYS_sendmsg 211
+#define COPS_SYS_recvmsg 212
 #define COPS_SYS_brk 214
 #define COPS_SYS_munmap 215
 #define COPS_SYS_clone 220
@@ -205,6 +208,7 @@
 #define COPS_EPROTOTYPE 91 /* wrong protocol type for socket */
 #define COPS_ENOPROTOOPT 92 /* protocol option not available */
 #define COPS_EPROTONOSUPPORT 93 /* protocol not supported */
+#define COPS_ESOCKTNOSUPPORT 94 /* socket type not supported */
 #define COPS_EOPNOTSUPP 95 /* operation not supported */
 #define COPS_EAFNOSUPPORT 97 /* address family not supported */
 #define COPS_EADDRINUSE 98 /* address already in use */
@@ -216,6 +220,7 @@
 #define COPS_ENOBUFS 105 /* no buffer space available */
 #define COPS_EISCONN 106 /* socket is connected */
 #define COPS_ENOTCONN 107 /* socket is not connected */
+#define COPS_ETOOMANYREFS 109 /* too many files in messages */
 #define COPS_ETIMEDOUT 110 /* connection timed out */
 #define COPS_ECONNREFUSED 111 /* connection refused */
 #define COPS_EHOSTUNREACH 113 /* no route to host */

@@ -151,7 +151,8 @@ system_calls! {
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
-    /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left.
+    /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of every file `FIONBIO`, `FIOCLEX` and
+    /// `FIONCLEX`, and `FIONREAD` of files, pipes and sockets.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
@@ -345,6 +346,10 @@ system_calls! {
     SystemInformation = 179 sysinfo(information: Output) Never;
     /// Creates a socket.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
+    /// Creates two local sockets that are connected to each other (`AF_UNIX`), of kind `SOCK_STREAM`, `SOCK_DGRAM` or
+    /// `SOCK_SEQPACKET`, with flags `SOCK_NONBLOCK` and `SOCK_CLOEXEC`; the two descriptors are written as two `i32`.
+    /// `EOPNOTSUPP` for other families.
+    SocketPair = 199 socketpair(family: Number, kind: Number, protocol: Number, descriptors: Output) Never;
     /// Gives a socket its local address.
     Bind = 200 bind(descriptor: Descriptor, address: Input, size: Length) Never;
     /// Makes a socket accept connections.
@@ -367,6 +372,12 @@ system_calls! {
     GetSocketOption = 209 getsockopt(descriptor: Descriptor, level: Number, option: Number, value: Output, size: Output) Never;
     /// Ends one or both directions of a connection.
     Shutdown = 210 shutdown(descriptor: Descriptor, how: Number) Never;
+    /// Sends a message from several buffers, and through a local socket open files with it (`SCM_RIGHTS`): at most 253.
+    /// `ETOOMANYREFS` for a local socket that could come to carry itself, or that would be the fifth within each other.
+    SendMessage = 211 sendmsg(descriptor: Descriptor, message: Input, flags: Number) Possible;
+    /// Receives a message into several buffers, with the open files that came with it. Flags `MSG_DONTWAIT`,
+    /// `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_CMSG_CLOEXEC`.
+    ReceiveMessage = 212 recvmsg(descriptor: Descriptor, message: Output, flags: Number) Possible;
     /// Moves the end of the heap; returns the end that is in force.
     Break = 214 brk(end: Number) Never;
     /// Removes mappings.

@@ -82,6 +82,7 @@ error_numbers! {
     EPROTOTYPE = 91, "wrong protocol type for socket";
     ENOPROTOOPT = 92, "protocol option not available";
     EPROTONOSUPPORT = 93, "protocol not supported";
+    ESOCKTNOSUPPORT = 94, "socket type not supported";
     EOPNOTSUPP = 95, "operation not supported";
     EAFNOSUPPORT = 97, "address family not supported";
     EADDRINUSE = 98, "address already in use";
@@ -93,6 +94,7 @@ error_numbers! {
     ENOBUFS = 105, "no buffer space available";
     EISCONN = 106, "socket is connected";
     ENOTCONN = 107, "socket is not connected";
+    ETOOMANYREFS = 109, "too many files in messages";
     ETIMEDOUT = 110, "connection timed out";
     ECONNREFUSED = 111, "connection refused";
     EHOSTUNREACH = 113, "no route to host";

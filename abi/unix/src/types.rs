@@ -245,6 +245,8 @@ impl SocketAddress {
     }
 }
 
+/// Address family: sockets within the machine, which exist in pairs.
+pub const AF_UNIX: u16 = 1;
 /// Address family: IPv4.
 pub const AF_INET: u16 = 2;
 /// Address family: none; `connect` with it dissolves a datagram socket's association.
@@ -253,6 +255,8 @@ pub const AF_UNSPEC: u16 = 0;
 pub const SOCK_STREAM: u32 = 1;
 /// Kind of socket: datagrams.
 pub const SOCK_DGRAM: u32 = 2;
+/// Kind of socket: datagrams of a connection, in their order.
+pub const SOCK_SEQPACKET: u32 = 5;
 /// Flag in the kind of socket: calls do not wait.
 pub const SOCK_NONBLOCK: u32 = 0o4000;
 /// Flag in the kind of socket: closed by `execve`.
@@ -270,19 +274,107 @@ pub mod socket_option {
     pub const SO_KEEPALIVE: u32 = 9;
     pub const SO_LINGER: u32 = 13;
     pub const SO_REUSEPORT: u32 = 15;
+    pub const SO_PEERCRED: u32 = 17;
     pub const SO_ACCEPTCONN: u32 = 30;
+    pub const SO_PROTOCOL: u32 = 38;
     pub const SO_DOMAIN: u32 = 39;
     pub const IPPROTO_TCP: u32 = 6;
     pub const IPPROTO_UDP: u32 = 17;
     pub const TCP_NODELAY: u32 = 1;
 }
 
-/// Flags of `sendto` and `recvfrom`.
+/// Flags of `sendto`, `recvfrom`, `sendmsg` and `recvmsg`.
 #[allow(missing_docs)]
 pub mod message {
     pub const PEEK: u32 = 2;
+    /// Control messages did not fit.
+    pub const CTRUNC: u32 = 8;
+    /// The message did not fit; asked for by a receiver that wants its whole length as the result.
+    pub const TRUNC: u32 = 0x20;
     pub const DONTWAIT: u32 = 0x40;
+    pub const WAITALL: u32 = 0x100;
     pub const NOSIGNAL: u32 = 0x4000;
+    pub const CMSG_CLOEXEC: u32 = 0x4000_0000;
+    /// Kinds of control messages of the level `SOL_SOCKET`: open files.
+    pub const SCM_RIGHTS: u32 = 1;
+    /// Kinds of control messages of the level `SOL_SOCKET`: the sender's process, user and group.
+    pub const SCM_CREDENTIALS: u32 = 2;
+    /// Most open files of one message (Linux: `SCM_MAX_FD`).
+    pub const MOST_FILES: usize = 253;
+}
+
+/// The argument of `sendmsg` and `recvmsg` (`struct msghdr`).
+#[doc(alias = "msghdr")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageHeader {
+    /// Address of a socket address.
+    pub name: u64,
+    /// Its length, or the room for it.
+    pub name_length: u32,
+    /// Address of the buffers (`struct iovec`).
+    pub buffers: u64,
+    /// Number of the buffers.
+    pub count: u64,
+    /// Address of the control messages.
+    pub control: u64,
+    /// Their length, or the room for them.
+    pub control_length: u64,
+    /// Flags of a received message.
+    pub flags: u32,
+}
+
+impl MessageHeader {
+    /// Bytes of the structure.
+    pub const SIZE: usize = 56;
+    /// Offset of the length of the socket address.
+    pub const NAME_LENGTH: usize = 8;
+    /// Offset of the length of the control messages, behind which the flags are.
+    pub const CONTROL_LENGTH: usize = 40;
+
+    /// Reads the bytes as they lie in memory.
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> MessageHeader {
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+        MessageHeader {
+            name: word(0),
+            name_length: word(8) as u32,
+            buffers: word(16),
+            count: word(24),
+            control: word(32),
+            control_length: word(40),
+            flags: word(48) as u32,
+        }
+    }
+
+    /// Returns the bytes as they lie in memory.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let words = [
+            self.name,
+            self.name_length as u64,
+            self.buffers,
+            self.count,
+            self.control,
+            self.control_length,
+            self.flags as u64,
+        ];
+        let mut bytes = [0; Self::SIZE];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// `ioctl` on files of any kind.
+#[allow(missing_docs)]
+pub mod file_control {
+    /// Unread bytes.
+    pub const FIONREAD: u32 = 0x541b;
+    /// Whether calls fail instead of waiting.
+    pub const FIONBIO: u32 = 0x5421;
+    /// `execve` does not close the descriptor.
+    pub const FIONCLEX: u32 = 0x5450;
+    /// `execve` closes the descriptor.
+    pub const FIOCLEX: u32 = 0x5451;
 }
 
 /// `shutdown`: no more receiving.

@@ -13,8 +13,9 @@ use abi_unix::authority::Held;
 use abi_unix::errno::decode;
 use abi_unix::types::system_scheduling::FAIL_ALLOCATION;
 use abi_unix::types::{
-    self, AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, SocketAddress, TimeSpec, clock,
-    control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal, wait_kind,
+    self, AT_FDCWD, AT_REMOVEDIR, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM,
+    SocketAddress, TimeSpec, clock, control, epoll, futex, limit, mapping, message, open, protection, scheduling,
+    socket_option, terminal, wait_kind,
 };
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, trace};
 use alloc::string::String;
@@ -135,6 +136,27 @@ impl State {
         Ok((socket, network::local_address(socket as i32)?))
     }
 
+    /// Makes a pair of local sockets.
+    fn local(&mut self, kind: u32) -> Result<(usize, usize)> {
+        let (first, second) = network::socket_pair(kind)?;
+        Ok((self.keep(first), self.keep(second)))
+    }
+
+    /// Writes the header of a message in eight buffers of so many bytes, with control messages of an address and a
+    /// length; returns its address.
+    fn message(&mut self, bytes: usize, control: (usize, usize)) -> usize {
+        let part = self.at(OUTPUT + 4096);
+        let list: Vec<usize> = (0..8).flat_map(|_| [part, bytes / 8]).collect();
+        let header = MessageHeader {
+            buffers: self.put(0, &list) as u64,
+            count: 8,
+            control: control.0 as u64,
+            control_length: control.1 as u64,
+            ..MessageHeader::default()
+        };
+        self.put_bytes(128, &header.to_bytes())
+    }
+
     fn epoll(&mut self) -> Result<usize> {
         let number = call(SystemCall::EpollCreate, [0; 6])?;
         Ok(self.keep(Descriptor::from_result(number)))
@@ -253,6 +275,21 @@ fn nothing(_: &mut State, _: usize) -> Result<()> {
 /// Closes the descriptor that the call has opened.
 fn close(_: &mut State, descriptor: usize) -> Result<()> {
     Descriptor::from_result(descriptor).close()
+}
+
+/// Closes the two descriptors that the call has written.
+fn close_both(state: &mut State, _: usize) -> Result<()> {
+    let both = state.area[OUTPUT / 8];
+    close(state, both as u32 as usize).and(close(state, (both >> 32) as usize))
+}
+
+/// Closes the descriptor of the file that the call has received with a message ([`State::message`]). Without memory for
+/// it the file is closed, and the control messages are cut off.
+fn close_received(state: &mut State, _: usize) -> Result<()> {
+    match state.area[(128 + MessageHeader::CONTROL_LENGTH) / 8] {
+        0 => Ok(()),
+        _ => close(state, state.area[OUTPUT / 8 + 2] as u32 as usize),
+    }
 }
 
 fn remove(_: &mut State, _: usize) -> Result<()> {
@@ -404,10 +441,7 @@ const SCRIPTS: &[Script] = scripts![
         state.file()?;
         with([state.files.pop().map_or(0, |file| file.into_raw() as usize)])
     }, nothing;
-    Pipe "": |state| with([state.at(OUTPUT), 0]), |state, _| {
-        let both = state.area[OUTPUT / 8];
-        close(state, both as u32 as usize).and(close(state, (both >> 32) as usize))
-    };
+    Pipe "": |state| with([state.at(OUTPUT), 0]), close_both;
     ReadDirectory "": |state| with([state.open(c"/bin", open::DIRECTORY)?, state.at(OUTPUT), 4096]), nothing;
     Seek "": |state| with([state.file()?, 10, 0]), nothing;
     Read "a file": |state| with([state.file()?, state.at(OUTPUT), 8192]), nothing;
@@ -636,6 +670,37 @@ const SCRIPTS: &[Script] = scripts![
     ReceiveFrom "no datagram" waits: |state| with([state.datagrams()?.0, state.at(OUTPUT), 1000, 0, 0, 0]), nothing;
     ReceiveFrom "nothing at once": |state| {
         with([state.datagrams()?.0, state.at(OUTPUT), 1000, message::DONTWAIT as usize, 0, 0])
+    }, nothing;
+    SocketPair "": |state| with([1, SOCK_STREAM as usize, 0, state.at(OUTPUT)]), close_both;
+    Write "to a local socket": |state| with([state.local(SOCK_STREAM)?.0, state.at(0), 5000]), nothing;
+    Write "more than a local socket takes" waits: |state| {
+        with([state.local(SOCK_STREAM)?.0, state.at(0), 100_000])
+    }, nothing;
+    Read "a local socket" waits: |state| with([state.local(SOCK_DGRAM)?.0, state.at(OUTPUT), 100]), nothing;
+    SendMessage "with files": |state| {
+        let (socket, file) = (state.local(SOCK_DGRAM)?.0, state.pipe(0)?.0);
+        let control = state.put(256, &[16 + 12, 1 | 1 << 32, file | file << 32, file]);
+        with([socket, state.message(4000, (control, 28)), 0])
+    }, nothing;
+    SendMessage "through a connection": |state| {
+        let socket = state.connection()?.0;
+        with([socket, state.message(4000, (0, 0)), 0])
+    }, nothing;
+    SendMessage "a datagram": |state| {
+        let (_, address) = state.datagrams()?;
+        let client = state.socket(SOCK_DGRAM)?;
+        network::connect(client as i32, address)?;
+        with([client, state.message(1000, (0, 0)), 0])
+    }, nothing;
+    ReceiveMessage "with files": |state| {
+        let ((sender, receiver), file) = (state.local(SOCK_STREAM)?, state.pipe(0)?.0);
+        network::send_files(sender as i32, &[1; 100], &[file as i32], 0)?;
+        let control = state.at(OUTPUT);
+        with([receiver, state.message(100, (control, 64)), 0])
+    }, close_received;
+    ReceiveMessage "nothing" waits: |state| {
+        let receiver = state.local(SOCK_SEQPACKET)?.1;
+        with([receiver, state.message(100, (0, 0)), 0])
     }, nothing;
     SetSocketOption "": |state| {
         let (socket, value) = (state.socket(SOCK_STREAM)?, state.put(0, &[1]));

@@ -6,7 +6,8 @@ use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
 use abi_unix::errno::decode;
 use abi_unix::trace::subject;
 use abi_unix::types::{
-    AT_FDCWD, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, signal, socket_option,
+    self, AT_FDCWD, MessageHeader, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, signal,
+    socket_option,
 };
 use abi_unix::{Errno, SystemCall};
 use alloc::vec::Vec;
@@ -42,6 +43,7 @@ struct Things {
     size: u32,
     long: Vec<u8>,
     time: [u8; 16],
+    message: [u8; MessageHeader::SIZE],
 }
 
 impl Things {
@@ -64,6 +66,7 @@ impl Things {
             size: 16,
             long,
             time: TimeSpec { seconds: 0, nanoseconds: 1_000_000_000 }.to_bytes(),
+            message: [0; MessageHeader::SIZE],
         })
     }
 }
@@ -93,6 +96,7 @@ pub async fn calls() -> Outcome {
     let address = things.address.as_ptr() as usize;
     let size = &raw const things.size as usize;
     let wrong_time = things.time.as_ptr() as usize;
+    let message = things.message.as_ptr() as usize;
     let minus_one = usize::MAX;
 
     let cases: &[(SystemCall, &[usize], &[Errno])] = &[
@@ -244,6 +248,20 @@ pub async fn calls() -> Outcome {
         (Socket, &[99, 1, 0], &[EAFNOSUPPORT]),
         (Socket, &[2, 9, 0], &[EINVAL, EPROTONOSUPPORT, EPROTOTYPE]),
         (Socket, &[2, 1, 99], &[EPROTONOSUPPORT, EINVAL]),
+        (SocketPair, &[2, 1, 0, buffer], &[EOPNOTSUPP]),
+        (SocketPair, &[99, 1, 0, buffer], &[EAFNOSUPPORT]),
+        (SocketPair, &[1, 9, 0, buffer], &[ESOCKTNOSUPPORT]),
+        (SocketPair, &[1, 1, 7, buffer], &[EPROTONOSUPPORT]),
+        (SendMessage, &[CLOSED, message, 0], &[EBADF]),
+        (SendMessage, &[file, message, 0], &[ENOTSOCK]),
+        (SendMessage, &[tcp, message, 1], &[EOPNOTSUPP]),
+        (SendMessage, &[tcp, message, 0], &[ENOTCONN]),
+        (SendMessage, &[udp, message, 0], &[EDESTADDRREQ]),
+        (ReceiveMessage, &[CLOSED, message, 0], &[EBADF]),
+        (ReceiveMessage, &[file, message, 0], &[ENOTSOCK]),
+        (ReceiveMessage, &[tcp, message, 1], &[EOPNOTSUPP]),
+        (ReceiveMessage, &[tcp, message, 0], &[ENOTCONN]),
+        (ReceiveMessage, &[udp, message, types::message::DONTWAIT as usize], &[EAGAIN]),
         (Bind, &[CLOSED, address, 16], &[EBADF]),
         (Bind, &[file, address, 16], &[ENOTSOCK]),
         (Bind, &[tcp, address, 2], &[EINVAL]),
@@ -371,6 +389,7 @@ pub async fn addresses() -> Outcome {
     let link = c"/tmp/illegal-link".as_ptr() as usize;
     must!(call(SymbolicLink, &[c"/tmp/illegal".as_ptr() as usize, AT_FDCWD as usize, link]));
     must!(system::network::bind(things.udp.raw(), SocketAddress { address: [127, 0, 0, 1], port: 0 }));
+    let message = things.message.as_ptr() as usize;
     let buffer = things.buffer.as_ptr() as usize;
     let here = AT_FDCWD as usize;
     let existing = c"/tmp/illegal".as_ptr() as usize;
@@ -446,6 +465,9 @@ pub async fn addresses() -> Outcome {
         (Times, &[buffer]),
         (GetUsage, &[0, buffer]),
         (SystemName, &[buffer]),
+        (SocketPair, &[1, 1, 0, buffer]),
+        (SendMessage, &[udp, message, 0]),
+        (ReceiveMessage, &[udp, message, types::message::DONTWAIT as usize]),
         (Bind, &[tcp, address, 16]),
         (Connect, &[tcp, address, 16]),
         (GetSocketName, &[udp, buffer, size]),

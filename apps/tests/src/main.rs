@@ -226,6 +226,7 @@ const TESTS: &[Test] = tests![
     network::two_hundred_and_fifty_six_connections;
     network::hundreds_accept_on_one_listener;
     network::datagrams;
+    network::local_sockets;
     network::options;
     network::closing_wakes_waiters;
     edges::random_bytes_come_to_the_last_one;

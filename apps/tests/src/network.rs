@@ -303,3 +303,35 @@ pub async fn closing_wakes_waiters() -> Outcome {
     check_eq!(must!(cops::timeout(LIMIT, client.read(alloc::vec![0; 4])).await).0, Ok(0));
     Ok(())
 }
+
+/// Local sockets: bytes and messages both ways, asynchronously and with descriptors in them, and the end.
+pub async fn local_sockets() -> Outcome {
+    use abi_unix::types::{SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM, message};
+    for kind in [SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET] {
+        let (first, second) = must!(system::network::socket_pair(kind));
+        let receiving = cops::spawn({
+            let second = second.raw();
+            async move { cops::recv!(second, alloc::vec![0; 100], cops::current()) }
+        });
+        cops::yield_now().await;
+        check_eq!(cops::send!(first.raw(), b"to the second"), Ok(13));
+        let (result, bytes) = must!(receiving.await);
+        check_eq!(result, Ok(13));
+        check_eq!(&bytes[..13], b"to the second");
+        let (reader, writer) = must!(system::file::pipe(0));
+        check_eq!(system::network::send_files(second.raw(), b"a pipe", &[writer.raw(), reader.raw()], 0), Ok(6));
+        drop((reader, writer));
+        let mut buffer = [0; 10];
+        let mut files = [(); 3].map(|()| system::Descriptor::from_raw(-1));
+        let received = system::network::receive_files(first.raw(), &mut buffer, &mut files, message::CMSG_CLOEXEC);
+        check_eq!(received, Ok((6, 2)));
+        check_eq!(&buffer[..6], b"a pipe");
+        check_eq!(system::file::write(files[0].raw(), b"through it"), Ok(10));
+        check_eq!(system::file::read(files[1].raw(), &mut buffer), Ok(10));
+        check_eq!(&buffer, b"through it");
+        drop(second);
+        let refused = if kind == SOCK_DGRAM { Errno::ECONNREFUSED } else { Errno::EPIPE };
+        check_eq!(system::network::send_to(first.raw(), b"x", 0, None), Err(refused));
+    }
+    Ok(())
+}

@@ -3,6 +3,7 @@
 
 pub(crate) mod in_flight;
 pub(crate) mod input;
+pub(crate) mod messages;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
 pub(crate) mod ring;

@@ -15,6 +15,7 @@
 pub(crate) mod call;
 mod files;
 mod mapping;
+mod messages;
 mod mounting;
 mod processes;
 mod readiness;
@@ -282,6 +283,9 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Select => readiness::select(call),
 
         Socket => sockets::create(call),
+        SocketPair => messages::pair(call),
+        SendMessage => messages::send(call),
+        ReceiveMessage => messages::receive(call),
         Bind => sockets::bind(call),
         Listen => sockets::listen(call),
         Accept => sockets::accept(call),

@@ -1,6 +1,6 @@
 //! Sockets.
 
-use abi_unix::types::{AF_INET, SocketAddress};
+use abi_unix::types::{AF_INET, AF_UNIX, MessageHeader, SocketAddress, message, socket_option};
 
 use crate::{Descriptor, Errno, Result, call};
 
@@ -12,6 +12,85 @@ use crate::{Descriptor, Errno, Result, call};
 pub fn socket(kind: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Socket, AF_INET, kind, 0) }.map(Descriptor::from_result)
+}
+
+/// Creates two local sockets that are connected to each other; `kind` is `SOCK_STREAM`, `SOCK_DGRAM` or
+/// `SOCK_SEQPACKET` with flags.
+///
+/// # Errors
+///
+/// `ESOCKTNOSUPPORT` for other kinds, `EMFILE`, `ENOMEM`.
+#[doc(alias = "socketpair")]
+pub fn socket_pair(kind: u32) -> Result<(Descriptor, Descriptor)> {
+    let mut ends = [-1i32; 2];
+    // SAFETY: the kernel writes two `i32` to exclusively borrowed memory.
+    unsafe { call!(SocketPair, AF_UNIX, kind, 0, ends.as_mut_ptr()) }?;
+    Ok((Descriptor::from_raw(ends[0]), Descriptor::from_raw(ends[1])))
+}
+
+/// Room for control messages with as many files as one message may have, in words.
+const CONTROL_WORDS: usize = 2 + message::MOST_FILES.div_ceil(2);
+
+/// Sends a message through a local socket with open files, of which the first 253 are sent.
+///
+/// # Errors
+///
+/// `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`, `EBADF` for a file, `ETOOMANYREFS` for a local socket that could come to carry
+/// this one, `EAGAIN` if it must not wait.
+#[doc(alias("sendmsg", "SCM_RIGHTS"))]
+pub fn send_files(descriptor: i32, buffer: &[u8], files: &[i32], flags: u32) -> Result<usize> {
+    let files = &files[..files.len().min(message::MOST_FILES)];
+    let mut control = [0u64; CONTROL_WORDS];
+    control[0] = (16 + 4 * files.len()) as u64;
+    control[1] = (socket_option::SOL_SOCKET as u64) | (message::SCM_RIGHTS as u64) << 32;
+    for (index, file) in files.iter().enumerate() {
+        control[2 + index / 2] |= (*file as u32 as u64) << (32 * (index % 2));
+    }
+    let vector = [buffer.as_ptr() as u64, buffer.len() as u64];
+    let header = MessageHeader {
+        buffers: vector.as_ptr() as u64,
+        count: 1,
+        control: control.as_ptr() as u64,
+        control_length: if files.is_empty() { 0 } else { control[0] },
+        ..MessageHeader::default()
+    };
+    let bytes = header.to_bytes();
+    // SAFETY: header, list, buffer and control message live through the call.
+    unsafe { call!(SendMessage, descriptor, bytes.as_ptr(), flags) }
+}
+
+/// Receives a message and the open files that came with it, for which there is room for `files.len()`. Returns the
+/// number of bytes and of files; files without room are closed.
+///
+/// # Errors
+///
+/// `ECONNRESET`, `EAGAIN` if it must not wait.
+#[doc(alias("recvmsg", "SCM_RIGHTS"))]
+pub fn receive_files(
+    descriptor: i32,
+    buffer: &mut [u8],
+    files: &mut [Descriptor],
+    flags: u32,
+) -> Result<(usize, usize)> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let room = files.len().min(message::MOST_FILES);
+    let vector = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
+    let header = MessageHeader {
+        buffers: vector.as_ptr() as u64,
+        count: 1,
+        control: control.as_mut_ptr() as u64,
+        control_length: if room == 0 { 0 } else { (16 + 4 * room) as u64 },
+        ..MessageHeader::default()
+    };
+    let mut bytes = header.to_bytes();
+    // SAFETY: the kernel writes to the buffer, the control messages and the header, which are exclusively borrowed.
+    let count = unsafe { call!(ReceiveMessage, descriptor, bytes.as_mut_ptr(), flags) }?;
+    let written = MessageHeader::from_bytes(bytes).control_length;
+    let number = if written == 0 { 0 } else { ((control[0] - 16) / 4) as usize };
+    for (index, place) in files.iter_mut().enumerate().take(number) {
+        *place = Descriptor::from_raw((control[2 + index / 2] >> (32 * (index % 2))) as i32);
+    }
+    Ok((count, number))
 }
 
 /// Gives a socket its local address.

@@ -17,8 +17,8 @@ use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
 use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
-    self, AT_FDCWD, AT_REMOVEDIR, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice, control, epoll,
-    futex, limit, mapping, open, protection, scheduling, socket_option, terminal, wait_kind,
+    self, AT_FDCWD, AT_REMOVEDIR, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice,
+    control, epoll, futex, limit, mapping, open, protection, scheduling, socket_option, terminal, wait_kind,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -189,6 +189,8 @@ struct Attack {
     limits: [u64; 2],
     size: u32,
     option: u32,
+    message: [u8; MessageHeader::SIZE],
+    message_vector: [usize; 2],
     buffer: Box<[u8; BUFFER]>,
 }
 
@@ -262,9 +264,20 @@ impl Attack {
             limits: [0; 2],
             size: SocketAddress::SIZE as u32,
             option: 1,
+            message: [0; MessageHeader::SIZE],
+            message_vector: [0; 2],
             buffer: Box::new([0; BUFFER]),
         });
         attack.vector = [at(&*attack.buffer), BUFFER];
+        attack.message_vector = [at(&*attack.buffer), 64];
+        let message = MessageHeader {
+            name: at(&attack.own_address) as u64,
+            name_length: SocketAddress::SIZE as u32,
+            buffers: at(&attack.message_vector) as u64,
+            count: 1,
+            ..MessageHeader::default()
+        };
+        attack.message = message.to_bytes();
         attack.list = [at(PROGRAM), 0];
         attack.poll = [attack.pipe.0.raw() as u32, epoll::IN];
         raw(SystemCall::GetCapabilities, [at(&attack.header), at(&attack.capabilities), 0, 0, 0, 0])?;
@@ -389,6 +402,14 @@ impl Attack {
                     self.send()?;
                 }
                 with([of(&self.datagrams), buffer, BUFFER, 0, 0, 0])
+            }
+            SocketPair => with([1, SOCK_STREAM as usize, 0, buffer]),
+            SendMessage => with([of(&self.datagrams), at(&self.message), 0]),
+            ReceiveMessage => {
+                if !self.is_asynchronous() {
+                    self.send()?;
+                }
+                with([of(&self.datagrams), at(&self.message), 0])
             }
             GetSocketName => with([of(&self.datagrams), buffer, at(&self.size)]),
             GetPeerName => with([of(&self.connection.0), buffer, at(&self.size)]),
@@ -520,7 +541,7 @@ impl Attack {
             }
             Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
             Futex => raw(Futex, [at(&WORD), futex::WAKE as usize, 1, 0, 0, 0]),
-            ReceiveFrom => self.send().map(|()| 0),
+            ReceiveFrom | ReceiveMessage => self.send().map(|()| 0),
             Accept | AcceptWith => connect(self.listener_address).map(|client| {
                 prepared.files.push(client);
                 0
@@ -536,7 +557,7 @@ impl Attack {
         match self.call {
             Open | Duplicate | EventCounter | EpollCreate | Socket | Accept | AcceptWith | InterruptReceiver
             | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
-            Pipe => {
+            Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));
                     drop(Descriptor::from_raw(i32::from_le_bytes(bytes)));
@@ -550,7 +571,7 @@ impl Attack {
                     let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
                 }
             }
-            SendTo => {
+            SendTo | SendMessage => {
                 let flags = abi_unix::types::message::DONTWAIT as usize;
                 let socket = self.datagrams.raw() as usize;
                 let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);

@@ -19,6 +19,7 @@ use platform::Machine;
 use smallvec::SmallVec;
 
 use crate::asynchronous::input;
+use crate::asynchronous::messages::{MessageToReceive, MessageToSend};
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
@@ -94,6 +95,10 @@ pub(crate) enum Operation {
     Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
     /// Receive from a socket.
     Receive { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<AddressOut> },
+    /// Send a message of several buffers.
+    SendMessage(Box<MessageToSend>),
+    /// Receive a message into several buffers.
+    ReceiveMessage(Box<MessageToReceive>),
     /// Control a device.
     Control { file: Arc<OpenFile>, command: u32, argument: usize },
     /// Sleep until a tick.
@@ -130,6 +135,8 @@ impl Operation {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
                 file.object().is_filled_by(process);
             }
+            Operation::SendMessage(sending) => sending.file.object().is_filled_by(process),
+            Operation::ReceiveMessage(receiving) => receiving.file.object().is_asked_by(process),
             _ => {
                 if let Some(file) = self.waits_for_input_of() {
                     file.object().is_asked_by(process);
@@ -173,6 +180,8 @@ impl Operation {
             Operation::Receive { file, buffer, flags, address } => {
                 file.receive(caller, *buffer, *flags, *address, waker)
             }
+            Operation::SendMessage(sending) => sending.poll(caller, waker),
+            Operation::ReceiveMessage(receiving) => receiving.poll(caller, waker),
             Operation::Control { file, command, argument } => file.object().control(caller, *command, *argument, waker),
             Operation::Sleep { deadline, alarm } => {
                 if Machine::now() >= *deadline {
@@ -215,6 +224,8 @@ impl Operation {
             Operation::Connect { .. } => SystemCall::Connect,
             Operation::Send { .. } => SystemCall::SendTo,
             Operation::Receive { .. } => SystemCall::ReceiveFrom,
+            Operation::SendMessage(_) => SystemCall::SendMessage,
+            Operation::ReceiveMessage(_) => SystemCall::ReceiveMessage,
             Operation::Control { .. } => SystemCall::DeviceControl,
             Operation::Sleep { .. } => SystemCall::Sleep,
             Operation::WaitChild { .. } => SystemCall::Wait,
@@ -242,6 +253,12 @@ impl Operation {
             Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
+            Operation::SendMessage(sending) => {
+                sending.file.is_non_blocking() || sending.flags & types::message::DONTWAIT != 0
+            }
+            Operation::ReceiveMessage(receiving) => {
+                receiving.file.is_non_blocking() || receiving.flags & types::message::DONTWAIT != 0
+            }
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
@@ -265,6 +282,8 @@ impl Operation {
             {
                 Ok(*done)
             }
+            Operation::SendMessage(sending) if sending.sent > 0 => Ok(sending.sent),
+            Operation::ReceiveMessage(receiving) if receiving.done > 0 => Ok(receiving.done),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // The waking thread counts on this wake-up.
             Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
@@ -326,6 +345,8 @@ impl Operation {
             | Operation::Send { file, .. }
             | Operation::Connect { file, .. }
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
+            Operation::SendMessage(sending) => sending.file.object().forget_writer(waker),
+            Operation::ReceiveMessage(receiving) => receiving.file.object().forget_reader(waker),
             Operation::Sleep { alarm, .. } => {
                 if let Some(alarm) = alarm.take() {
                     time::clear(alarm);

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use abi_unix::types::{self, control, open as flag};
+use abi_unix::types::{self, control, file_control, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, Replacement, Timestamp,
@@ -205,29 +205,36 @@ pub(super) fn pipe(call: Call<'_>) -> Decoding {
     if flags & !(flag::CLOEXEC | flag::NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let [first, second] = make_pipe(process, flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0)?;
+    let is_non_blocking = flags & flag::NONBLOCK != 0;
+    let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
+    let (reader, writer) = pipe::pipe(&process.account);
+    let reader = OpenFile::new(reader, Access::Read, is_non_blocking, reader_charge);
+    let writer = OpenFile::new(writer, Access::Write, is_non_blocking, writer_charge);
+    add_two(process, [reader, writer], flags & flag::CLOEXEC != 0, call.address(0)).map(Into::into)
+}
+
+/// Gives two files that belong together their descriptors, and writes these as two `i32`. Both are closed if that
+/// fails.
+pub(super) fn add_two(process: &Process, files: [OpenFile; 2], close: bool, address: usize) -> Result<usize, Errno> {
+    let [first, second] = add_both(process, files.map(Arc::new), close)?;
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&(first as i32).to_le_bytes());
     bytes[4..].copy_from_slice(&(second as i32).to_le_bytes());
-    if let Err(error) = process.copy_out(call.address(0), &bytes) {
+    if let Err(error) = process.copy_out(address, &bytes) {
         for descriptor in [first, second] {
             let unused = process.descriptors.lock().remove(descriptor);
             drop(unused);
         }
         return Err(error);
     }
-    Ok(0.into())
+    Ok(0)
 }
 
-/// Makes a pipe; returns the descriptors of its reader and its writer.
-fn make_pipe(process: &Process, non_blocking: bool, close: bool) -> Result<[usize; 2], Errno> {
-    let (reader_charge, writer_charge) = (file::charge(&process.account)?, file::charge(&process.account)?);
-    let (reader, writer) = pipe::pipe(&process.account);
+fn add_both(process: &Process, files: [Arc<OpenFile>; 2], close: bool) -> Result<[usize; 2], Errno> {
+    let [first, second] = files;
     let mut descriptors = process.descriptors.lock();
-    let reader = Arc::new(OpenFile::new(reader, Access::Read, non_blocking, reader_charge));
-    let writer = Arc::new(OpenFile::new(writer, Access::Write, non_blocking, writer_charge));
-    let first = descriptors.add(reader, close, 0)?;
-    match descriptors.add(writer, close, 0) {
+    let first = descriptors.add(first, close, 0)?;
+    match descriptors.add(second, close, 0) {
         Ok(second) => Ok([first, second]),
         Err(error) => {
             let unused = descriptors.remove(first);
@@ -293,6 +300,29 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn device_control(call: Call<'_>) -> Decoding {
     let (file, command, argument) = (call.file(0)?, call.unsigned(1), call.address(2));
+    match command {
+        file_control::FIOCLEX | file_control::FIONCLEX => {
+            let closes = command == file_control::FIOCLEX;
+            let mut descriptors = call.process().descriptors.lock();
+            return descriptors.set_close_on_execute(call.descriptor(0)?, closes).map(Into::into);
+        }
+        file_control::FIONBIO => {
+            let mut word = [0; 4];
+            call.process().copy_in(argument, &mut word)?;
+            file.set_non_blocking(word != [0; 4]);
+            return Ok(0.into());
+        }
+        file_control::FIONREAD => match file.object().unread() {
+            // Terminals have an answer of their own.
+            Err(Errno::ENOTTY) => {}
+            unread => {
+                let count = i32::try_from(unread?).unwrap_or(i32::MAX);
+                call.process().copy_out(argument, &count.to_le_bytes())?;
+                return Ok(0.into());
+            }
+        },
+        _ => {}
+    }
     Ok(Operation::Control { file, command, argument }.into())
 }
 

@@ -1,14 +1,26 @@
 //! The calls on sockets.
 
 use abi_unix::Errno;
-use abi_unix::types::{self, SocketAddress};
+use abi_unix::types::{self, SocketAddress, message};
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
+use crate::calls::messages;
 use crate::files::epoll::Watchers;
+use crate::files::file::OpenFile;
+use crate::files::local_socket::LocalSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
 use crate::process::user::AddressOut;
+
+/// Flags of `recvfrom` that [`messages`] has.
+const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
+
+/// Returns the socket of a call that is for sockets of the network. `EOPNOTSUPP` for a local one: it has no name, and
+/// is connected for ever.
+fn with_name(file: &OpenFile) -> Result<&Socket, Errno> {
+    Socket::of(file).map_err(|error| LocalSocket::of(file).map_or(error, |_| Errno::EOPNOTSUPP))
+}
 
 #[inline(never)]
 pub(super) fn create(call: Call<'_>) -> Decoding {
@@ -18,7 +30,7 @@ pub(super) fn create(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn bind(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    let socket = Socket::of(&file)?;
+    let socket = with_name(&file)?;
     socket
         .bind(address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?)
         .map(Into::into)
@@ -28,7 +40,7 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
 pub(super) fn listen(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let file = call.file(0)?;
-    let done = Socket::of(&file)?.listen(call.signed(1))?;
+    let done = with_name(&file)?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
     Watchers::wake(&file, call.process().id);
     Ok(done.into())
@@ -52,7 +64,7 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let file = call.file(0)?;
-    Socket::of(&file)?;
+    with_name(&file)?;
     Ok(Operation::Accept { file, address: address_out(&call, 1), flags }.into())
 }
 
@@ -60,7 +72,7 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
 pub(super) fn connect(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let file = call.file(0)?;
-    let socket = Socket::of(&file)?;
+    let socket = with_name(&file)?;
     match address_in(process, call.address(1), call.unsigned(2))? {
         Some(address) => Ok(Operation::Connect { file, address, started: false }.into()),
         None => socket.dissolve().map(Into::into),
@@ -69,20 +81,28 @@ pub(super) fn connect(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn local_address(call: Call<'_>) -> Decoding {
-    let address = Socket::of(&*call.file(0)?)?.local_address()?;
-    AddressOut { address: call.address(1), size: call.address(2) }.write(&**call.process(), address).map(Into::into)
+    let (file, out) = (call.file(0)?, AddressOut { address: call.address(1), size: call.address(2) });
+    if LocalSocket::of(&file).is_ok() {
+        return LocalSocket::write_address(out, &**call.process()).map(Into::into);
+    }
+    out.write(&**call.process(), Socket::of(&file)?.local_address()?).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn remote_address(call: Call<'_>) -> Decoding {
-    let address = Socket::of(&*call.file(0)?)?.remote_address()?;
-    AddressOut { address: call.address(1), size: call.address(2) }.write(&**call.process(), address).map(Into::into)
+    let (file, out) = (call.file(0)?, AddressOut { address: call.address(1), size: call.address(2) });
+    if LocalSocket::of(&file).is_ok() {
+        return LocalSocket::write_address(out, &**call.process()).map(Into::into);
+    }
+    out.write(&**call.process(), Socket::of(&file)?.remote_address()?).map(Into::into)
 }
 
 #[inline(always)]
 pub(super) fn send(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    Socket::of(&file)?;
+    if Socket::of(&file).is_err() {
+        return messages::send_local(call, file);
+    }
     let address = match call.address(4) {
         0 => None,
         address => Some(address_in(call.process(), address, call.unsigned(5))?.ok_or(Errno::EAFNOSUPPORT)?),
@@ -93,7 +113,9 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
 #[inline(always)]
 pub(super) fn receive(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    Socket::of(&file)?;
+    if Socket::of(&file).is_err() || call.unsigned(3) & OF_MESSAGES != 0 {
+        return messages::receive_as_message(call, file);
+    }
     let address = address_out(&call, 4);
     Ok(Operation::Receive { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address }.into())
 }
@@ -102,24 +124,37 @@ pub(super) fn receive(call: Call<'_>) -> Decoding {
 pub(super) fn set_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
-    Socket::of(&file)?.set_option(&**call.process(), level, option, call.buffer(3)?).map(Into::into)
+    let value = call.buffer(3)?;
+    if LocalSocket::of(&file).is_ok() {
+        return LocalSocket::set_option(level, option, value).map(Into::into);
+    }
+    Socket::of(&file)?.set_option(&**call.process(), level, option, value).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn get_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
-    Socket::of(&file)?.get_option(&**call.process(), level, option, call.address(3), call.address(4)).map(Into::into)
+    let (process, value, size) = (&**call.process(), call.address(3), call.address(4));
+    if let Ok(socket) = LocalSocket::of(&file) {
+        return socket.get_option(process, level, option, value, size).map(Into::into);
+    }
+    Socket::of(&file)?.get_option(process, level, option, value, size).map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn shut_down(call: Call<'_>) -> Decoding {
-    Socket::of(&*call.file(0)?)?.shutdown(call.unsigned(1)).map(Into::into)
+    let file = call.file(0)?;
+    match LocalSocket::of(&file) {
+        Ok(socket) => socket.shutdown(call.unsigned(1)),
+        Err(_) => Socket::of(&file)?.shutdown(call.unsigned(1)),
+    }
+    .map(Into::into)
 }
 
 /// Returns the place for a socket's address: address and size in this argument and the next; `None` for address 0.
 #[inline(always)]
-fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
+pub(super) fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
     match call.address(argument) {
         0 => None,
         address => Some(AddressOut { address, size: call.address(argument + 1) }),
@@ -127,7 +162,7 @@ fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut> {
 }
 
 /// Reads a socket address of a process; `None` if its family is `AF_UNSPEC`.
-fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddress>, Errno> {
+pub(super) fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddress>, Errno> {
     if !(2..=128).contains(&size) {
         return Err(Errno::EINVAL);
     }
@@ -149,7 +184,6 @@ fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<Soc
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::message;
 
     use super::*;
     use crate::testing::run;

@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::process::user::{LARGEST_TRANSFER, UserBuffer, length_of};
 
 /// Greatest number of buffers of one vector call (`IOV_MAX`).
-const MOST_BUFFERS: usize = 1024;
+pub(super) const MOST_BUFFERS: usize = 1024;
 
 #[inline(always)]
 pub(super) fn read(call: Call<'_>) -> Decoding {
@@ -73,7 +73,7 @@ fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno>
 }
 
 /// Reads the buffers of a vector call (`struct iovec`).
-fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
+pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
     if count > MOST_BUFFERS {
         return Err(Errno::EINVAL);
     }

@@ -77,7 +77,8 @@ impl ByteQueue {
         Ok(())
     }
 
-    fn pieces(&self) -> (&[u8], &[u8]) {
+    /// Returns all bytes to read, in two pieces.
+    pub(crate) fn pieces(&self) -> (&[u8], &[u8]) {
         let end = self.head + self.length;
         match end.checked_sub(self.buffer.len()) {
             None | Some(0) => (&self.buffer[self.head..end], &[]),
@@ -90,7 +91,7 @@ impl ByteQueue {
         self.pieces().0
     }
 
-    /// Removes bytes from the front; `count` is at most the length of [`front`](Self::front).
+    /// Removes bytes from the front.
     pub(crate) fn consume(&mut self, count: usize) {
         let count = count.min(self.length);
         self.length -= count;
@@ -117,6 +118,11 @@ impl ByteQueue {
     /// Adds bytes that were written to [`back`](Self::back).
     pub(crate) fn produce(&mut self, count: usize) {
         self.length = (self.length + count).min(self.buffer.len());
+    }
+
+    /// Takes the last bytes that were [added](Self::produce) back.
+    pub(crate) fn retract(&mut self, count: usize) {
+        self.length = self.length.saturating_sub(count);
     }
 
     /// Adds as many bytes as fit; returns their number.

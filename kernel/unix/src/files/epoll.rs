@@ -60,6 +60,7 @@ use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous};
+use crate::files::sent_files::UnreceivedFiles;
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
@@ -354,6 +355,8 @@ pub(super) enum Remain {
     },
     /// The owners of their epolls pay.
     Watchers(Segments<Weak<Item>>),
+    /// Files of messages that nobody receives.
+    Files(UnreceivedFiles),
     /// The watchers before an index.
     Wakes {
         file: Weak<OpenFile>,
@@ -391,6 +394,7 @@ impl Remain {
     fn owner(&self) -> Option<u32> {
         Some(match self {
             Remain::Items { owner, .. } | Remain::List { owner, .. } | Remain::Wakes { owner, .. } => *owner,
+            Remain::Files(files) => files.owner,
             Remain::Watchers(items) => items.last()?.upgrade()?.epoll.upgrade()?.owner,
         })
     }
@@ -416,6 +420,7 @@ impl Remain {
                 forget_some(entries, waker.as_ref());
                 entries.is_empty()
             }
+            Remain::Files(files) => files.step(),
             Remain::Watchers(items) => {
                 for item in (0..steps::ENTRIES).map_while(|_| items.pop()).filter_map(|item| item.upgrade()) {
                     if let Some(epoll) = item.epoll.upgrade() {

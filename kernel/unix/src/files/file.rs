@@ -26,6 +26,7 @@ use filesystem::{Access, DeviceNumber};
 
 use crate::files::epoll::Watchers;
 use crate::files::mounts::{Mount, Place};
+use crate::files::sent_files::SentFiles;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer};
@@ -88,6 +89,21 @@ impl Properties {
 
 /// A connection that `accept` has made an object, and the address of its peer.
 pub(crate) type Accepted = (Box<dyn FileOperations>, SocketAddress);
+
+/// A message that was received, or a part of a stream.
+#[derive(Default)]
+pub(crate) struct ReceivedMessage {
+    /// Bytes that were copied.
+    pub count: usize,
+    /// Bytes that the message has.
+    pub length: usize,
+    /// The open files that came with it.
+    pub files: Option<SentFiles>,
+    /// It is a part of a stream, of which more may come.
+    pub goes_on: bool,
+    /// The address of its sender, if that has one.
+    pub sender: Option<SocketAddress>,
+}
 
 /// The operations of a kind of open file (Linux: `struct file_operations`).
 ///
@@ -260,6 +276,36 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     fn receive(&self, _: &dyn Caller, _: UserBuffer, _flags: u32, _: Option<AddressOut>, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
+
+    /// Tries `sendmsg`, from `*sent` bytes on; takes the files when they are sent.
+    fn send_message(
+        &self,
+        _: &dyn Caller,
+        _: &[UserBuffer],
+        _: Option<SocketAddress>,
+        _: &mut Option<SentFiles>,
+        _sent: &mut usize,
+        _: Option<&Waker>,
+    ) -> Attempt {
+        Poll::Ready(Err(Errno::ENOTSOCK))
+    }
+
+    /// Tries `recvmsg`, into the buffers from `done` bytes on.
+    fn receive_message(
+        &self,
+        _: &dyn Caller,
+        _: &[UserBuffer],
+        _done: usize,
+        _flags: u32,
+        _: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        Poll::Ready(Err(Errno::ENOTSOCK))
+    }
+
+    /// Returns the bytes that a read would find (`FIONREAD`).
+    fn unread(&self) -> Result<usize, Errno> {
+        Err(Errno::ENOTTY)
+    }
 }
 
 /// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.
@@ -380,9 +426,14 @@ impl OpenFile {
         access | if self.is_non_blocking() { open::NONBLOCK } else { 0 } | self.object.flags()
     }
 
+    /// Sets whether calls fail instead of waiting.
+    pub(crate) fn set_non_blocking(&self, is_non_blocking: bool) {
+        self.non_blocking.store(is_non_blocking, Ordering::Relaxed);
+    }
+
     /// Performs `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
     pub(crate) fn set_flags(&self, flags: u32) {
-        self.non_blocking.store(flags & open::NONBLOCK != 0, Ordering::Relaxed);
+        self.set_non_blocking(flags & open::NONBLOCK != 0);
         self.object.set_flags(flags);
     }
 
@@ -561,6 +612,20 @@ impl OpenFile {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
         let attempt = self.object.send(caller, buffer, to, sent, waker);
+        if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
+    }
+
+    /// Tries `sendmsg`.
+    pub(crate) fn send_message(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        (flags, to): (u32, Option<SocketAddress>),
+        files: &mut Option<SentFiles>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        let attempt = self.object.send_message(caller, buffers, to, files, sent, waker);
         if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
     }
 

@@ -252,6 +252,10 @@ impl FileOperations for Reader {
         Reader::readiness(self, waker)
     }
 
+    fn unread(&self) -> Result<usize, Errno> {
+        Ok(self.0.state.lock().queue.len())
+    }
+
     fn forget_reader(&self, waker: &Waker) {
         self.forget(waker);
     }
@@ -277,6 +281,10 @@ impl FileOperations for Writer {
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         Writer::readiness(self, waker)
+    }
+
+    fn unread(&self) -> Result<usize, Errno> {
+        Ok(self.0.state.lock().queue.len())
     }
 
     fn forget_writer(&self, waker: &Waker) {

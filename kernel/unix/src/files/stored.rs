@@ -176,6 +176,15 @@ impl FileOperations for Stored {
         Some(self.file.node().metadata().size)
     }
 
+    fn unread(&self) -> Result<usize, Errno> {
+        let metadata = self.file.node().metadata();
+        if metadata.kind != FileKind::Regular {
+            return Err(Errno::ENOTTY);
+        }
+        let position = self.seek(0, types::SEEK_CUR)?;
+        Ok((metadata.size as usize).saturating_sub(position))
+    }
+
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
         let from = match whence {
             types::SEEK_SET => SeekFrom::Start(u64::try_from(offset).map_err(|_| Errno::EINVAL)?),

@@ -21,15 +21,17 @@ use network::{
 use spin::Mutex;
 
 use crate::files::file::{
-    self, Accepted, Attempt, FileOperations, OpenFile, Properties, Unit, Waits, status_without_contents,
+    self, Accepted, Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, Waits,
+    status_without_contents,
 };
+use crate::files::sent_files::SentFiles;
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
+use crate::process::user::{AddressOut, Caller, UserBuffer, length_of, write_option};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::{executor, standing};
 
@@ -303,10 +305,28 @@ impl Socket {
         from: Option<AddressOut>,
         waker: Option<&Waker>,
     ) -> Attempt {
+        let received = match self.take_datagram(caller, buffers, flags, waker) {
+            Poll::Ready(received) => received?,
+            Poll::Pending => return Poll::Pending,
+        };
+        if let (Some(out), Some(sender)) = (from, received.sender) {
+            out.write(caller, sender)?;
+        }
+        Poll::Ready(Ok(received.count))
+    }
+
+    /// Tries to receive one datagram in this way; returns its length and its sender too.
+    fn take_datagram(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
-        let mut sender = None;
+        let mut message = ReceivedMessage::default();
         let mut take = |source: SocketAddrV4, bytes: &[u8]| {
             let mut done = 0;
             for buffer in buffers {
@@ -317,7 +337,8 @@ impl Socket {
                 }
                 done += count;
             }
-            sender = Some(address(source));
+            message.sender = Some(address(source));
+            message.length = bytes.len();
             done
         };
         let result = with_stack(|stack, _| {
@@ -337,12 +358,7 @@ impl Socket {
         }
         match result? {
             None => Poll::Pending,
-            Some(count) => {
-                if let (Some(out), Some(sender)) = (from, sender) {
-                    out.write(caller, sender)?;
-                }
-                Poll::Ready(Ok(count))
-            }
+            Some(count) => Poll::Ready(Ok(ReceivedMessage { count, ..message })),
         }
     }
 
@@ -493,6 +509,10 @@ impl Socket {
         let number = match (level, name) {
             (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
             (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
+            (option::SOL_SOCKET, option::SO_PROTOCOL) => match self.kind {
+                types::SOCK_STREAM => option::IPPROTO_TCP,
+                _ => option::IPPROTO_UDP,
+            },
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
             (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
                 (inner.sharing == Sharing::Reuse) as u32
@@ -519,16 +539,7 @@ impl Socket {
         bytes[..4].copy_from_slice(&number.to_le_bytes());
         bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
         let full = if second.is_some() { 8 } else { 4 };
-        let mut word = [0; 4];
-        caller.copy_in(size, &mut word)?;
-        let room = u32::from_le_bytes(word) as usize;
-        if room > i32::MAX as usize {
-            return Err(Errno::EINVAL);
-        }
-        let count = room.min(full);
-        caller.copy_out(value, &bytes[..count])?;
-        caller.copy_out(size, &(count as u32).to_le_bytes())?;
-        Ok(0)
+        write_option(caller, &bytes[..full], value, size)
     }
 }
 
@@ -772,6 +783,100 @@ impl FileOperations for Socket {
             }
             _ => Poll::Ready(Err(Errno::ENOTCONN)),
         }
+    }
+
+    /// Tries to send several buffers. Control messages with files are for local sockets only, and ignored here as on
+    /// Linux.
+    fn send_message(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        to: Option<SocketAddress>,
+        _: &mut Option<SentFiles>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        if self.kind == types::SOCK_DGRAM {
+            return self.send_datagram(caller, buffers, to, sent, waker);
+        }
+        if length_of(buffers) == 0 {
+            return FileOperations::send(self, caller, UserBuffer::new(0, 0)?, to, sent, waker);
+        }
+        let mut before = 0;
+        for buffer in buffers {
+            let start = sent.saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            let mut part = start;
+            if part == buffer.len() {
+                continue;
+            }
+            let attempt = FileOperations::send(self, caller, *buffer, to, &mut part, waker);
+            *sent += part - start;
+            match attempt {
+                Poll::Ready(Ok(_)) if part == buffer.len() => {}
+                Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(_) => return Poll::Ready(Ok(*sent)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(*sent))
+    }
+
+    /// Tries to receive into several buffers.
+    fn receive_message(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        done: usize,
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        if self.kind == types::SOCK_DGRAM {
+            return self.take_datagram(caller, buffers, flags, waker);
+        }
+        // Linux takes this flag as a wish to throw bytes away.
+        if flags & message::TRUNC != 0 {
+            return Poll::Ready(Err(Errno::EOPNOTSUPP));
+        }
+        if length_of(buffers) == 0 {
+            // Nothing is received, but an error is.
+            let attempt = self.receive(caller, UserBuffer::new(0, 0)?, flags, None, waker);
+            return attempt.map_ok(|_| ReceivedMessage::default());
+        }
+        let (mut before, mut count) = (0, 0);
+        for buffer in buffers {
+            let part = (done + count).saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            if part == buffer.len() {
+                continue;
+            }
+            let rest = UserBuffer::new(buffer.address() + part, buffer.len() - part)?;
+            // Only the first buffer may wait; further bytes are taken if they are there.
+            match self.receive(caller, rest, flags, None, if count == 0 { waker } else { None }) {
+                Poll::Ready(Ok(more)) => count += more,
+                Poll::Ready(Err(error)) if count == 0 => return Poll::Ready(Err(error)),
+                Poll::Pending if count == 0 => return Poll::Pending,
+                _ => break,
+            }
+            // Looking twice would show the same bytes twice.
+            if before > done + count || flags & message::PEEK != 0 {
+                break;
+            }
+        }
+        Poll::Ready(Ok(ReceivedMessage { count, length: count, goes_on: true, ..ReceivedMessage::default() }))
+    }
+
+    /// Returns the bytes that have arrived, of a datagram socket those of the next datagram.
+    fn unread(&self) -> Result<usize, Errno> {
+        let inner = self.inner.lock();
+        with_stack(|stack, _| match inner.state {
+            SocketState::Fresh(_) => Ok(0),
+            SocketState::Listening(_) => Err(Error::Invalid),
+            SocketState::Connected(id) => stack.receivable(id),
+            // Looking at a datagram would take a failure away, which is the next call's to report.
+            SocketState::Datagram(id) if stack.udp_readiness(id)?.failed => Ok(0),
+            SocketState::Datagram(id) => Ok(stack.udp_peek_with(id, |_, bytes| bytes.len())?.unwrap_or(0)),
+        })
     }
 
     /// Registers a waker for input, for a call of this priority. Returns `false` if input or its end is there already,

@@ -61,16 +61,36 @@ pub(crate) struct AddressOut {
 impl AddressOut {
     /// Writes an address as Linux does: cut to the room there is, with the full size reported.
     pub(crate) fn write(self, memory: &(impl UserMemory + ?Sized), value: SocketAddress) -> Result<(), Errno> {
-        let mut word = [0; 4];
-        memory.copy_in(self.size, &mut word)?;
-        let room = u32::from_le_bytes(word) as usize;
-        if room > i32::MAX as usize {
-            return Err(Errno::EINVAL);
-        }
-        let bytes = value.to_bytes();
+        self.write_bytes(memory, &value.to_bytes())
+    }
+
+    /// Writes an address of any family in this way; that of a sender without one is empty.
+    pub(crate) fn write_bytes(self, memory: &(impl UserMemory + ?Sized), bytes: &[u8]) -> Result<(), Errno> {
+        let room = read_room(memory, self.size)?;
         memory.copy_out(self.address, &bytes[..room.min(bytes.len())])?;
         memory.copy_out(self.size, &(bytes.len() as u32).to_le_bytes())
     }
+}
+
+/// Reads the room that a program has for an address or an option. `EINVAL` if it is negative as a C `int`.
+fn read_room(memory: &(impl UserMemory + ?Sized), size: usize) -> Result<usize, Errno> {
+    let mut word = [0; 4];
+    memory.copy_in(size, &mut word)?;
+    let room = u32::from_le_bytes(word) as usize;
+    if room > i32::MAX as usize { Err(Errno::EINVAL) } else { Ok(room) }
+}
+
+/// Ends `getsockopt`: writes an option's value, cut to the room there is, and the size that was written.
+pub(crate) fn write_option(
+    memory: &(impl UserMemory + ?Sized),
+    bytes: &[u8],
+    value: usize,
+    size: usize,
+) -> Result<usize, Errno> {
+    let count = read_room(memory, size)?.min(bytes.len());
+    memory.copy_out(value, &bytes[..count])?;
+    memory.copy_out(size, &(count as u32).to_le_bytes())?;
+    Ok(0)
 }
 
 /// Bytes of all buffers of a call.

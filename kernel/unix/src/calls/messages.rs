@@ -1,0 +1,188 @@
+//! The calls on local sockets and on messages with open files.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi_unix::Errno;
+use abi_unix::types::{self, MessageHeader, message, socket_option};
+use filesystem::Access;
+
+use crate::asynchronous::messages::{CONTROL_HEADER, MessageOut, MessageToReceive, MessageToSend};
+use crate::asynchronous::operation::{Buffers, Operation};
+use crate::calls::call::{Call, Decoding, kept};
+use crate::calls::files::add_two;
+use crate::calls::sockets::{address_in, address_out};
+use crate::calls::transfers::vector;
+use crate::files::file::{self, OpenFile};
+use crate::files::local_socket::LocalSocket;
+use crate::files::sent_files::SentFiles;
+use crate::network::socket::Socket;
+use crate::process::Process;
+
+/// Most bytes of control messages.
+const LONGEST_CONTROL: usize = 8192;
+/// Flags of sending calls.
+const SENDING: u32 = message::DONTWAIT | message::NOSIGNAL;
+/// Flags of receiving calls.
+const RECEIVING: u32 =
+    message::DONTWAIT | message::NOSIGNAL | message::PEEK | message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
+
+/// Performs `socketpair`.
+#[inline(never)]
+pub(super) fn pair(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let (family, kind, protocol) = (call.unsigned(0), call.unsigned(1), call.unsigned(2));
+    if family != types::AF_UNIX as u32 {
+        return Err(if family == types::AF_INET as u32 { Errno::EOPNOTSUPP } else { Errno::EAFNOSUPPORT });
+    }
+    let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
+    let kind = kind & !flags;
+    if !matches!(kind, types::SOCK_STREAM | types::SOCK_DGRAM | types::SOCK_SEQPACKET) {
+        return Err(Errno::ESOCKTNOSUPPORT);
+    }
+    if protocol != 0 && protocol != family {
+        return Err(Errno::EPROTONOSUPPORT);
+    }
+    let charges = (file::charge(&process.account)?, file::charge(&process.account)?);
+    let [first, second] = LocalSocket::pair(kind, &**process)?;
+    let is_non_blocking = flags & types::SOCK_NONBLOCK != 0;
+    let open = |socket, charge| OpenFile::new(socket, Access::ReadWrite, is_non_blocking, charge);
+    let files = [open(first, charges.0), open(second, charges.1)];
+    add_two(process, files, flags & types::SOCK_CLOEXEC != 0, call.address(3)).map(Into::into)
+}
+
+/// Performs `sendto` on a local socket.
+#[cold]
+#[inline(never)]
+pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
+    let socket = LocalSocket::of(&file)?;
+    if call.address(4) != 0 {
+        socket.require_no_address()?;
+    }
+    let (buffers, flags) = (Buffers::from_buf([call.buffer(1)?]), call.unsigned(3));
+    if flags & !SENDING != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let sending = MessageToSend { file, buffers, flags, address: None, files: None, sent: 0 };
+    Ok(Operation::SendMessage(kept(sending)).into())
+}
+
+/// Performs `recvfrom` on a local socket, or with flags that only messages have.
+#[cold]
+#[inline(never)]
+pub(super) fn receive_as_message(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
+    require_socket(&file)?;
+    let (buffers, flags) = (Buffers::from_buf([call.buffer(1)?]), call.unsigned(3));
+    if flags & !RECEIVING != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let out = MessageOut::Address(address_out(&call, 4));
+    Ok(Operation::ReceiveMessage(kept(MessageToReceive { file, buffers, flags, out, done: 0 })).into())
+}
+
+/// Performs `sendmsg`.
+#[inline(never)]
+pub(super) fn send(call: Call<'_>) -> Decoding {
+    let (process, flags) = (call.process(), call.unsigned(2));
+    let file = call.file(0)?;
+    require_socket(&file)?;
+    let (header, buffers) = read_header(&call)?;
+    if flags & !SENDING != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let address = match (header.name, LocalSocket::of(&file)) {
+        (0, _) => None,
+        // As on Linux, an address without bytes is none.
+        _ if header.name_length == 0 => None,
+        (_, Ok(socket)) => socket.require_no_address().map(|()| None)?,
+        (name, Err(_)) => Some(address_in(process, name as usize, header.name_length)?.ok_or(Errno::EAFNOSUPPORT)?),
+    };
+    let files = match (header.control, header.control_length) {
+        (0, _) | (_, 0) => None,
+        (address, length) => read_control(call.admitted()?, address as usize, length)?,
+    };
+    Ok(Operation::SendMessage(kept(MessageToSend { file, buffers, flags, address, files, sent: 0 })).into())
+}
+
+/// Performs `recvmsg`.
+#[inline(never)]
+pub(super) fn receive(call: Call<'_>) -> Decoding {
+    let flags = call.unsigned(2);
+    let file = call.file(0)?;
+    require_socket(&file)?;
+    let (header, buffers) = read_header(&call)?;
+    if flags & !RECEIVING != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let out = MessageOut::Header(call.address(1), header);
+    Ok(Operation::ReceiveMessage(kept(MessageToReceive { file, buffers, flags, out, done: 0 })).into())
+}
+
+fn require_socket(file: &OpenFile) -> Result<(), Errno> {
+    Socket::of(file).map(|_| ()).or_else(|_| LocalSocket::of(file).map(|_| ()))
+}
+
+/// Reads the header of a message, once, and the list of its buffers.
+fn read_header(call: &Call<'_>) -> Result<(MessageHeader, Buffers), Errno> {
+    let mut bytes = [0; MessageHeader::SIZE];
+    call.process().copy_in(call.address(1), &mut bytes)?;
+    let header = MessageHeader::from_bytes(bytes);
+    if header.name_length > i32::MAX as u32 {
+        return Err(Errno::EINVAL);
+    }
+    // Linux's answer to a list that is too long is another one here than for `readv`.
+    let count = usize::try_from(header.count).ok().filter(|count| *count <= super::transfers::MOST_BUFFERS);
+    let buffers = vector(call.process(), header.buffers as usize, count.ok_or(Errno::EMSGSIZE)?)?;
+    Ok((header, buffers))
+}
+
+/// Reads control messages; returns the open files that they send.
+fn read_control(process: &Process, address: usize, length: u64) -> Result<Option<SentFiles>, Errno> {
+    let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST_CONTROL).ok_or(Errno::ENOBUFS)?;
+    let mut control = Vec::new();
+    control.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+    control.resize(length, 0);
+    process.copy_in(address, &mut control)?;
+    let mut files = Vec::new();
+    if let Err(error) = parse_control(process, &control, &mut files) {
+        // Closed in steps, if they are not open any more.
+        drop(SentFiles::new(files, process));
+        return Err(error);
+    }
+    if files.is_empty() { Ok(None) } else { SentFiles::new(files, process).map(Some) }
+}
+
+/// Adds the files of control messages to a list.
+fn parse_control(process: &Process, control: &[u8], files: &mut Vec<Arc<OpenFile>>) -> Result<(), Errno> {
+    let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut rest = control;
+    // As on Linux, bytes that are too few for a header are none.
+    while rest.len() >= CONTROL_HEADER {
+        let length = u64::from_le_bytes(core::array::from_fn(|index| rest[index]));
+        let length = usize::try_from(length).map_err(|_| Errno::EINVAL)?;
+        let data = rest.get(CONTROL_HEADER..length).ok_or(Errno::EINVAL)?;
+        match (word(&rest[8..]), word(&rest[12..])) {
+            (socket_option::SOL_SOCKET, message::SCM_RIGHTS) => {
+                let count = data.len() / 4;
+                if files.len() + count > message::MOST_FILES {
+                    return Err(Errno::EINVAL);
+                }
+                files.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+                let descriptors = process.descriptors.lock();
+                for number in data.chunks_exact(4) {
+                    let number = usize::try_from(word(number) as i32).map_err(|_| Errno::EBADF)?;
+                    files.push(descriptors.get(number)?.clone());
+                }
+            }
+            (socket_option::SOL_SOCKET, message::SCM_CREDENTIALS) if data.len() == 12 => {
+                // They are sent anyway; none may be made up.
+                if [word(data), word(&data[4..]), word(&data[8..])] != [process.id, 0, 0] {
+                    return Err(Errno::EPERM);
+                }
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        rest = rest.get(length.next_multiple_of(8)..).unwrap_or(&[]);
+    }
+    Ok(())
+}

@@ -1,0 +1,1043 @@
+//! Local sockets, which exist in connected pairs (socketpair(2), unix(7)).
+//!
+//! A pair is two directions. Each is a queue of bytes and a list of records: of a stream, a record is a run of bytes
+//! that one receiving call may give; of the other kinds, a message. Files that were sent ([`SentFiles`]) are with the
+//! first byte of their record, and a call that receives them gives no bytes behind their record.
+//!
+//! # Bounds
+//!
+//! A direction holds [`CAPACITY`] bytes, [`MOST_MESSAGES`] messages, and files until [`FILES`] are reached; beyond that
+//! a sender waits. The process that made the pair pays for bytes and records, and the sender for files.
+//!
+//! # Cycles
+//!
+//! Local sockets that carry each other would never be closed. Linux looks for such cycles; here none can be made. Each
+//! pair has a level: a socket can be sent through another of a higher level only. The level of a pair rises when it
+//! begins to carry a local socket, but not while it is under way itself, and ends at [`DEEPEST`]; it is 0 again when
+//! the pair carries none. So along any chain of sockets that carry each other the levels fall, and there is no cycle.
+//! All that is changed under one lock. Rejected: no local sockets in messages, since programs hand a
+//! helper process its own connection in this way.
+//!
+//! # Locks
+//!
+//! The directions of a pair are locked one after the other, never together. The lock of the levels comes inside that of
+//! a direction. Files are dropped outside of both.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::task::{Poll, Waker};
+
+use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
+use abi_unix::{Errno, errno};
+use spin::Mutex;
+use waiters::Waiters;
+
+use crate::files::byte_queue::ByteQueue;
+use crate::files::file::{
+    Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
+};
+use crate::files::sent_files::{Record, SentFiles, UnreceivedFiles};
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::{AddressOut, Caller, UserBuffer, length_of, write_option};
+
+/// Bytes that a direction holds, and that a message may have.
+pub(crate) const CAPACITY: usize = 65536;
+/// Free bytes from which on a stream is ready for writing.
+const READY_ROOM: usize = 4096;
+/// Messages that a direction holds.
+const MOST_MESSAGES: usize = 256;
+/// Files in a direction from which on a message with further files waits.
+const FILES: usize = 256;
+/// The highest level of a pair: so many sockets carry each other.
+const DEEPEST: usize = 4;
+/// Records for which an empty direction keeps room.
+const KEPT_RECORDS: usize = 16;
+
+/// One direction of a pair.
+struct Direction {
+    queue: ByteQueue,
+    records: VecDeque<Record>,
+    /// Number of files in the records.
+    files: usize,
+    /// Charge for the queue's buffer and the list of records.
+    charge: Charge,
+    readers: Waiters,
+    writers: Waiters,
+    /// Nothing can be sent any more.
+    is_shut: bool,
+    /// A receiver that finds nothing has come to the end.
+    is_ended: bool,
+    /// The receiving socket is open.
+    has_receiver: bool,
+}
+
+/// The state of a pair in the order of those that carry each other; changed under [`LEVELS`].
+#[derive(Default)]
+struct Levels {
+    level: AtomicUsize,
+    /// Number of messages that carry a socket of the pair.
+    carriers: AtomicUsize,
+    /// Number of local sockets in messages of the pair.
+    carried: AtomicUsize,
+}
+
+static LEVELS: Mutex<()> = Mutex::new(());
+
+/// Two sockets that are connected to each other.
+#[doc(alias = "unix_sock")]
+struct Pair {
+    kind: u32,
+    /// The process that made it.
+    maker: u32,
+    /// The first is from side 0 to side 1.
+    directions: [Mutex<Direction>; 2],
+    /// The other side was closed with messages that it had not received.
+    is_reset: [AtomicBool; 2],
+    levels: Levels,
+    _charge: Charge,
+}
+
+/// One of the two sockets of a pair.
+pub(crate) struct LocalSocket {
+    pair: Arc<Pair>,
+    side: usize,
+}
+
+impl Direction {
+    fn new(account: &Arc<Account>) -> Direction {
+        Direction {
+            queue: ByteQueue::new(),
+            records: VecDeque::new(),
+            files: 0,
+            charge: account.nothing(Resource::Memory),
+            readers: Waiters::new(),
+            writers: Waiters::new(),
+            is_shut: false,
+            is_ended: false,
+            has_receiver: true,
+        }
+    }
+
+    /// Returns the bytes of kernel memory of its contents, with room for this many records.
+    fn memory_with(&self, more: usize, records: usize) -> usize {
+        self.queue.memory_with(more, CAPACITY) + records * size_of::<Record>()
+    }
+
+    /// Makes room for `more` bytes and one more record. `ENOMEM`; nothing has changed then.
+    fn reserve(&mut self, more: usize) -> Result<(), Errno> {
+        let room = self.records.capacity();
+        let needs_record = self.records.len() == room;
+        if !needs_record && !self.queue.would_grow(more, CAPACITY) {
+            return Ok(());
+        }
+        let records = if needs_record { (room * 2).max(4) } else { room };
+        self.charge.account().admit()?;
+        self.charge.resize(self.memory_with(more, records))?;
+        let reserved = self.queue.reserve(more, CAPACITY).and_then(|()| match needs_record {
+            true => self.records.try_reserve_exact(records - room).map_err(|_| Errno::ENOMEM),
+            false => Ok(()),
+        });
+        if reserved.is_err() {
+            self.settle();
+        }
+        reserved
+    }
+
+    /// Gives the charge back that is not needed any more.
+    fn settle(&mut self) {
+        let memory = self.memory_with(0, self.records.capacity());
+        self.charge.shrink_to(memory);
+    }
+
+    /// Copies `count` bytes from a program's buffers, from `from` bytes on, to the end of the queue, which has room for
+    /// them. None are added if the program has no memory there.
+    fn copy_in(&mut self, caller: &dyn Caller, buffers: &[UserBuffer], from: usize, count: usize) -> Result<(), Errno> {
+        let (mut before, mut done) = (0, 0);
+        for buffer in buffers {
+            let mut part = (from + done).saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            while part < buffer.len() && done < count {
+                let room = self.queue.back();
+                let length = room.len().min(buffer.len() - part).min(count - done);
+                if let Err(error) = caller.copy_in(buffer.address() + part, &mut room[..length]) {
+                    self.queue.retract(done);
+                    return Err(error);
+                }
+                self.queue.produce(length);
+                part += length;
+                done += length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the first `count` bytes to a program's buffers, from `to` bytes on. Returns the number of bytes that were
+    /// copied before an address that is none; `EFAULT` if there are none.
+    fn copy_out(&self, caller: &dyn Caller, buffers: &[UserBuffer], to: usize, count: usize) -> Result<usize, Errno> {
+        let (first, second) = self.queue.pieces();
+        let (mut before, mut done) = (0, 0);
+        for buffer in buffers {
+            let mut part = (to + done).saturating_sub(before).min(buffer.len());
+            before += buffer.len();
+            while part < buffer.len() && done < count {
+                let piece = if done < first.len() { &first[done..] } else { &second[done - first.len()..] };
+                let length = piece.len().min(buffer.len() - part).min(count - done);
+                match caller.copy_out(buffer.address() + part, &piece[..length]) {
+                    Ok(()) => {}
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => return Ok(done),
+                }
+                part += length;
+                done += length;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Returns the number of bytes that one call may give of a stream, and the index of the record whose files it
+    /// gives.
+    fn stream_run(&self, space: usize) -> (usize, Option<usize>) {
+        let mut count = 0;
+        for (index, record) in self.records.iter().enumerate() {
+            if count == space {
+                break;
+            }
+            count += record.length.min(space - count);
+            if record.files.is_some() {
+                return (count, Some(index));
+            }
+        }
+        (count, None)
+    }
+
+    /// Removes bytes of a stream; returns the files of the last record that they belong to.
+    fn consume_stream(&mut self, count: usize) -> Option<SentFiles> {
+        self.queue.consume(count);
+        let (mut left, mut files) = (count, None);
+        while let Some(record) = self.records.front_mut().filter(|_| left > 0) {
+            let part = record.length.min(left);
+            record.length -= part;
+            left -= part;
+            files = record.files.take();
+            if record.length == 0 {
+                self.records.pop_front();
+            }
+        }
+        files
+    }
+
+    /// Removes the first message; returns its files.
+    fn consume_message(&mut self) -> Option<SentFiles> {
+        let record = self.records.pop_front()?;
+        self.queue.consume(record.length);
+        record.files
+    }
+}
+
+impl Pair {
+    /// Begins to carry these files in a message. `ETOOMANYREFS` if a socket among them could come to carry this one.
+    fn carry(&self, files: &SentFiles) -> Result<(), Errno> {
+        let _guard = LEVELS.lock();
+        for (count, file) in files.files().iter().enumerate() {
+            if let Some(socket) = file.as_kind::<LocalSocket>()
+                && let Err(error) = self.carry_pair(&socket.pair)
+            {
+                self.take_back(&files.files()[..count]);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    // Relaxed in these three functions: the lock orders all accesses.
+    fn carry_pair(&self, other: &Pair) -> Result<(), Errno> {
+        let (own, below) = (&self.levels, other.levels.level.load(Ordering::Relaxed));
+        if core::ptr::eq(self, other) {
+            return Err(Errno::ETOOMANYREFS);
+        }
+        if own.level.load(Ordering::Relaxed) <= below {
+            if own.carriers.load(Ordering::Relaxed) > 0 || below == DEEPEST {
+                return Err(Errno::ETOOMANYREFS);
+            }
+            own.level.store(below + 1, Ordering::Relaxed);
+        }
+        own.carried.fetch_add(1, Ordering::Relaxed);
+        other.levels.carriers.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn take_back(&self, files: &[Arc<OpenFile>]) {
+        for socket in files.iter().filter_map(|file| file.as_kind::<LocalSocket>()) {
+            socket.pair.levels.carriers.fetch_sub(1, Ordering::Relaxed);
+            self.levels.carried.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.levels.carried.load(Ordering::Relaxed) == 0 {
+            self.levels.level.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends carrying these files: their message has been received, or never will be.
+    fn carries_no_more(&self, files: &SentFiles) {
+        let _guard = LEVELS.lock();
+        self.take_back(files.files());
+    }
+
+    fn is_stream(&self) -> bool {
+        self.kind == types::SOCK_STREAM
+    }
+}
+
+impl LocalSocket {
+    /// Makes a pair of this kind for a process.
+    pub(crate) fn pair(kind: u32, caller: &dyn Caller) -> Result<[LocalSocket; 2], Errno> {
+        let account = caller.account();
+        let pair = Arc::new(Pair {
+            kind,
+            maker: caller.number(),
+            _charge: account.charge(Resource::Memory, size_of::<Pair>())?,
+            directions: [0, 1].map(|_| Mutex::new(Direction::new(account))),
+            is_reset: [const { AtomicBool::new(false) }; 2],
+            levels: Levels::default(),
+        });
+        Ok([LocalSocket { pair: pair.clone(), side: 0 }, LocalSocket { pair, side: 1 }])
+    }
+
+    /// Returns the local socket behind a file; `ENOTSOCK` for any other kind.
+    pub(crate) fn of(file: &OpenFile) -> Result<&LocalSocket, Errno> {
+        file.as_kind().ok_or(Errno::ENOTSOCK)
+    }
+
+    fn outgoing(&self) -> &Mutex<Direction> {
+        &self.pair.directions[self.side]
+    }
+
+    fn incoming(&self) -> &Mutex<Direction> {
+        &self.pair.directions[1 - self.side]
+    }
+
+    /// Fails if a message cannot have an address: no socket has a name that it could be sent to.
+    pub(crate) fn require_no_address(&self) -> Result<(), Errno> {
+        match self.pair.kind {
+            types::SOCK_STREAM => Err(Errno::EISCONN),
+            types::SOCK_DGRAM => Err(Errno::ECONNREFUSED),
+            // As on Linux, it is not looked at.
+            _ => Ok(()),
+        }
+    }
+
+    /// Tries to send the buffers from `*sent` bytes on, with files at the first byte: as a message, or as a part of the
+    /// stream. Advances `*sent`, and takes the files when they are sent.
+    fn put(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        files: &mut Option<SentFiles>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        let (total, is_stream) = (length_of(buffers), self.pair.is_stream());
+        if is_stream && total == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        if !is_stream && total > CAPACITY {
+            return Poll::Ready(Err(Errno::EMSGSIZE));
+        }
+        let mut direction = self.outgoing().lock();
+        loop {
+            let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
+            if direction.is_shut {
+                let is_refused = self.pair.kind == types::SOCK_DGRAM && !direction.has_receiver;
+                return so_far(*sent, if is_refused { Errno::ECONNREFUSED } else { Errno::EPIPE });
+            }
+            let (rest, room) = (total - *sent, CAPACITY - direction.queue.len());
+            let has_room = if is_stream { room > 0 } else { rest <= room && direction.records.len() < MOST_MESSAGES };
+            if !has_room || files.is_some() && direction.files >= FILES {
+                return match waker.map_or(Ok(()), |waker| direction.writers.register(waker)) {
+                    Ok(()) => Poll::Pending,
+                    Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
+                };
+            }
+            let count = rest.min(room);
+            if let Err(error) = self.put_part(&mut direction, caller, buffers, files, (*sent, count)) {
+                return so_far(*sent, error);
+            }
+            *sent += count;
+            direction.readers.wake_all();
+            if *sent == total {
+                return Poll::Ready(Ok(total));
+            }
+        }
+    }
+
+    /// Adds bytes of the buffers to a direction, a place there and their number, with the files. Nothing has changed if
+    /// it fails.
+    fn put_part(
+        &self,
+        direction: &mut Direction,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        files: &mut Option<SentFiles>,
+        (from, count): (usize, usize),
+    ) -> Result<(), Errno> {
+        direction.reserve(count)?;
+        direction.copy_in(caller, buffers, from, count)?;
+        if let Some(files) = files
+            && let Err(error) = self.pair.carry(files)
+        {
+            direction.queue.retract(count);
+            return Err(error);
+        }
+        direction.files += files.as_ref().map_or(0, |files| files.files().len());
+        match direction.records.back_mut() {
+            Some(last) if self.pair.is_stream() && files.is_none() && last.files.is_none() => last.length += count,
+            _ => direction.records.push_back(Record { length: count, files: files.take() }),
+        }
+        Ok(())
+    }
+
+    /// Tries to receive into the buffers from `to` bytes on: bytes of the stream, or a message.
+    fn take(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        to: usize,
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        let (space, is_stream) = (length_of(buffers).saturating_sub(to), self.pair.is_stream());
+        let nothing = ReceivedMessage { goes_on: false, ..ReceivedMessage::default() };
+        if is_stream && space == 0 {
+            return Poll::Ready(Ok(nothing));
+        }
+        let mut direction = self.incoming().lock();
+        let Some(first) = direction.records.front() else {
+            // Relaxed: it was set before the end, under the lock.
+            if self.pair.is_reset[self.side].swap(false, Ordering::Relaxed) {
+                return Poll::Ready(Err(Errno::ECONNRESET));
+            }
+            if direction.is_ended {
+                return Poll::Ready(Ok(nothing));
+            }
+            if let Some(waker) = waker {
+                direction.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        };
+        let length = first.length;
+        let (wanted, with_files) = if is_stream { direction.stream_run(space) } else { (length.min(space), Some(0)) };
+        let count = direction.copy_out(caller, buffers, to, wanted)?;
+        if count < wanted && !is_stream {
+            return Poll::Ready(Err(Errno::EFAULT));
+        }
+        let files = if flags & message::PEEK != 0 {
+            let record = with_files.filter(|_| count == wanted).and_then(|index| direction.records.get(index));
+            record.and_then(|record| record.files.as_ref()).map(|files| files.copy(caller)).transpose()?
+        } else {
+            let files = if is_stream { direction.consume_stream(count) } else { direction.consume_message() };
+            self.after_taking(&mut direction, files.as_ref());
+            files
+        };
+        let length = if is_stream { count } else { length };
+        Poll::Ready(Ok(ReceivedMessage { count, length, files, goes_on: is_stream, sender: None }))
+    }
+
+    /// Gives back the memory of what was received, and wakes senders.
+    fn after_taking(&self, direction: &mut Direction, files: Option<&SentFiles>) {
+        if let Some(files) = files {
+            direction.files -= files.files().len();
+            self.pair.carries_no_more(files);
+        }
+        if direction.records.is_empty() && direction.records.capacity() > KEPT_RECORDS {
+            direction.records = VecDeque::new();
+        }
+        direction.settle();
+        direction.writers.wake_all();
+    }
+
+    /// Performs the `shutdown` call.
+    pub(crate) fn shutdown(&self, how: u32) -> Result<usize, Errno> {
+        let (receiving, sending) = match how {
+            types::SHUT_RD => (true, false),
+            types::SHUT_WR => (false, true),
+            types::SHUT_RDWR => (true, true),
+            _ => return Err(Errno::EINVAL),
+        };
+        if receiving {
+            let mut direction = self.incoming().lock();
+            direction.is_shut = true;
+            direction.is_ended = true;
+            direction.readers.wake_all();
+            direction.writers.wake_all();
+        }
+        if sending {
+            let mut direction = self.outgoing().lock();
+            direction.is_shut = true;
+            // As on Linux, the receiver of datagrams does not see that no more will come.
+            direction.is_ended |= self.pair.kind != types::SOCK_DGRAM;
+            direction.readers.wake_all();
+            direction.writers.wake_all();
+        }
+        // Both ends have other events now.
+        self.incoming().lock().writers.wake_all();
+        self.outgoing().lock().readers.wake_all();
+        Ok(0)
+    }
+
+    /// Performs `getsockname` and `getpeername`: the family alone, since no local socket has a name.
+    pub(crate) fn write_address(out: AddressOut, caller: &dyn Caller) -> Result<usize, Errno> {
+        out.write_bytes(caller, &types::AF_UNIX.to_le_bytes()).map(|()| 0)
+    }
+
+    /// Performs the `setsockopt` call: the sizes of the buffers are fixed.
+    pub(crate) fn set_option(level: u32, name: u32, value: UserBuffer) -> Result<usize, Errno> {
+        match (level, name) {
+            (option::SOL_SOCKET, option::SO_SNDBUF | option::SO_RCVBUF) if value.len() >= 4 => Ok(0),
+            (option::SOL_SOCKET, option::SO_SNDBUF | option::SO_RCVBUF) => Err(Errno::EINVAL),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+
+    /// Performs the `getsockopt` call.
+    pub(crate) fn get_option(
+        &self,
+        caller: &dyn Caller,
+        level: u32,
+        name: u32,
+        value: usize,
+        size: usize,
+    ) -> Result<usize, Errno> {
+        if level != option::SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let number = match name {
+            option::SO_TYPE => self.pair.kind,
+            option::SO_DOMAIN => types::AF_UNIX as u32,
+            option::SO_PROTOCOL | option::SO_ACCEPTCONN => 0,
+            option::SO_SNDBUF | option::SO_RCVBUF => CAPACITY as u32,
+            option::SO_ERROR => match self.pair.is_reset[self.side].swap(false, Ordering::Relaxed) {
+                true => errno::Errno::number(Errno::ECONNRESET) as u32,
+                false => 0,
+            },
+            option::SO_PEERCRED => {
+                // Process, user and group of the process that made the pair.
+                let mut credentials = [0; 12];
+                credentials[..4].copy_from_slice(&self.pair.maker.to_le_bytes());
+                return write_option(caller, &credentials, value, size);
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        write_option(caller, &number.to_le_bytes(), value, size)
+    }
+}
+
+impl FileOperations for LocalSocket {
+    fn properties(&self) -> Properties {
+        // A message is the bytes of one call; of a stream, all of them go under one lock.
+        Properties { unit: Unit::Call, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_without_contents(mode::SOCKET | 0o777, None)
+    }
+
+    fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
+        if length_of(buffers) == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        // Files that came with the bytes are closed, as on Linux.
+        self.take(caller, buffers, 0, 0, waker).map_ok(|received| received.count)
+    }
+
+    fn write_all(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        self.put(caller, buffers, &mut None, sent, waker)
+    }
+
+    fn send_message(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        _: Option<SocketAddress>,
+        files: &mut Option<SentFiles>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        self.put(caller, buffers, files, sent, waker)
+    }
+
+    fn receive_message(
+        &self,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        done: usize,
+        flags: u32,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        self.take(caller, buffers, done, flags, waker)
+    }
+
+    /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
+        let (has_input, is_ended) = {
+            let mut direction = self.incoming().lock();
+            if let Some(waker) = waker {
+                direction.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            (!direction.records.is_empty(), direction.is_ended)
+        };
+        let mut direction = self.outgoing().lock();
+        if let Some(waker) = waker {
+            direction.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        let room = CAPACITY - direction.queue.len();
+        let has_room = match self.pair.is_stream() {
+            true => room >= READY_ROOM,
+            false => room >= CAPACITY / 2 && direction.records.len() < MOST_MESSAGES,
+        };
+        let is_reset = self.pair.is_reset[self.side].load(Ordering::Relaxed);
+        Ok(bit(has_input || is_ended || is_reset, event::IN | event::RDNORM)
+            | bit(is_ended, event::RDHUP)
+            | bit(has_room && direction.files < FILES || direction.is_shut, event::OUT | event::WRNORM)
+            | bit(is_ended && direction.is_shut, event::HUP)
+            | bit(is_reset, event::ERR))
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        self.incoming().lock().readers.forget(waker);
+    }
+
+    fn forget_writer(&self, waker: &Waker) {
+        self.outgoing().lock().writers.forget(waker);
+    }
+
+    /// Returns the bytes of the stream, or of the next message.
+    fn unread(&self) -> Result<usize, Errno> {
+        let direction = self.incoming().lock();
+        Ok(match self.pair.is_stream() {
+            true => direction.queue.len(),
+            false => direction.records.front().map_or(0, |record| record.length),
+        })
+    }
+}
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        let is_datagram = self.pair.kind == types::SOCK_DGRAM;
+        let records = {
+            let mut direction = self.incoming().lock();
+            direction.is_shut = true;
+            direction.has_receiver = false;
+            direction.files = 0;
+            direction.queue = ByteQueue::new();
+            let records = core::mem::take(&mut direction.records);
+            direction.settle();
+            if !records.is_empty() && !is_datagram {
+                self.pair.is_reset[1 - self.side].store(true, Ordering::Relaxed);
+            }
+            direction.writers.wake_all();
+            records
+        };
+        for files in records.iter().filter_map(|record| record.files.as_ref()) {
+            self.pair.carries_no_more(files);
+        }
+        {
+            let mut direction = self.outgoing().lock();
+            direction.is_shut = true;
+            direction.is_ended |= !is_datagram;
+            direction.readers.wake_all();
+        }
+        UnreceivedFiles::leave_messages(records, self.pair.maker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control};
+
+    use super::*;
+    use crate::files::epoll::has_remains;
+    use crate::testing::{DATA, LENGTH, Program, run};
+
+    /// Buffers with as many bytes as a direction holds; their contents do not matter.
+    const PARTS: [(usize, usize); 4] = [(DATA, CAPACITY / 4); 4];
+
+    fn pair(program: &mut Program, kind: u32) -> (usize, usize) {
+        let place = program.place(8);
+        program.call(SystemCall::SocketPair, [1, (kind | SOCK_NONBLOCK) as usize, 0, place]).unwrap();
+        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+    }
+
+    /// Returns a control message with these files.
+    fn rights(files: &[usize]) -> Vec<u8> {
+        let mut bytes = (16 + 4 * files.len()).to_le_bytes().to_vec();
+        bytes.extend([1u32, message::SCM_RIGHTS].map(u32::to_le_bytes).concat());
+        bytes.extend(files.iter().flat_map(|file| (*file as u32).to_le_bytes()));
+        bytes
+    }
+
+    fn header(program: &mut Program, buffers: &[(usize, usize)], control: (usize, usize)) -> usize {
+        let list: Vec<u8> =
+            buffers.iter().flat_map(|part| [part.0.to_le_bytes(), part.1.to_le_bytes()].concat()).collect();
+        let list = program.store(&list);
+        let header = MessageHeader {
+            buffers: list as u64,
+            count: buffers.len() as u64,
+            control: control.0 as u64,
+            control_length: control.1 as u64,
+            ..MessageHeader::default()
+        };
+        program.store(&header.to_bytes())
+    }
+
+    fn send(program: &mut Program, socket: usize, bytes: &[u8], control: &[u8]) -> Result<usize, Errno> {
+        let (place, control_place) = (program.store(bytes), program.store(control));
+        let header = header(program, &[(place, bytes.len())], (control_place, control.len()));
+        program.call(SystemCall::SendMessage, [socket, header, 0])
+    }
+
+    /// Receives up to `room` bytes; returns them with the descriptors of the files and the flags.
+    fn receive(
+        program: &mut Program,
+        socket: usize,
+        room: usize,
+        control_room: usize,
+        flags: u32,
+    ) -> Result<(Vec<u8>, Vec<usize>, u32), Errno> {
+        let (place, control) = (program.place(room.max(8)), program.place(control_room.max(8)));
+        let header = header(program, &[(place, room)], (control, control_room));
+        let count = program.call(SystemCall::ReceiveMessage, [socket, header, flags as usize])?;
+        let bytes = program.read(place, count.min(room));
+        let length = program.read_u64(header + MessageHeader::CONTROL_LENGTH) as usize;
+        let files = if length == 0 { 0 } else { (program.read_u64(control) as usize - 16) / 4 };
+        let files = (0..files).map(|index| program.read_u32(control + 16 + index * 4) as usize).collect();
+        Ok((bytes, files, program.read_u32(header + 48)))
+    }
+
+    #[test]
+    fn a_stream_has_no_boundaries_and_messages_have() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_STREAM);
+            for part in [b"one".as_slice(), b"two"] {
+                assert_eq!(program.write_to(a, part), Ok(3));
+            }
+            assert_eq!(program.read_from(b, 100), Ok(b"onetwo".to_vec()));
+            assert_eq!(program.read_from(b, 100), Err(Errno::EAGAIN));
+            for kind in [SOCK_DGRAM, SOCK_SEQPACKET] {
+                let (a, b) = pair(program, kind);
+                for part in [b"one".as_slice(), b"", b"three"] {
+                    assert_eq!(send(program, a, part, &[]), Ok(part.len()));
+                }
+                assert_eq!(receive(program, b, 100, 0, 0), Ok((b"one".to_vec(), vec![], 0)));
+                assert_eq!(receive(program, b, 100, 0, 0), Ok((vec![], vec![], 0)));
+                assert_eq!(receive(program, b, 2, 0, message::PEEK), Ok((b"th".to_vec(), vec![], message::TRUNC)));
+                let place = program.place(8);
+                let whole = [b, place, 2, message::TRUNC as usize, 0, 0];
+                assert_eq!(program.call(SystemCall::ReceiveFrom, whole), Ok(5));
+                assert_eq!(program.read_from(b, 100), Err(Errno::EAGAIN), "the rest is lost");
+                let largest = header(program, &PARTS, (0, 0));
+                assert_eq!(program.call(SystemCall::SendMessage, [a, largest, 0]), Ok(CAPACITY));
+                let larger = header(program, &[&PARTS[..], &[(DATA, 1)]].concat(), (0, 0));
+                assert_eq!(program.call(SystemCall::SendMessage, [a, larger, 0]), Err(Errno::EMSGSIZE));
+            }
+        });
+    }
+
+    #[test]
+    fn messages_are_bounded_in_number_and_bytes_and_everything_is_given_back() {
+        run(|program| {
+            let account = program.process().account.clone();
+            let before = account.used(Resource::Memory);
+            let (a, b) = pair(program, SOCK_DGRAM);
+            for _ in 0..MOST_MESSAGES {
+                assert_eq!(program.write_to(a, b""), Ok(0));
+            }
+            assert_eq!(program.write_to(a, b""), Err(Errno::EAGAIN));
+            for _ in 0..MOST_MESSAGES {
+                assert_eq!(receive(program, b, 1, 0, 0), Ok((vec![], vec![], 0)));
+            }
+            let (c, d) = pair(program, SOCK_STREAM);
+            let much = header(program, &[PARTS, PARTS].concat(), (0, 0));
+            assert_eq!(program.call(SystemCall::SendMessage, [c, much, 0]), Ok(CAPACITY));
+            assert_eq!(program.call(SystemCall::SendMessage, [c, much, 0]), Err(Errno::EAGAIN));
+            for socket in [a, b, c, d] {
+                program.close(socket).unwrap();
+            }
+            assert_eq!(account.used(Resource::Memory), before);
+        });
+    }
+
+    /// unix(7): files are a barrier behind their bytes.
+    #[test]
+    fn files_come_with_the_bytes_that_they_were_sent_with() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_STREAM);
+            let (reader, writer) = program.pipe(abi_unix::types::open::NONBLOCK);
+            assert_eq!(send(program, a, b"four", &[]), Ok(4));
+            assert_eq!(send(program, a, b"!", &rights(&[writer, reader])), Ok(1));
+            assert_eq!(send(program, a, b"more", &[]), Ok(4));
+            program.close(writer).unwrap();
+            let (bytes, files, flags) = receive(program, b, 20, 64, message::PEEK).unwrap();
+            assert_eq!((bytes, files.len(), flags), (b"four!".to_vec(), 2, 0));
+            files.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
+            let (bytes, files, flags) = receive(program, b, 20, 64, message::CMSG_CLOEXEC).unwrap();
+            assert_eq!((bytes, files.len(), flags), (b"four!".to_vec(), 2, 0));
+            assert_eq!(program.call(SystemCall::FileControl, [files[0], control::GETFD as usize]), Ok(1));
+            assert_eq!(program.write_to(files[0], b"through"), Ok(7));
+            assert_eq!(program.read_from(reader, 10), Ok(b"through".to_vec()));
+            assert_eq!(program.read_from(b, 20), Ok(b"more".to_vec()));
+            // Without room for them they are closed: so is the last writer.
+            program.close(files[1]).unwrap();
+            for room in [0, 16, 20] {
+                let other = program.call(SystemCall::Duplicate, [files[0]]).unwrap();
+                assert_eq!(send(program, a, b"x", &rights(&[other, reader])), Ok(1));
+                program.close(other).unwrap();
+                let (bytes, some, flags) = receive(program, b, 20, room, 0).unwrap();
+                assert_eq!((bytes, some.len(), flags), (b"x".to_vec(), room / 20, message::CTRUNC));
+                some.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
+            }
+            program.close(files[0]).unwrap();
+            assert_eq!(program.read_from(reader, 10), Ok(vec![]), "there is no writer left");
+            // A reader that does not ask for files closes them.
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(send(program, a, b"x", &rights(&[writer])), Ok(1));
+            program.close(writer).unwrap();
+            assert_eq!(program.read_from(b, 1), Ok(b"x".to_vec()));
+            assert_eq!(program.read_from(reader, 10), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn wrong_control_messages_send_nothing() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_STREAM);
+            let with = |length: usize, level: u32, kind: u32, data: &[u8]| {
+                [&length.to_le_bytes()[..], &level.to_le_bytes(), &kind.to_le_bytes(), data].concat()
+            };
+            let wrong = [
+                (with(15, 1, 1, &[0; 4]), Errno::EINVAL),
+                (with(0, 1, 1, &[0; 4]), Errno::EINVAL),
+                (with(21, 1, 1, &[0; 4]), Errno::EINVAL),
+                (with(usize::MAX, 1, 1, &[0; 4]), Errno::EINVAL),
+                (with(usize::MAX - 7, 1, 1, &[0; 4]), Errno::EINVAL),
+                (with(20, 1, 9, &[0; 4]), Errno::EINVAL),
+                (with(20, 6, 1, &[0; 4]), Errno::EINVAL),
+                (rights(&[a, 777]), Errno::EBADF),
+                (rights(&[usize::MAX]), Errno::EBADF),
+                (rights(&[0; message::MOST_FILES + 1]), Errno::EINVAL),
+                (rights(&[0; 3000]), Errno::ENOBUFS),
+                (with(28, 1, 2, &[0; 12]), Errno::EPERM),
+                // The second of two is wrong.
+                ([rights(&[b, b]), with(15, 1, 1, &[])].concat(), Errno::EINVAL),
+            ];
+            for (control, error) in wrong {
+                assert_eq!(send(program, a, b"x", &control), Err(error), "{control:?}");
+            }
+            let place = program.store(b"x");
+            let far = header(program, &[(place, 1)], (0x1000, 24));
+            assert_eq!(program.call(SystemCall::SendMessage, [a, far, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::SendMessage, [a, DATA + LENGTH - 8, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.read_from(b, 1), Err(Errno::EAGAIN));
+            let own = [28usize.to_le_bytes().as_slice(), &1u32.to_le_bytes(), &2u32.to_le_bytes()].concat();
+            let own = [own, program.id.to_le_bytes().to_vec(), vec![0; 8]].concat();
+            assert_eq!(send(program, a, b"x", &own), Ok(1));
+        });
+    }
+
+    #[test]
+    fn local_sockets_carry_each_other_without_cycles() {
+        run(|program| {
+            let account = program.process().account.clone();
+            let before = account.used(Resource::Memory);
+            let (a, b) = pair(program, SOCK_STREAM);
+            let (c, d) = pair(program, SOCK_STREAM);
+            for own in [a, b] {
+                assert_eq!(send(program, a, b"x", &rights(&[own])), Err(Errno::ETOOMANYREFS));
+            }
+            assert_eq!(send(program, a, b"x", &rights(&[c])), Ok(1));
+            for own in [a, b] {
+                assert_eq!(send(program, d, b"x", &rights(&[own])), Err(Errno::ETOOMANYREFS));
+            }
+            let (e, f) = pair(program, SOCK_STREAM);
+            assert_eq!(send(program, c, b"x", &rights(&[e])), Err(Errno::ETOOMANYREFS), "it is under way");
+            // When it has been received it may carry others, and be carried again.
+            let files = receive(program, b, 1, 64, 0).unwrap().1;
+            assert_eq!(send(program, d, b"x", &rights(&[a])), Ok(1));
+            assert_eq!(send(program, e, b"x", &rights(&[d])), Ok(1));
+            assert_eq!(send(program, b, b"x", &rights(&[e])), Err(Errno::ETOOMANYREFS));
+            let mut all = vec![a, b, c, d, e, f];
+            all.extend(files);
+            let mut inner = f;
+            for depth in 3..6 {
+                let (g, h) = pair(program, SOCK_STREAM);
+                all.extend([g, h]);
+                let expected = if depth < 5 { Ok(1) } else { Err(Errno::ETOOMANYREFS) };
+                assert_eq!(send(program, g, b"x", &rights(&[inner])), expected, "{depth}");
+                inner = h;
+            }
+            all.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
+            program.sleep_ns(1_000_000);
+            assert!(!has_remains());
+            assert_eq!(account.used(Resource::Memory), before);
+        });
+    }
+
+    #[test]
+    fn closing_a_socket_closes_hundreds_of_files_in_steps() {
+        run(|program| {
+            let account = program.process().account.clone();
+            let before = account.used(Resource::Memory);
+            let (a, b) = pair(program, SOCK_DGRAM);
+            let (reader, writer) = program.pipe(abi_unix::types::open::NONBLOCK);
+            let message = rights(&[writer; 100]);
+            for _ in 0..3 {
+                assert_eq!(send(program, a, b"", &message), Ok(0));
+            }
+            assert_eq!(send(program, a, b"", &message), Err(Errno::EAGAIN), "there are hundreds of files");
+            assert_eq!(send(program, a, b"", &[]), Ok(0));
+            program.close(writer).unwrap();
+            let looks = crate::observing::counters::read(abi_unix::Counter::Looks);
+            program.close(b).unwrap();
+            assert!(crate::observing::counters::read(abi_unix::Counter::Looks) > looks, "it went in steps");
+            assert_eq!(program.read_from(reader, 1), Ok(vec![]), "there is no writer left");
+            program.close(reader).unwrap();
+            assert_eq!(program.write_to(a, b""), Err(Errno::ECONNREFUSED));
+            program.close(a).unwrap();
+            assert_eq!(account.used(Resource::Memory), before);
+        });
+    }
+
+    #[test]
+    fn an_end_that_is_shut_or_closed_is_seen_by_the_other() {
+        run(|program| {
+            let poll = |program: &mut Program, file: usize| {
+                let all = 0x2fff_u32;
+                let list = program.store(&[(file as u32).to_le_bytes(), all.to_le_bytes()].concat());
+                let now = program.store(&[0; 16]);
+                program.call(SystemCall::Poll, [list, 1, now, 0, 0]).unwrap();
+                program.read_u32(list + 4) >> 16
+            };
+            let (readable, writable) = (event::IN | event::RDNORM, event::OUT | event::WRNORM);
+            for kind in [SOCK_STREAM, SOCK_SEQPACKET] {
+                let (a, b) = pair(program, kind);
+                assert_eq!(poll(program, a), writable);
+                program.write_to(a, b"last").unwrap();
+                assert_eq!(poll(program, b), readable | writable);
+                assert_eq!(program.call(SystemCall::Shutdown, [a, 1]), Ok(0));
+                assert_eq!(program.write_to(a, b"x"), Err(Errno::EPIPE));
+                assert_eq!(poll(program, b), readable | writable | event::RDHUP);
+                assert_eq!(program.read_from(b, 10), Ok(b"last".to_vec()));
+                assert_eq!(program.read_from(b, 10), Ok(vec![]));
+                assert_eq!(program.write_to(b, b"back"), Ok(4));
+                // Closed with bytes that were not received.
+                program.close(a).unwrap();
+                let all = readable | writable | event::RDHUP | event::HUP | event::ERR;
+                assert_eq!(poll(program, b), all);
+                assert_eq!(program.read_from(b, 10), Err(Errno::ECONNRESET));
+                assert_eq!(program.read_from(b, 10), Ok(vec![]), "once");
+                assert_eq!(program.write_to(b, b"x"), Err(Errno::EPIPE));
+                let (a, b) = pair(program, kind);
+                assert_eq!(program.call(SystemCall::Shutdown, [b, 0]), Ok(0));
+                assert_eq!(program.write_to(a, b"x"), Err(Errno::EPIPE));
+                assert_eq!(program.call(SystemCall::Shutdown, [b, 3]), Err(Errno::EINVAL));
+            }
+        });
+    }
+
+    #[test]
+    fn options_and_names_are_those_of_a_pair() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_SEQPACKET);
+            let (value, size) = (program.place(16), program.store(&16u32.to_le_bytes()));
+            let credentials = option::SO_PEERCRED;
+            let expected =
+                [(option::SO_TYPE, 5), (option::SO_DOMAIN, 1), (option::SO_PROTOCOL, 0), (option::SO_ERROR, 0)];
+            for (name, expected) in expected.into_iter().chain([(credentials, program.id)]) {
+                program.write(size, &16u32.to_le_bytes());
+                assert_eq!(program.call(SystemCall::GetSocketOption, [a, 1, name as usize, value, size]), Ok(0));
+                assert_eq!(program.read_u32(value), expected, "{name}");
+                assert_eq!(program.read_u32(size), if name == credentials { 12 } else { 4 });
+            }
+            assert_eq!(program.call(SystemCall::SetSocketOption, [a, 1, 16, value, 4]), Err(Errno::ENOPROTOOPT));
+            for call in [SystemCall::GetSocketName, SystemCall::GetPeerName] {
+                program.write(size, &16u32.to_le_bytes());
+                assert_eq!(program.call(call, [b, value, size]), Ok(0));
+                assert_eq!((program.read(value, 2), program.read_u32(size)), (vec![1, 0], 2));
+            }
+            let address = program.store(&SocketAddress { address: [127, 0, 0, 1], port: 80 }.to_bytes());
+            for call in [SystemCall::Bind, SystemCall::Connect] {
+                assert_eq!(program.call(call, [a, address, 16]), Err(Errno::EOPNOTSUPP));
+            }
+        });
+    }
+
+    /// `MSG_WAITALL` waits for all bytes; a waiting receiver and a waiting sender are woken.
+    #[test]
+    fn receivers_and_senders_wait_for_each_other() {
+        run(|program| {
+            let place = program.place(8);
+            program.call(SystemCall::SocketPair, [1, SOCK_STREAM as usize, 0, place]).unwrap();
+            let (a, b) = (program.read_u32(place) as usize, program.read_u32(place + 4) as usize);
+            program
+                .add_worker(move |program| {
+                    for part in [b"in ".as_slice(), b"three", b" parts"] {
+                        program.sleep_ns(100_000);
+                        assert_eq!(program.write_to(a, part), Ok(part.len()));
+                    }
+                    let much = header(program, &[PARTS, PARTS, PARTS].concat(), (0, 0));
+                    assert_eq!(program.call(SystemCall::SendMessage, [a, much, 0]), Ok(3 * CAPACITY));
+                    program.close(a).unwrap();
+                })
+                .unwrap();
+            let place = program.place(16384);
+            let short = header(program, &[(place, 4), (place + 4, 10)], (0, 0));
+            let all = message::WAITALL as usize;
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [b, short, all]), Ok(14));
+            assert_eq!(program.read(place, 14), b"in three parts");
+            let long = header(program, &[(place, 16384); 12], (0, 0));
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [b, long, all]), Ok(3 * CAPACITY));
+            let place = program.place(8);
+            assert_eq!(program.call(SystemCall::ReceiveFrom, [b, place, 8, all, 0, 0]), Ok(0));
+        });
+    }
+
+    #[test]
+    fn controls_of_every_file() {
+        run(|program| {
+            use abi_unix::types::file_control::{FIOCLEX, FIONBIO, FIONCLEX, FIONREAD};
+            let (reader, writer) = program.pipe(0);
+            let word = program.store(&1i32.to_le_bytes());
+            let ioctl = |program: &mut Program, file: usize, command: u32| {
+                program.call(SystemCall::DeviceControl, [file, command as usize, word])
+            };
+            assert_eq!(ioctl(program, reader, FIONBIO), Ok(0));
+            assert_eq!(program.read_from(reader, 1), Err(Errno::EAGAIN));
+            program.write_to(writer, b"bytes").unwrap();
+            assert_eq!(ioctl(program, reader, FIONREAD), Ok(0));
+            assert_eq!(program.read_u32(word), 5);
+            assert_eq!(ioctl(program, writer, FIOCLEX), Ok(0));
+            assert_eq!(program.call(SystemCall::FileControl, [writer, control::GETFD as usize]), Ok(1));
+            assert_eq!(ioctl(program, writer, FIONCLEX), Ok(0));
+            assert_eq!(program.call(SystemCall::FileControl, [writer, control::GETFD as usize]), Ok(0));
+            let (a, b) = pair(program, SOCK_DGRAM);
+            program.write_to(a, b"one").unwrap();
+            program.write_to(a, b"second").unwrap();
+            assert_eq!((ioctl(program, b, FIONREAD), program.read_u32(word)), (Ok(0), 3));
+            let file = program.create(b"/tmp/unread\0", abi_unix::types::open::RDWR);
+            program.write_to(file, b"0123456789").unwrap();
+            program.call(SystemCall::Seek, [file, 4, 0]).unwrap();
+            assert_eq!((ioctl(program, file, FIONREAD), program.read_u32(word)), (Ok(0), 6));
+            let epoll = program.call(SystemCall::EpollCreate, [0]).unwrap();
+            assert_eq!(ioctl(program, epoll, FIONREAD), Err(Errno::ENOTTY));
+            assert_eq!(program.call(SystemCall::DeviceControl, [reader, FIONBIO as usize, 0x1000]), Err(Errno::EFAULT));
+            program.remove(b"/tmp/unread\0");
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! Open files in messages (`SCM_RIGHTS`), from the call that sends them to the one that receives them.
+//!
+//! The sender pays for them while they are under way. Files that nobody receives are closed in steps, like other
+//! [remains](crate::files::remains): closing a socket must not close hundreds of files in one stretch.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi_unix::Errno;
+
+use crate::files::epoll::{Remain, leave};
+use crate::files::file::OpenFile;
+use crate::files::local_socket::LocalSocket;
+use crate::process::accounts::{Charge, Resource};
+use crate::process::user::Caller;
+
+/// Files that are closed in one step.
+const CLOSED_AT_ONCE: usize = 8;
+/// Bytes of kernel memory for a message with files, without its entries for them.
+const MEMORY: usize = 128;
+
+/// The open files of one message.
+#[doc(alias = "scm_fp_list")]
+#[doc(alias = "SCM_RIGHTS")]
+pub(crate) struct SentFiles {
+    files: Vec<Arc<OpenFile>>,
+    /// The process that sends them.
+    owner: u32,
+    _charge: Charge,
+}
+
+impl SentFiles {
+    /// Makes the files of a message; the caller, who sends them, is charged. `ENOMEM`.
+    pub(crate) fn new(files: Vec<Arc<OpenFile>>, caller: &dyn Caller) -> Result<SentFiles, Errno> {
+        let charge = caller.account().charge(Resource::Memory, MEMORY + files.capacity() * size_of::<Arc<OpenFile>>());
+        match charge {
+            Ok(charge) => Ok(SentFiles { files, owner: caller.number(), _charge: charge }),
+            Err(error) => {
+                leave_files(files, caller.number());
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the same files once more, for a caller that looks at the message and leaves it. `ENOMEM`.
+    pub(crate) fn copy(&self, caller: &dyn Caller) -> Result<SentFiles, Errno> {
+        let mut files = Vec::new();
+        files.try_reserve_exact(self.files.len()).map_err(|_| Errno::ENOMEM)?;
+        files.extend(self.files.iter().cloned());
+        SentFiles::new(files, caller)
+    }
+
+    /// Returns the files.
+    pub(crate) fn files(&self) -> &[Arc<OpenFile>] {
+        &self.files
+    }
+}
+
+impl Drop for SentFiles {
+    fn drop(&mut self) {
+        if !self.files.is_empty() {
+            leave_files(core::mem::take(&mut self.files), self.owner);
+        }
+    }
+}
+
+fn leave_files(files: Vec<Arc<OpenFile>>, owner: u32) {
+    leave(Remain::Files(UnreceivedFiles { messages: VecDeque::new(), files, owner }));
+}
+
+/// A message in a queue: the number of its bytes there, and its files.
+pub(crate) struct Record {
+    /// The bytes that are left of it.
+    pub length: usize,
+    /// The files that came with it, until they are received.
+    pub files: Option<SentFiles>,
+}
+
+/// Files that nobody receives any more.
+pub(super) struct UnreceivedFiles {
+    messages: VecDeque<Record>,
+    files: Vec<Arc<OpenFile>>,
+    /// The process that pays for closing them.
+    pub owner: u32,
+}
+
+impl UnreceivedFiles {
+    /// Leaves the messages of a queue that a process has closed.
+    pub(super) fn leave_messages(messages: VecDeque<Record>, owner: u32) {
+        if messages.iter().any(|message| message.files.is_some()) {
+            leave(Remain::Files(UnreceivedFiles { messages, files: Vec::new(), owner }));
+        }
+    }
+
+    /// Closes some of the files; returns whether none are left.
+    pub(super) fn step(&mut self) -> bool {
+        for _ in 0..CLOSED_AT_ONCE {
+            if let Some(file) = self.files.pop() {
+                // Its own messages may hold files: the next one has to wait for another step.
+                let may_hold_others = file.as_kind::<LocalSocket>().is_some();
+                drop(file);
+                if may_hold_others {
+                    break;
+                }
+            } else if let Some(mut message) = self.messages.pop_front() {
+                self.files = message.files.as_mut().map(|files| core::mem::take(&mut files.files)).unwrap_or_default();
+            } else {
+                return true;
+            }
+        }
+        self.files.is_empty() && self.messages.is_empty()
+    }
+}
