@@ -439,6 +439,26 @@ fn a_connection_gets_a_port_of_its_own() {
 }
 
 #[test]
+fn a_stack_knows_its_address_its_waiters_and_the_memory_of_its_datagrams() {
+    let mut net = Net::new(Faults::default(), 1);
+    assert_eq!((net.client.address(), loopback().address()), (Some(CLIENT), None));
+    let listener = net.listen(80, 1);
+    let (_, waker) = Bell::new();
+    assert!(!net.server.is_accepted(listener));
+    net.server.register_accept(listener, &waker).unwrap();
+    assert!(net.server.is_accepted(listener));
+    net.server.forget_accept(listener, &waker);
+    assert!(!net.server.is_accepted(listener));
+    let options = DatagramOptions::default();
+    let socket = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
+    let before = net.client.datagram_memory(socket).unwrap();
+    assert!((options.receive_buffer..options.memory()).contains(&before));
+    net.client.udp_send_with(socket, Some(SocketAddrV4::new(SERVER, 53)), 1, |_| ()).unwrap();
+    let after = net.client.datagram_memory(socket).unwrap();
+    assert!((before + options.send_buffer..options.memory()).contains(&after));
+}
+
+#[test]
 fn free_counts_are_those_that_the_limits_leave() {
     let limits = Limits { connections: 5, datagrams: 7, ..Limits::default() };
     let mut net = Net::with_limits(Faults::default(), 1, limits);
