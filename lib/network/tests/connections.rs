@@ -728,6 +728,51 @@ fn the_limit_on_acknowledgements_begins_anew_with_each() {
 }
 
 #[test]
+fn more_bytes_do_not_postpone_the_limit_on_acknowledgements() {
+    let mut net = impatient();
+    let listener = net.listen(80, 3);
+    let (client, _server) = net.pair(listener);
+    let failed = |net: &mut Net| net.client.readiness(client).unwrap().failed;
+    for _ in 0..2 {
+        send(&mut net.client, client, b"is anybody there?", net.now).unwrap();
+        assert_eq!(net.in_silence(10 * SECOND, failed), None);
+    }
+    assert_eq!(net.in_silence(100 * SECOND, failed), Some(10 * SECOND));
+}
+
+#[test]
+fn two_connections_never_have_both_ends_in_common() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    assert_eq!(
+        net.server.tcp_bind(SocketAddrV4::new(CLIENT, 7), Sharing::Exclusive),
+        Err(Error::AddressUnavailable),
+        "an address of another host"
+    );
+    let connect = |net: &mut Net| {
+        let from = net.client.tcp_bind(SocketAddrV4::new(CLIENT, 4000), Sharing::Reuse).unwrap();
+        let to = SocketAddrV4::new(SERVER, 80);
+        let made = net.client.tcp_connect(Some(from), to, &TcpOptions::default(), net.now);
+        // A refused one leaves the port to its owner.
+        assert_eq!(net.client.release(from).is_ok(), made.is_err());
+        net.settle();
+        made
+    };
+    let before = connect(&mut net).unwrap();
+    assert_eq!(connect(&mut net), Err(Error::AddressInUse));
+    // The client closes first, so it remembers the ends for a while.
+    net.client.close(before, net.now).unwrap();
+    net.settle();
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    net.server.close(server, net.now).unwrap();
+    net.settle();
+    assert_eq!(net.client.connection_counts(), (0, 1));
+    assert_eq!(connect(&mut net), Err(Error::AddressInUse));
+    net.pass(11 * SECOND);
+    assert!(connect(&mut net).is_ok());
+}
+
+#[test]
 fn an_idle_connection_lives_for_ever_and_still_closes_well() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
