@@ -138,7 +138,7 @@ system_calls! {
     /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
     EpollCreate = 20 epoll_create1(flags: Number) Never;
     /// Adds a descriptor to an epoll, changes the events it is watched for, or removes it. Pipes, sockets, event
-    /// counters and the console can be watched; a descriptor that never waits is `EPERM`, another epoll `ELOOP`.
+    /// counters and terminals can be watched; a descriptor that never waits is `EPERM`, another epoll `ELOOP`.
     EpollControl = 21 epoll_ctl(epoll: Descriptor, operation: Number, descriptor: Descriptor, event: Input) Never;
     /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at
     /// most 1,024 events come at once. There are no signals, so the mask is only checked.
@@ -151,8 +151,9 @@ system_calls! {
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
-    /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of every file `FIONBIO`, `FIOCLEX` and
-    /// `FIONCLEX`, and `FIONREAD` of files, pipes and sockets.
+    /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of a pseudo-terminal also `TIOCOUTQ`, and of
+    /// its master `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTLCK`, `TIOCGPTPEER`, and `TIOCPKT` with 0. Of every file `FIONBIO`,
+    /// `FIOCLEX` and `FIONCLEX`, and `FIONREAD` of files, pipes and sockets.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;

@@ -880,12 +880,18 @@ pub mod terminal {
     pub const SET_CONTROLLING: u32 = 0x540e;
     pub const GET_FOREGROUND: u32 = 0x540f;
     pub const SET_FOREGROUND: u32 = 0x5410;
+    pub const WRITTEN: u32 = 0x5411;
     pub const INSERT: u32 = 0x5412;
     pub const GET_WINDOW_SIZE: u32 = 0x5413;
     pub const SET_WINDOW_SIZE: u32 = 0x5414;
     pub const READABLE: u32 = 0x541b;
+    pub const SET_PACKET_MODE: u32 = 0x5420;
     pub const GIVE_UP_CONTROLLING: u32 = 0x5422;
     pub const GET_SESSION: u32 = 0x5429;
+    pub const OPEN_PEER: u32 = 0x5441;
+    pub const GET_PSEUDO_NUMBER: u32 = 0x8004_5430;
+    pub const SET_LOCK: u32 = 0x4004_5431;
+    pub const GET_LOCK: u32 = 0x8004_5439;
 
     /// Queues that `FLUSH` empties.
     pub mod queue {

@@ -49,6 +49,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "faulting-handler" => crate::user_interrupt::faulting_handler().await,
         "handler-without-stack" => crate::user_interrupt::handler_without_stack().await,
         "terminal" => crate::terminal::act(argument.unwrap_or("")),
+        "pseudo-terminal" => crate::pseudo_terminal::act(argument.unwrap_or("")),
         "others" => crate::authority::others(argument),
         "end-all-processes" => crate::authority::end_all_processes().await,
         "leave-a-sleeper" => crate::authority::leave_a_sleeper(),

@@ -371,6 +371,10 @@ const SCRIPTS: &[Script] = scripts![
     FileControl "duplicates": |_| with([1, control::DUPFD as usize, 600]), close;
     FileControl "flags": |_| with([1, control::GETFL as usize]), nothing;
     DeviceControl "": |state| with([0, terminal::GET as usize, state.at(OUTPUT)]), nothing;
+    DeviceControl "a slave": |state| {
+        let master = system::terminal::pseudo_terminal()?;
+        with([state.keep(master), terminal::OPEN_PEER as usize, (open::RDWR | open::NOCTTY) as usize])
+    }, close;
     MakeDirectory "": |_| with([HERE, path(OTHER), 0o755]), remove_directory;
     Unlink "a file": |state| {
         state.file()?;
@@ -436,6 +440,8 @@ const SCRIPTS: &[Script] = scripts![
         with([HERE, path(FILE), (open::RDWR | open::TRUNC) as usize, 0])
     }, close;
     Open "a terminal": |_| with([HERE, path(c"/dev/console"), open::RDWR as usize, 0]), close;
+    Open "the terminal of the session": |_| with([HERE, path(c"/dev/tty"), open::RDWR as usize, 0]), close;
+    Open "a pseudo-terminal": |_| with([HERE, path(c"/dev/ptmx"), open::RDWR as usize, 0]), close;
     Open "a device": |_| with([HERE, path(c"/dev/zero"), open::RDWR as usize, 0]), close;
     Close "": |state| {
         state.file()?;

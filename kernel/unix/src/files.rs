@@ -16,6 +16,7 @@ pub(crate) mod line_discipline;
 pub(crate) mod local_socket;
 pub(crate) mod mounts;
 pub(crate) mod pipe;
+pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;
 pub(crate) mod sent_files;
 pub(crate) mod stored;

@@ -1,9 +1,9 @@
 //! Terminals: their settings, the sessions that they control, and the process groups that get the signals of their
 //! keys.
 
-use abi_unix::types::{Termios, terminal};
+use abi_unix::types::{Termios, open, terminal};
 
-use crate::{Result, call};
+use crate::{Descriptor, Result, call};
 
 /// The moment at which new settings come into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,67 @@ pub fn window_size(descriptor: i32) -> Result<(u16, u16)> {
     // SAFETY: the kernel writes that many words to exclusively borrowed memory.
     unsafe { call!(DeviceControl, descriptor, terminal::GET_WINDOW_SIZE, size.as_mut_ptr()) }?;
     Ok((size[0], size[1]))
+}
+
+/// Makes a pseudo-terminal whose slave can be opened; returns its master.
+///
+/// # Errors
+///
+/// `ENOSPC` if there are too many, `ENOMEM`, `EMFILE`.
+#[doc(alias("posix_openpt", "openpty", "unlockpt"))]
+pub fn pseudo_terminal() -> Result<Descriptor> {
+    let master = crate::file::open(c"/dev/ptmx", open::RDWR | open::CLOEXEC, 0)?;
+    lock_slave(master.raw(), false)?;
+    Ok(master)
+}
+
+/// Keeps the slave of a pseudo-terminal from being opened, or lets it be opened.
+///
+/// # Errors
+///
+/// `ENOTTY` if the descriptor is no master.
+#[doc(alias = "TIOCSPTLCK")]
+pub fn lock_slave(master: i32, is_locked: bool) -> Result<()> {
+    let word = u32::from(is_locked);
+    // SAFETY: the word lives through the call, which reads it.
+    unsafe { call!(DeviceControl, master, terminal::SET_LOCK, &raw const word) }.map(drop)
+}
+
+/// Returns the number of a pseudo-terminal, whose slave is `/dev/pts/` and that number.
+///
+/// # Errors
+///
+/// `ENOTTY` if the descriptor is no master.
+#[doc(alias("ptsname", "TIOCGPTN"))]
+pub fn slave_number(master: i32) -> Result<u32> {
+    let mut number = 0u32;
+    // SAFETY: the kernel writes one word to exclusively borrowed memory.
+    unsafe { call!(DeviceControl, master, terminal::GET_PSEUDO_NUMBER, &raw mut number) }?;
+    Ok(number)
+}
+
+/// Opens the slave of a pseudo-terminal with flags of [`abi_unix::types::open`]. Without `NOCTTY` it becomes the
+/// terminal of the session that the caller leads, if that has none.
+///
+/// # Errors
+///
+/// `EIO` if it is locked, `ENOTTY` if the descriptor is no master, `EMFILE`, `ENOMEM`.
+#[doc(alias = "TIOCGPTPEER")]
+pub fn open_slave(master: i32, flags: u32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(DeviceControl, master, terminal::OPEN_PEER, flags) }.map(Descriptor::from_result)
+}
+
+/// Tells a terminal the size of its window, in rows and columns; a new one is told to the foreground (`SIGWINCH`).
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+#[doc(alias = "TIOCSWINSZ")]
+pub fn set_window_size(descriptor: i32, rows: u16, columns: u16) -> Result<()> {
+    let size = [rows, columns, 0, 0];
+    // SAFETY: the words live through the call, which reads them.
+    unsafe { call!(DeviceControl, descriptor, terminal::SET_WINDOW_SIZE, size.as_ptr()) }.map(drop)
 }
 
 /// Makes a terminal that no session has the terminal of the session that the caller leads.

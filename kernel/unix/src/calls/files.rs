@@ -118,7 +118,7 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     let (object, access) = match path.open(&options, last_of(&options), &owner)? {
         Opened::Stored(file, mount) => {
             let access = file.access();
-            (devices::kind_of(process, mount, file)?, access)
+            (devices::kind_of(process, flags, mount, file)?, access)
         }
         Opened::Generated(entry, mount) => {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)

@@ -11,7 +11,7 @@ use abi_queue::Priority;
 use abi_unix::Errno;
 use spin::Once;
 
-use crate::files::terminal::{Terminal, TerminalFile};
+use crate::files::terminal::{Output, Terminal, TerminalFile};
 use crate::files::tree::{self, CONSOLE};
 use crate::process::{self, kill};
 use crate::scheduling::executor::{self, Attendant};
@@ -26,7 +26,7 @@ static TAKER: Attendant = Attendant::new();
 
 /// Makes the terminal, and starts taking keys.
 pub(crate) fn start() -> Result<(), &'static str> {
-    let terminal = Terminal::new(CONSOLE, WINDOW).map_err(|_| "there is no memory for the console")?;
+    let terminal = Terminal::new(CONSOLE, Output::Serial, WINDOW).map_err(|_| "there is no memory for the console")?;
     terminal.session.store(process::FIRST, Ordering::Relaxed);
     terminal.foreground.store(process::FIRST, Ordering::Relaxed);
     TERMINAL.call_once(|| Arc::new(terminal));
@@ -42,7 +42,7 @@ pub(crate) fn terminal() -> &'static Arc<Terminal> {
 
 /// Opens the console for the first process.
 pub(crate) fn open() -> Result<TerminalFile, Errno> {
-    Ok(TerminalFile::new(terminal().clone(), tree::place_of_device("/dev/console")))
+    TerminalFile::new(terminal().clone(), tree::place_of_device("/dev/console"))
 }
 
 /// Takes keys as they come, and wakes writers when there is room, for ever.

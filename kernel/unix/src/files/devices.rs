@@ -5,25 +5,28 @@ use alloc::sync::Arc;
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
-use abi_unix::types::{Status, epoll as event};
+use abi_unix::types::{Status, epoll as event, open};
+use filesystem::{Access, DeviceNumber};
 
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
 use crate::files::mounts::{self, Mount, Node, Place};
+use crate::files::pseudo_terminal::MasterFile;
 use crate::files::stored::Stored;
 use crate::files::terminal::TerminalFile;
-use crate::files::tree::{CONSOLE, NULL, RANDOM, TTY, ZERO};
-use crate::files::{console, job_control};
+use crate::files::tree::{CONSOLE, MULTIPLEXER, NULL, RANDOM, SLAVES, TTY, ZERO};
+use crate::files::{console, job_control, pseudo_terminal};
 use crate::process::Process;
 use crate::process::user::{Caller, UserBuffer};
 use crate::random;
 use crate::scheduling::steps;
 
-/// Wraps a file that `open` found in the file system; a device node becomes its device. `ENXIO` for a
+/// Wraps a file that `open` with these flags found in the file system; a device node becomes its device. `ENXIO` for a
 /// node without a device, and for the terminal of a process that has none; `EACCES` if devices of its mount may not be
 /// opened.
 // The last argument is dropped first: a tree that is given up has no open files.
 pub(crate) fn kind_of(
     process: &Process,
+    flags: u32,
     mount: Arc<Mount>,
     file: filesystem::OpenFile,
 ) -> Result<Box<dyn FileOperations>, Errno> {
@@ -37,10 +40,19 @@ pub(crate) fn kind_of(
         Some(ZERO) => Box::new(Zero),
         Some(RANDOM) => Box::new(Random),
         // It becomes no session's terminal by being opened, as on Linux.
-        Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))),
+        Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
         Some(TTY) => {
             let terminal = job_control::terminal_of(process).ok_or(Errno::ENXIO)?;
-            Box::new(TerminalFile::new(terminal, Some(place_of(file, mount))))
+            Box::new(TerminalFile::new(terminal, Some(place_of(file, mount)))?)
+        }
+        Some(MULTIPLEXER) => Box::new(MasterFile::open(process, place_of(file, mount))?),
+        Some(DeviceNumber { major: SLAVES, minor }) => {
+            let controls = flags & open::NOCTTY == 0 && file.access() != Access::Write;
+            let opened = pseudo_terminal::open_slave(minor, Some(place_of(file, mount)))?;
+            if controls {
+                opened.becomes_controlling(process);
+            }
+            Box::new(opened)
         }
         Some(_) => return Err(Errno::ENXIO),
     })

@@ -18,9 +18,9 @@ use ::signals::Signal;
 use abi_unix::Errno;
 use spin::Mutex;
 
-use crate::files::console;
 use crate::files::file::Attempt;
 use crate::files::terminal::Terminal;
+use crate::files::{console, pseudo_terminal};
 use crate::process::{Process, delivery, kill, table};
 use crate::scheduling::steps;
 
@@ -28,12 +28,15 @@ use crate::scheduling::steps;
 static CHANGE: Mutex<()> = Mutex::new(());
 
 /// Signals to the foreground when the session loses its terminal: stopped processes go on, to see the first.
-const HANGUP: [Signal; 2] = [Signal::HUP, Signal::CONT];
+pub(super) const HANGUP: [Signal; 2] = [Signal::HUP, Signal::CONT];
 
 /// Returns the controlling terminal of a session.
 fn of_session(session: u32) -> Option<Arc<Terminal>> {
     let terminal = console::terminal();
-    (terminal.session.load(Ordering::Relaxed) == session).then(|| terminal.clone())
+    if terminal.session.load(Ordering::Relaxed) == session {
+        return Some(terminal.clone());
+    }
+    pseudo_terminal::of_session(session)
 }
 
 /// Returns the controlling terminal of a process.
@@ -114,7 +117,7 @@ pub(crate) fn acquire(terminal: &Terminal, process: &Process) -> Result<(), Errn
 }
 
 /// Takes its session's terminal away from a terminal.
-fn release(terminal: &Terminal, session: u32) {
+pub(super) fn release(terminal: &Terminal, session: u32) {
     let _change = CHANGE.lock();
     if terminal.session.load(Ordering::Relaxed) == session {
         terminal.session.store(0, Ordering::Relaxed);
@@ -148,7 +151,10 @@ pub(crate) fn give_up(terminal: &Terminal, process: &Process, waker: Option<&Wak
 /// Not to be dropped: the terminal would never be another session's.
 pub(crate) async fn leader_has_ended(process: &Process) {
     let session = process.session();
-    let Some(terminal) = of_session(session).filter(|_| session == process.id) else { return };
+    if session != process.id {
+        return;
+    }
+    let Some(terminal) = of_session(session) else { return };
     let foreground = terminal.foreground_of_session();
     release(&terminal, session);
     if let Some(group) = foreground {
@@ -157,6 +163,7 @@ pub(crate) async fn leader_has_ended(process: &Process) {
             steps::pause_at_the_end().await;
         }
     }
+    terminal.hang_up();
 }
 
 /// Returns the group in the foreground of a process's controlling terminal; 0 if the session has none there. `ENOTTY`

@@ -113,12 +113,28 @@ impl LineDiscipline {
         let was_canonical = self.is_canonical();
         self.settings = settings;
         self.literal = false;
+        if was_canonical && !self.is_canonical() {
+            self.forget_marks();
+        }
         if self.is_canonical() && !was_canonical && self.read < self.end {
             self.keys[(self.end - 1) % CAPACITY] |= LINE_END;
         }
         if self.is_canonical() != was_canonical {
             self.committed = self.end;
         }
+    }
+
+    /// Removes the entries that are no keys: raw input has none.
+    fn forget_marks(&mut self) {
+        let mut end = self.read;
+        for at in self.read..self.end {
+            let entry = self.keys[at % CAPACITY];
+            if entry & MARK == 0 {
+                self.keys[end % CAPACITY] = entry;
+                end += 1;
+            }
+        }
+        self.end = end;
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -252,19 +268,19 @@ impl LineDiscipline {
                     self.echo(b'\n', show);
                 }
             }
-            while self.end > self.committed {
-                self.erase(show);
-            }
+            self.erase_to(self.committed, show);
         } else if extended && self.is(byte, character::WORD_ERASE) {
-            let mut in_word = false;
-            while let Some(last) = self.last() {
+            let (mut in_word, mut end) = (false, self.end);
+            while end > self.committed {
+                let last = self.keys[(end - 1) % CAPACITY] as u8;
                 let is_of_word = last.is_ascii_alphanumeric() || last == b'_' || last >= 0x80;
                 if in_word && !is_of_word {
                     break;
                 }
                 in_word |= is_of_word;
-                self.erase(show);
+                end = self.character_before(end);
             }
+            self.erase_to(end, show);
         } else if extended && self.is(byte, character::REPRINT) {
             self.echo(byte, show);
             self.echo(b'\n', show);
@@ -289,28 +305,40 @@ impl LineDiscipline {
         }
     }
 
-    /// Returns the last key of the line that is edited.
-    fn last(&self) -> Option<u8> {
-        (self.end > self.committed).then(|| self.keys[(self.end - 1) % CAPACITY] as u8)
-    }
-
     /// Removes the last character of the line, from the screen as well.
     fn erase(&mut self, show: &mut impl FnMut(&[u8])) {
-        let before = self.end_column();
-        while let Some(last) = self.last() {
-            self.end -= 1;
-            let continues = self.takes(input::IUTF8) && last & 0xc0 == 0x80;
+        self.erase_to(self.character_before(self.end), show);
+    }
+
+    /// Returns the beginning of the character of the line that ends here.
+    fn character_before(&self, mut end: usize) -> usize {
+        while end > self.committed {
+            end -= 1;
+            let continues = self.takes(input::IUTF8) && self.keys[end % CAPACITY] & 0xc0 == 0x80;
             if !continues {
                 break;
             }
         }
-        let after = self.end_column();
-        if self.has(local::ECHO) && self.has(local::ECHOE) {
-            for _ in after..before {
-                show(b"\x08 \x08");
-            }
-            self.column = after;
+        end
+    }
+
+    /// Removes the characters of the line from a place on, from the screen as well.
+    fn erase_to(&mut self, end: usize, show: &mut impl FnMut(&[u8])) {
+        // The column at which an empty line begins is not known before its first key.
+        if end == self.end {
+            return;
         }
+        if !(self.has(local::ECHO) && self.has(local::ECHOE)) {
+            self.end = end;
+            return;
+        }
+        let before = self.end_column();
+        self.end = end;
+        let after = self.end_column();
+        for _ in after..before {
+            show(b"\x08 \x08");
+        }
+        self.column = after;
     }
 
     /// Appends a key to the line, and shows it.
@@ -342,10 +370,23 @@ impl LineDiscipline {
         true
     }
 
+    /// Returns whether a key that is pressed next is not lost: there is room, or none will come by reading.
+    pub(crate) fn has_room(&self) -> bool {
+        CAPACITY - (self.end - self.read) >= 2 || self.read == self.committed
+    }
+
+    /// Returns the length of the line that is edited, as far as keys that erase cost more the longer it is.
+    pub(crate) fn edited(&self) -> usize {
+        self.end - self.committed
+    }
+
     // ---- reading ----
 
     /// Returns the number of bytes that a read would find (`FIONREAD`).
     pub(crate) fn readable(&self) -> usize {
+        if !self.is_canonical() {
+            return self.committed - self.read;
+        }
         let entries = self.read..self.committed;
         entries.filter(|at| self.keys[at % CAPACITY] & MARK == 0).count()
     }

@@ -1,6 +1,7 @@
 //! Terminals: a line discipline between a device and programs, with the waiters of both sides.
 //!
-//! The device is the serial line of the [console](crate::files::console). Keys are taken as they are pressed, and not
+//! The device is the serial line of the [console](crate::files::console), or the other end of a
+//! [pseudo-terminal](crate::files::pseudo_terminal). Keys are taken as they are pressed, and not
 //! when a program reads: they are echoed immediately, and the interrupt key must work while no program reads. An echo
 //! without room is lost, as on Linux. Output waits for room, without a lock and without polling.
 //!
@@ -25,6 +26,7 @@ use crate::files::file::{Attempt, FileOperations, Properties, encode_device, sta
 use crate::files::job_control;
 use crate::files::line_discipline::LineDiscipline;
 use crate::files::mounts::Place;
+use crate::files::pseudo_terminal::Master;
 use crate::files::stored::status_of;
 use crate::process::user::{Caller, UserBuffer};
 use crate::process::{Process, authority, kill, table};
@@ -44,25 +46,95 @@ pub(crate) struct Terminal {
     pub session: AtomicU32,
     /// The group of that session that gets the signals of keys; 0 for none.
     pub foreground: AtomicU32,
-    state: Mutex<State>,
+    /// Number of times that it was hung up. Files that were opened before the last time are of no use any more.
+    hangups: AtomicU32,
+    pub(super) state: Mutex<State>,
 }
 
-struct State {
-    discipline: LineDiscipline,
+/// The state of a terminal.
+pub(super) struct State {
+    /// Between keys and input.
+    pub discipline: LineDiscipline,
+    /// Where output goes.
+    pub output: Output,
     /// Wakers of readers that wait for input, or for their turn in the foreground.
-    readers: Waiters,
+    pub readers: Waiters,
     /// Wakers of callers that wait for the device to take more, or to be silent, or for their turn in the foreground.
-    writers: Waiters,
+    pub writers: Waiters,
     /// Rows, columns, and pixels, as a program set them last. A serial line cannot tell its size.
     window: [u16; 4],
 }
 
+/// The device behind a terminal, as far as output goes to it.
+pub(super) enum Output {
+    /// The serial line.
+    Serial,
+    /// The master of a pseudo-terminal.
+    Master(Master),
+}
+
+impl Output {
+    /// Returns the number of bytes for which there is room, of those wanted.
+    fn room(&self, wanted: usize) -> usize {
+        match self {
+            Output::Serial => line::room(wanted),
+            Output::Master(master) => master.room().min(wanted),
+        }
+    }
+
+    /// Shows bytes for which there is room.
+    fn show(&mut self, bytes: &[u8]) {
+        match self {
+            Output::Serial => platform::console_write(bytes),
+            Output::Master(master) => master.show(bytes),
+        }
+    }
+
+    /// Shows bytes if there is room.
+    fn try_show(&mut self, bytes: &[u8]) {
+        match self {
+            Output::Serial => _ = platform::console_try_write(bytes),
+            Output::Master(master) if master.room() >= bytes.len() => master.show(bytes),
+            Output::Master(_) => {}
+        }
+    }
+
+    /// Returns whether all output has left. Output that a master has not read yet has left, as on Linux.
+    fn is_silent(&self) -> bool {
+        match self {
+            Output::Serial => line::is_silent(),
+            Output::Master(_) => true,
+        }
+    }
+
+    /// Makes the master look at the terminal again.
+    fn wake(&mut self) {
+        if let Output::Master(master) = self {
+            master.wake();
+        }
+    }
+}
+
 impl Terminal {
     /// Creates a terminal of no session. `ENOMEM`.
-    pub(crate) fn new(device: DeviceNumber, window: [u16; 4]) -> Result<Terminal, Errno> {
+    pub(super) fn new(device: DeviceNumber, output: Output, window: [u16; 4]) -> Result<Terminal, Errno> {
         let (readers, writers) = (Waiters::new(), Waiters::new());
-        let state = State { discipline: LineDiscipline::new()?, readers, writers, window };
-        Ok(Terminal { device, session: AtomicU32::new(0), foreground: AtomicU32::new(0), state: Mutex::new(state) })
+        let state = State { discipline: LineDiscipline::new()?, output, readers, writers, window };
+        let [session, foreground, hangups] = [const { AtomicU32::new(0) }; 3];
+        Ok(Terminal { device, session, foreground, hangups, state: Mutex::new(state) })
+    }
+
+    /// Makes all files useless that are open, but the master: reads find the end, and all else fails with `EIO`. The
+    /// console stays, since nothing could open it anew for the processes that have it.
+    #[doc(alias = "tty_vhangup")]
+    pub(crate) fn hang_up(&self) {
+        let mut state = self.state.lock();
+        if let Output::Master(master) = &mut state.output {
+            master.hang_up();
+            self.hangups.fetch_add(1, Ordering::Relaxed);
+        }
+        state.readers.wake_all();
+        state.writers.wake_all();
     }
 
     /// Returns the number of its device as `stat` shows it.
@@ -109,7 +181,8 @@ impl Terminal {
         let signal = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            let signal = state.discipline.press(key, &mut |echo| _ = platform::console_try_write(echo));
+            let State { discipline, output, .. } = state;
+            let signal = discipline.press(key, &mut |echo| output.try_show(echo));
             if state.discipline.is_ready(1) {
                 state.readers.wake_all();
             }
@@ -126,7 +199,7 @@ impl Terminal {
     }
 
     /// Takes a key that a process presses. Pending until the key's signal has reached all that it is for.
-    fn press_for(&self, process: &Process, key: u8, waker: Option<&Waker>) -> Poll<()> {
+    pub(super) fn press_for(&self, process: &Process, key: u8, waker: Option<&Waker>) -> Poll<()> {
         // The signals first: they go in steps, and the key is taken once.
         if let Some((signal, group)) = self.signal_of(key)
             && kill::signal_group_in_steps(process, group, &[signal], waker).is_pending()
@@ -165,6 +238,8 @@ impl Terminal {
             }
             done += count;
             if is_complete || done == buffer.len() {
+                // There is room for keys.
+                state.output.wake();
                 return Poll::Ready(Ok(done));
             }
         }
@@ -182,7 +257,7 @@ impl Terminal {
             let mut state = self.state.lock();
             // Each byte may become two. The room may go to others meanwhile; far more of the ring is kept free for
             // them.
-            let count = line::room(2 * wanted) / 2;
+            let count = state.output.room(2 * wanted) / 2;
             if count == 0 {
                 return match waker.map_or(Ok(()), |waker| state.writers.register(waker)) {
                     Ok(()) => Poll::Pending,
@@ -192,7 +267,8 @@ impl Terminal {
             if let Some(waker) = waker {
                 state.writers.forget(waker);
             }
-            state.discipline.write(&bytes[..count], &mut platform::console_write);
+            let State { discipline, output, .. } = &mut *state;
+            discipline.write(&bytes[..count], &mut |bytes| output.show(bytes));
             *done += count;
         }
         Poll::Ready(Ok(*done))
@@ -213,13 +289,13 @@ impl Terminal {
         if let Some(waker) = waker {
             state.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
-        Ok(line::room(2) == 2)
+        Ok(state.output.room(2) == 2)
     }
 
     /// Returns whether all output has left. Otherwise `waker` is registered if there is one.
     fn is_silent(&self, waker: Option<&Waker>) -> Result<bool, Errno> {
         let mut state = self.state.lock();
-        let is_silent = line::is_silent();
+        let is_silent = state.output.is_silent();
         match waker {
             Some(waker) if is_silent => state.writers.forget(waker),
             Some(waker) => state.writers.register(waker).map_err(|_| Errno::ENOMEM)?,
@@ -231,7 +307,7 @@ impl Terminal {
     // ---- requests ----
 
     /// Tries an `ioctl` request.
-    fn control(&self, caller: &dyn Caller, request: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
+    pub(super) fn control(&self, caller: &dyn Caller, request: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
         let process = process_of(caller)?;
         if changes_settings(request) {
             match job_control::require_foreground(self, &process, Signal::TTOU, waker) {
@@ -279,7 +355,7 @@ impl Terminal {
     }
 
     /// Performs the requests that concern no processes.
-    fn control_device(&self, caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, Errno> {
+    pub(super) fn control_device(&self, caller: &dyn Caller, request: u32, argument: usize) -> Result<usize, Errno> {
         match request {
             terminal::GET => {
                 let settings = self.state.lock().discipline.settings();
@@ -293,15 +369,20 @@ impl Terminal {
                     state.discipline.flush();
                 }
                 state.discipline.set(Termios::from_bytes(bytes));
-                // There may be something to read now.
+                // There may be something to read now, or room for keys.
                 state.readers.wake_all();
+                state.output.wake();
             }
             terminal::DRAIN => {}
-            terminal::FLUSH => match argument {
-                terminal::queue::INPUT | terminal::queue::BOTH => self.state.lock().discipline.flush(),
-                terminal::queue::OUTPUT => {}
-                _ => return Err(Errno::EINVAL),
-            },
+            terminal::FLUSH => {
+                let (input, output) = match argument {
+                    terminal::queue::INPUT => (true, false),
+                    terminal::queue::OUTPUT => (false, true),
+                    terminal::queue::BOTH => (true, true),
+                    _ => return Err(Errno::EINVAL),
+                };
+                self.flush(input, output);
+            }
             terminal::GET_WINDOW_SIZE => {
                 let mut bytes = [0; 8];
                 let window = self.state.lock().window;
@@ -309,6 +390,10 @@ impl Terminal {
                     place.copy_from_slice(&number.to_le_bytes());
                 }
                 caller.copy_out(argument, &bytes)?;
+            }
+            terminal::WRITTEN => {
+                let Output::Master(master) = &self.state.lock().output else { return Err(Errno::ENOTTY) };
+                caller.copy_out(argument, &(master.readable() as i32).to_le_bytes())?;
             }
             terminal::READABLE => {
                 let count = self.state.lock().discipline.readable() as i32;
@@ -319,8 +404,31 @@ impl Terminal {
         Ok(0)
     }
 
+    /// Forgets keys that were not read, and output that the master has not read.
+    pub(super) fn flush(&self, input: bool, output: bool) {
+        let mut state = self.state.lock();
+        if input {
+            state.discipline.flush();
+        }
+        if let Output::Master(master) = &mut state.output {
+            if output {
+                master.forget_output();
+            }
+            master.wake();
+        }
+        if output {
+            state.writers.wake_all();
+        }
+    }
+
     /// Sets the size of the window, and tells the foreground of a new one (`SIGWINCH`).
-    fn set_window(&self, caller: &dyn Caller, process: &Process, argument: usize, waker: Option<&Waker>) -> Attempt {
+    pub(super) fn set_window(
+        &self,
+        caller: &dyn Caller,
+        process: &Process,
+        argument: usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
         let mut bytes = [0; 8];
         caller.copy_in(argument, &mut bytes)?;
         let window = core::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
@@ -353,7 +461,7 @@ fn awaits_silence(request: u32) -> bool {
 }
 
 /// Returns the process that makes a call.
-fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
+pub(super) fn process_of(caller: &dyn Caller) -> Result<Arc<Process>, Errno> {
     table::find(caller.number()).ok_or(Errno::ESRCH)
 }
 
@@ -362,12 +470,44 @@ pub(crate) struct TerminalFile {
     terminal: Arc<Terminal>,
     /// The node through which it was opened.
     place: Option<Place>,
+    /// Hang-ups of the terminal before it was opened.
+    hangups: u32,
 }
 
 impl TerminalFile {
-    /// Opens a terminal through a node.
-    pub(crate) fn new(terminal: Arc<Terminal>, place: Option<Place>) -> TerminalFile {
-        TerminalFile { terminal, place }
+    /// Opens a terminal through a node. `EIO` if nothing is at its other end, or if that has locked it.
+    pub(crate) fn new(terminal: Arc<Terminal>, place: Option<Place>) -> Result<TerminalFile, Errno> {
+        let hangups = {
+            let mut state = terminal.state.lock();
+            if let Output::Master(master) = &mut state.output {
+                master.slave_opens()?;
+            }
+            terminal.hangups.load(Ordering::Relaxed)
+        };
+        Ok(TerminalFile { terminal, place, hangups })
+    }
+
+    /// Makes it the controlling terminal of the session that a process leads, if that has none and can have it.
+    pub(crate) fn becomes_controlling(&self, process: &Process) {
+        // Otherwise it is opened all the same.
+        let _ = job_control::acquire(&self.terminal, process);
+    }
+
+    fn is_hung_up(&self) -> bool {
+        self.terminal.hangups.load(Ordering::Relaxed) != self.hangups
+    }
+}
+
+impl Drop for TerminalFile {
+    fn drop(&mut self) {
+        let mut state = self.terminal.state.lock();
+        // Under the lock: a hang-up has counted this one.
+        let is_counted = self.terminal.hangups.load(Ordering::Relaxed) == self.hangups;
+        if let Output::Master(master) = &mut state.output
+            && is_counted
+        {
+            master.slave_closes();
+        }
     }
 }
 
@@ -381,28 +521,45 @@ impl FileOperations for TerminalFile {
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        if self.is_hung_up() {
+            return Poll::Ready(Ok(0));
+        }
         match job_control::require_foreground(&self.terminal, &*process_of(caller)?, Signal::TTIN, waker) {
             Poll::Ready(permitted) => permitted?,
             Poll::Pending => return Poll::Pending,
         }
-        self.terminal.read(caller, buffer, waker)
+        let read = self.terminal.read(caller, buffer, waker);
+        // A hang-up that came before the registration has woken no waiter.
+        if read.is_pending() && self.is_hung_up() {
+            waker.inspect(|waker| self.forget_reader(waker));
+            return Poll::Ready(Ok(0));
+        }
+        read
     }
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        if self.is_hung_up() {
+            return Poll::Ready(Err(Errno::EIO));
+        }
         if *done == 0 && self.terminal.stops_background_output() {
             match job_control::require_foreground(&self.terminal, &*process_of(caller)?, Signal::TTOU, waker) {
                 Poll::Ready(permitted) => permitted?,
                 Poll::Pending => return Poll::Pending,
             }
         }
-        self.terminal.write(caller, buffer, done, waker)
+        let written = self.terminal.write(caller, buffer, done, waker);
+        if written.is_pending() && self.is_hung_up() {
+            waker.inspect(|waker| self.forget_writer(waker));
+            return Poll::Ready(Err(Errno::EIO));
+        }
+        written
     }
 
     fn readiness(&self, _: &dyn Caller, wanted: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let input = if self.terminal.is_readable(waker)? { event::IN | event::RDNORM } else { 0 };
         let is_asked = wanted & (event::OUT | event::WRNORM) != 0;
         let output = if is_asked && self.terminal.is_writable(waker)? { event::OUT | event::WRNORM } else { 0 };
-        Ok(input | output)
+        Ok(input | output | if self.is_hung_up() { HUNG_UP } else { 0 })
     }
 
     fn forget_reader(&self, waker: &Waker) {
@@ -414,6 +571,13 @@ impl FileOperations for TerminalFile {
     }
 
     fn control(&self, caller: &dyn Caller, command: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
-        self.terminal.control(caller, command, argument, waker)
+        match command {
+            terminal::SET_FOREGROUND if self.is_hung_up() => Poll::Ready(Err(Errno::ENOTTY)),
+            _ if self.is_hung_up() => Poll::Ready(Err(Errno::EIO)),
+            _ => self.terminal.control(caller, command, argument, waker),
+        }
     }
 }
+
+/// Events of a terminal that was hung up: no call on it waits.
+const HUNG_UP: u32 = event::IN | event::RDNORM | event::OUT | event::WRNORM | event::ERR | event::HUP;

@@ -1,5 +1,7 @@
 //! The root file system, which is filled from the initramfs and lies in memory.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -21,14 +23,20 @@ pub(crate) const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 /// `/dev/console`.
 pub(crate) const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
 
+/// `/dev/ptmx`: a new pseudo-terminal.
+pub(crate) const MULTIPLEXER: DeviceNumber = DeviceNumber { major: 5, minor: 2 };
+/// Major number of the slaves of pseudo-terminals, whose minor numbers are theirs.
+pub(crate) const SLAVES: u32 = 136;
+
 /// Device files that are there when the first program starts.
-const STANDARD_DEVICES: [(&str, DeviceNumber); 6] = [
+const STANDARD_DEVICES: [(&str, DeviceNumber); 7] = [
     ("/dev/null", NULL),
     ("/dev/zero", ZERO),
     ("/dev/random", RANDOM),
     ("/dev/urandom", RANDOM),
     ("/dev/console", CONSOLE),
     ("/dev/tty", TTY),
+    ("/dev/ptmx", MULTIPLEXER),
 ];
 
 /// Fills the root file system from the initramfs.
@@ -41,7 +49,7 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     }
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
-    for (path, permissions) in [("/dev", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
+    for (path, permissions) in [("/dev", 0o755), ("/dev/pts", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
     for (path, device) in STANDARD_DEVICES {
@@ -51,9 +59,12 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
 }
 
 /// Returns the path of the node of a device, by its number as `stat` shows it.
-pub(crate) fn path_of_device(number: u64) -> &'static str {
+pub(crate) fn path_of_device(number: u64) -> String {
+    if number >> 8 == u64::from(SLAVES) {
+        return format!("/dev/pts/{}", number & 0xff);
+    }
     let is_meant = |(_, device): &&(&str, DeviceNumber)| encode_device(*device) == number;
-    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev", |(path, _)| path)
+    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev", |(path, _)| path).into()
 }
 
 /// Returns the node of a device that is there when the first program starts.

@@ -265,7 +265,7 @@ fn object_text(file: &OpenFile) -> String {
     match status.mode & mode::TYPE {
         mode::PIPE => "pipe:[0]".into(),
         mode::SOCKET => "socket:[0]".into(),
-        mode::CHARACTER => tree::path_of_device(status.represented_device).into(),
+        mode::CHARACTER => tree::path_of_device(status.represented_device),
         _ => "anon_inode:[object]".into(),
     }
 }

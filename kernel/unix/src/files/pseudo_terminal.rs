@@ -1,0 +1,448 @@
+//! Pseudo-terminals: terminals whose device is a program (pty(7)).
+//!
+//! Opening `/dev/ptmx` makes a pair. Its *master* reads what programs write to the *slave*, a terminal like the console
+//! that is opened as `/dev/pts/N` or by the master (`TIOCGPTPEER`); what is written to the master are keys. While the
+//! input holds as much as it can, and a program could read some of it, a writer of keys waits; an echo without room is
+//! lost.
+//!
+//! When the master is closed, the leader of the slave's session and the foreground get `SIGHUP`, and the slave is hung
+//! up. A kernel coroutine does both, since closing a file goes in no steps. While no slave is open, after one has been,
+//! a master that has read everything gets `EIO`.
+//!
+//! There are [`MOST`] pairs. The process that opens the master pays for all memory of the pair, from the beginning on.
+//! The nodes of slaves are in the first file system. Rejected: a file system of their own. It would be one more mount,
+//! and no program looks for more than the names.
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::Errno;
+use abi_unix::types::{Status, epoll as event, open as flag, terminal};
+use filesystem::{Access, DeviceNumber};
+use spin::{Mutex, MutexGuard};
+use waiters::Waiters;
+
+use crate::files::file::{self, Attempt, FileOperations, OpenFile, Properties};
+use crate::files::job_control::{self, HANGUP};
+use crate::files::line_discipline;
+use crate::files::mounts::{self, Place};
+use crate::files::stored::status_of;
+use crate::files::terminal::{Output, State, Terminal, TerminalFile, process_of};
+use crate::files::tree::{self, SLAVES};
+use crate::process::accounts::{Charge, Resource};
+use crate::process::user::{Caller, UserBuffer};
+use crate::process::{Process, delivery, kill, table};
+use crate::scheduling::executor::{self, Attendant};
+use crate::scheduling::steps;
+
+/// Pairs at a time; `ENOSPC` for more.
+const MOST: usize = 64;
+
+/// Bytes of output that wait for the master.
+const CAPACITY: usize = 4096;
+
+/// Bytes of the kernel for a pair: the terminal, its keys and its output, and the node of the slave.
+const MEMORY: usize = size_of::<Terminal>() + line_discipline::CAPACITY * size_of::<u16>() + CAPACITY + 768;
+
+/// Bytes that are moved at once between a program and a master.
+const PIECE: usize = 256;
+
+/// Cost of keys that are taken in one step: each costs [`OF_A_KEY`], and the length of the line that is edited.
+const COST_OF_A_STEP: usize = 8192;
+const OF_A_KEY: usize = 64;
+
+/// A place in the table of pairs.
+struct Pair {
+    terminal: Arc<Terminal>,
+    /// Set when the master was closed and the session is still to be told.
+    is_closed: bool,
+}
+
+static PAIRS: Mutex<[Option<Pair>; MOST]> = Mutex::new([const { None }; MOST]);
+
+/// The coroutine that tells sessions of masters that were closed.
+static TELLER: Attendant = Attendant::new();
+
+/// The master, as its terminal sees it.
+pub(super) struct Master {
+    /// Output that it has not read. Never holds more than the room that was made at first.
+    output: VecDeque<u8>,
+    /// Wakers of callers that wait for output.
+    readers: Waiters,
+    /// Wakers of callers that wait for room for keys.
+    writers: Waiters,
+    is_open: bool,
+    /// Whether the slave cannot be opened yet (`TIOCSPTLCK`).
+    is_locked: bool,
+    /// Open files of the slave that are not hung up.
+    slaves: usize,
+    /// Whether the slave was ever opened.
+    was_opened: bool,
+    _charge: Charge,
+}
+
+impl Master {
+    /// Returns the number of bytes for which there is room.
+    pub(super) fn room(&self) -> usize {
+        CAPACITY - self.output.len()
+    }
+
+    /// Returns the number of bytes that a read would find.
+    pub(super) fn readable(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Adds output for which there is room.
+    pub(super) fn show(&mut self, bytes: &[u8]) {
+        self.output.extend(&bytes[..bytes.len().min(self.room())]);
+        self.readers.wake_all();
+    }
+
+    /// Drops output that was not read.
+    pub(super) fn forget_output(&mut self) {
+        self.output.clear();
+    }
+
+    /// Wakes everything that waits, to look again.
+    pub(super) fn wake(&mut self) {
+        self.readers.wake_all();
+        self.writers.wake_all();
+    }
+
+    /// Counts an open file of the slave. `EIO` if the slave is locked, or the master closed.
+    pub(super) fn slave_opens(&mut self) -> Result<(), Errno> {
+        if self.is_locked || !self.is_open {
+            return Err(Errno::EIO);
+        }
+        self.slaves += 1;
+        self.was_opened = true;
+        Ok(())
+    }
+
+    /// Uncounts an open file of the slave.
+    pub(super) fn slave_closes(&mut self) {
+        self.slaves -= 1;
+        self.wake();
+    }
+
+    /// Uncounts all open files of the slave.
+    pub(super) fn hang_up(&mut self) {
+        self.slaves = 0;
+        self.wake();
+    }
+
+    fn is_deserted(&self) -> bool {
+        self.was_opened && self.slaves == 0
+    }
+}
+
+/// Starts telling sessions of masters that are closed.
+pub(crate) fn start() {
+    executor::spawn_for_kernel(Priority::HIGHEST, tell_hangups());
+}
+
+/// Returns the slave that is the controlling terminal of a session.
+pub(super) fn of_session(session: u32) -> Option<Arc<Terminal>> {
+    let pairs = PAIRS.lock();
+    let mut terminals = pairs.iter().flatten().map(|pair| &pair.terminal);
+    terminals.find(|terminal| terminal.session.load(Ordering::Relaxed) == session).cloned()
+}
+
+/// Opens a slave. `EIO` if there is none with this number, or if it is locked.
+pub(crate) fn open_slave(number: u32, place: Option<Place>) -> Result<TerminalFile, Errno> {
+    let terminal = {
+        let pairs = PAIRS.lock();
+        let pair = pairs.get(number as usize).and_then(Option::as_ref).filter(|pair| !pair.is_closed);
+        pair.ok_or(Errno::EIO)?.terminal.clone()
+    };
+    TerminalFile::new(terminal, place)
+}
+
+/// Returns the path of a slave's node.
+fn path_of(number: u32) -> alloc::string::String {
+    format!("/dev/pts/{number}")
+}
+
+/// Tells the sessions of slaves whose masters were closed, for ever.
+async fn tell_hangups() {
+    loop {
+        TELLER.summoned().await;
+        for number in 0..MOST {
+            let closed = PAIRS.lock()[number].as_ref().filter(|pair| pair.is_closed).map(|pair| pair.terminal.clone());
+            let Some(terminal) = closed else { continue };
+            let (session, foreground) = (terminal.session.load(Ordering::Relaxed), terminal.foreground_of_session());
+            let leader = table::find(session).filter(|leader| Some(leader.group()) != foreground);
+            for signal in HANGUP {
+                if let Some(leader) = &leader {
+                    delivery::send_from_kernel(leader, signal);
+                }
+                if let Some(group) = foreground {
+                    kill::signal_group_from_kernel(group, signal).await;
+                }
+            }
+            // A shell that found the end of its input first would end without a word to its jobs.
+            job_control::release(&terminal, session);
+            terminal.hang_up();
+            let pair = PAIRS.lock()[number].take();
+            drop(pair);
+        }
+    }
+}
+
+/// The master, as an open file.
+pub(crate) struct MasterFile {
+    terminal: Arc<Terminal>,
+    number: u32,
+    /// The node through which it was opened.
+    place: Place,
+}
+
+impl MasterFile {
+    /// Makes a pair. `ENOSPC` if there are too many, `ENOMEM`.
+    #[doc(alias("ptmx_open", "posix_openpt"))]
+    pub(crate) fn open(process: &Process, place: Place) -> Result<MasterFile, Errno> {
+        let charge = process.account.charge(Resource::Memory, MEMORY)?;
+        let mut output = VecDeque::new();
+        output.try_reserve_exact(CAPACITY).map_err(|_| Errno::ENOMEM)?;
+        let (readers, writers) = (Waiters::new(), Waiters::new());
+        let master = Master {
+            output,
+            readers,
+            writers,
+            is_open: true,
+            is_locked: true,
+            slaves: 0,
+            was_opened: false,
+            _charge: charge,
+        };
+        let (terminal, number) = {
+            let mut pairs = PAIRS.lock();
+            let number = pairs.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
+            let device = DeviceNumber { major: SLAVES, minor: number as u32 };
+            let terminal = Arc::new(Terminal::new(device, Output::Master(master), [0; 4])?);
+            pairs[number] = Some(Pair { terminal: terminal.clone(), is_closed: false });
+            (terminal, number as u32)
+        };
+        // Dropped if the node cannot be made.
+        let opened = MasterFile { terminal, number, place };
+        let root = mounts::top().tree();
+        let device = opened.terminal.device;
+        match root.make_device(&root.root(), path_of(number).as_bytes(), device, 0o620, tree::now()) {
+            Ok(_) | Err(filesystem::Error::AlreadyExists) => Ok(opened),
+            Err(error) => Err(tree::errno_of(error)),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.terminal.state.lock()
+    }
+
+    /// Opens the slave for a process; returns the descriptor.
+    fn open_peer(&self, process: &Process, flags: u32) -> Result<usize, Errno> {
+        process.account.admit()?;
+        let access = match flags & flag::ACCESS_MODE {
+            flag::RDONLY => Access::Read,
+            flag::WRONLY => Access::Write,
+            flag::RDWR => Access::ReadWrite,
+            _ => return Err(Errno::EINVAL),
+        };
+        let charge = file::charge(&process.account)?;
+        let slave = open_slave(self.number, tree::place_of_device(&path_of(self.number)))?;
+        if flags & flag::NOCTTY == 0 && access != Access::Write {
+            slave.becomes_controlling(process);
+        }
+        let file = Arc::new(OpenFile::new(slave, access, flags & flag::NONBLOCK != 0, charge));
+        process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)
+    }
+
+    /// Performs the requests that a master alone has; `None` for others.
+    fn own_request(&self, caller: &dyn Caller, request: u32, argument: usize) -> Result<Option<usize>, Errno> {
+        let tell = |number: u32| caller.copy_out(argument, &number.to_le_bytes());
+        let ask = || {
+            let mut bytes = [0; 4];
+            caller.copy_in(argument, &mut bytes).map(|()| i32::from_le_bytes(bytes))
+        };
+        match request {
+            terminal::GET_PSEUDO_NUMBER => tell(self.number)?,
+            terminal::OPEN_PEER => return self.open_peer(&*process_of(caller)?, argument as u32).map(Some),
+            terminal::SET_LOCK => {
+                let is_locked = ask()? != 0;
+                with_master(&mut self.state(), |master| master.is_locked = is_locked);
+            }
+            terminal::GET_LOCK => {
+                let is_locked = with_master(&mut self.state(), |master| master.is_locked);
+                tell(u32::from(is_locked))?;
+            }
+            // There is no packet mode.
+            terminal::SET_PACKET_MODE => return if ask()? == 0 { Ok(Some(0)) } else { Err(Errno::EINVAL) },
+            terminal::READABLE => {
+                let count = with_master(&mut self.state(), |master| master.readable());
+                tell(count as u32)?;
+            }
+            // Keys are the terminal's as soon as they are written.
+            terminal::WRITTEN => tell(0)?,
+            terminal::GET_FOREGROUND => tell(self.terminal.foreground.load(Ordering::Relaxed))?,
+            terminal::GET_SESSION => match self.terminal.session.load(Ordering::Relaxed) {
+                0 => return Err(Errno::ENOTTY),
+                session => tell(session)?,
+            },
+            terminal::FLUSH => match argument {
+                terminal::queue::INPUT => self.terminal.flush(false, true),
+                terminal::queue::OUTPUT => self.terminal.flush(true, false),
+                terminal::queue::BOTH => self.terminal.flush(true, true),
+                _ => return Err(Errno::EINVAL),
+            },
+            _ => return Ok(None),
+        }
+        Ok(Some(0))
+    }
+}
+
+/// Calls a function with the master of a locked pair.
+fn with_master<T>(state: &mut State, then: impl FnOnce(&mut Master) -> T) -> T {
+    let Output::Master(master) = &mut state.output else { unreachable!("a pair has a master") };
+    then(master)
+}
+
+impl Drop for MasterFile {
+    fn drop(&mut self) {
+        with_master(&mut self.state(), |master| master.is_open = false);
+        let has_session = self.terminal.session.load(Ordering::Relaxed) != 0;
+        if !has_session {
+            self.terminal.hang_up();
+        }
+        let root = mounts::top().tree();
+        // A node that stays leads nowhere until the number is another pair's.
+        let _ = root.unlink(&root.root(), path_of(self.number).as_bytes(), tree::now());
+        let mut pairs = PAIRS.lock();
+        let place = &mut pairs[self.number as usize];
+        let unused = match place {
+            Some(pair) if has_session => {
+                pair.is_closed = true;
+                TELLER.summon();
+                None
+            }
+            place => place.take(),
+        };
+        drop(pairs);
+        drop(unused);
+    }
+}
+
+impl FileOperations for MasterFile {
+    fn properties(&self) -> Properties {
+        Properties { largest_step: 4 * PIECE, ..Properties::USUAL }
+    }
+
+    fn status(&self) -> Status {
+        status_of(&self.place)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        if buffer.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut state = self.state();
+        let read = with_master(&mut state, |master| {
+            if master.output.is_empty() {
+                if master.is_deserted() {
+                    return Poll::Ready(Err(Errno::EIO));
+                }
+                if let Some(waker) = waker {
+                    master.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+                }
+                return Poll::Pending;
+            }
+            let mut done = 0;
+            while done < buffer.len() && !master.output.is_empty() {
+                let piece = master.output.as_slices().0;
+                let count = piece.len().min(buffer.len() - done);
+                if let Err(error) = caller.copy_out(buffer.address() + done, &piece[..count]) {
+                    return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
+                }
+                master.output.drain(..count);
+                done += count;
+            }
+            Poll::Ready(Ok(done))
+        });
+        if read.is_ready() {
+            // There is room for output.
+            state.writers.wake_all();
+        }
+        read
+    }
+
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        let process = process_of(caller)?;
+        let (mut bytes, mut cost) = ([0; PIECE], 0);
+        while *done < buffer.len() {
+            let wanted = bytes.len().min(buffer.len() - *done);
+            if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..wanted]) {
+                return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+            }
+            for &key in &bytes[..wanted] {
+                {
+                    let mut state = self.state();
+                    if !state.discipline.has_room() {
+                        if let Some(waker) = waker {
+                            let registered = with_master(&mut state, |master| master.writers.register(waker));
+                            registered.map_err(|_| Errno::ENOMEM)?;
+                        }
+                        return Poll::Pending;
+                    }
+                    cost += OF_A_KEY + state.discipline.edited();
+                }
+                if self.terminal.press_for(&process, key, waker).is_pending() {
+                    return Poll::Pending;
+                }
+                *done += 1;
+                if cost > COST_OF_A_STEP && *done < buffer.len() {
+                    cost = 0;
+                    if steps::must_pause(caller, waker) {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+        Poll::Ready(Ok(*done))
+    }
+
+    fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
+        let mut state = self.state();
+        let has_room = state.discipline.has_room();
+        with_master(&mut state, |master| {
+            if let Some(waker) = waker {
+                master.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
+                master.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            let input = if master.output.is_empty() { 0 } else { event::IN | event::RDNORM };
+            let room = if has_room { event::OUT | event::WRNORM } else { 0 };
+            Ok(input | room | if master.is_deserted() { event::HUP } else { 0 })
+        })
+    }
+
+    fn forget_reader(&self, waker: &Waker) {
+        with_master(&mut self.state(), |master| master.readers.forget(waker));
+    }
+
+    fn forget_writer(&self, waker: &Waker) {
+        with_master(&mut self.state(), |master| master.writers.forget(waker));
+    }
+
+    fn control(&self, caller: &dyn Caller, request: u32, argument: usize, waker: Option<&Waker>) -> Attempt {
+        if let Some(result) = self.own_request(caller, request, argument)? {
+            return Poll::Ready(Ok(result));
+        }
+        match request {
+            terminal::SET_WINDOW_SIZE => self.terminal.set_window(caller, &*process_of(caller)?, argument, waker),
+            terminal::SET_CONTROLLING | terminal::GIVE_UP_CONTROLLING | terminal::SET_FOREGROUND | terminal::INSERT => {
+                self.terminal.control(caller, request, argument, waker)
+            }
+            _ => Poll::Ready(self.terminal.control_device(caller, request, argument)),
+        }
+    }
+}
