@@ -16,7 +16,7 @@ use smoltcp::iface::{Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, TcpControl};
+use smoltcp::wire::{Icmpv4Packet, IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, Ipv4Packet, TcpControl};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
@@ -261,7 +261,11 @@ impl Host {
         match packet {
             Packet::Tcp(segment) => self.tcp_input(Via::Ethernet, segment, frame, answer, now),
             Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
-            Packet::Unreachable { about, local, remote } => self.unreachable(about, local, remote, now),
+            Packet::Unreachable { about, local, remote } => {
+                if is_intact_message(frame, &self.checksums) {
+                    self.unreachable(about, local, remote, now);
+                }
+            }
             Packet::Arp => {
                 poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
                 // An awaited hardware address may be known now.
@@ -810,6 +814,17 @@ impl Host {
             }
         }
     }
+}
+
+/// Whether the lengths and checksums of the ICMP message in an Ethernet frame are right.
+fn is_intact_message(frame: &[u8], checksums: &ChecksumCapabilities) -> bool {
+    let Some(Ok(packet)) = frame.get(ETHERNET_HEADER..).map(Ipv4Packet::new_checked) else {
+        return false;
+    };
+    let Ok(message) = Icmpv4Packet::new_checked(packet.payload()) else {
+        return false;
+    };
+    (!checksums.ipv4.rx() || packet.verify_checksum()) && (!checksums.icmpv4.rx() || message.verify_checksum())
 }
 
 /// Hands one packet to one socket set.

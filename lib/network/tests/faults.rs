@@ -458,6 +458,14 @@ fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
     assert_eq!(bell.rings(), 0);
     let outcomes = [established, first, waiting, wanted].map(|id| net.client.connected(id));
     assert_eq!(outcomes, [Ok(true), Ok(true), Ok(false), Ok(false)]);
+    // A message that was damaged on its way proves nothing: its header, or the rest behind the quoted ports.
+    for at in [22, 38, 66] {
+        let mut damaged = undeliverable(local, remote);
+        damaged[at] ^= 1;
+        net.to_client.borrow_mut().push_back(damaged);
+        net.client.poll(net.now);
+        assert_eq!((bell.rings(), net.client.connected(wanted)), (0, Ok(false)), "byte {at}");
+    }
     net.to_client.borrow_mut().push_back(undeliverable(local, remote));
     net.client.poll(net.now);
     assert_eq!((bell.rings(), net.client.connected(wanted)), (1, Err(Error::Unreachable)));
