@@ -215,34 +215,28 @@ pub(super) fn pipe(call: Call<'_>) -> Decoding {
 
 /// Gives two files that belong together their descriptors, and writes these as two `i32`. Both are closed if that
 /// fails.
+///
+/// The table stays locked until the numbers are written. Otherwise another thread could give one of them to a file of
+/// its own, which a failure would then close.
 pub(super) fn add_two(process: &Process, files: [OpenFile; 2], close: bool, address: usize) -> Result<usize, Errno> {
-    let [first, second] = add_both(process, files.map(Arc::new), close)?;
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&(first as i32).to_le_bytes());
-    bytes[4..].copy_from_slice(&(second as i32).to_le_bytes());
-    if let Err(error) = process.copy_out(address, &bytes) {
-        for descriptor in [first, second] {
-            let unused = process.descriptors.lock().remove(descriptor);
-            drop(unused);
-        }
+    let [first, second] = files.map(Arc::new);
+    let mut descriptors = process.descriptors.lock();
+    let lower = descriptors.add(first, close, 0)?;
+    let higher = descriptors.add(second, close, 0);
+    let written = higher.and_then(|higher| {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&(lower as i32).to_le_bytes());
+        bytes[4..].copy_from_slice(&(higher as i32).to_le_bytes());
+        process.copy_out(address, &bytes)
+    });
+    if let Err(error) = written {
+        let unused = (descriptors.remove(lower), higher.and_then(|higher| descriptors.remove(higher)));
+        // The files are closed when no lock is held.
+        drop(descriptors);
+        drop(unused);
         return Err(error);
     }
     Ok(0)
-}
-
-fn add_both(process: &Process, files: [Arc<OpenFile>; 2], close: bool) -> Result<[usize; 2], Errno> {
-    let [first, second] = files;
-    let mut descriptors = process.descriptors.lock();
-    let first = descriptors.add(first, close, 0)?;
-    match descriptors.add(second, close, 0) {
-        Ok(second) => Ok([first, second]),
-        Err(error) => {
-            let unused = descriptors.remove(first);
-            drop(descriptors);
-            drop(unused);
-            Err(error)
-        }
-    }
 }
 
 /// Performs `dup`.
