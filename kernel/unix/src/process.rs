@@ -32,6 +32,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod authority;
+pub(crate) mod beginnings;
 pub(crate) mod capabilities;
 pub(crate) mod completions;
 pub(crate) mod delivery;
@@ -86,6 +87,7 @@ use crate::files::mounts::Place;
 use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
+use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
 use crate::process::completions::{Completions, completions_capacity};
 use crate::process::ending::Ending;
@@ -270,6 +272,8 @@ pub(crate) struct Process {
     pub shared: Shared,
     /// Its open files.
     pub descriptors: Mutex<Descriptors>,
+    /// Processes that it is starting.
+    pub beginnings: Beginnings,
     /// Its working directory.
     pub directory: Mutex<Place>,
     /// Permissions that its new files do not get.
@@ -441,6 +445,7 @@ impl Process {
             posted: AtomicU64::new(0),
             has_waiting_completions: AtomicBool::new(false),
             departures: Mutex::new(Waiters::new()),
+            beginnings: Beginnings::default(),
             receivers: Mutex::new(user_interrupts::NO_RECEIVERS),
             send_pages: Mutex::new([const { None }; SEND_PAGES]),
             sender_table: Once::new(),

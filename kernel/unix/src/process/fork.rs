@@ -20,13 +20,13 @@ use abi_unix::Errno;
 use abi_unix::types::clone as flag;
 use hal_api::UserContext;
 use memory::OutOfMemory;
-use memory::space::{Limits, Placement, Sharing};
+use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
 use usermode::Space;
 
-use crate::asynchronous::user_interrupts;
 use crate::files::descriptor::Descriptors;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::beginnings::Beginning;
 use crate::process::family::ProcessPlace;
 use crate::process::shared::Shared;
 use crate::process::user::map_error;
@@ -68,35 +68,24 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
     let place = ProcessPlace::new(&process.account)?;
     // Before the work: the error path would have to free a whole copy.
     let charge = account.charge(Resource::Memory, process::MEMORY)?;
-    let mut descriptors = Descriptors::new(&account);
-    let mut next = Some(0);
-    while let Some(at) = next {
-        next = process.descriptors.lock().copy_part(&mut descriptors, at)?;
-        pause(process).await?;
-    }
     let shared = process.shared.of_a_copy()?;
-    let space =
-        Space::new(Limits::DEFAULT, user_interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
-    let space = Arc::new(space);
-    let copied = copy_memory(process, &space, &shared).await;
-    let begun = match copied {
-        Ok(()) => begin(
-            &parent,
-            context,
-            words,
-            CopiedParts { account, charge, place, space: space.clone(), shared, descriptors },
-        ),
+    let beginning = process.beginnings.add(&account)?;
+    let begun = match copy(process, &beginning, &shared).await {
+        Ok(()) => {
+            let space = beginning.space.clone();
+            let descriptors = beginning.descriptors.lock().take();
+            begin(&parent, context, words, CopiedParts { account, charge, place, space, shared, descriptors })
+        }
         Err(error) => Err(error),
     };
-    if begun.is_err() {
-        while space.clear_part() {
-            steps::pause_at_the_end().await;
-        }
+    match begun {
+        Ok(_) => process.beginnings.remove(&beginning),
+        Err(_) => process.beginnings.give_up(&beginning).await,
     }
     begun
 }
 
-/// CopiedParts of a process that begins as a copy.
+/// Parts of a process that begins as a copy.
 struct CopiedParts {
     account: Arc<Account>,
     charge: Charge,
@@ -104,6 +93,16 @@ struct CopiedParts {
     space: Arc<Space>,
     shared: Shared,
     descriptors: Descriptors,
+}
+
+/// Gives a process that is being started the open files and the memory of another one.
+async fn copy(process: &Process, beginning: &Beginning, shared: &Shared) -> Result<(), Errno> {
+    let mut next = Some(0);
+    while let Some(at) = next {
+        next = process.descriptors.lock().copy_part(&mut beginning.descriptors.lock(), at)?;
+        pause(process).await?;
+    }
+    copy_memory(process, &beginning.space, shared).await
 }
 
 /// Makes the process, and lets it run.
@@ -194,6 +193,9 @@ fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words
 
 #[cfg(test)]
 mod tests {
+    use core::future::Future;
+    use core::task::Context;
+
     use abi_unix::SystemCall;
     use abi_unix::types::{control, futex, limit, signal};
 
@@ -297,6 +299,30 @@ mod tests {
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// A call that is dropped in the middle leaves the copy with its process, whose end frees it.
+    #[test]
+    fn a_copy_that_is_dropped_midway_is_freed_in_steps_by_the_end_of_its_process() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let process = program.process();
+                let worker = process.workers.lock().first().cloned().unwrap();
+                let words = Words { flags: 0, parent: 0, child: 0 };
+                let mut call = Box::pin(fork(worker, Box::new(UserContext::new(0, 0)), words));
+                let mut in_place = Context::from_waker(steps::IN_PLACE);
+                assert!(call.as_mut().poll(&mut in_place).is_pending());
+                drop(call);
+                assert!(!process.beginnings.is_empty());
+                program.sleep_ns(1_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(100_000);
+            let process = table::find(child as u32).expect("it sleeps");
+            assert!(!process.beginnings.is_empty(), "nothing frees it before the end");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert!(process.beginnings.is_empty());
         });
     }
 }

@@ -152,6 +152,7 @@ impl Process {
         self.close_descriptors().await;
         self.workers.lock().clear();
         self.threads.lock().clear();
+        self.beginnings.clear().await;
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
         let ticks = self.cpu_ticks() + self.children_ticks();
         // Room for completions, of which there will be none.

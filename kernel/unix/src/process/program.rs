@@ -23,8 +23,7 @@ use abi_unix::Errno;
 use abi_unix::types::auxiliary;
 use filesystem::Access;
 use hal_api::UserContext;
-use memory::OutOfMemory;
-use memory::space::{Limits, Placement, Sharing};
+use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
 use platform::println;
 use usermode::Space;
@@ -36,6 +35,7 @@ use crate::files::file::{self, OpenFile};
 use crate::files::mounts::{self, Place};
 use crate::files::tree::{self, Content};
 use crate::process::accounts::{Account, Resource, has_machine_memory};
+use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
 use crate::process::family::ProcessPlace;
 use crate::process::shared::{SIZES, Shared};
@@ -530,6 +530,7 @@ impl Plan {
         while process.space.clear_part() {
             steps::pause(process).await;
         }
+        process.beginnings.clear().await;
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
         process.note_execution();
@@ -541,28 +542,16 @@ impl Plan {
         Ok(context)
     }
 
-    /// Loads the program into an address space of its own.
+    /// Loads the program into an empty address space.
     ///
     /// # Cancellation
-    /// It is freed.
-    async fn load_anew(&self, whom: For<'_>) -> Result<Loaded, Errno> {
+    /// A part of it is loaded.
+    async fn load_anew(&self, space: Arc<Space>, whom: For<'_>) -> Result<Loaded, Errno> {
         pause_for(whom).await?;
-        let space =
-            Space::new(Limits::DEFAULT, user_interrupts::kind_of_processes()).map_err(|OutOfMemory| Errno::ENOMEM)?;
-        let mut loaded = Loaded { space: Arc::new(space), shared: Shared::new()?, context: None };
+        let shared = Shared::new()?;
         pause_for(whom).await?;
-        match self.load(&loaded.space, &loaded.shared, whom).await {
-            Ok(context) => {
-                loaded.context = Some(context);
-                Ok(loaded)
-            }
-            Err(error) => {
-                while loaded.space.clear_part() {
-                    steps::pause_at_the_end().await;
-                }
-                Err(error)
-            }
-        }
+        let context = self.load(&space, &shared, whom).await?;
+        Ok(Loaded { space, shared, context })
     }
 
     /// Starts the loaded program in a new process.
@@ -588,15 +577,12 @@ impl Plan {
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.place().clone());
-        let stack = context.as_ref().map_or(0, |context| context.register(STACK_POINTER));
-        process.first_stack.store(stack, Ordering::Relaxed);
+        process.first_stack.store(context.register(STACK_POINTER), Ordering::Relaxed);
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
-        let started =
-            context.ok_or(Errno::ENOMEM).and_then(|context| switching::start_worker(&process, Box::new(context)));
-        if let Err(error) = started {
+        if let Err(error) = switching::start_worker(&process, Box::new(context)) {
             table::discard(&process);
             return Err(error);
         }
@@ -609,7 +595,7 @@ struct Loaded {
     space: Arc<Space>,
     shared: Shared,
     /// The initial registers.
-    context: Option<UserContext>,
+    context: UserContext,
 }
 
 /// The register of the stack pointer.
@@ -665,11 +651,20 @@ pub(crate) async fn spawn(
     };
     let directory = process.directory.lock().clone();
     let default_priority = default_priority.limited_to(process.standing.ceiling());
-    let loaded = plan.load_anew(For::Parent(&process)).await?;
-    let origin =
-        Origin { account, place, standing: process.standing.inherited(), authority: process.authority.inherited() };
-    let id = plan.start(loaded, process.id, origin, directory, inherited, default_priority)?;
-    Ok(id as usize)
+    let beginning = process.beginnings.add(&account)?;
+    let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
+        Ok(loaded) => {
+            let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
+            let origin = Origin { account, place, standing, authority };
+            plan.start(loaded, process.id, origin, directory, inherited, default_priority)
+        }
+        Err(error) => Err(error),
+    };
+    match begun {
+        Ok(_) => process.beginnings.remove(&beginning),
+        Err(_) => process.beginnings.give_up(&beginning).await,
+    }
+    begun.map(|id| id as usize)
 }
 
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
@@ -690,9 +685,11 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
         descriptors.replace(number, console.clone(), false)?;
     }
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
+    let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority };
     // Without a process there are no pauses.
-    let Poll::Ready(loaded) = pin!(plan.load_anew(For::Nobody)).poll(&mut Context::from_waker(Waker::noop())) else {
+    let Poll::Ready(loaded) = pin!(plan.load_anew(space, For::Nobody)).poll(&mut Context::from_waker(Waker::noop()))
+    else {
         return Err(Errno::ENOMEM);
     };
     plan.start(loaded?, 0, origin, mounts::root(), descriptors, Priority::DEFAULT)?;

@@ -25,8 +25,7 @@
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
 //! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
-//! * dropping a program that was loaded in part; a key of a terminal that erases a line of some thousand keys, or shows
-//!   it again;
+//! * a key of a terminal that erases a line of some thousand keys, or shows it again;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
 //! * the OOM killer's search, over all processes and their descriptors.
 //!
