@@ -25,7 +25,8 @@
 //!
 //! Requests that map and unmap pages follow each other in long rows. Within a turn the TLBs are flushed once at the end
 //! of the row, before its responses become visible and before any other operation: otherwise an unmapped page could
-//! become an object while a program still accesses it.
+//! become an object while a program still accesses it. Facts that the requests of such a row share are looked up once
+//! ([`PagingRow`]).
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -47,6 +48,7 @@ use crate::invocation::{Arguments, NUMBERING, Preempted};
 use crate::kernel::Kernel;
 use crate::message::{self, message_register, set_message_register};
 use crate::node::{Decision, Handlers, MAXIMUM_NODES, Next, Ready};
+use crate::paging::{PageRequest, PagingRow};
 use crate::{console, cspace, derivation};
 
 /// The largest number of requests in one turn of a handler.
@@ -76,6 +78,15 @@ enum Turn {
     /// The thread is inactive, so its requests are not executed.
     Stopped,
     /// The handler is gone.
+    Gone,
+}
+
+/// The reason why a request has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopped {
+    /// The invocation stopped at a preemption point; the request is executed again.
+    Preempted,
+    /// The handler is gone, or a part of its buffer.
     Gone,
 }
 
@@ -565,28 +576,25 @@ impl Kernel {
             _ => Turn::More,
         };
         let places = responses.free::<RESPONSE_WORDS>(&buffer);
+        let mut row = PagingRow::of(thread);
         for _ in 0..count.min(places).min(TURN) {
             let Some(place) = requests.take_place() else { break };
             let request = buffer.entry(syscall_buffer::request_offset(place));
             let (cid, information) = (request.get(0), MessageInfo(request.get(2)));
-            let invocation = Invocation::from_label(information.label(), NUMBERING);
-            let is_paging = matches!(invocation, Some(Invocation::PageMap | Invocation::PageUnmap));
-            if !is_paging {
-                self.flush_deferred();
-            }
-            self.deferred_flushes.set_deferring(is_paging);
-            let outcome = self.carry_out_request(thread, request, information, invocation);
-            self.deferred_flushes.set_deferring(false);
-            // The request may have deleted the handler or a frame of its buffer, even if it was preempted. No other
-            // invocation that is covered deletes a capability.
-            let deletes = matches!(invocation, Some(Invocation::CNodeDelete | Invocation::CNodeRevoke));
-            if deletes && (handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
-                turn = Turn::Gone;
-                break;
-            }
-            let Ok(answer) = outcome else {
-                requests.leave_last();
-                break;
+            let answer = if self.serve_page_request(&mut row, request, information) {
+                Ok(MessageInfo(0))
+            } else {
+                match self.serve_any_request(thread, &mut row, request, information) {
+                    Ok(answer) => answer,
+                    Err(Stopped::Gone) => {
+                        turn = Turn::Gone;
+                        break;
+                    }
+                    Err(Stopped::Preempted) => {
+                        requests.leave_last();
+                        break;
+                    }
+                }
             };
             // There is room: only this handler posts, and the thread cannot revoke free entries.
             if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
@@ -614,22 +622,59 @@ impl Kernel {
         turn
     }
 
+    /// Maps or unmaps a small page, if a request asks for that and can succeed; returns whether that is done. If not,
+    /// nothing has changed.
+    #[inline(always)]
+    fn serve_page_request(&self, row: &mut PagingRow, request: Entry, information: MessageInfo) -> bool {
+        const MAP: Option<u64> = Invocation::PageMap.label(NUMBERING);
+        const UNMAP: Option<u64> = Invocation::PageUnmap.label(NUMBERING);
+        let label = Some(information.label());
+        if label == MAP && information.capabilities() == 1 && information.length() >= 3 {
+            let page_request = PageRequest {
+                page: request.get(1),
+                space: request.get(FIRST_CAPABILITY),
+                address: request.get(FIRST_ARGUMENT),
+                rights: request.get(FIRST_ARGUMENT + 1),
+                attributes: request.get(FIRST_ARGUMENT + 2),
+            };
+            return self.map_in_row(row, page_request);
+        }
+        label == UNMAP && information.capabilities() == 0 && self.unmap_in_row(row, request.get(1))
+    }
+
     /// Executes a request of a thread. Returns the message information of the answer, whose words are the proxy's
     /// message.
-    #[inline(always)]
-    fn carry_out_request(
+    #[inline(never)]
+    fn serve_any_request(
         &self,
         thread: Ref<Tcb>,
+        row: &mut PagingRow,
         request: Entry,
         information: MessageInfo,
-        invocation: Option<Invocation>,
-    ) -> Result<Result<MessageInfo, InvocationError>, Preempted> {
-        match invocation {
+    ) -> Result<Result<MessageInfo, InvocationError>, Stopped> {
+        let invocation = Invocation::from_label(information.label(), NUMBERING);
+        let is_paging = matches!(invocation, Some(Invocation::PageMap | Invocation::PageUnmap));
+        if !is_paging {
+            self.flush_deferred();
+        }
+        self.deferred_flushes.set_deferring(is_paging);
+        let outcome = match invocation {
             Some(invocation) if asynchronous::covers(invocation) => {
                 self.serve_request(thread, request, information, invocation)
             }
             _ => Ok(write_request(request, information)),
+        };
+        self.deferred_flushes.set_deferring(false);
+        // The request may have deleted the handler or a frame of its buffer, even if it was preempted. No other
+        // invocation that is covered deletes a capability.
+        let deletes = matches!(invocation, Some(Invocation::CNodeDelete | Invocation::CNodeRevoke));
+        if deletes && (thread.handler.state() == HandlerState::None || Buffer::of(thread).is_none()) {
+            return Err(Stopped::Gone);
         }
+        if !is_paging {
+            row.end();
+        }
+        outcome.map_err(|Preempted| Stopped::Preempted)
     }
 
     /// Invokes the capability that a request names, as a system call would.

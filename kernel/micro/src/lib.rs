@@ -50,6 +50,7 @@ mod kernel;
 pub mod machine;
 mod message;
 mod node;
+mod paging;
 mod schedule;
 mod smp;
 mod state;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use abi_queue::{SyscallRequest, SyscallResponse, syscall_buffer};
 use abi_sel4::configuration::USER_TOP;
-use abi_sel4::{DebugCall, FailedLookup, Invocation, MessageInfo, ObjectType, Rights};
+use abi_sel4::{DebugCall, FailedLookup, Invocation, InvocationError, MessageInfo, ObjectType, Operand, Rights};
 use hal_host::{Attached, Simulation};
 use objects::{
     Capability, Lineage, Ref, Slot, Tcb, ThreadState, claim, claim_slice, fake, frame_words, give_back, own, tag,
@@ -1466,57 +1466,118 @@ fn relative(machine: &Machine, invocation: Invocation, (label, mut words): (u64,
     (label, words)
 }
 
+/// Makes rows of requests that map and unmap pages, some in another address space, through other tables or not
+/// possible, with other invocations in between that take away what the requests of a row have in common.
+fn rows_of_pages(random: &mut Random, machine: &Machine, count: usize) -> Vec<Asked> {
+    use Invocation::*;
+    // Slots of small pages, tables, a root with its own ASID, a large page, copies, and none.
+    const PAGES: u64 = 8;
+    let free = machine.first_empty();
+    let (table, other, root, large) = (free + PAGES, free + PAGES + 1, free + PAGES + 2, free + PAGES + 3);
+    let regions = [0x4000_0000, 0x4020_0000];
+    let small = |slot, count| vec![6, 0, 0, 0, slot, count];
+    let mut asked: Vec<Asked> = vec![
+        (machine.untyped(15), UntypedRetype, small(free, 6), vec![2]),
+        (machine.untyped(15), UntypedRetype, vec![8, 0, 0, 0, table, 2], vec![2]),
+        (machine.untyped(13), UntypedRetype, vec![8, 0, 0, 0, root, 1], vec![2]),
+        (2, CNodeCopy, vec![free + 6, 64, free, 64, 15], vec![2]),
+        (2, CNodeMint, vec![free + 7, 64, free + 1, 64, 2, 0], vec![2]),
+        (table, PageTableMap, vec![regions[0], 0], vec![3]),
+        (table, PageTableMap, vec![regions[0], 0], vec![3]),
+        (other, PageTableMap, vec![regions[0], 0], vec![3]),
+        (other, PageTableMap, vec![regions[1], 0], vec![3]),
+    ];
+    for _ in asked.len()..count {
+        let page = free + random.below(PAGES);
+        let region = random.choose(regions);
+        let address = match random.below(16) {
+            0 => {
+                random.choose([0, 0x123, region + 0x123, region + 0x40_0000, 0x3f_ffff_f000, 0x40_0000_0000, u64::MAX])
+            }
+            _ => region + (random.below(4) << 12),
+        };
+        let space = if random.below(12) == 0 { random.choose([root, table, page, 2, 0, 5000]) } else { 3 };
+        let page = if random.below(20) == 0 { random.choose([large, table, 2, 0, 5000]) } else { page };
+        asked.push(match random.below(40) {
+            0 => (random.choose([table, other]), PageTableUnmap, vec![], vec![]),
+            1..=3 => (random.choose([table, other]), PageTableMap, vec![region, 0], vec![3]),
+            4 => (2, CNodeDelete, vec![page, 64], vec![]),
+            5 => (2, CNodeMove, vec![free + random.below(PAGES), 64, page, 64], vec![2]),
+            6 => (2, CNodeCopy, vec![free + random.below(PAGES), 64, page, 64, random.below(16)], vec![2]),
+            7 => (page, PageGetAddress, vec![], vec![]),
+            8 => (page, PageMap, vec![address, 3], vec![space]),
+            9 => (page, PageMap, vec![address, 3, 0], vec![space, random.choose([3, 0, 5000])]),
+            10 => (page, PageUnmap, vec![address], vec![random.choose([3, 0, 5000])]),
+            11..=24 => (page, PageUnmap, vec![], vec![]),
+            _ => (page, PageMap, vec![address, random.below(16), random.below(2)], vec![space]),
+        });
+    }
+    asked
+}
+
+/// Makes invocations as system calls and as requests, on two machines; compares all answers, and the state at the end.
+fn compare_both_ways(asked: impl Fn(&Machine) -> Vec<Asked>) -> Result<(), TestCaseError> {
+    let run = |is_asynchronous: bool| {
+        let simulation = Simulation::new();
+        let machine = Machine::new(&simulation);
+        let asked = asked(&machine);
+        let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), machine.first_empty() + PLAYGROUND);
+        let mut answers = Vec::new();
+        for (chunk, group) in asked.chunks(60).enumerate() {
+            if is_asynchronous {
+                for (target, invocation, words, capabilities) in group {
+                    buffer.put(request(*target, *invocation, words, capabilities));
+                }
+                buffer.wake();
+                for (_, invocation, ..) in group {
+                    let response = buffer.take().expect("every request is answered");
+                    assert_eq!(response.cid, 7);
+                    let information = MessageInfo(response.information);
+                    let words = response.results[..information.length()].to_vec();
+                    answers.push(relative(&machine, *invocation, (information.label(), words)));
+                }
+                assert!(buffer.take().is_none());
+            } else {
+                for (target, invocation, words, capabilities) in group {
+                    // These invocations would send a message, which requests do not do.
+                    if [tag::ENDPOINT, tag::NOTIFICATION, tag::REPLY].contains(&machine.slot(*target).capability.tag())
+                    {
+                        answers.push((3, Vec::new()));
+                        continue;
+                    }
+                    let (label, _) = machine.call(*target, *invocation, words, capabilities);
+                    let length = MessageInfo(machine.init.register::<11>().get()).length();
+                    let word = |index: usize| match index {
+                        0..4 => machine.init.register_at(12 + index).get(),
+                        _ => frame_words(machine.buffer).get(1 + index),
+                    };
+                    answers.push(relative(&machine, *invocation, (label, (0..length).map(word).collect())));
+                }
+            }
+            machine.kernel.check();
+            assert_eq!(machine.init.state(), ThreadState::Running, "group {chunk}");
+        }
+        (answers, visible_state(&machine))
+    };
+    let (synchronous, asynchronous) = (run(false), run(true));
+    for (index, (one, other)) in synchronous.0.iter().zip(&asynchronous.0).enumerate() {
+        prop_assert_eq!(one, other, "invocation {}", index);
+    }
+    prop_assert_eq!(synchronous, asynchronous);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(property::cases(200))]
 
     #[test]
     fn both_ways_give_the_same_answers_and_the_same_state(seed: u64) {
-        let run = |is_asynchronous: bool| {
-            let simulation = Simulation::new();
-            let machine = Machine::new(&simulation);
-            let asked = random_invocations(&mut Random(seed | 1), &machine, 300);
-            let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), machine.first_empty() + PLAYGROUND);
-            let mut answers = Vec::new();
-            for (chunk, group) in asked.chunks(60).enumerate() {
-                if is_asynchronous {
-                    for (target, invocation, words, capabilities) in group {
-                        buffer.put(request(*target, *invocation, words, capabilities));
-                    }
-                    buffer.wake();
-                    for (_, invocation, ..) in group {
-                        let response = buffer.take().expect("every request is answered");
-                        assert_eq!(response.cid, 7);
-                        let information = MessageInfo(response.information);
-                        let words = response.results[..information.length()].to_vec();
-                        answers.push(relative(&machine, *invocation, (information.label(), words)));
-                    }
-                    assert!(buffer.take().is_none());
-                } else {
-                    for (target, invocation, words, capabilities) in group {
-                        // These invocations would send a message, which requests do not do.
-                        if [tag::ENDPOINT, tag::NOTIFICATION, tag::REPLY].contains(&machine.slot(*target).capability.tag()) {
-                            answers.push((3, Vec::new()));
-                            continue;
-                        }
-                        let (label, _) = machine.call(*target, *invocation, words, capabilities);
-                        let length = MessageInfo(machine.init.register::<11>().get()).length();
-                        let word = |index: usize| match index {
-                            0..4 => machine.init.register_at(12 + index).get(),
-                            _ => frame_words(machine.buffer).get(1 + index),
-                        };
-                        answers.push(relative(&machine, *invocation, (label, (0..length).map(word).collect())));
-                    }
-                }
-                machine.kernel.check();
-                assert_eq!(machine.init.state(), ThreadState::Running, "group {chunk}");
-            }
-            (answers, visible_state(&machine))
-        };
-        let (synchronous, asynchronous) = (run(false), run(true));
-        for (index, (one, other)) in synchronous.0.iter().zip(&asynchronous.0).enumerate() {
-            prop_assert_eq!(one, other, "invocation {}", index);
-        }
-        prop_assert_eq!(synchronous, asynchronous);
+        compare_both_ways(|machine| random_invocations(&mut Random(seed | 1), machine, 300))?;
+    }
+
+    #[test]
+    fn both_ways_give_the_same_answers_in_rows_of_pages(seed: u64) {
+        compare_both_ways(|machine| rows_of_pages(&mut Random(seed | 1), machine, 300))?;
     }
 
     #[test]
@@ -1622,6 +1683,47 @@ fn a_buffer_is_checked_when_it_is_registered() {
     assert_eq!(register(0, 0, 0, notification).0, 0, "it is taken away");
     assert_eq!(machine.init.handler.state(), objects::HandlerState::None);
     assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[memory, 64], &[]).0, 0);
+    machine.kernel.check();
+}
+
+#[test]
+fn a_pointer_to_nowhere_in_a_row_of_pages_fails_alone() {
+    let simulation = Simulation::new();
+    let machine = Machine::new(&simulation);
+    let free = machine.first_empty();
+    let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), free + PLAYGROUND);
+    let failed_lookup = InvocationError::FailedLookup {
+        operand: Operand::Destination,
+        failure: FailedLookup::GuardMismatch { bits_left: 64, guard_found: 0, bits_found: 51 },
+    };
+    let failed = failed_lookup.kind().number() as u64;
+    let made = |kind, slot| (machine.untyped(15), Invocation::UntypedRetype, vec![kind, 0, 0, 0, slot, 1], vec![2]);
+    let map = |page, space| (page, Invocation::PageMap, vec![0x4000_0000, 3, 0], vec![space]);
+    let unmap = |page| (page, Invocation::PageUnmap, vec![], vec![]);
+    let far = [1 << 13, 1 << 40, u64::MAX];
+    let mut asked: Vec<(Asked, u64)> = vec![
+        (made(6, free), 0),
+        (made(8, free + 1), 0),
+        ((free + 1, Invocation::PageTableMap, vec![0x4000_0000, 0], vec![3]), 0),
+        (made(8, free + 2), 0),
+        ((free + 2, Invocation::PageTableMap, vec![0x4000_0000, 0], vec![3]), 0),
+    ];
+    for pointer in far {
+        // The index of each is that of the page, or of the address space, in its lowest bits.
+        asked.push((map(pointer | free, 3), failed));
+        asked.push((map(free, pointer | 3), failed));
+        asked.push((map(free, 3), 0));
+        asked.push((unmap(pointer | free), failed));
+        asked.push((unmap(free), 0));
+    }
+    for ((target, invocation, words, capabilities), _) in &asked {
+        buffer.put(request(*target, *invocation, words, capabilities));
+    }
+    buffer.wake();
+    for (index, (_, label)) in asked.iter().enumerate() {
+        let response = buffer.take().expect("every request is answered");
+        assert_eq!(MessageInfo(response.information).label(), *label, "request {index}");
+    }
     machine.kernel.check();
 }
 

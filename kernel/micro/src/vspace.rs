@@ -20,9 +20,9 @@ use crate::message::set_message_register;
 use crate::{capability, cspace, derivation};
 
 /// Number of bits of an offset in a page.
-const PAGE_BITS: u32 = object::PAGE_BITS as u32;
+pub(crate) const PAGE_BITS: u32 = object::PAGE_BITS as u32;
 /// Number of bits of an address that a table translates.
-const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
+pub(crate) const INDEX_BITS: u32 = object::PAGE_TABLE_INDEX_BITS as u32;
 /// Number of entries of a table; the upper half of a root table belongs to the kernel.
 const ENTRIES: usize = 1 << object::PAGE_TABLE_INDEX_BITS;
 /// Number of ASIDs of a pool.
@@ -64,7 +64,7 @@ mod entry {
 
 /// Whether instructions can be fetched from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fetches {
+pub(crate) enum Fetches {
     /// Instruction fetches are allowed.
     Allowed,
     /// Instruction fetches are forbidden.
@@ -72,7 +72,8 @@ enum Fetches {
 }
 
 /// Makes the entry for a page.
-fn page_entry(physical: u64, rights: PageRights, fetches: Fetches) -> u64 {
+#[inline]
+pub(crate) fn page_entry(physical: u64, rights: PageRights, fetches: Fetches) -> u64 {
     let read = if rights == PageRights::None { 0 } else { entry::READ };
     let write = if rights == PageRights::ReadWrite { entry::WRITE } else { 0 };
     let execute = if fetches == Fetches::Allowed { entry::EXECUTE } else { 0 };
@@ -97,8 +98,27 @@ impl EntryPlace {
     }
 
     #[inline(always)]
-    fn set(self, value: u64) {
+    pub(crate) fn set(self, value: u64) {
         self.table.entries[self.index % ENTRIES].store(value, Relaxed);
+    }
+
+    /// Returns the place of a small page in its table.
+    #[inline(always)]
+    pub(crate) fn of_page(table: Ref<PageTable>, address: u64) -> EntryPlace {
+        EntryPlace { table, index: (address >> PAGE_BITS) as usize % ENTRIES, bits: PAGE_BITS }
+    }
+
+    /// Returns whether the entry translates an address.
+    #[inline(always)]
+    pub(crate) fn is_valid(self) -> bool {
+        self.get() & entry::VALID != 0
+    }
+
+    /// Returns whether the entry, which is in a table of the last level, is that of the page at a physical address.
+    #[inline(always)]
+    pub(crate) fn is_page_at(self, base: u64) -> bool {
+        let found = self.get();
+        found & entry::VALID != 0 && entry::address(found) == base
     }
 
     /// For the consistency checker: marks a mapping with a capability.
@@ -490,7 +510,7 @@ impl Kernel {
 
     /// Defers a flush, and performs a deferred flush of another address space.
     #[inline(always)]
-    fn defer_flush(&self, asid: u16, scope: Scope) {
+    pub(crate) fn defer_flush(&self, asid: u16, scope: Scope) {
         if !self.deferred_flushes.note(asid, scope) {
             self.flush_deferred();
             self.deferred_flushes.note(asid, scope);
@@ -505,6 +525,12 @@ impl Kernel {
             self.flush_everywhere(asid, scope);
             self.deferred_flushes.set_deferring(was_deferring);
         }
+    }
+
+    /// Returns the table of the last level for an address, if there is one.
+    pub(crate) fn last_table(&self, mapping: Mapping) -> Option<Ref<PageTable>> {
+        let place = walk(self.root_of(mapping.asid)?, mapping.address);
+        (place.bits == PAGE_BITS).then_some(place.table)
     }
 
     /// Returns the place at which a page is mapped, if it still is.

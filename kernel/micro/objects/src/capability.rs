@@ -442,6 +442,17 @@ pub struct Page {
     pub mapping: Option<Mapping>,
 }
 
+/// A page of 4 KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallPage {
+    /// Physical address.
+    pub base: u64,
+    /// The accesses that the capability allows.
+    pub rights: PageRights,
+    /// The location at which it is mapped.
+    pub mapping: Option<Mapping>,
+}
+
 /// A cell that holds a capability.
 #[repr(transparent)]
 pub struct CapabilityCell(Cell<Packed>);
@@ -497,6 +508,28 @@ impl CapabilityCell {
         }
         let byte = (first >> 8) as u8;
         Some(((second & 0xffff_ffff) << 12, frame_size(byte), frame_rights(byte)))
+    }
+
+    /// Returns the page of 4 KiB in the cell, if there is one.
+    #[inline(always)]
+    pub fn small_page(&self) -> Option<SmallPage> {
+        let Packed([first, second]) = self.0.get();
+        // The size is in the four bits above the kind.
+        if first & (TAG_MASK | 15 << 8) != tag::FRAME | (FrameSize::Small as u64) << 8 {
+            return None;
+        }
+        let asid = (first >> 32) as u16;
+        let mapping = (asid != 0).then_some(Mapping { asid, address: second >> 32 << 12 });
+        Some(SmallPage { base: (second & 0xffff_ffff) << 12, rights: frame_rights((first >> 8) as u8), mapping })
+    }
+
+    /// Notes the location at which the page in the cell is mapped; the cell must hold a page.
+    #[inline(always)]
+    pub fn set_page_mapping(&self, mapping: Option<Mapping>) {
+        let Packed([first, second]) = self.0.get();
+        let (asid, address) = mapping.map_or((0, 0), |mapping| (mapping.asid, mapping.address));
+        let low = 0xffff_ffff;
+        self.0.set(Packed([first & low | u64::from(asid) << 32, second & low | address >> 12 << 32]));
     }
 
     /// Returns the page or unmapped page table in the cell, if there is one.

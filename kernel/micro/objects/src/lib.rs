@@ -32,7 +32,7 @@ mod reference;
 mod types;
 mod user;
 
-pub use capability::{CNode, Capability, Dying, FrameSize, Mapping, Page, PageRights, Ring, tag};
+pub use capability::{CNode, Capability, Dying, FrameSize, Mapping, Page, PageRights, Ring, SmallPage, tag};
 pub use lock::{Lock, Locked, lock_with};
 #[cfg(not(target_os = "none"))]
 pub use memory::{FAKE_BASE, fake, give_back};
