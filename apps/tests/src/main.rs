@@ -228,6 +228,7 @@ const TESTS: &[Test] = tests![
     network::hundreds_accept_on_one_listener;
     network::datagrams;
     network::local_sockets;
+    network::files_that_cannot_be_told_are_closed;
     network::options;
     network::closing_wakes_waiters;
     edges::random_bytes_come_to_the_last_one;

@@ -4,6 +4,7 @@ use abi_unix::types::{SocketAddress, socket_option};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use cops::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use cops::thread;
 use cops::time::Duration;
 use cops::{Errno, system};
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -333,5 +334,43 @@ pub async fn local_sockets() -> Outcome {
         let refused = if kind == SOCK_DGRAM { Errno::ECONNREFUSED } else { Errno::EPIPE };
         check_eq!(system::network::send_to(first.raw(), b"x", 0, None), Err(refused));
     }
+    Ok(())
+}
+
+/// A message whose control messages find no memory closes its own descriptors, and never those of another thread that
+/// has got their numbers meanwhile.
+pub async fn files_that_cannot_be_told_are_closed() -> Outcome {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{MessageHeader, SOCK_DGRAM, control, open};
+    const ROUNDS: usize = 2000;
+    let (first, second) = must!(system::network::socket_pair(SOCK_DGRAM));
+    let other = must!(thread::spawn(|| {
+        for _ in 0..ROUNDS {
+            let null = system::file::open(c"/dev/null", open::RDONLY, 0)?;
+            for _ in 0..8 {
+                let flags = [null.raw() as usize, control::GETFD as usize, 0, 0, 0, 0];
+                harness::call(SystemCall::FileControl, flags)?;
+            }
+            null.close()?;
+        }
+        Ok::<(), Errno>(())
+    }));
+    let byte = [0u8; 1];
+    let vector = [byte.as_ptr() as u64, 1];
+    // The page at 0 is never there.
+    let header = MessageHeader {
+        buffers: vector.as_ptr() as u64,
+        count: 1,
+        control: 8,
+        control_length: 64,
+        ..MessageHeader::default()
+    };
+    for _ in 0..ROUNDS {
+        must!(system::network::send_files(first.raw(), b"x", &[0; 4], 0));
+        let header = header.to_bytes();
+        let arguments = [second.raw() as usize, header.as_ptr() as usize, 0, 0, 0, 0];
+        check_eq!(harness::call(SystemCall::ReceiveMessage, arguments), Ok(1));
+    }
+    check_eq!(other.join(), Ok(()));
     Ok(())
 }

@@ -129,16 +129,19 @@ impl MessageToReceive {
 fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, close: bool) -> (usize, bool) {
     let room = if header.control == 0 { 0 } else { header.control_length as usize };
     let most = room.saturating_sub(CONTROL_HEADER) / 4;
+    if most == 0 || process.account.admit().is_err() {
+        return (0, false);
+    }
     let files = sent.files();
     let mut control = [0; CONTROL_HEADER + 4 * message::MOST_FILES];
     let mut count = 0;
-    if most > 0 && process.account.admit().is_ok() {
-        let mut descriptors = process.descriptors.lock();
-        for file in files.iter().take(most.min(message::MOST_FILES)) {
-            let Ok(descriptor) = descriptors.add(file.clone(), close, 0) else { break };
-            control[CONTROL_HEADER + 4 * count..][..4].copy_from_slice(&(descriptor as i32).to_le_bytes());
-            count += 1;
-        }
+    // Locked until the numbers are written: another thread could give one of them to a file of its own otherwise, which
+    // a failure would then close.
+    let mut descriptors = process.descriptors.lock();
+    for file in files.iter().take(most.min(message::MOST_FILES)) {
+        let Ok(descriptor) = descriptors.add(file.clone(), close, 0) else { break };
+        control[CONTROL_HEADER + 4 * count..][..4].copy_from_slice(&(descriptor as i32).to_le_bytes());
+        count += 1;
     }
     if count == 0 {
         return (0, false);
@@ -151,8 +154,8 @@ fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, clo
         // Descriptors of which the caller does not learn would stay open.
         for number in control[CONTROL_HEADER..length].chunks_exact(4) {
             let descriptor = i32::from_le_bytes([number[0], number[1], number[2], number[3]]) as usize;
-            let unused = process.descriptors.lock().remove(descriptor);
-            drop(unused);
+            // It closes nothing: the message still has the file.
+            drop(descriptors.remove(descriptor));
         }
         return (0, false);
     }
