@@ -38,7 +38,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::user_interrupts;
-use crate::files::{cleaning, console, pseudo_terminal, remains, tree};
+use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, processes, trace};
@@ -104,7 +104,6 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     processes::start()?;
     cleaning::start();
     console::start()?;
-    pseudo_terminal::start();
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);
     counters::start_gauges(stack::connections);

@@ -60,8 +60,10 @@ use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous};
+use crate::files::pseudo_terminal::HangUp;
 use crate::files::sent_files::UnreceivedFiles;
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
+use crate::process::kill::{self, GroupSignals};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
 use crate::scheduling::{remainders, steps};
@@ -339,9 +341,9 @@ impl Drop for Epoll {
     }
 }
 
-/// Registrations of an epoll, of a long list or with a file that has gone, and watchers of a file that are to be woken;
-/// with the number of the process that pays for the work.
-pub(super) enum Remain {
+/// Registrations of an epoll, of a long list or with a file that has gone, watchers of a file that are to be woken, and
+/// what else goes on after a call; with the number of the process that pays for the work.
+pub(crate) enum Remain {
     Items {
         suspects: VecDeque<Arc<Item>>,
         entries: BTreeMap<WatchKey, Arc<Item>>,
@@ -357,6 +359,10 @@ pub(super) enum Remain {
     Watchers(Segments<Weak<Item>>),
     /// Files of messages that nobody receives.
     Files(UnreceivedFiles),
+    /// Signals of a terminal to a group.
+    Signals(GroupSignals),
+    /// The end of a pseudo-terminal whose master was closed.
+    HangUp(HangUp),
     /// The watchers before an index.
     Wakes {
         file: Weak<OpenFile>,
@@ -395,6 +401,8 @@ impl Remain {
         Some(match self {
             Remain::Items { owner, .. } | Remain::List { owner, .. } | Remain::Wakes { owner, .. } => *owner,
             Remain::Files(files) => files.owner,
+            Remain::Signals(signals) => signals.owner,
+            Remain::HangUp(hang_up) => hang_up.owner(),
             Remain::Watchers(items) => items.last()?.upgrade()?.epoll.upgrade()?.owner,
         })
     }
@@ -421,6 +429,14 @@ impl Remain {
                 entries.is_empty()
             }
             Remain::Files(files) => files.step(),
+            Remain::Signals(signals) => {
+                let is_over = signals.step();
+                if is_over {
+                    kill::end_turn(signals.owner);
+                }
+                is_over
+            }
+            Remain::HangUp(hang_up) => hang_up.step(),
             Remain::Watchers(items) => {
                 for item in (0..steps::ENTRIES).map_while(|_| items.pop()).filter_map(|item| item.upgrade()) {
                     if let Some(epoll) = item.epoll.upgrade() {
@@ -442,7 +458,7 @@ impl Remain {
 pub(crate) static CLEANER: Attendant = Attendant::new();
 
 /// Does one step of the work immediately, and leaves the others to [`free_remains`].
-pub(super) fn leave(mut remain: Remain) {
+pub(crate) fn leave(mut remain: Remain) {
     if remain.step() {
         return;
     }

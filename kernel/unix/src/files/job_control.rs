@@ -21,6 +21,7 @@ use spin::Mutex;
 use crate::files::file::Attempt;
 use crate::files::terminal::Terminal;
 use crate::files::{console, pseudo_terminal};
+use crate::process::kill::SignalTurn;
 use crate::process::{Process, delivery, kill, table};
 use crate::scheduling::steps;
 
@@ -82,8 +83,9 @@ pub(crate) fn require_foreground(
     }
     // A signal that was sent before has not had its effect yet.
     let is_sent = process.signals.are_stopped() || delivery::is_pending(process, signal);
-    if !is_sent && kill::signal_group_in_steps(process, group, &[signal], waker).is_pending() {
-        return Poll::Pending;
+    if !is_sent {
+        let Poll::Ready(turn) = SignalTurn::take(process, waker) else { return Poll::Pending };
+        turn.send(group, [Some(signal), None]);
     }
     if let Some(waker) = waker {
         terminal.register(signal, waker)?;
@@ -136,10 +138,9 @@ pub(crate) fn give_up(terminal: &Terminal, process: &Process, waker: Option<&Wak
         process.set_no_terminal(true);
         return Poll::Ready(Ok(0));
     }
-    if let Some(group) = terminal.foreground_of_session()
-        && kill::signal_group_in_steps(process, group, &HANGUP, waker).is_pending()
-    {
-        return Poll::Pending;
+    let Poll::Ready(turn) = SignalTurn::take(process, waker) else { return Poll::Pending };
+    if let Some(group) = terminal.foreground_of_session() {
+        turn.send(group, HANGUP.map(Some));
     }
     release(terminal, session);
     Poll::Ready(Ok(0))

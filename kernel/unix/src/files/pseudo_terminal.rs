@@ -6,7 +6,7 @@
 //! lost.
 //!
 //! When the master is closed, the leader of the slave's session and the foreground get `SIGHUP`, and the slave is hung
-//! up. A kernel coroutine does both, since closing a file goes in no steps. While no slave is open, after one has been,
+//! up. That goes in steps ([`HangUp`]), since a group may have many members. While no slave is open, after one has been,
 //! a master that has read everything gets `EIO`.
 //!
 //! There are [`MOST`] pairs. The process that opens the master pays for all memory of the pair, from the beginning on.
@@ -19,13 +19,13 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 
-use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open as flag, terminal};
 use filesystem::{Access, DeviceNumber};
 use spin::{Mutex, MutexGuard};
 use waiters::Waiters;
 
+use crate::files::epoll::{Remain, leave};
 use crate::files::file::{self, Attempt, FileOperations, OpenFile, Properties};
 use crate::files::job_control::{self, HANGUP};
 use crate::files::line_discipline;
@@ -34,9 +34,9 @@ use crate::files::stored::status_of;
 use crate::files::terminal::{Output, State, Terminal, TerminalFile, process_of};
 use crate::files::tree::{self, SLAVES};
 use crate::process::accounts::{Charge, Resource};
+use crate::process::kill::GroupSignals;
 use crate::process::user::{Caller, UserBuffer};
-use crate::process::{Process, delivery, kill, table};
-use crate::scheduling::executor::{self, Attendant};
+use crate::process::{Process, delivery, table};
 use crate::scheduling::steps;
 
 /// Pairs at a time; `ENOSPC` for more.
@@ -63,9 +63,6 @@ struct Pair {
 }
 
 static PAIRS: Mutex<[Option<Pair>; MOST]> = Mutex::new([const { None }; MOST]);
-
-/// The coroutine that tells sessions of masters that were closed.
-static TELLER: Attendant = Attendant::new();
 
 /// The master, as its terminal sees it.
 pub(super) struct Master {
@@ -140,11 +137,6 @@ impl Master {
     }
 }
 
-/// Starts telling sessions of masters that are closed.
-pub(crate) fn start() {
-    executor::spawn_for_kernel(Priority::HIGHEST, tell_hangups());
-}
-
 /// Returns the slave that is the controlling terminal of a session.
 pub(super) fn of_session(session: u32) -> Option<Arc<Terminal>> {
     let pairs = PAIRS.lock();
@@ -167,29 +159,47 @@ fn path_of(number: u32) -> alloc::string::String {
     format!("/dev/pts/{number}")
 }
 
-/// Tells the sessions of slaves whose masters were closed, for ever.
-async fn tell_hangups() {
-    loop {
-        TELLER.summoned().await;
-        for number in 0..MOST {
-            let closed = PAIRS.lock()[number].as_ref().filter(|pair| pair.is_closed).map(|pair| pair.terminal.clone());
-            let Some(terminal) = closed else { continue };
-            let (session, foreground) = (terminal.session.load(Ordering::Relaxed), terminal.foreground_of_session());
-            let leader = table::find(session).filter(|leader| Some(leader.group()) != foreground);
-            for signal in HANGUP {
-                if let Some(leader) = &leader {
-                    delivery::send_from_kernel(leader, signal);
-                }
-                if let Some(group) = foreground {
-                    kill::signal_group_from_kernel(group, signal).await;
-                }
-            }
-            // A shell that found the end of its input first would end without a word to its jobs.
-            job_control::release(&terminal, session);
-            terminal.hang_up();
-            let pair = PAIRS.lock()[number].take();
-            drop(pair);
+/// The hang-up of a slave whose master was closed: the foreground of its session is told, some members in each step.
+///
+/// Rejected: a coroutine of the kernel's own that tells all. Nobody would pay for that, and a process could close one
+/// master after the other, each with a large group in its foreground.
+pub(crate) struct HangUp {
+    terminal: Arc<Terminal>,
+    number: u32,
+    /// The process that has opened the master, and pays.
+    owner: u32,
+    /// The session that it loses.
+    session: u32,
+    signals: Option<GroupSignals>,
+}
+
+impl HangUp {
+    /// Tells the leader of the session.
+    fn begin(terminal: &Arc<Terminal>, number: u32, owner: u32, session: u32) -> HangUp {
+        let foreground = terminal.foreground_of_session();
+        if let Some(leader) = table::find(session).filter(|leader| Some(leader.group()) != foreground) {
+            HANGUP.into_iter().for_each(|signal| delivery::send_from_kernel(&leader, signal));
         }
+        let signals = foreground.map(|group| GroupSignals::new(owner, group, HANGUP.map(Some)));
+        HangUp { terminal: terminal.clone(), number, owner, session, signals }
+    }
+
+    /// Returns the number of the process that pays.
+    pub(super) fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Tells some of the foreground; hangs up when all know. Returns whether it is over.
+    pub(super) fn step(&mut self) -> bool {
+        // A shell that found the end of its input first would end without a word to its jobs.
+        if self.signals.as_mut().is_some_and(|signals| !signals.step()) {
+            return false;
+        }
+        job_control::release(&self.terminal, self.session);
+        self.terminal.hang_up();
+        let pair = PAIRS.lock()[self.number as usize].take();
+        drop(pair);
+        true
     }
 }
 
@@ -197,6 +207,8 @@ async fn tell_hangups() {
 pub(crate) struct MasterFile {
     terminal: Arc<Terminal>,
     number: u32,
+    /// The process that has opened it.
+    owner: u32,
     /// The node through which it was opened.
     place: Place,
 }
@@ -228,7 +240,7 @@ impl MasterFile {
             (terminal, number as u32)
         };
         // Dropped if the node cannot be made.
-        let opened = MasterFile { terminal, number, place };
+        let opened = MasterFile { terminal, number, owner: process.id, place };
         let root = mounts::top().tree();
         let device = opened.terminal.device;
         match root.make_device(&root.root(), path_of(number).as_bytes(), device, 0o620, tree::now()) {
@@ -311,25 +323,24 @@ fn with_master<T>(state: &mut State, then: impl FnOnce(&mut Master) -> T) -> T {
 impl Drop for MasterFile {
     fn drop(&mut self) {
         with_master(&mut self.state(), |master| master.is_open = false);
-        let has_session = self.terminal.session.load(Ordering::Relaxed) != 0;
-        if !has_session {
+        let session = self.terminal.session.load(Ordering::Relaxed);
+        if session == 0 {
             self.terminal.hang_up();
         }
         let root = mounts::top().tree();
         // A node that stays leads nowhere until the number is another pair's.
         let _ = root.unlink(&root.root(), path_of(self.number).as_bytes(), tree::now());
-        let mut pairs = PAIRS.lock();
-        let place = &mut pairs[self.number as usize];
-        let unused = match place {
-            Some(pair) if has_session => {
+        let unused = match &mut PAIRS.lock()[self.number as usize] {
+            Some(pair) if session != 0 => {
                 pair.is_closed = true;
-                TELLER.summon();
                 None
             }
             place => place.take(),
         };
-        drop(pairs);
         drop(unused);
+        if session != 0 {
+            leave(Remain::HangUp(HangUp::begin(&self.terminal, self.number, self.owner, session)));
+        }
     }
 }
 
@@ -444,5 +455,63 @@ impl FileOperations for MasterFile {
             }
             _ => Poll::Ready(self.terminal.control_device(caller, request, argument)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::signal;
+    use abi_unix::{Counter, SystemCall};
+
+    use super::*;
+    use crate::files::remains;
+    use crate::observing::counters;
+    use crate::testing::{Program, run};
+
+    /// Opens a master, and unlocks its slave; returns the descriptor and the number.
+    fn open_master(program: &mut Program) -> (usize, u32) {
+        let path = program.store(b"/dev/ptmx\0");
+        let flags = (flag::RDWR | flag::NOCTTY) as usize;
+        let master = program.call(SystemCall::Open, [0, path, flags, 0]).unwrap();
+        let place = program.store(&[0; 8]);
+        for request in [terminal::SET_LOCK, terminal::GET_PSEUDO_NUMBER] {
+            assert_eq!(program.call(SystemCall::DeviceControl, [master, request as usize, place]), Ok(0));
+        }
+        (master, program.read_u32(place))
+    }
+
+    /// The process that closes a master tells the foreground, of which many get the signal in further steps, before its
+    /// call is over: nothing of the pair is left then.
+    #[test]
+    fn a_large_foreground_is_told_by_the_process_that_closes_the_master() {
+        run(|program| {
+            let before = program.process().account.used(Resource::Memory);
+            let (master, number) = open_master(program);
+            let leader = program.spawn(move |program| {
+                program.call(SystemCall::SetSession, []).unwrap();
+                let path = program.store(format!("/dev/pts/{number}\0").as_bytes());
+                let slave = program.call(SystemCall::Open, [0, path, flag::RDWR as usize, 0]).unwrap();
+                for _ in 0..40 {
+                    program.spawn(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+                }
+                let _ = program.read_from(slave, 1);
+            });
+            let leader = leader.unwrap();
+            program.sleep_ns(10_000_000);
+            let of_leader = || of_session(leader as u32);
+            assert_eq!(of_leader().and_then(|terminal| terminal.foreground_of_session()), Some(leader as u32));
+            let last = table::next_after(leader as u32 + 30).unwrap();
+            assert_eq!(last.group(), leader as u32);
+            let looks = counters::read(Counter::Looks);
+            assert_eq!(program.close(master), Ok(0));
+            assert!(of_leader().is_none() && PAIRS.lock()[number as usize].is_none(), "the session has lost it");
+            assert!(counters::read(Counter::Looks) > looks, "it went in steps");
+            assert!(!remains::are_left());
+            assert_eq!(program.wait_for(leader), Ok((leader, signal::HUP)));
+            program.sleep_ns(10_000_000);
+            assert!(last.has_ended());
+            drop(last);
+            assert_eq!(program.process().account.used(Resource::Memory), before);
+        });
     }
 }

@@ -78,7 +78,7 @@ pub(crate) struct Record {
 }
 
 /// Files that nobody receives any more.
-pub(super) struct UnreceivedFiles {
+pub(crate) struct UnreceivedFiles {
     messages: VecDeque<Record>,
     files: Vec<Arc<OpenFile>>,
     /// The process that pays for closing them.

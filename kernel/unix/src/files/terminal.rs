@@ -28,8 +28,9 @@ use crate::files::line_discipline::LineDiscipline;
 use crate::files::mounts::Place;
 use crate::files::pseudo_terminal::Master;
 use crate::files::stored::status_of;
+use crate::process::kill::SignalTurn;
 use crate::process::user::{Caller, UserBuffer};
-use crate::process::{Process, authority, kill, table};
+use crate::process::{Process, authority, table};
 
 /// Bytes that are moved at once between a program and a terminal.
 const PIECE: usize = 256;
@@ -115,6 +116,18 @@ impl Output {
     }
 }
 
+impl State {
+    /// Takes a key that was pressed. Returns the signal that it stands for.
+    fn press(&mut self, key: u8) -> Option<u32> {
+        let State { discipline, output, .. } = self;
+        let signal = discipline.press(key, &mut |echo| output.try_show(echo));
+        if self.discipline.is_ready(1) {
+            self.readers.wake_all();
+        }
+        signal
+    }
+}
+
 impl Terminal {
     /// Creates a terminal of no session. `ENOMEM`.
     pub(super) fn new(device: DeviceNumber, output: Output, window: [u16; 4]) -> Result<Terminal, Errno> {
@@ -178,35 +191,31 @@ impl Terminal {
     /// Takes a key that was pressed. Returns the signal that it stands for, with the group that is to get it.
     #[doc(alias = "tty_insert_flip_char")]
     pub(crate) fn press(&self, key: u8) -> Option<(Signal, u32)> {
-        let signal = {
-            let mut state = self.state.lock();
-            let state = &mut *state;
-            let State { discipline, output, .. } = state;
-            let signal = discipline.press(key, &mut |echo| output.try_show(echo));
-            if state.discipline.is_ready(1) {
-                state.readers.wake_all();
-            }
-            signal
-        };
+        let signal = self.state.lock().press(key);
         // Without the lock: the table of processes comes before it.
         Some((Signal::new(signal?)?, self.foreground_of_session()?))
     }
 
-    /// Returns the signal that a key stands for, with the group that is to get it.
-    fn signal_of(&self, key: u8) -> Option<(Signal, u32)> {
-        let signal = self.state.lock().discipline.signal_of_next(key);
-        Some((Signal::new(signal?)?, self.foreground_of_session()?))
-    }
-
-    /// Takes a key that a process presses. Pending until the key's signal has reached all that it is for.
+    /// Takes a key that a process presses, and sends the key's signal. Pending while the process is sending others.
     pub(super) fn press_for(&self, process: &Process, key: u8, waker: Option<&Waker>) -> Poll<()> {
-        // The signals first: they go in steps, and the key is taken once.
-        if let Some((signal, group)) = self.signal_of(key)
-            && kill::signal_group_in_steps(process, group, &[signal], waker).is_pending()
+        let mut turn = None;
+        let signal = loop {
+            let mut state = self.state.lock();
+            if turn.is_some() || state.discipline.signal_of_next(key).is_none() {
+                break state.press(key);
+            }
+            // The turn first, because the key is taken once.
+            drop(state);
+            match SignalTurn::take(process, waker) {
+                Poll::Ready(taken) => turn = Some(taken),
+                Poll::Pending => return Poll::Pending,
+            }
+        };
+        if let (Some(turn), Some(signal)) = (turn, signal)
+            && let (Some(signal), Some(group)) = (Signal::new(signal), self.foreground_of_session())
         {
-            return Poll::Pending;
+            turn.send(group, [Some(signal), None]);
         }
-        let _ = self.press(key);
         Poll::Ready(())
     }
 
@@ -432,11 +441,11 @@ impl Terminal {
         let mut bytes = [0; 8];
         caller.copy_in(argument, &mut bytes)?;
         let window = core::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
+        // The turn first: the foreground that is told must find the new size.
+        let Poll::Ready(turn) = SignalTurn::take(process, waker) else { return Poll::Pending };
         let is_new = core::mem::replace(&mut self.state.lock().window, window) != window;
-        let Some(group) = self.foreground_of_session() else { return Poll::Ready(Ok(0)) };
-        // Polled again, it finds its size set already.
-        if is_new || kill::is_signalling(process, group, Signal::WINCH) {
-            return kill::signal_group_in_steps(process, group, &[Signal::WINCH], waker).map(|()| Ok(0));
+        if let Some(group) = self.foreground_of_session().filter(|_| is_new) {
+            turn.send(group, [Some(Signal::WINCH), None]);
         }
         Poll::Ready(Ok(0))
     }

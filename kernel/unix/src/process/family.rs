@@ -3,12 +3,10 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use ::signals::Signal;
 use abi_unix::Errno;
 use spin::Mutex;
 
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::table::Walk;
 
 /// Number of bytes of kernel memory for an entry in the table of processes and in its indexes.
 const MEMORY_OF_A_PLACE: usize = 320;
@@ -27,16 +25,6 @@ impl ProcessPlace {
         let process = parent.charge(Resource::Processes, 1)?;
         Ok(ProcessPlace { _process: process, _memory: parent.charge(Resource::Memory, MEMORY_OF_A_PLACE)? })
     }
-}
-
-/// Signals on their way to the members of a group.
-pub(super) struct Sending {
-    /// The group.
-    pub group: u32,
-    /// The first of the signals.
-    pub signal: Signal,
-    /// The members that are still to get them.
-    pub members: Walk,
 }
 
 /// The relations of a process to others. Changed by the [table](crate::process::table) alone.
@@ -59,8 +47,8 @@ pub(crate) struct Family {
     pub(super) change: AtomicU32,
     /// Whether it has given up its session's terminal for itself (`TIOCNOTTY`).
     pub(super) has_no_terminal: AtomicBool,
-    /// The signals that it is sending to a group in steps, because of a terminal.
-    pub(super) sending: Mutex<Option<Sending>>,
+    /// Whether signals that it has sent to a group because of a terminal are still on their way.
+    pub(super) is_signalling: AtomicBool,
     /// Processor time of children that were waited for.
     children_ticks: AtomicU64,
 }
@@ -78,7 +66,7 @@ impl Family {
             has_executed: AtomicBool::new(false),
             change: AtomicU32::new(0),
             has_no_terminal: AtomicBool::new(false),
-            sending: Mutex::new(None),
+            is_signalling: AtomicBool::new(false),
             children_ticks: AtomicU64::new(0),
         }
     }

@@ -1,17 +1,19 @@
 //! Sending signals: `kill` and the keys of the terminal, and whether a process may.
 
+use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 
 use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
-use crate::process::family::Sending;
+use crate::files::epoll::{Remain, leave};
+use crate::files::remains;
 use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, delivery};
 use crate::scheduling::steps::{self, Endless};
 
-/// Members of a group that one step of [`signal_group_in_steps`] reaches.
+/// Members of a group that one step of [`GroupSignals`] reaches.
 const SIGNALLED_AT_A_TIME: usize = 32;
 
 /// Sends a signal to a process, if the caller may; the number 0 asks only whether it may.
@@ -90,43 +92,87 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
     answer
 }
 
-/// Returns whether a process is in the midst of [`signal_group_in_steps`] with this group and first signal.
-pub(crate) fn is_signalling(caller: &Process, group: u32, signal: Signal) -> bool {
-    caller.family.sending.lock().as_ref().is_some_and(|sending| sending.group == group && sending.signal == signal)
+/// Signals of a terminal on their way to the members of a process group, some in each step.
+pub(crate) struct GroupSignals {
+    /// The process that has caused them, and pays.
+    pub owner: u32,
+    /// A member that gets them at another time; 0 for none.
+    but: u32,
+    signals: [Option<Signal>; 2],
+    /// The members that are still to get them.
+    members: Walk,
 }
 
-/// Sends signals of a terminal, at the expense of a process, to all members of a process group, some in each step.
-/// Pending means that there are more, to be reached when it is called again, for which `waker` is woken. The caller
-/// comes last, because it does not go on after that.
-pub(crate) fn signal_group_in_steps(
-    caller: &Process,
-    group: u32,
-    signals: &[Signal],
-    waker: Option<&Waker>,
-) -> Poll<()> {
-    let Some(&signal) = signals.first() else { return Poll::Ready(()) };
-    let begun =
-        caller.family.sending.lock().take().filter(|sending| (sending.group, sending.signal) == (group, signal));
-    let mut members = begun.map_or_else(|| Walk::of_group(group), |sending| sending.members);
-    let send = |process: &Process| signals.iter().for_each(|signal| delivery::send_from_kernel(process, *signal));
-    for _ in 0..SIGNALLED_AT_A_TIME {
-        match members.look() {
-            Some(Some(process)) if process.id == caller.id => {}
-            Some(Some(process)) => send(&process),
-            Some(None) => {
-                if caller.group() == group {
-                    send(caller);
-                }
-                return Poll::Ready(());
+impl GroupSignals {
+    /// Begins; a process that has caused them pays.
+    pub(crate) fn new(owner: u32, group: u32, signals: [Option<Signal>; 2]) -> GroupSignals {
+        GroupSignals { owner, but: 0, signals, members: Walk::of_group(group) }
+    }
+
+    /// Reaches some of the members; returns whether none are left.
+    pub(crate) fn step(&mut self) -> bool {
+        for _ in 0..SIGNALLED_AT_A_TIME {
+            match self.members.look() {
+                Some(Some(process)) if process.id == self.but => {}
+                Some(Some(process)) => send_each(&process, self.signals),
+                Some(None) => return true,
+                None => return false,
             }
-            None => break,
+        }
+        false
+    }
+}
+
+fn send_each(process: &Process, signals: [Option<Signal>; 2]) {
+    signals.into_iter().flatten().for_each(|signal| delivery::send_from_kernel(process, signal));
+}
+
+/// The turn of a process to send signals of a terminal to a group. A process has one at a time, which lasts until all
+/// members have been reached: so it never has more than one such walk on its way, however many calls it makes.
+///
+/// Rejected: a walk that its call goes on with each time it is tried. Two calls of a process would need two places for
+/// their walks, a call that a handler interrupts would leave half of one, and the next call would go on there.
+pub(crate) struct SignalTurn<'a>(&'a Process);
+
+impl SignalTurn<'_> {
+    /// Takes the turn. Pending while the last one lasts, with which the caller helps; `waker` is woken then.
+    pub(crate) fn take<'a>(caller: &'a Process, waker: Option<&Waker>) -> Poll<SignalTurn<'a>> {
+        // AcqRel: after the walk that ended the last turn.
+        if !caller.family.is_signalling.swap(true, Ordering::AcqRel) {
+            return Poll::Ready(SignalTurn(caller));
+        }
+        remains::free_any();
+        if let Some(waker) = waker {
+            waker.wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Sends signals of a terminal to all members of a process group, at the expense of the caller. The first of them
+    /// get them now, and the others in steps, after the call if there are many. The caller comes last of the first,
+    /// because it does not go on after that.
+    pub(crate) fn send(self, group: u32, signals: [Option<Signal>; 2]) {
+        let caller = self.0;
+        // The walk ends it.
+        core::mem::forget(self);
+        leave(Remain::Signals(GroupSignals { but: caller.id, ..GroupSignals::new(caller.id, group, signals) }));
+        if caller.group() == group {
+            send_each(caller, signals);
         }
     }
-    *caller.family.sending.lock() = Some(Sending { group, signal, members });
-    if let Some(waker) = waker {
-        waker.wake_by_ref();
+}
+
+impl Drop for SignalTurn<'_> {
+    fn drop(&mut self) {
+        self.0.family.is_signalling.store(false, Ordering::Release);
     }
-    Poll::Pending
+}
+
+/// Ends the turn of a process whose signals have reached all members of a group.
+pub(crate) fn end_turn(owner: u32) {
+    if let Some(process) = find(owner) {
+        process.family.is_signalling.store(false, Ordering::Release);
+    }
 }
 
 /// Sends a signal of the kernel to all members of a process group, in steps.
@@ -165,6 +211,44 @@ mod tests {
 
     use super::*;
     use crate::testing::run;
+
+    /// Signals to two groups with more members than a step reaches: those of one process come one after the other, and
+    /// a call that finds the first under way goes on with them.
+    #[test]
+    fn large_groups_get_the_signals_of_a_terminal_once_each() {
+        run(|program| {
+            let groups = [0, 1].map(|_| {
+                let wait = |program: &mut crate::testing::Program| program.sleep_ns(1_000_000_000_000);
+                let members: Vec<usize> = (0..SIGNALLED_AT_A_TIME + 8).map(|_| program.spawn(wait).unwrap()).collect();
+                for &member in &members {
+                    assert_eq!(program.call(SystemCall::SetProcessGroup, [member, members[0]]), Ok(0));
+                }
+                members
+            });
+            let process = program.process();
+            let send = |group: usize, signal| match SignalTurn::take(&process, None) {
+                Poll::Ready(turn) => {
+                    turn.send(group as u32, [Some(signal), None]);
+                    true
+                }
+                Poll::Pending => false,
+            };
+            assert!(send(groups[0][0], Signal::TERM));
+            assert!(remains::are_left(), "the last members come later");
+            let tries = (1..100).find(|_| send(groups[1][0], Signal::HUP));
+            assert_eq!(tries, Some(2), "the first try was a step for the first group");
+            for (members, signal) in groups.into_iter().zip([signal::TERM, signal::HUP]) {
+                for member in members {
+                    assert_eq!(program.wait_for(member), Ok((member, signal)));
+                }
+            }
+            assert!(!remains::are_left());
+            // A turn that is not used is over.
+            for _ in 0..2 {
+                assert!(SignalTurn::take(&process, None).is_ready());
+            }
+        });
+    }
 
     #[test]
     fn signals_end_a_process_or_have_no_effect() {
