@@ -63,4 +63,6 @@ pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFr
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};
 pub use tree::{Filesystem, Replacement, Usage};
-pub use walk::{Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, WayOn};
+pub use walk::{
+    Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,
+};

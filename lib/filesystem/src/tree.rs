@@ -500,6 +500,15 @@ impl Filesystem {
         }
     }
 
+    /// Returns the number of symbolic links that a path follows in this file system. A path on which links of other file
+    /// systems have led here may follow fewer than one that begins here.
+    ///
+    /// # Errors
+    /// As [`Filesystem::look_up`]; but a file that is named or made may be missing at the end of the path.
+    pub fn links_on(&self, base: &Node, path: &[u8], last: LastComponent) -> Result<usize, Error> {
+        walk(self.base(base)?, path, last).map(|position| position.links())
+    }
+
     /// Returns the absolute path of a file in this file system: of a directory (`getcwd`), or of another file as long
     /// as it has the name with which it was made or the last one that a rename has given it.
     ///

@@ -26,6 +26,9 @@ pub const MAX_PATH_LENGTH: usize = 4095;
 /// Maximum number of symbolic links that one lookup follows.
 pub const MAX_SYMBOLIC_LINKS: usize = 40;
 
+/// The longest rest of a path that led here from another file system: a path, and the target of each link on its way.
+pub const MAX_WAY_LENGTH: usize = (MAX_SYMBOLIC_LINKS + 1) * MAX_PATH_LENGTH;
+
 /// Treatment of a symbolic link as the last component of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LastLink {
@@ -131,6 +134,11 @@ pub(crate) struct Position<'shared, 'path> {
 }
 
 impl<'shared> Position<'shared, '_> {
+    /// Returns the number of symbolic links that were followed.
+    pub(crate) fn links(&self) -> usize {
+        self.links
+    }
+
     pub(crate) fn name(&self) -> Option<&[u8]> {
         match &self.last {
             Last::Name(range) => Some(&self.path.bytes()[range.clone()]),
@@ -274,7 +282,8 @@ fn check(path: &[u8]) -> Result<(), Error> {
     if path.is_empty() {
         return Err(Error::NotFound);
     }
-    if path.len() > MAX_PATH_LENGTH {
+    // The length of a path that a program gives is its reader's to check.
+    if path.len() > MAX_WAY_LENGTH {
         return Err(Error::NameTooLong);
     }
     if path.contains(&0) {

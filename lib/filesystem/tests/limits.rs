@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use filesystem::{
     Access, Contents, Creation, Error, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
-    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Maker, Node, OpenOptions, Owner, PAGE_SIZE, Replacement, SeekFrom, Timestamp,
-    Writes,
+    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Maker, Node, OpenOptions, Owner, PAGE_SIZE, Replacement,
+    SeekFrom, Timestamp, Writes,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -91,12 +91,12 @@ fn names_and_paths_have_a_greatest_length() {
     filesystem.make_directory(&root, &longest, 0o755, NOW).unwrap();
     let too_long = [b'n'; MAX_NAME_LENGTH + 1];
     assert_eq!(filesystem.make_directory(&root, &too_long, 0o755, NOW), Err(Error::NameTooLong));
-    // Sixteen times 256 bytes are a path of 4096; one less is allowed.
+    // A path of a program, and the targets of links that led here.
     let mut path = [&longest[..], b"/.."].concat();
-    while path.len() < MAX_PATH_LENGTH {
+    while path.len() < MAX_WAY_LENGTH {
         path.extend_from_slice(b"/.");
     }
-    path.truncate(MAX_PATH_LENGTH);
+    path.truncate(MAX_WAY_LENGTH);
     assert!(filesystem.look_up(&root, &path, LastLink::Follow).is_ok());
     path.push(b'/');
     assert_eq!(filesystem.look_up(&root, &path, LastLink::Follow), Err(Error::NameTooLong));

@@ -458,6 +458,80 @@ mod tests {
         });
     }
 
+    /// Symbolic links count for the whole of a path, whichever file systems they are in.
+    #[test]
+    fn links_of_all_mounts_on_a_path_count_together() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            make_directory(program, "/tmp/m/d").unwrap();
+            create(program, "/tmp/m/d/file");
+            let mut chain = |below: &str, count: usize, end: &str| {
+                for number in 0..count {
+                    let next = if number + 1 < count { format!("{}", number + 1) } else { end.into() };
+                    let (target, path) = (text(program, &next), text(program, &format!("{below}/{number}")));
+                    program.call(SystemCall::SymbolicLink, [target, HERE, path]).unwrap();
+                }
+            };
+            // 21 and 20 links, and 40 to a link of /proc.
+            chain("/tmp", 21, "/tmp/m/0");
+            chain("/tmp/m", 20, "d");
+            chain("/tmp/m/d", 40, "/proc/self/comm");
+            let status = |program: &mut Program, path: &str| {
+                let (path, place) = (text(program, path), program.place(128));
+                program.call(SystemCall::StatusAt, [HERE, path, place, 0])
+            };
+            for path in ["/tmp/1/file", "/tmp/m/d/1"] {
+                assert_eq!(status(program, path), Ok(0), "40 links");
+                assert!(open(program, path, 0).is_ok());
+            }
+            for path in ["/tmp/0/file", "/tmp/m/d/0"] {
+                assert_eq!(status(program, path), Err(Errno::ELOOP), "41 links");
+                assert_eq!(open(program, path, 0), Err(Errno::ELOOP));
+            }
+            assert_eq!(open(program, "/tmp/0/new", how::RDWR | how::CREAT), Err(Errno::ELOOP));
+            assert_eq!(make_directory(program, "/tmp/0/new"), Err(Errno::ELOOP));
+            assert_eq!(unlink(program, "/tmp/0/file", 0), Err(Errno::ELOOP));
+            for (old, new) in [("/tmp/0/file", "/tmp/m/new"), ("/tmp/m/d/file", "/tmp/0/new")] {
+                assert_eq!(rename(program, old, new), Err(Errno::ELOOP));
+                assert_eq!(link(program, old, new), Err(Errno::ELOOP));
+            }
+            assert_eq!(rename(program, "/tmp/1/file", "/tmp/1/new"), Ok(0));
+            for descriptor in 0..10 {
+                let _ = program.close(descriptor);
+            }
+            unmount(program, "/tmp/m", 0).unwrap();
+            for number in 0..21 {
+                unlink(program, &format!("/tmp/{number}"), 0).unwrap();
+            }
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    /// The path of a call has a greatest length, and each target of a link has one of its own.
+    #[test]
+    fn a_link_to_another_mount_may_make_a_path_longer() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            create(program, "/tmp/m/file");
+            let dots = "./".repeat(2000);
+            let (target, path) = (text(program, &format!("/tmp/m/{dots}")), text(program, "/tmp/long"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, path]).unwrap();
+            assert!(open(program, &format!("/tmp/long/{dots}file"), 0).is_ok());
+            let proc = text(program, "/tmp/m/p");
+            let target = text(program, &format!("/proc/{dots}"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, proc]).unwrap();
+            assert!(open(program, &format!("/tmp/m/p/{dots}uptime"), 0).is_ok());
+            for descriptor in 0..10 {
+                let _ = program.close(descriptor);
+            }
+            unmount(program, "/tmp/m", 0).unwrap();
+            unlink(program, "/tmp/long", 0).unwrap();
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
     /// A name that must be made is not followed, also where it leads to another file system.
     #[test]
     fn exclusive_creation_does_not_follow_a_link_out_of_a_mount() {

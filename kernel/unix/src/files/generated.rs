@@ -16,7 +16,7 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, Status};
-use filesystem::{FileKind, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, Metadata};
+use filesystem::{FileKind, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Metadata};
 use spin::{Mutex, Once};
 
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
@@ -180,13 +180,13 @@ pub(crate) enum Walked {
     },
 }
 
-/// Follows a path from an entry on.
-pub(crate) fn walk(base: Entry, path: &[u8], last: LastComponent, caller: u32) -> Result<Walked, Errno> {
+/// Follows a path from an entry on, on which so many symbolic links were followed before.
+pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent, caller: u32) -> Result<Walked, Errno> {
     require_memory()?;
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
-    if path.len() > MAX_PATH_LENGTH {
+    if path.len() > MAX_WAY_LENGTH {
         return Err(Errno::ENAMETOOLONG);
     }
     if base.kind() != FileKind::Directory {
@@ -229,7 +229,7 @@ pub(crate) fn walk(base: Entry, path: &[u8], last: LastComponent, caller: u32) -
             continue;
         }
         links += 1;
-        if links > MAX_SYMBOLIC_LINKS {
+        if before + links > MAX_SYMBOLIC_LINKS {
             return Err(Errno::ELOOP);
         }
         let mut rest = path.split_off(end);

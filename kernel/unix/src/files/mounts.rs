@@ -482,6 +482,7 @@ impl Path {
                 }
                 return Err(Errno::EPERM);
             };
+            self.count_links(node, last)?;
             match act(&self.place.mount, node, &self.path) {
                 Err(Error::Crossing) => self.cross(last)?,
                 result => return result.map_err(errno_of),
@@ -498,6 +499,9 @@ impl Path {
                 return Ok(self.place.clone());
             }
             let Place { node, mount } = &self.place;
+            if let Node::Stored(base) = node {
+                self.count_links(base, last.into())?;
+            }
             match node {
                 Node::Stored(base) => match mount.tree().look_up(base, &self.path, last) {
                     Err(Error::Crossing) => drop(self.cross(last.into())?),
@@ -506,13 +510,15 @@ impl Path {
                         return Ok(Place { node, mount: mount.clone() });
                     }
                 },
-                Node::Generated(entry) => match generated::walk(*entry, &self.path, last.into(), self.caller)? {
-                    Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
-                    Walked::Missing => return Err(Errno::ENOENT),
-                    // It has no place.
-                    Walked::File(_) => return Err(Errno::ENXIO),
-                    Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
-                },
+                Node::Generated(entry) => {
+                    match generated::walk(*entry, &self.path, self.links, last.into(), self.caller)? {
+                        Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
+                        Walked::Missing => return Err(Errno::ENOENT),
+                        // It has no place.
+                        Walked::File(_) => return Err(Errno::ENXIO),
+                        Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                    }
+                }
             }
         }
         Err(Errno::ELOOP)
@@ -527,6 +533,9 @@ impl Path {
     ) -> Result<Opened, Errno> {
         for _ in 0..=MOST_CROSSINGS {
             let Place { node, mount } = &self.place;
+            if let Node::Stored(base) = node {
+                self.count_links(base, last)?;
+            }
             match node {
                 Node::Stored(node) if self.path.is_empty() && self.links > 0 => {
                     let file = mount.tree().open_node(node, options, crate::files::tree::now()).map_err(errno_of)?;
@@ -536,7 +545,7 @@ impl Path {
                     Err(Error::Crossing) => drop(self.cross(last)?),
                     file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
                 },
-                Node::Generated(entry) => match generated::walk(*entry, &self.path, last, self.caller)? {
+                Node::Generated(entry) => match generated::walk(*entry, &self.path, self.links, last, self.caller)? {
                     Walked::At(entry) => {
                         require_openable(entry, options)?;
                         return Ok(Opened::Generated(entry, mount.clone()));
@@ -567,6 +576,19 @@ impl Path {
         if self.links > MAX_SYMBOLIC_LINKS { Err(Errno::ELOOP) } else { Ok(()) }
     }
 
+    /// Fails with `ELOOP` if the rest of the path follows too many symbolic links. A file system counts its own alone;
+    /// so a path on which links have led to it is followed once more, to count these with them.
+    fn count_links(&self, base: &filesystem::Node, last: LastComponent) -> Result<(), Errno> {
+        if self.links == 0 || self.path.is_empty() {
+            return Ok(());
+        }
+        match self.place.mount.tree().links_on(base, &self.path, last) {
+            Ok(links) if self.links + links > MAX_SYMBOLIC_LINKS => Err(Errno::ELOOP),
+            // Any other failure is the operation's to report.
+            _ => Ok(()),
+        }
+    }
+
     /// Performs an operation on two names, which must be in the same mount: `EXDEV`.
     pub(crate) fn perform_with<R>(
         &mut self,
@@ -578,6 +600,8 @@ impl Path {
             if Arc::ptr_eq(&self.place.mount, &other.place.mount)
                 && let (Node::Stored(node), Node::Stored(other_node)) = (&self.place.node, &other.place.node)
             {
+                self.count_links(node, last)?;
+                other.count_links(other_node, other_last)?;
                 let (first, second) = ((node, &self.path[..]), (other_node, &other.path[..]));
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
@@ -618,7 +642,7 @@ impl Path {
         let way = match &self.place.node {
             Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
             Node::Generated(entry) => {
-                let walked = generated::walk(*entry, &self.path, last, self.caller)?;
+                let walked = generated::walk(*entry, &self.path, self.links, last, self.caller)?;
                 match walked {
                     Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
                     Walked::Missing if matches!(last, LastComponent::File(_)) => return Err(Errno::ENOENT),
