@@ -281,8 +281,6 @@ pub(crate) struct Process {
     pub creation_mask: AtomicU32,
     /// The file of its program.
     pub executable: Mutex<Option<Place>>,
-    /// Its stack pointer when its program began; 0 if that is not known.
-    pub first_stack: AtomicU64,
     /// Time at which it was made, in ticks.
     pub started: u64,
     /// Priority of a worker while it publishes nothing.
@@ -412,7 +410,6 @@ impl Process {
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
             executable: Mutex::new(None),
-            first_stack: AtomicU64::new(0),
             started: Machine::now(),
             default_priority,
             standing,

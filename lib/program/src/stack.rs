@@ -274,9 +274,9 @@ impl<'data> StackImage<'data> {
         self.pointer
     }
 
-    /// Returns the starts of the arguments, the environment and the texts of the auxiliary vector, behind the aligned
-    /// bytes.
-    fn starts(&self) -> [u64; 3] {
+    /// Returns the addresses at which the arguments, the environment and the texts of the auxiliary vector begin. They
+    /// lie one behind the other.
+    pub fn starts(&self) -> [u64; 3] {
         let arguments = self.data + self.contents.aligned_length().unwrap_or(0);
         let environment = arguments + self.contents.arguments.bytes() as u64;
         [arguments, environment, environment + self.contents.environment.bytes() as u64]

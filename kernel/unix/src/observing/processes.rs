@@ -466,42 +466,35 @@ fn process_memory(process: &Arc<Process>, _: u64) -> Made {
     whole(format!("{} {resident} 0 0 0 {resident} 0\n", mapped / PAGE_SIZE as u64))
 }
 
-/// Returns a word of a process's first stack, which holds the number of arguments, their addresses and 0, and those of
-/// the environment and 0. The process may have written anything there since.
-fn stack_word(process: &Process, index: u64) -> Option<u64> {
-    let stack = process.first_stack.load(core::sync::atomic::Ordering::Relaxed);
-    let address = stack.checked_add(index.checked_mul(8)?).filter(|_| stack != 0)?;
-    let mut bytes = [0; 8];
-    process.copy_in(address as usize, &mut bytes).ok()?;
-    Some(u64::from_le_bytes(bytes))
-}
-
-/// Returns a text to which a word of the first stack leads, with its NUL, and the cursor behind it; nothing at the end
-/// of the list. Longer texts are cut off.
-fn text_at(process: &Process, index: u64, cursor: u64) -> Made {
-    match stack_word(process, index) {
-        None | Some(0) => Ok((Vec::new(), None)),
-        Some(address) => {
-            let text = process.copy_in_string(address as usize, PAGE_SIZE, Errno::ENAMETOOLONG);
-            let mut text = text.unwrap_or_default();
-            text.push(0);
-            Ok((text, Some(cursor + 1)))
-        }
+/// Returns a piece of the texts of a process's first stack from the cursor on, which is a distance from the start, and
+/// the cursor behind it. The process may have written anything there since, as programs do that show what they are
+/// doing.
+fn text_between(process: &Process, start: u64, end: u64, cursor: u64) -> Made {
+    let Some(left) = start.checked_add(cursor).and_then(|at| end.checked_sub(at)).filter(|left| *left > 0) else {
+        return Ok((Vec::new(), None));
+    };
+    let mut text = alloc::vec![0; left.min(PAGE_SIZE as u64) as usize];
+    if process.copy_in((start + cursor) as usize, &mut text).is_err() {
+        return Ok((Vec::new(), None));
     }
+    let next = cursor + text.len() as u64;
+    Ok((text, Some(next).filter(|next| start + next < end)))
 }
 
 fn arguments(process: &Arc<Process>, cursor: u64) -> Made {
-    if stack_word(process, 0).is_none_or(|count| cursor >= count) {
-        return Ok((Vec::new(), None));
+    let [start, environment, end] = process.shared.texts();
+    let (mut text, next) = text_between(process, start, environment, cursor)?;
+    // As on Linux, a program that has written beyond its arguments means what it has written up to a NUL.
+    if next.is_none() && text.last().is_some_and(|last| *last != 0) {
+        let (more, _) = text_between(process, environment, end, 0)?;
+        text.extend(more.into_iter().take_while(|byte| *byte != 0));
     }
-    text_at(process, 1 + cursor, cursor)
+    Ok((text, next))
 }
 
 fn environment(process: &Arc<Process>, cursor: u64) -> Made {
-    match stack_word(process, 0).and_then(|count| count.checked_add(2)?.checked_add(cursor)) {
-        Some(index) => text_at(process, index, cursor),
-        None => Ok((Vec::new(), None)),
-    }
+    let [_, start, end] = process.shared.texts();
+    text_between(process, start, end, cursor)
 }
 
 /// Makes the line of the first region that ends above the cursor.
@@ -641,6 +634,50 @@ mod tests {
             assert_eq!(link(program, "/proc/self/exe"), Ok("/bin/test".into()));
             let (program_file, again) = (open(program, "/bin/test", 0).unwrap(), open(program, "/proc/self/exe", 0));
             assert_eq!(program.read_from(program_file, 4), program.read_from(again.unwrap(), 4));
+        });
+    }
+
+    /// The command line is what the program has in the place of its arguments, whatever their addresses have become.
+    #[test]
+    fn a_program_may_write_over_its_arguments() {
+        run(|program| {
+            let list = |program: &mut Program, texts: &[&[u8]]| {
+                let mut words: Vec<usize> = texts.iter().map(|text| program.store(text)).collect();
+                words.push(0);
+                program.store(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+            };
+            let arguments = list(program, &[b"head\0", b"-5\0", b"file\0"]);
+            let environment = list(program, &[b"HOME=/\0", b"TERM=x\0"]);
+            let path = program.store(b"/bin/test\0");
+            let child = program.spawn_with(path, arguments, environment, |program| {
+                assert_eq!(read(program, "/proc/self/cmdline"), "head\0-5\0file\0");
+                assert_eq!(read(program, "/proc/self/environ"), "HOME=/\0TERM=x\0");
+                let [start, behind, end] = program.process().shared.texts();
+                assert_eq!((behind - start, end - behind), (13, 14));
+                // In place.
+                program.write(start as usize + 5, b"-n");
+                assert_eq!(read(program, "/proc/self/cmdline"), "head\0-n\0file\0");
+                // A forked process has its own.
+                let child = program.fork(move |program| {
+                    program.write(start as usize, b"HEAD");
+                    assert_eq!(read(program, "/proc/self/cmdline"), "HEAD\0-n\0file\0");
+                });
+                let child = child.unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+                assert_eq!(read(program, "/proc/self/cmdline"), "head\0-n\0file\0");
+                // A title without the NULs, which goes on into the environment.
+                program.write(start as usize, b"head: five lines\0");
+                assert_eq!(read(program, "/proc/self/cmdline"), "head: five lines");
+                // Nothing is there any more.
+                let page = start as usize & !0xfff;
+                program.call(SystemCall::Unmap, [page, 4096]).unwrap();
+                assert_eq!(read(program, "/proc/self/cmdline"), "");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let child = program.spawn_with(path, 0, 0, |program| assert_eq!(read(program, "/proc/self/cmdline"), ""));
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
         });
     }
 

@@ -167,7 +167,6 @@ fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words
     let process = &parent.process;
     child.set_name(process.name());
     *child.executable.lock() = process.executable.lock().clone();
-    child.first_stack.store(process.first_stack.load(Ordering::Relaxed), Ordering::Relaxed);
     child.signals.copy_actions(&process.signals, &child.account)?;
     // Page tables are charged when there are some, as everywhere.
     child.charge_tables();

@@ -479,6 +479,7 @@ impl Plan {
             space.lock().copy_out(address, piece).map_err(|_| Errno::ENOMEM)?;
             pause_for(whom).await?;
         }
+        shared.set_texts(image.starts());
         Ok(image.pointer())
     }
 
@@ -537,9 +538,7 @@ impl Plan {
         let place = self.program.content.place().clone();
         let old = process.executable.lock().replace(place);
         drop(old);
-        let context = self.load(&process.space, &process.shared, For::Itself(process)).await?;
-        process.first_stack.store(context.register(STACK_POINTER), Ordering::Relaxed);
-        Ok(context)
+        self.load(&process.space, &process.shared, For::Itself(process)).await
     }
 
     /// Loads the program into an empty address space.
@@ -577,7 +576,6 @@ impl Plan {
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.place().clone());
-        process.first_stack.store(context.register(STACK_POINTER), Ordering::Relaxed);
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
@@ -597,9 +595,6 @@ struct Loaded {
     /// The initial registers.
     context: UserContext,
 }
-
-/// The register of the stack pointer.
-const STACK_POINTER: usize = 2;
 
 /// Performs the `spawn` call.
 ///

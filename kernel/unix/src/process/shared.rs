@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     image: AtomicUsize,
     /// Distance by which the program was moved from its place in the file.
     bias: AtomicUsize,
+    /// Addresses in the first stack: of the arguments, of the environment behind them, and of its end.
+    texts: [AtomicU64; 3],
 }
 
 /// Room that a layout must have for this module's mappings.
@@ -78,7 +80,8 @@ impl Shared {
             ring.push(zeroed()?);
         }
         let [start, image, bias] = [const { AtomicUsize::new(0) }; 3];
-        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias })
+        let texts = [const { AtomicU64::new(0) }; 3];
+        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias, texts })
     }
 
     /// Allocates fresh pages at the same places, for a copy of the process.
@@ -87,6 +90,7 @@ impl Shared {
         for (to, from) in [(&copy.start, &self.start), (&copy.image, &self.image), (&copy.bias, &self.bias)] {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        copy.set_texts(self.texts());
         Ok(copy)
     }
 
@@ -200,6 +204,18 @@ impl Shared {
         // Relaxed: the program does not run yet.
         self.start.store(layout.shared as usize, Ordering::Relaxed);
         self.image.store(layout.image as usize, Ordering::Relaxed);
+    }
+
+    /// Records where the texts of the first stack are: the arguments, the environment behind them, and its end.
+    pub(crate) fn set_texts(&self, addresses: [u64; 3]) {
+        for (word, address) in self.texts.iter().zip(addresses) {
+            word.store(address, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the addresses of these texts; 0 if there are none. The program may have written anything there since.
+    pub(crate) fn texts(&self) -> [u64; 3] {
+        self.texts.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// Returns the address of one of the parts that lie at offsets in `abi_queue::pages`.
