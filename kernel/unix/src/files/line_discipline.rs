@@ -25,6 +25,9 @@ use abi_unix::types::terminal::{character, control, input, local, output};
 /// Keys that can wait to be read, and so the length of the longest line with its end (Linux's `N_TTY_BUF_SIZE`).
 pub(crate) const CAPACITY: usize = 4096;
 
+/// Columns that one key erases on the screen.
+const MOST_ERASED: usize = CAPACITY / 3;
+
 /// Flag of an entry that ends a line.
 const LINE_END: u16 = 0x100;
 /// Flag of an entry that is no character and only ends the line.
@@ -335,7 +338,8 @@ impl LineDiscipline {
         let before = self.end_column();
         self.end = end;
         let after = self.end_column();
-        for _ in after..before {
+        // Tabs can make a line far wider than its keys are many, and an echo without room is lost anyway.
+        for _ in (after..before).take(MOST_ERASED) {
             show(b"\x08 \x08");
         }
         self.column = after;
@@ -502,6 +506,20 @@ mod tests {
         }
         line.truncate(line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1));
         line
+    }
+
+    /// A key has work for as many columns as a terminal can show at once, whatever the tabs of the line mean.
+    #[test]
+    fn a_line_of_tabs_is_erased_with_bounded_work() {
+        let mut terminal = LineDiscipline::new().unwrap();
+        typed(&mut terminal, &[b'\t'; CAPACITY]);
+        let (shown, _) = typed(&mut terminal, &[0x15]);
+        assert_eq!(shown, b"\x08 \x08".repeat(MOST_ERASED));
+        // The line is empty, and the next one is as any other.
+        typed(&mut terminal, b"ab");
+        assert_eq!(typed(&mut terminal, &[0x15]).0, b"\x08 \x08".repeat(2));
+        typed(&mut terminal, b"c\n");
+        assert_eq!(read(&mut terminal, 10), Some(b"c\n".to_vec()));
     }
 
     #[test]
