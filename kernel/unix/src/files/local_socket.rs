@@ -1008,6 +1008,62 @@ mod tests {
         });
     }
 
+    /// A look at a stream waits for the first bytes only, however many are wanted: they stay, and more would never come
+    /// while the queue is full.
+    #[test]
+    fn a_look_does_not_wait_for_all_bytes() {
+        run(|program| {
+            let place = program.place(8);
+            program.call(SystemCall::SocketPair, [1, SOCK_STREAM as usize, 0, place]).unwrap();
+            let (a, b) = (program.read_u32(place) as usize, program.read_u32(place + 4) as usize);
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(100_000);
+                    assert_eq!(program.write_to(a, b"some"), Ok(4));
+                })
+                .unwrap();
+            let flags = message::PEEK | message::WAITALL;
+            for _ in 0..2 {
+                assert_eq!(receive(program, b, 20, 0, flags), Ok((b"some".to_vec(), vec![], 0)));
+            }
+            let (reader, writer) = program.pipe(abi_unix::types::open::NONBLOCK);
+            assert_eq!(send(program, a, b"!", &rights(&[writer])), Ok(1));
+            program.close(writer).unwrap();
+            let (bytes, files, _) = receive(program, b, 20, 64, flags).unwrap();
+            assert_eq!((bytes, files.len()), (b"some!".to_vec(), 1));
+            program.close(files[0]).unwrap();
+            assert_eq!(program.read_from(b, 20), Ok(b"some!".to_vec()));
+            assert_eq!(program.read_from(reader, 1), Ok(vec![]), "all files are closed");
+        });
+    }
+
+    /// Files for which there is no descriptor are closed, and the receiver learns that there were more.
+    #[test]
+    fn a_full_table_takes_no_files() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_DGRAM);
+            let (reader, writer) = program.pipe(abi_unix::types::open::NONBLOCK);
+            assert_eq!(send(program, a, b"x", &rights(&[writer, writer, writer])), Ok(1));
+            program.close(writer).unwrap();
+            // One is free.
+            let limit = program.store(&[writer as u64 + 1; 2].map(u64::to_le_bytes).concat());
+            let number = abi_unix::types::limit::DESCRIPTORS as usize;
+            assert_eq!(program.call(SystemCall::ProcessLimit, [0, number, limit, 0]), Ok(0));
+            let (bytes, files, flags) = receive(program, b, 8, 64, 0).unwrap();
+            assert_eq!((bytes, files, flags), (b"x".to_vec(), vec![writer], message::CTRUNC));
+            assert_eq!(send(program, a, b"y", &rights(&[writer])), Ok(1));
+            let (bytes, files, flags) = receive(program, b, 8, 64, 0).unwrap();
+            assert_eq!((bytes, files, flags), (b"y".to_vec(), vec![], message::CTRUNC));
+            program.close(writer).unwrap();
+            // A place for control messages that is none: the message is lost, and its file closed.
+            let far = header(program, &[(DATA, 1)], (0x1000, 24));
+            assert_eq!(send(program, a, b"z", &rights(&[reader])), Ok(1));
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [b, far, 0]), Ok(1));
+            assert_eq!(program.read_u32(far + 48), message::CTRUNC);
+            assert_eq!(program.call(SystemCall::Duplicate, [reader]), Ok(writer), "it is free again");
+        });
+    }
+
     #[test]
     fn controls_of_every_file() {
         run(|program| {

@@ -706,7 +706,7 @@ fn accept(process: &Process, found: &Information, address: usize) -> Result<usiz
 mod tests {
     use ::signals::Pending;
     use abi_unix::SystemCall;
-    use abi_unix::types::{self, TimeSpec, signal};
+    use abi_unix::types::{self, MessageHeader, TimeSpec, signal};
     use alloc::vec::Vec;
 
     use super::*;
@@ -849,6 +849,80 @@ mod tests {
                 // The first worker receives what is sent to the process.
                 assert_eq!(program.read_from(reader, 5), expected);
                 assert_eq!(handled(program), [10]);
+                program.sleep_ns(5_000_000);
+            });
+        }
+    }
+
+    /// Stores the header of a message with so many buffers of this length, which lie over each other, and these bytes of
+    /// control messages; returns its address.
+    fn message(program: &mut Program, (count, length): (usize, usize), control: &[u8]) -> usize {
+        let buffer = [crate::testing::DATA.to_le_bytes(), length.to_le_bytes()].concat();
+        let list = program.store(&buffer.repeat(count));
+        let header = MessageHeader {
+            buffers: list as u64,
+            count: count as u64,
+            control: program.store(control) as u64,
+            control_length: control.len() as u64,
+            ..MessageHeader::default()
+        };
+        program.store(&header.to_bytes())
+    }
+
+    fn stream(program: &mut Program) -> (usize, usize) {
+        let place = program.place(8);
+        program.call(SystemCall::SocketPair, [1, types::SOCK_STREAM as usize, 0, place]).unwrap();
+        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+    }
+
+    /// A message that waits is over, or made again with everything that it carries; bytes that were moved count.
+    #[test]
+    fn handlers_interrupt_messages() {
+        for (flags, again) in [(0, false), (action_flag::RESTART, true)] {
+            run(move |program| {
+                handle(program, USR1, flags);
+                let (a, b) = stream(program);
+                let (reader, writer) = program.pipe(abi_unix::types::open::NONBLOCK);
+                let own = program.id as usize;
+                let (much, rest) = (message(program, (5, 16_384), &[]), message(program, (8, 16_384), &[]));
+                program
+                    .add_worker(move |program| {
+                        // A receiver of nothing, and one of a part.
+                        program.sleep_ns(1_000_000);
+                        kill(program, own, USR1).unwrap();
+                        program.sleep_ns(1_000_000);
+                        program.write_to(a, b"one").unwrap();
+                        program.sleep_ns(1_000_000);
+                        program.write_to(a, b"two").unwrap();
+                        program.sleep_ns(1_000_000);
+                        kill(program, own, USR1).unwrap();
+                        // A sender of a part, and one of nothing.
+                        for _ in 0..2 {
+                            program.sleep_ns(1_000_000);
+                            kill(program, own, USR1).unwrap();
+                        }
+                        program.sleep_ns(1_000_000);
+                        assert_eq!(program.call(SystemCall::ReceiveMessage, [b, rest, 0]), Ok(65_536));
+                        program.sleep_ns(1_000_000);
+                    })
+                    .unwrap();
+                let bytes = message(program, (1, 8), &[]);
+                let interrupted = |result: usize| if again { Ok(result) } else { Err(Errno::EINTR) };
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [b, bytes, 0]), interrupted(3));
+                if !again {
+                    assert_eq!(program.call(SystemCall::ReceiveMessage, [b, bytes, 0]), Ok(3));
+                }
+                let all = types::message::WAITALL as usize;
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [b, bytes, all]), Ok(3), "a part came");
+                assert_eq!(handled(program), [10, 10]);
+                assert_eq!(program.call(SystemCall::SendMessage, [a, much, 0]), Ok(65_536), "there is no more room");
+                let rights = [20u64.to_le_bytes(), [1, 0, 0, 0, 1, 0, 0, 0]].concat();
+                let rights = [&rights[..], &(writer as u32).to_le_bytes()].concat();
+                let with_file = message(program, (1, 2), &rights);
+                assert_eq!(program.call(SystemCall::SendMessage, [a, with_file, 0]), interrupted(2));
+                program.close(writer).unwrap();
+                let end = if again { Err(Errno::EAGAIN) } else { Ok(vec![]) };
+                assert_eq!(program.read_from(reader, 1), end, "the file is under way only if it was sent");
                 program.sleep_ns(5_000_000);
             });
         }
