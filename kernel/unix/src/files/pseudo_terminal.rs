@@ -9,7 +9,8 @@
 //! up. That goes in steps ([`HangUp`]), since a group may have many members. While no slave is open, after one has been,
 //! a master that has read everything gets `EIO`.
 //!
-//! There are [`MOST`] pairs. The process that opens the master pays for all memory of the pair, from the beginning on.
+//! There are [`MOST`] pairs, and a process may have as many as it leaves to others. The process that opens the master
+//! pays for all memory of the pair, from the beginning on.
 //! The nodes of slaves are in the first file system. Rejected: a file system of their own. It would be one more mount,
 //! and no program looks for more than the names.
 
@@ -33,13 +34,13 @@ use crate::files::mounts::{self, Place};
 use crate::files::stored::status_of;
 use crate::files::terminal::{Output, State, Terminal, TerminalFile, process_of};
 use crate::files::tree::{self, SLAVES};
-use crate::process::accounts::{Charge, Resource};
+use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::kill::GroupSignals;
 use crate::process::user::{Caller, UserBuffer};
 use crate::process::{Process, delivery, table};
 use crate::scheduling::steps;
 
-/// Pairs at a time; `ENOSPC` for more.
+/// Pairs at a time; `ENOSPC` for more, and for a process that has as many as are left.
 const MOST: usize = 64;
 
 /// Bytes of output that wait for the master.
@@ -58,6 +59,8 @@ const OF_A_KEY: usize = 64;
 /// A place in the table of pairs.
 struct Pair {
     terminal: Arc<Terminal>,
+    /// The account of the process that has opened the master.
+    account: Arc<Account>,
     /// Set when the master was closed and the session is still to be told.
     is_closed: bool,
 }
@@ -233,10 +236,14 @@ impl MasterFile {
         };
         let (terminal, number) = {
             let mut pairs = PAIRS.lock();
+            if !process.account.may_have_one_more(MOST, pairs.iter().flatten().map(|pair| &pair.account)) {
+                return Err(Errno::ENOSPC);
+            }
             let number = pairs.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
             let device = DeviceNumber { major: SLAVES, minor: number as u32 };
             let terminal = Arc::new(Terminal::new(device, Output::Master(master), [0; 4])?);
-            pairs[number] = Some(Pair { terminal: terminal.clone(), is_closed: false });
+            pairs[number] =
+                Some(Pair { terminal: terminal.clone(), account: process.account.clone(), is_closed: false });
             (terminal, number as u32)
         };
         // Dropped if the node cannot be made.
@@ -512,6 +519,33 @@ mod tests {
             assert!(last.has_ended());
             drop(last);
             assert_eq!(program.process().account.used(Resource::Memory), before);
+        });
+    }
+
+    /// A process takes half of the pairs, and what it starts shares them; so others find some.
+    #[test]
+    fn a_process_leaves_as_many_pairs_as_it_has() {
+        run(|program| {
+            let open = |program: &mut Program| {
+                let path = program.store(b"/dev/ptmx\0");
+                let flags = (flag::RDWR | flag::NOCTTY) as usize;
+                program.call(SystemCall::Open, [0, path, flags, 0])
+            };
+            let masters: Vec<usize> = core::iter::from_fn(|| open(program).ok()).collect();
+            assert_eq!((masters.len(), open(program)), (MOST / 2, Err(Errno::ENOSPC)));
+            let child = program.spawn(move |program| assert_eq!(open(program), Err(Errno::ENOSPC))).unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            // The first process, and another of its children.
+            let first = table::find(crate::process::FIRST).unwrap().account.clone();
+            let stranger = first.of_a_child().unwrap();
+            for (account, more) in [(&first, MOST), (&stranger, MOST / 4)] {
+                let mut all: Vec<_> = PAIRS.lock().iter().flatten().map(|pair| pair.account.clone()).collect();
+                while account.may_have_one_more(MOST, all.iter()) {
+                    all.push(account.clone());
+                }
+                assert_eq!(all.len(), (MOST / 2 + more).min(MOST));
+            }
+            masters.into_iter().for_each(|master| assert_eq!(program.close(master), Ok(0)));
         });
     }
 }

@@ -305,6 +305,31 @@ impl Account {
         Ok(Arc::new(Account { lines, settings, above, depth, bounds, is_first: false }))
     }
 
+    /// Returns the account of the child of the first process that this one is, or is below.
+    fn uppermost(self: &Arc<Account>) -> &Arc<Account> {
+        let mut account = self;
+        while let Some(above) = account.above().filter(|above| !above.is_first) {
+            account = above;
+        }
+        account
+    }
+
+    /// Returns whether a process may have one more of some objects of which there are few in the machine, with `others`
+    /// as the accounts of those that there are: it has fewer than are left for others, counted with everything that
+    /// shares its limits. So processes that hoard leave some, however many they are. The first process may have all.
+    pub(crate) fn may_have_one_more<'a>(
+        self: &Arc<Account>,
+        most: usize,
+        others: impl Iterator<Item = &'a Arc<Account>>,
+    ) -> bool {
+        let (mut all, mut own) = (0, 0);
+        for other in others {
+            all += 1;
+            own += usize::from(Arc::ptr_eq(self.uppermost(), other.uppermost()));
+        }
+        all < most && (self.is_first || own < most - all)
+    }
+
     fn line(&self, resource: Resource) -> &ResourceLine {
         &self.lines[resource as usize]
     }
