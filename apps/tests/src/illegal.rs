@@ -7,7 +7,7 @@ use abi_unix::errno::decode;
 use abi_unix::trace::subject;
 use abi_unix::types::{
     self, AT_FDCWD, MessageHeader, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, signal,
-    socket_option,
+    socket_option, terminal as request,
 };
 use abi_unix::{Errno, SystemCall};
 use alloc::vec::Vec;
@@ -98,6 +98,36 @@ pub async fn calls() -> Outcome {
     let wrong_time = things.time.as_ptr() as usize;
     let message = things.message.as_ptr() as usize;
     let minus_one = usize::MAX;
+    // Control messages that are none, or send what may not be sent.
+    let (local, _peer) = must!(system::network::socket_pair(abi_unix::types::SOCK_STREAM));
+    let local = number(&local);
+    let rights = [20u64, 1 | 1 << 32, local as u64];
+    let strange = [20u64, 9 | 1 << 32, file as u64];
+    let closed = [20u64, 1 | 1 << 32, CLOSED as u64];
+    let (short, endless) = ([15u64, 1 | 1 << 32, file as u64], [u64::MAX - 7, 1 | 1 << 32, file as u64]);
+    let credentials = [28u64, 1 | 2 << 32, 12345, 0];
+    let byte = [buffer, 1];
+    let carrying = |control: usize, control_length: usize| {
+        let buffers = byte.as_ptr() as u64;
+        let (control, control_length) = (control as u64, control_length as u64);
+        MessageHeader { buffers, count: 1, control, control_length, ..MessageHeader::default() }.to_bytes()
+    };
+    let of = |words: &[u64]| carrying(words.as_ptr() as usize, size_of_val(words));
+    let headers = [
+        of(&rights),
+        of(&strange),
+        of(&closed),
+        of(&short),
+        of(&endless),
+        of(&credentials),
+        carrying(UNMAPPED, 24),
+        carrying(buffer, 1 << 20),
+        carrying(buffer, usize::MAX),
+    ];
+    let header = |index: usize| headers[index].as_ptr() as usize;
+    let master = must!(system::terminal::pseudo_terminal());
+    let slave = must!(system::terminal::open_slave(master.raw(), open::RDWR | open::NOCTTY));
+    let (master, slave) = (number(&master), number(&slave));
 
     let cases: &[(SystemCall, &[usize], &[Errno])] = &[
         (GetCurrentDirectory, &[buffer, 1], &[ERANGE]),
@@ -112,6 +142,16 @@ pub async fn calls() -> Outcome {
         (FileControl, &[file, 9999], &[EINVAL]),
         (DeviceControl, &[CLOSED, 0x5413, buffer], &[EBADF]),
         (DeviceControl, &[reader, 0x5401, buffer], &[ENOTTY, EINVAL]),
+        (DeviceControl, &[master, request::SET_WINDOW_SIZE as usize, UNMAPPED], &[EFAULT]),
+        (DeviceControl, &[master, request::SET_FOREGROUND as usize, buffer], &[ENOTTY]),
+        (DeviceControl, &[master, request::GET_SESSION as usize, buffer], &[ENOTTY]),
+        (DeviceControl, &[slave, request::SET_FOREGROUND as usize, buffer], &[ENOTTY]),
+        (DeviceControl, &[slave, request::GET_FOREGROUND as usize, buffer], &[ENOTTY]),
+        (DeviceControl, &[slave, request::GIVE_UP_CONTROLLING as usize, 0], &[ENOTTY]),
+        (DeviceControl, &[slave, request::OPEN_PEER as usize, 0], &[ENOTTY]),
+        (DeviceControl, &[slave, request::SET as usize, UNMAPPED], &[EFAULT]),
+        (DeviceControl, &[slave, request::INSERT as usize, UNMAPPED], &[EFAULT]),
+        (DeviceControl, &[slave, 0x5499, buffer], &[ENOTTY]),
         (MakeDirectory, &[here, existing, 0o755], &[EEXIST]),
         (MakeDirectory, &[here, long, 0o755], &[ENAMETOOLONG]),
         (MakeDirectory, &[here, path(c"/tmp/missing/x"), 0o755], &[ENOENT]),
@@ -257,6 +297,17 @@ pub async fn calls() -> Outcome {
         (SendMessage, &[tcp, message, 1], &[EOPNOTSUPP]),
         (SendMessage, &[tcp, message, 0], &[ENOTCONN]),
         (SendMessage, &[udp, message, 0], &[EDESTADDRREQ]),
+        (SendMessage, &[local, header(0), 0], &[ETOOMANYREFS]),
+        (SendMessage, &[local, header(1), 0], &[EINVAL]),
+        (SendMessage, &[local, header(2), 0], &[EBADF]),
+        (SendMessage, &[local, header(3), 0], &[EINVAL]),
+        (SendMessage, &[local, header(4), 0], &[EINVAL]),
+        (SendMessage, &[local, header(5), 0], &[EPERM]),
+        (SendMessage, &[local, header(6), 0], &[EFAULT]),
+        (SendMessage, &[local, header(7), 0], &[ENOBUFS]),
+        (SendMessage, &[local, header(8), 0], &[ENOBUFS]),
+        // A socket that carries itself would never be closed.
+        (ReceiveMessage, &[local, header(0), types::message::DONTWAIT as usize], &[EAGAIN]),
         (ReceiveMessage, &[CLOSED, message, 0], &[EBADF]),
         (ReceiveMessage, &[file, message, 0], &[ENOTSOCK]),
         (ReceiveMessage, &[tcp, message, 1], &[EOPNOTSUPP]),

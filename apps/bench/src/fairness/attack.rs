@@ -18,7 +18,7 @@ use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
     self, AT_FDCWD, AT_REMOVEDIR, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice,
-    control, epoll, futex, limit, mapping, open, protection, scheduling, socket_option, terminal, wait_kind,
+    control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal, wait_kind,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -46,6 +46,7 @@ const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::TraceWrite, "the kernel was started without a trace"),
     (SystemCall::SignalWait, "ends at its time limit: the signal that it waits for does not come"),
     (SystemCall::WorkerWait, "ends at its time limit: the completions that it waits for do not come"),
+    (SystemCall::SetSession, "leads a session after the first call"),
 ];
 
 /// The way in which a call is made.
@@ -101,6 +102,11 @@ const ANY: SocketAddress = SocketAddress { address: [127, 0, 0, 1], port: 0 };
 const OWN_PATH: &CStr = c"/bin/bench";
 /// A program that ends at once.
 const PROGRAM: &CStr = c"/bin/hello";
+/// Files in a message, and those of them that a receiver takes.
+const SENT: usize = message::MOST_FILES;
+const RECEIVED: usize = 8;
+/// Bytes of control messages before their data.
+const CONTROL: usize = 16;
 /// Directory of mounts.
 const MOUNT: &CStr = c"/tmp/mounted";
 /// Token of a call that is made to be cancelled.
@@ -156,7 +162,9 @@ struct Attack {
     other: CString,
     link: CString,
     zero: Descriptor,
-    console: Descriptor,
+    /// A pseudo-terminal that controls the session of the attacker.
+    terminal: Option<(Descriptor, Descriptor)>,
+    windows: [[u16; 4]; 2],
     file: Descriptor,
     directory: Descriptor,
     pipe: (Descriptor, Descriptor),
@@ -166,6 +174,8 @@ struct Attack {
     listener: Descriptor,
     listener_address: SocketAddress,
     connection: (Descriptor, Descriptor),
+    /// Local sockets.
+    local: (Descriptor, Descriptor),
     watching: Descriptor,
     receiver: Descriptor,
     right: Descriptor,
@@ -189,13 +199,25 @@ struct Attack {
     limits: [u64; 2],
     size: u32,
     option: u32,
+    /// A message with files, and the place for one.
     message: [u8; MessageHeader::SIZE],
     message_vector: [usize; 2],
+    rights: [u32; CONTROL / 4 + SENT],
+    place: [AtomicU64; MessageHeader::SIZE / 8],
+    received: [AtomicU32; CONTROL / 4 + RECEIVED],
     buffer: Box<[u8; BUFFER]>,
 }
 
 fn pipe() -> Result<(Descriptor, Descriptor)> {
     file::pipe(0)
+}
+
+/// Begins a session with a pseudo-terminal as its own; returns master and slave.
+fn own_terminal() -> Result<(Descriptor, Descriptor)> {
+    system::terminal::begin_session()?;
+    let master = system::terminal::pseudo_terminal()?;
+    let slave = system::terminal::open_slave(master.raw(), open::RDWR)?;
+    Ok((master, slave))
 }
 
 fn connect(address: SocketAddress) -> Result<Descriptor> {
@@ -233,7 +255,8 @@ impl Attack {
             other,
             link,
             zero: file::open(c"/dev/zero", open::RDWR, 0)?,
-            console: file::open(c"/dev/console", open::RDWR, 0)?,
+            terminal: if call == SystemCall::DeviceControl { Some(own_terminal()?) } else { None },
+            windows: [[24, 80, 0, 0], [50, 132, 0, 0]],
             file,
             directory: file::open(c"/bin", open::RDONLY | open::DIRECTORY, 0)?,
             pipe: pipe()?,
@@ -243,6 +266,7 @@ impl Attack {
             listener,
             listener_address,
             connection,
+            local: network::socket_pair(SOCK_DGRAM)?,
             watching: epoll()?,
             receiver,
             right,
@@ -266,15 +290,22 @@ impl Attack {
             option: 1,
             message: [0; MessageHeader::SIZE],
             message_vector: [0; 2],
+            rights: [0; CONTROL / 4 + SENT],
+            place: [const { AtomicU64::new(0) }; MessageHeader::SIZE / 8],
+            received: [const { AtomicU32::new(0) }; CONTROL / 4 + RECEIVED],
             buffer: Box::new([0; BUFFER]),
         });
         attack.vector = [at(&*attack.buffer), BUFFER];
         attack.message_vector = [at(&*attack.buffer), 64];
+        let file = attack.file.raw() as u32;
+        attack.rights[CONTROL / 4..].fill(file);
+        let kind = [socket_option::SOL_SOCKET, message::SCM_RIGHTS];
+        attack.rights[..CONTROL / 4].copy_from_slice(&[(CONTROL + 4 * SENT) as u32, 0, kind[0], kind[1]]);
         let message = MessageHeader {
-            name: at(&attack.own_address) as u64,
-            name_length: SocketAddress::SIZE as u32,
             buffers: at(&attack.message_vector) as u64,
             count: 1,
+            control: at(&attack.rights) as u64,
+            control_length: (CONTROL + 4 * SENT) as u64,
             ..MessageHeader::default()
         };
         attack.message = message.to_bytes();
@@ -315,7 +346,11 @@ impl Attack {
             EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
             DuplicateTo => with([of(&self.file), 40, 0]),
             FileControl => with([of(&self.file), control::GETFL as usize, 0]),
-            DeviceControl => with([of(&self.console), terminal::GET as usize, buffer]),
+            // Each time the foreground is told of a window of another size.
+            DeviceControl => {
+                let master = self.terminal.as_ref().map_or(0, |(master, _)| of(master));
+                with([master, terminal::SET_WINDOW_SIZE as usize, at(&self.windows[turn % 2])])
+            }
             MakeDirectory => with([HERE, text(&self.other), 0o700]),
             Unlink => {
                 drop(file::open(&self.other, open::CREAT, 0o600)?);
@@ -404,12 +439,12 @@ impl Attack {
                 with([of(&self.datagrams), buffer, BUFFER, 0, 0, 0])
             }
             SocketPair => with([1, SOCK_STREAM as usize, 0, buffer]),
-            SendMessage => with([of(&self.datagrams), at(&self.message), 0]),
+            SendMessage => with([of(&self.local.0), at(&self.message), 0]),
             ReceiveMessage => {
                 if !self.is_asynchronous() {
-                    self.send()?;
+                    self.send_files()?;
                 }
-                with([of(&self.datagrams), at(&self.message), 0])
+                with([of(&self.local.1), self.place(), 0])
             }
             GetSocketName => with([of(&self.datagrams), buffer, at(&self.size)]),
             GetPeerName => with([of(&self.connection.0), buffer, at(&self.size)]),
@@ -531,6 +566,28 @@ impl Attack {
         raw(SystemCall::SendTo, [socket, at(&*self.buffer), 64, 0, address[0], address[1]]).map(drop)
     }
 
+    /// Sends a message with files through the local sockets.
+    fn send_files(&self) -> Result<()> {
+        let flags = message::DONTWAIT as usize;
+        raw(SystemCall::SendMessage, [self.local.0.raw() as usize, at(&self.message), flags, 0, 0, 0]).map(drop)
+    }
+
+    /// Makes the place for a message ready; returns its address. Calls in flight have one in common, and take no files.
+    fn place(&self) -> usize {
+        let room = if self.is_asynchronous() { 0 } else { size_of_val(&self.received) as u64 };
+        let header = MessageHeader {
+            buffers: at(&self.message_vector) as u64,
+            count: 1,
+            control: if room == 0 { 0 } else { at(&self.received) as u64 },
+            control_length: room,
+            ..MessageHeader::default()
+        };
+        for (word, bytes) in self.place.iter().zip(header.to_bytes().chunks_exact(8)) {
+            word.store(u64::from_le_bytes(core::array::from_fn(|index| bytes[index])), Ordering::Relaxed);
+        }
+        at(&self.place)
+    }
+
     /// Makes a call that waits go on.
     fn cause(&self, prepared: &mut Prepared) {
         use SystemCall::*;
@@ -541,7 +598,8 @@ impl Attack {
             }
             Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
             Futex => raw(Futex, [at(&WORD), futex::WAKE as usize, 1, 0, 0, 0]),
-            ReceiveFrom | ReceiveMessage => self.send().map(|()| 0),
+            ReceiveFrom => self.send().map(|()| 0),
+            ReceiveMessage => self.send_files().map(|()| 0),
             Accept | AcceptWith => connect(self.listener_address).map(|client| {
                 prepared.files.push(client);
                 0
@@ -571,8 +629,18 @@ impl Attack {
                     let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
                 }
             }
-            SendTo | SendMessage => {
-                let flags = abi_unix::types::message::DONTWAIT as usize;
+            SendMessage => {
+                let flags = message::DONTWAIT as usize;
+                let socket = self.local.1.raw() as usize;
+                let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
+            }
+            ReceiveMessage if !self.is_asynchronous() => {
+                for number in &self.received[CONTROL / 4..] {
+                    drop(Descriptor::from_raw(number.load(Ordering::Relaxed) as i32));
+                }
+            }
+            SendTo => {
+                let flags = message::DONTWAIT as usize;
                 let socket = self.datagrams.raw() as usize;
                 let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
             }
