@@ -500,8 +500,8 @@ impl Filesystem {
         }
     }
 
-    /// Returns the number of symbolic links that a path follows in this file system. A path on which links of other file
-    /// systems have led here may follow fewer than one that begins here.
+    /// Returns the number of symbolic links that a path follows in this file system. A path on which links of other
+    /// file systems have led here may follow fewer than one that begins here.
     ///
     /// # Errors
     /// As [`Filesystem::look_up`]; but a file that is named or made may be missing at the end of the path.

@@ -6,8 +6,8 @@
 //! lost.
 //!
 //! When the master is closed, the leader of the slave's session and the foreground get `SIGHUP`, and the slave is hung
-//! up. That goes in steps ([`HangUp`]), since a group may have many members. While no slave is open, after one has been,
-//! a master that has read everything gets `EIO`.
+//! up. That goes in steps ([`HangUp`]), since a group may have many members. While no slave is open, after one has
+//! been, a master that has read everything gets `EIO`.
 //!
 //! There are [`MOST`] pairs, and a process may have as many as it leaves to others. The process that opens the master
 //! pays for all memory of the pair, from the beginning on.

@@ -854,8 +854,8 @@ mod tests {
         }
     }
 
-    /// Stores the header of a message with so many buffers of this length, which lie over each other, and these bytes of
-    /// control messages; returns its address.
+    /// Stores the header of a message with so many buffers of this length, which lie over each other, and these bytes
+    /// of control messages; returns its address.
     fn message(program: &mut Program, (count, length): (usize, usize), control: &[u8]) -> usize {
         let buffer = [crate::testing::DATA.to_le_bytes(), length.to_le_bytes()].concat();
         let list = program.store(&buffer.repeat(count));
