@@ -18,7 +18,7 @@
 //! Without the feature all functions here are empty, and the compiler removes them.
 
 #[cfg(not(feature = "fail-allocations"))]
-mod chosen {
+mod never {
     /// See the version with the feature.
     #[inline(always)]
     pub fn works_for(_process: u32) {}
@@ -46,7 +46,9 @@ mod chosen {
     }
 }
 
-#[cfg(feature = "fail-allocations")]
+// Its tests run without the feature, too.
+#[cfg(any(feature = "fail-allocations", test))]
+#[cfg_attr(not(feature = "fail-allocations"), allow(dead_code))]
 mod chosen {
     use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -137,6 +139,75 @@ mod chosen {
 }
 
 #[cfg(feature = "fail-allocations")]
+use chosen as selected;
+#[cfg(not(feature = "fail-allocations"))]
+use never as selected;
+
+#[cfg(feature = "fail-allocations")]
 pub use chosen::arm;
-pub(crate) use chosen::fails_small;
-pub use chosen::{admitted, fails, from_what_is_kept, works_for};
+pub(crate) use selected::fails_small;
+pub use selected::{admitted, fails, from_what_is_kept, works_for};
+
+#[cfg(test)]
+mod tests {
+    use super::chosen::{admitted, arm, fails, fails_small, from_what_is_kept, works_for};
+    use crate::fake;
+
+    /// Returns the place of the first of some small allocations that fails.
+    fn first_failure(bytes: usize) -> Option<usize> {
+        (0..100).find(|_| fails_small(bytes))
+    }
+
+    #[test]
+    fn the_chosen_allocation_of_the_chosen_process_fails_once() {
+        fake::init(64 << 20);
+        fake::set_hart(5);
+        // No process is chosen, and none has the number 0.
+        works_for(0);
+        arm(0, 1);
+        assert!(!fails() && !fails_small(1));
+        // Another process.
+        works_for(8);
+        arm(7, 1);
+        assert!(!fails() && !fails_small(1));
+        assert_eq!(arm(7, 3), 0);
+        works_for(7);
+        assert_eq!([fails(), fails_small(1), fails(), fails(), fails_small(1)], [false, false, true, false, false]);
+        assert_eq!(arm(7, 0), 5);
+        assert_eq!([fails(), fails()], [false; 2]);
+        assert_eq!(arm(7, 1), 2);
+        // An admission is good for 32 KiB of small allocations of this hart, and ends with the work.
+        admitted();
+        assert_eq!(first_failure(1000), Some(32));
+        for work in [7, 7] {
+            admitted();
+            arm(7, 1);
+            assert!(!fails_small(32 << 10) && fails_small(1));
+            admitted();
+            arm(7, 1);
+            works_for(work);
+            assert!(fails_small(1));
+        }
+        // Large ones fail in spite of it.
+        admitted();
+        arm(7, 1);
+        assert!(fails());
+        // Kept memory does not; afterwards the admission is as before.
+        works_for(7);
+        arm(7, 1);
+        assert_eq!(from_what_is_kept(|| first_failure(300)), None);
+        assert!(fails_small(1));
+        admitted();
+        assert!(!fails_small(32 << 10));
+        arm(7, 1);
+        assert!(!from_what_is_kept(|| fails_small(1)) && fails_small(1));
+        // Harts differ.
+        admitted();
+        fake::set_hart(6);
+        works_for(7);
+        arm(7, 1);
+        assert!(fails_small(1));
+        works_for(0);
+        arm(0, 0);
+    }
+}

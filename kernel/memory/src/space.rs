@@ -1000,7 +1000,7 @@ impl AddressSpace {
             Backing::Anonymous => Backing::Anonymous,
             Backing::Shared { frames, sharing } => {
                 let mut rest = Vec::new();
-                rest.try_reserve_exact(frames.len() - pages).map_err(|_| MapError::OutOfMemory)?;
+                rest.try_reserve_exact(frames[pages..].len()).map_err(|_| MapError::OutOfMemory)?;
                 rest.extend(frames.drain(pages..));
                 Backing::Shared { frames: rest, sharing: *sharing }
             }

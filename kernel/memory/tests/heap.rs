@@ -247,8 +247,13 @@ fn kept_memory_serves_small_allocations_only() {
         small.push(object);
     }
     assert!(small.len() * 512 >= 2 << 20, "only {}", small.len());
+    drop(small);
+    heap::trim();
+    // A whole frame is small; one byte more, or a larger alignment, is not.
+    let frame = Object::new(4096, 8, 3).expect("there is a reserve");
+    assert!(Object::new(4097, 8, 3).is_none() && Object::new(4096, 8192, 3).is_none());
     heap::set_reserve_of_small(0);
-    drop((objects, small, kept));
+    drop((objects, frame, kept));
     heap::trim();
     assert!(heap::is_available(32 << 20));
 }
@@ -276,4 +281,47 @@ fn caches_of_all_harts_are_searched_before_an_allocation_fails() {
     assert!(!heap::collect(32 << 20));
     drop(taken);
     heap::trim();
+}
+
+#[test]
+fn objects_of_up_to_512_bytes_have_slabs_of_one_frame() {
+    let _alone = alone();
+    for (size, frames) in [(1, 1), (512, 1), (513, 4), (2048, 4), (2049, 1), (3 * 4096 + 1, 4)] {
+        heap::trim();
+        let object = Object::new(size, 1, 7).expect("there is memory");
+        let statistics = heap::statistics();
+        assert_eq!(statistics.footprint, frames * 4096, "{size}");
+        let used = if size > LARGEST_CLASS { frames * 4096 } else { statistics.used() };
+        assert!(used >= size && used <= size.max(16) * 5 / 4 || size > LARGEST_CLASS, "{size} takes {used}");
+        let whole = statistics.footprint - statistics.used();
+        // The rest of the slab, but for a remainder that is no whole object.
+        assert!(statistics.idle() <= whole && statistics.idle() + LARGEST_CLASS >= whole, "{statistics:?}");
+        assert_eq!(statistics.large, if size > LARGEST_CLASS { frames * 4096 } else { 0 });
+        drop(object);
+        assert_eq!(heap::statistics().used(), 0);
+    }
+    heap::trim();
+    assert_eq!((heap::statistics().footprint, heap::statistics().idle()), (0, 0));
+}
+
+/// A hart's cache has a bound, and objects above it are not lost.
+#[test]
+fn a_cache_holds_eight_kibibytes_or_32_objects() {
+    let _alone = alone();
+    for (size, most) in [(16, 32), (256, 32), (320, 25), (2048, 4)] {
+        heap::trim();
+        let before = frames::free_frames();
+        let objects: Vec<_> = (0..100).map(|_| Object::new(size, 1, 5).expect("there is memory")).collect();
+        for (count, object) in objects.into_iter().enumerate() {
+            drop(object);
+            let statistics = heap::statistics();
+            let class = statistics.classes.iter().find(|class| class.size == size).expect("a class");
+            assert!(class.cached <= most, "{class:?}");
+            assert_eq!(class.used, 99 - count);
+        }
+        let class = heap::statistics().classes.into_iter().find(|class| class.size == size).expect("a class");
+        assert!(class.cached >= most / 2, "{class:?}");
+        heap::trim();
+        assert_eq!(frames::free_frames(), before);
+    }
 }

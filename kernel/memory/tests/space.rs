@@ -417,6 +417,9 @@ fn the_break_grows_and_shrinks() {
     let start = 0x2_1000;
     assert_eq!(space.break_end(), start);
     space.set_break(start + 100).expect("free").after(|_| ());
+    // Within the page.
+    space.set_break(start + 200).expect("free").after(|_| ());
+    assert_eq!(space.break_end(), start + 200);
     space.copy_out(start, &[1; 4096]).expect("whole pages");
     space.set_break(start + 3 * PAGE_SIZE).expect("free").after(|_| ());
     assert_eq!(space.regions().count(), 1);
@@ -495,6 +498,160 @@ fn the_end_of_a_region_is_unmapped_without_a_split() {
     assert_eq!(space.resident_frames(), 10);
 }
 
+/// Parts have many small regions of pages, and one of shared frames.
+#[test]
+fn a_part_has_many_anonymous_regions_or_one_of_shared_frames() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
+    let share = |space: &mut AddressSpace, at: u64, pages: usize| {
+        let mapped =
+            space.map_shared(Placement::Fixed(at), shared(pages), Sharing::ReadWrite, Protection::Read, "shared");
+        mapped.expect("there is room").1.after(|_| ());
+    };
+    share(&mut space, page(0), 3);
+    anonymous(&mut space, page(3), 1, Protection::Read);
+    anonymous(&mut space, page(5), 1, Protection::ReadWrite);
+    share(&mut space, page(8), 1);
+    let whole = page(0)..page(20);
+    assert_eq!(space.part(&whole, Edge::Start), page(0)..page(3));
+    assert_eq!(space.part(&(page(3)..page(20)), Edge::Start), page(3)..page(6));
+    assert_eq!(space.part(&(page(8)..page(20)), Edge::Start), page(8)..page(9));
+    assert_eq!(space.part(&(page(9)..page(20)), Edge::Start), page(9)..page(20));
+    assert_eq!(space.part(&(page(1)..page(2)), Edge::Start), page(1)..page(2));
+    assert_eq!(space.part(&whole, Edge::End), page(8)..page(20));
+    assert_eq!(space.part(&(page(0)..page(2)), Edge::End), page(0)..page(2));
+    assert_eq!(space.part(&(page(1)..page(2)), Edge::End), page(1)..page(2));
+    assert_eq!(space.part(&(page(3)..page(8)), Edge::End), page(3)..page(8));
+    assert_eq!(space.part(&(page(0)..page(8)), Edge::End), page(0)..page(8));
+    // Regions that differ from their neighbours: as many as one part may have, and then the others.
+    for index in 100..200 {
+        let protection = if index % 2 == 0 { Protection::Read } else { Protection::ReadWrite };
+        anonymous(&mut space, page(index), 1, protection);
+    }
+    assert_eq!(space.part(&(page(100)..page(200)), Edge::Start), page(100)..page(164));
+    assert_eq!(space.part(&(page(164)..page(200)), Edge::Start), page(164)..page(200));
+}
+
+#[test]
+fn discarded_pages_read_as_zeros() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let identifiers = Identifiers::new(16);
+        let mut space = space(Limits::DEFAULT);
+        let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
+        anonymous(&mut space, page(1), 4, Protection::ReadWrite);
+        let (_, flush) = space
+            .map_shared(Placement::Fixed(page(7)), shared(2), Sharing::ReadWrite, Protection::ReadWrite, "shared")
+            .expect("there is room");
+        flush.after(|_| ());
+        for bad in [page(0)..page(2), page(4)..page(6), page(5)..page(6)] {
+            assert_eq!(space.discard(bad.clone()).map(|_| ()), Err(MapError::NotMapped), "{bad:x?}");
+        }
+        assert_eq!(space.discard(page(7)..page(8)).map(|_| ()), Err(MapError::Forbidden));
+        for bad in [page(2)..page(2), page(3)..page(2), page(2) + 1..page(3), page(2)..page(3) - 1] {
+            assert_eq!(space.discard(bad.clone()).map(|_| ()), Err(MapError::InvalidRange), "{bad:x?}");
+        }
+        for index in 1..5 {
+            space.write_u64(page(index), index).expect("mapped");
+        }
+        let _ = space.enter(&identifiers, 3);
+        let free = frames::free_frames();
+        let mut asked = None;
+        let flush = space.discard(page(2)..page(4)).expect("mapped");
+        flush.after(|request| asked = Some((request.scope.clone(), request.harts)));
+        assert_eq!(asked, Some((Scope::Pages(page(2)..page(4)), 0b1000)));
+        assert_eq!((space.resident_frames(), frames::free_frames()), (2, free + 2));
+        assert_eq!([1, 2, 3, 4].map(|index| word(&mut space, page(index))), [1, 0, 0, 4]);
+        assert_eq!(space.regions().count(), 2);
+        // All of the region.
+        space.discard(page(1)..page(5)).expect("mapped").after(|_| ());
+        assert_eq!([1, 2, 3, 4].map(|index| word(&mut space, page(index))), [0; 4]);
+        space.leave(3);
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+#[test]
+fn regions_that_become_equal_are_joined() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
+    let ranges = |space: &AddressSpace| space.regions().map(|region| region.range).collect::<Vec<_>>();
+    anonymous(&mut space, page(0), 9, Protection::ReadWrite);
+    space.protect(page(3)..page(6), Protection::Read).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), [page(0)..page(3), page(3)..page(6), page(6)..page(9)]);
+    space.protect(page(3)..page(6), Protection::ReadWrite).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    // With the one before, with the one behind, and with many.
+    space.protect(page(3)..page(6), Protection::Read).expect("mapped").after(|_| ());
+    space.protect(page(3)..page(4), Protection::ReadWrite).expect("mapped").after(|_| ());
+    space.protect(page(5)..page(6), Protection::ReadWrite).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), [page(0)..page(4), page(4)..page(5), page(5)..page(9)]);
+    space.protect(page(1)..page(2), Protection::None).expect("mapped").after(|_| ());
+    space.protect(page(0)..page(9), Protection::Execute).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    // New ones with their neighbours.
+    space.unmap(page(3)..page(6)).expect("mapped").after(|_| ());
+    let map = |space: &mut AddressSpace, index: u64, name| {
+        let mapped = space.map_anonymous(Placement::FixedIfFree(page(index)), PAGE_SIZE, Protection::Execute, name);
+        mapped.expect("free").1.after(|_| ());
+    };
+    map(&mut space, 3, "data");
+    assert_eq!(ranges(&space), [page(0)..page(4), page(6)..page(9)]);
+    map(&mut space, 5, "data");
+    assert_eq!(ranges(&space), [page(0)..page(4), page(5)..page(9)]);
+    map(&mut space, 4, "data");
+    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    map(&mut space, 9, "other");
+    assert_eq!(ranges(&space), [page(0)..page(9), page(9)..page(10)]);
+}
+
+/// A page that was only read is made executable by its first execution, also after a copy has got a share in it.
+#[test]
+fn a_shared_page_becomes_executable_alone() {
+    let _alone = alone();
+    let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+    let start = 0x10_0000;
+    anonymous(&mut parent, start, 3, Protection::ReadExecute);
+    parent.copy_in(start, &mut vec![0; 3 * PAGE_SIZE as usize]).expect("mapped");
+    fork(&mut parent, &mut child);
+    let identifiers = Identifiers::new(4);
+    let _ = parent.enter(&identifiers, 0);
+    for page in [1, 0, 2] {
+        for harts in [1, 0] {
+            assert_eq!(parent.fault(start + page * PAGE_SIZE + 8, Access::Execute), Ok(()));
+            assert_eq!(parent.harts_to_synchronise(), harts, "page {page}");
+        }
+    }
+    parent.leave(0);
+}
+
+#[test]
+fn ranges_are_of_whole_pages_of_the_user_half() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let (first, last) = (USER.start, USER.end - PAGE_SIZE);
+    for good in [first..first + PAGE_SIZE, last..USER.end, USER] {
+        assert!(space.unmap(good.clone()).is_ok(), "{good:x?}");
+    }
+    for bad in [
+        first..first,
+        first + PAGE_SIZE..first,
+        first - PAGE_SIZE..first,
+        first - PAGE_SIZE..first + PAGE_SIZE,
+        last..USER.end + PAGE_SIZE,
+        USER.end..USER.end + PAGE_SIZE,
+        first + 1..first + PAGE_SIZE,
+        first..first + PAGE_SIZE + 1,
+        first..u64::MAX,
+    ] {
+        assert_eq!(space.unmap(bad.clone()).map(|_| ()), Err(MapError::InvalidRange), "{bad:x?}");
+        assert_eq!(space.protect(bad.clone(), Protection::Read).map(|_| ()), Err(MapError::InvalidRange), "{bad:x?}");
+    }
+}
+
 #[test]
 fn mappings_begin_below_the_top_that_was_set() {
     let _alone = alone();
@@ -535,7 +692,11 @@ fn only_harts_inside_are_asked_to_flush() {
     let before = frames::free_frames();
     let identifiers = Identifiers::new(16);
     {
-        let mut space = space(Limits::DEFAULT);
+        let (mut space, mut other) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+        assert_eq!(space.identifier(), 0);
+        // The other one's identifier is the first.
+        let _ = other.enter(&identifiers, 0);
+        other.leave(0);
         let page = |index: u64| 0x10_0000 + index * PAGE_SIZE..0x10_0000 + (index + 1) * PAGE_SIZE;
         anonymous(&mut space, 0x10_0000, 10, Protection::ReadWrite);
         space.populate(0x10_0000..0x10_0000 + 10 * PAGE_SIZE).expect("there is memory");
@@ -544,6 +705,7 @@ fn only_harts_inside_are_asked_to_flush() {
         assert_eq!(entry.satp() >> 44 & 0xffff, u64::from(entry.identifier));
         assert_eq!(entry.satp() << 20 >> 8, space.root_address());
         assert_eq!(space.enter(&identifiers, 2).identifier, entry.identifier);
+        assert_eq!(space.identifier(), entry.identifier);
         let mut seen = None;
         space.unmap(page(0)).expect("mapped").after(|request| {
             let FlushRequest { scope, identifier, harts, fetching_harts, root: _ } = request;
