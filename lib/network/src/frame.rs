@@ -33,6 +33,11 @@ impl Segment {
     const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
 
+    #[cfg(test)]
+    pub(crate) fn new(local: SocketAddrV4, remote: SocketAddrV4, sequence: u32, length: u32, flags: u8) -> Self {
+        Segment { local, remote, sequence, acknowledgement: 0, length, flags }
+    }
+
     pub(crate) fn is_reset(&self) -> bool {
         self.flags & Self::RST != 0
     }

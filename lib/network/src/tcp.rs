@@ -249,7 +249,7 @@ impl Connection {
             // Whether the other end's buffer has room is stored only there; `Host::readiness` corrects this.
             send: failed || !connecting && (!may_send || matches!(&self.engine, Engine::Wire(wire) if wire.has_room())),
             receive_end,
-            hang_up: receive_end && !connecting && !may_send,
+            hang_up: receive_end && !may_send,
             failed,
         }
     }

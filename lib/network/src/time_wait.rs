@@ -195,4 +195,51 @@ mod tests {
         assert_eq!(waiting.len(), 0);
         assert_eq!(waiting.next(), None);
     }
+
+    #[test]
+    fn a_segment_is_judged_by_its_number_and_its_flags() {
+        const SYN: u8 = 2;
+        const RST: u8 = 4;
+        const ACK: u8 = 16;
+        let remains = Remains { ours: 10, theirs: 1000 };
+        // A segment of `length` bytes with the `number`th number behind the record's.
+        let find = |waiting: &mut TimeWait, flags: u8, number: i32, length: u32, wanted: bool| {
+            let (local, remote) = (key(1).local(), key(1).remote());
+            let sequence = 1000u32.wrapping_add_signed(number);
+            waiting.find(key(1), &Segment::new(local, remote, sequence, length, flags), wanted)
+        };
+        let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
+        assert_eq!(find(&mut waiting, ACK, 0, 1, false), Verdict::Unknown);
+        for other in [2, 1] {
+            waiting.enter(key(other), remains, unowned(), Instant::ZERO).unwrap();
+            let expected = if other == 1 { Verdict::Acknowledge(remains) } else { Verdict::Unknown };
+            assert_eq!(find(&mut waiting, ACK, 0, 1, false), expected);
+        }
+        for (flags, number, length, wanted, expected) in [
+            (RST, 0, 0, true, Verdict::Ignore),
+            (RST | ACK, 1, 1, true, Verdict::Ignore),
+            (SYN | RST, 1, 1, true, Verdict::Ignore),
+            (ACK, 0, 0, true, Verdict::Ignore),
+            (ACK, 1, 0, true, Verdict::Ignore),
+            (ACK, 1, 1, true, Verdict::Acknowledge(remains)),
+            // Not newer than the old connection, or wanted by no listener.
+            (SYN, 0, 1, true, Verdict::Acknowledge(remains)),
+            (SYN, -1, 1, true, Verdict::Acknowledge(remains)),
+            (SYN, i32::MIN, 1, true, Verdict::Acknowledge(remains)),
+            (SYN, 1, 1, false, Verdict::Acknowledge(remains)),
+            (SYN | ACK, 1, 1, true, Verdict::Acknowledge(remains)),
+            (SYN, 1, 1, true, Verdict::Replaced),
+            (SYN, 2, 1, true, Verdict::Unknown),
+        ] {
+            assert_eq!(find(&mut waiting, flags, number, length, wanted), expected, "{flags} {number} {length}");
+        }
+        // The replaced record still has its place, but no name.
+        assert_eq!((waiting.len(), waiting.contains(key(1)), waiting.free()), (1, false, 1));
+        let at = Instant::from_secs(10);
+        assert_eq!([waiting.expired(at), waiting.expired(at)], [Some(Some(key(2))), Some(None)]);
+        assert_eq!(waiting.expired(at), None);
+        waiting.enter(key(1), remains, unowned(), Instant::ZERO).unwrap();
+        assert_eq!(find(&mut waiting, SYN, i32::MAX, 1, true), Verdict::Replaced);
+        assert_eq!(waiting.len(), 0);
+    }
 }

@@ -688,6 +688,129 @@ fn datagrams_cross_the_wire() {
     panic!("the buffer was never full");
 }
 
+/// A device without room is tried again after a millisecond, and with room all that may leave leaves at once.
+#[test]
+fn a_full_device_is_tried_again_soon() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    let (client, server) = net.pair(listener);
+    let data: Vec<u8> = (0..5000).map(pattern).collect();
+    let mut got = Vec::new();
+    // A connection that has sent some bytes may have several segments under way.
+    for _ in 0..3 {
+        send(&mut net.client, client, &data, net.now).unwrap();
+        net.pass(SECOND);
+        receive(&mut net.server, server, &mut got, net.now).unwrap();
+    }
+    net.client.link().is_full = true;
+    assert_eq!(send(&mut net.client, client, &data, net.now), Ok(Sent::Bytes(5000)));
+    for _ in 0..3 {
+        assert_eq!(net.client.poll(net.now), Some(net.now + MILLISECOND));
+        assert!(net.to_server.borrow().is_empty());
+        net.now += MILLISECOND;
+    }
+    net.client.link().is_full = false;
+    // No time passes.
+    net.settle();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5000)));
+    assert_eq!(got, data.repeat(4));
+}
+
+#[test]
+fn datagrams_wait_for_room_in_the_device() {
+    let mut net = Net::new(Faults::default(), 1);
+    let options = network::DatagramOptions { receive_buffer: 10_000, send_buffer: 10_000, datagrams: 30 };
+    let server = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+    let client = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
+    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let received = |net: &mut Net| {
+        let mut all = Vec::new();
+        while let Some(mark) = net.server.udp_receive_with(server, |_, bytes| bytes[0]).unwrap() {
+            all.push(mark);
+        }
+        all
+    };
+    // The hardware address is known from now on.
+    net.client.udp_send_with(client, to, 1, |room| room.fill(99)).unwrap();
+    net.settle();
+    assert_eq!(received(&mut net), [99]);
+    for full in [true, false] {
+        net.client.link().is_full = full;
+        for mark in 0..20 {
+            assert_eq!(net.client.udp_send_with(client, to, 100, |room| room.fill(mark)), Ok(Sent::Bytes(100)));
+        }
+        if full {
+            for _ in 0..3 {
+                assert_eq!(net.client.poll(net.now), Some(net.now + MILLISECOND));
+                net.now += MILLISECOND;
+            }
+            assert!(net.to_server.borrow().is_empty());
+            net.client.link().is_full = false;
+        }
+        // All of them, at one time.
+        net.settle();
+        assert_eq!(received(&mut net), Vec::from_iter(0..20));
+    }
+    // A few need one look, and then there is nothing to wait for.
+    net.client.udp_send_with(client, to, 1, |room| room.fill(7)).unwrap();
+    assert_eq!(net.client.poll(net.now), None);
+}
+
+/// A datagram from a stranger to port 53 of this address.
+fn datagram(to: Ipv4Addr) -> Vec<u8> {
+    let mut frame = forged(SocketAddrV4::new(CLIENT, 1000), 0, 0, 0, b"");
+    frame[17] = 20 + 8 + 4;
+    frame[23] = 17;
+    frame[30..34].copy_from_slice(&to.octets());
+    frame[36..38].copy_from_slice(&53u16.to_be_bytes());
+    frame[38..42].copy_from_slice(&[0, 12, 0, 0]);
+    frame.truncate(14 + 20 + 8 + 4);
+    seal(&mut frame);
+    frame
+}
+
+#[test]
+fn datagrams_for_other_addresses_are_not_received() {
+    let mut net = Net::new(Faults::default(), 1);
+    let options = network::DatagramOptions::default();
+    let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+    for (to, is_for_us) in [
+        (SERVER, true),
+        (Ipv4Addr::BROADCAST, true),
+        (Ipv4Addr::new(10, 0, 2, 255), true),
+        (Ipv4Addr::new(10, 0, 2, 16), false),
+        (Ipv4Addr::new(10, 0, 3, 255), false),
+        (Ipv4Addr::new(224, 0, 0, 1), false),
+        (Ipv4Addr::UNSPECIFIED, false),
+    ] {
+        net.to_server.borrow_mut().push_back(datagram(to));
+        net.server.poll(net.now);
+        let got = net.server.udp_receive_with(socket, |from, bytes| (from.port(), bytes.len()));
+        assert_eq!(got, Ok(is_for_us.then_some((1000, 4))), "{to}");
+    }
+}
+
+/// Connections that are given up count as closed ones until their reset is sent, and once.
+#[test]
+fn a_connection_that_is_given_up_counts_once_as_closed() {
+    let limits = Limits { orphans: 1, ..Limits::default() };
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    let listener = net.listen(80, 4);
+    let pairs = [(); 3].map(|()| net.pair(listener));
+    for _ in 0..2 {
+        net.server.abort(pairs[0].1, net.now).unwrap();
+    }
+    let end = |net: &mut Net, index: usize| receive(&mut net.client, pairs[index].0, &mut Vec::new(), net.now);
+    // One too many is reset.
+    net.server.close(pairs[1].1, net.now).unwrap();
+    net.pass(10 * MILLISECOND);
+    assert_eq!([end(&mut net, 0), end(&mut net, 1)], [Err(Error::Reset), Err(Error::Reset)]);
+    // Both resets are sent.
+    net.server.close(pairs[2].1, net.now).unwrap();
+    net.pass(10 * MILLISECOND);
+    assert_eq!(end(&mut net, 2), Ok(Received::End));
+}
+
 /// One live conversation, with a stranger in between that sees and forges everything.
 fn torment(seed: u64, steps: usize) {
     let mut random = Random(seed | 1);

@@ -191,6 +191,26 @@ fn a_connection_that_waits_for_room_comes_in_after_memory_was_short() {
 }
 
 #[test]
+fn a_connection_that_was_refused_does_not_come_in_later() {
+    let mut stack = host(Limits::default());
+    let listener = listen(&mut stack, 80, 1);
+    let first = connect(&mut stack, 80);
+    let late = connect(&mut stack, 80);
+    let mut now = NOW;
+    while let Some(next) = stack.poll(now) {
+        now = next;
+    }
+    let last = connect(&mut stack, 80);
+    for client in [first, last] {
+        let (_, remote) = stack.accept(listener).unwrap().expect("it is next");
+        assert_eq!(Ok(remote), stack.local_endpoint(client));
+    }
+    assert_eq!(stack.accept(listener), Ok(None));
+    assert_eq!(stack.connected(late), Err(Error::TimedOut));
+    assert_eq!(stack.connected(last), Ok(true));
+}
+
+#[test]
 fn waiting_for_room_ends() {
     let mut stack = host(Limits::default());
     let listener = listen(&mut stack, 80, 1);

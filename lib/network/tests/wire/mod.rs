@@ -57,6 +57,8 @@ pub struct End {
     pub faults: Faults,
     random: Rc<RefCell<Random>>,
     pub sent: usize,
+    /// Whether the device has no room for frames.
+    pub is_full: bool,
 }
 
 pub struct Departing {
@@ -100,6 +102,9 @@ impl Link for End {
     }
 
     fn depart(&mut self) -> Option<Departing> {
+        if self.is_full {
+            return None;
+        }
         self.sent += 1;
         Some(Departing { queue: self.outgoing.clone(), faults: self.faults, random: self.random.clone() })
     }
@@ -161,6 +166,7 @@ impl Net {
             faults,
             random: random.clone(),
             sent: 0,
+            is_full: false,
         };
         let server = end(&to_server, &to_client, 15);
         let client = end(&to_client, &to_server, 2);
