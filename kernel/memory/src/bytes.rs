@@ -457,6 +457,7 @@ mod tests {
         assert!(bytes.atomic_words::<4>(0).is_some());
         assert!(bytes.atomic_words::<3>(8).is_some());
         assert!(bytes.atomic_words::<3>(16).is_none());
+        assert!(bytes.atomic_words::<2>(16).is_some());
         assert!(bytes.atomic_words::<2>(4).is_none());
         assert!(bytes.atomic_words::<2>(usize::MAX - 7).is_none());
         assert!(bytes.atomic_words::<5>(0).is_none());

@@ -30,7 +30,7 @@
 //! Rejected: linked free lists through the objects in the caches (a freed object that is written to would corrupt
 //! them; stacks of addresses cost the same), and headers before objects (spoil the alignment and cost memory).
 
-use crate::buddy::{ALLOCATED, NONE, SLAB};
+use crate::buddy::{NONE, SLAB};
 use crate::bytes;
 use crate::frames::{self, OutOfMemory};
 use crate::hart::{CurrentHart, HartLocal, Registered, Slot};
@@ -375,13 +375,9 @@ impl Depot {
     #[cold]
     fn shrink(&mut self, slab: u32) {
         self.unlink(slab);
-        let order = slab_order(self.class);
-        for within in 0..1 << order {
-            frames::record(slab + within).state.store(ALLOCATED, Relaxed);
-        }
         self.slabs -= 1;
         self.free -= slab_objects(self.class);
-        give_frames(slab, 1 << order);
+        give_frames(slab, 1 << slab_order(self.class));
     }
 
     /// Frees every slab that is wholly free.

@@ -1372,7 +1372,8 @@ impl AddressSpace {
     /// Returns the number of bytes used.
     ///
     /// # Errors
-    /// [`Interrupted`] at the first page that does not permit `access`; all pieces before it have been visited.
+    /// [`Interrupted`] at the first page that does not permit `access`; all pieces before it have been visited. None is
+    /// if the range leaves the user half.
     pub fn for_each_slice(
         &mut self,
         address: u64,

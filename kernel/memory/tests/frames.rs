@@ -23,12 +23,62 @@ fn memory_is_given_once() {
     assert_eq!(again, Err(InitError::AlreadyDone));
     assert_eq!(frames::init(&[], 0, fake::current_hart), Err(InitError::NoMemory));
     assert_eq!(frames::init(std::slice::from_ref(&(0x1000..0x1fff)), 0, fake::current_hart), Err(InitError::NoMemory));
-    let overlap = [0x1000..0x8000, 0x7000..0x20_0000];
-    assert_eq!(frames::init(&overlap, 0, fake::current_hart), Err(InitError::Overlap));
+    // Frame numbers have 32 bits, and the last is none.
+    let last = u64::from(u32::MAX) * PAGE_SIZE;
+    assert_eq!(frames::init(&[last - PAGE_SIZE..last], 0, fake::current_hart), Err(InitError::NoMemory));
+    for overlap in [[0x1000..0x8000, 0x7000..0x20_0000], [0x7000..0x20_0000, 0x1000..0x8000]] {
+        assert_eq!(frames::init(&overlap, 0, fake::current_hart), Err(InitError::Overlap));
+    }
+    // Neighbours do not overlap, nor does less than a frame inside of another range.
+    for good in
+        [[0x1000..0x8000, 0x8000..0x20_0000], [0x1000..0x20_0000, 0x5001..0x5fff], [0x9000..0x20_0000, 0..0x8000]]
+    {
+        assert_eq!(frames::init(&good, 0, fake::current_hart), Err(InitError::AlreadyDone));
+    }
     let statistics = frames::statistics();
     let records = MEMORY / 4096 * 16 / 4096;
     assert_eq!(statistics.total, MEMORY / 4096 - records);
     assert_eq!(frames::total_frames(), statistics.total);
+}
+
+/// A hart takes some frames at once, and gives some back at once.
+#[test]
+fn a_hart_has_frames_of_its_own() {
+    let _alone = alone();
+    fake::set_hart(6);
+    let before = frames::statistics().cached;
+    let frame = Frame::allocate().expect("there is memory");
+    let cached = frames::statistics().cached;
+    assert!(cached + 1 == before || cached == before + 31, "{before} before, {cached} after");
+    drop(frame);
+    assert_eq!(frames::statistics().cached, cached + 1);
+    let frames: Vec<_> = (0..200).map(|_| Frame::allocate().expect("there is memory")).collect();
+    let free = frames::free_frames();
+    drop(frames);
+    assert_eq!(frames::free_frames(), free + 200);
+    assert!((32..=before + 64).contains(&frames::statistics().cached));
+    fake::set_hart(0);
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    use memory::space::{Fault, MapError};
+    use memory::sv39;
+    let messages = [
+        OutOfMemory.to_string(),
+        InitError::NoMemory.to_string(),
+        InitError::Overlap.to_string(),
+        InitError::AlreadyDone.to_string(),
+        MapError::InvalidRange.to_string(),
+        MapError::Occupied.to_string(),
+        MapError::NotMapped.to_string(),
+        Fault::NotMapped.to_string(),
+        Fault::Protection.to_string(),
+        sv39::MapError::InvalidAddress.to_string(),
+        sv39::MapError::Occupied.to_string(),
+    ];
+    assert!(messages.iter().all(|message| message.len() > 8), "{messages:?}");
+    assert_eq!(messages.iter().collect::<BTreeSet<_>>().len(), messages.len(), "{messages:?}");
 }
 
 #[test]

@@ -125,6 +125,8 @@ fn copies_share_pages_until_one_of_them_writes() {
         for page in (0..200).step_by(2) {
             parent.write_u64(start + page * PAGE_SIZE, page + 1).expect("mapped");
         }
+        let rest: Vec<u8> = (0..PAGE_SIZE as usize - 8).map(|index| (index % 251) as u8).collect();
+        parent.copy_out(start + 8, &rest).expect("mapped");
         parent.write_u64(start + (1 << 30), 77).expect("mapped");
         let identifiers = Identifiers::new(4);
         let _ = parent.enter(&identifiers, 0);
@@ -148,6 +150,12 @@ fn copies_share_pages_until_one_of_them_writes() {
         let first = (word(&mut parent, start), word(&mut child, start));
         let second = (word(&mut parent, start + 2 * PAGE_SIZE), word(&mut child, start + 2 * PAGE_SIZE));
         assert_eq!((first, second), ((500, 1), (3, 600)));
+        // All of the page was copied.
+        for copy in [&mut parent, &mut child] {
+            let mut found = vec![0; rest.len()];
+            copy.copy_in(start + 8, &mut found).expect("mapped");
+            assert_eq!(found, rest);
+        }
         child.write_u64(start, 501).expect("mapped");
         parent.write_u64(start + 2 * PAGE_SIZE, 601).expect("mapped");
         assert_eq!(free - frames::free_frames(), 2, "the last owner keeps the page");
@@ -170,6 +178,91 @@ fn copies_share_pages_until_one_of_them_writes() {
         grandchild.write_u64(start, 1).expect("mapped");
         assert_eq!(word(&mut grandchild, start + 4 * PAGE_SIZE), 5);
         child.unmap(range).expect("mapped").after(|_| unreachable!("no hart is there"));
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
+/// A copy has the regions of its original, however many, but for devices and shared frames that may be written.
+#[test]
+fn copies_have_all_regions_that_may_be_copied() {
+    let _alone = alone();
+    let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+    let start = |index: u64| 0x10_0000 + index * 2 * PAGE_SIZE;
+    for index in 0..200 {
+        let protection = PROTECTIONS[index as usize % 5];
+        let sharing = match index % 3 {
+            0 => None,
+            1 => Some(Sharing::ReadOnly),
+            _ => Some(Sharing::ReadWrite),
+        };
+        match sharing {
+            Some(sharing) if sharing == Sharing::ReadWrite || protection != Protection::ReadWrite => {
+                let frames = shared(1);
+                frames[0].write(0, &[index as u8]);
+                let placement = Placement::Fixed(start(index));
+                parent.map_shared(placement, frames, sharing, protection, "shared").expect("free").1.after(|_| ());
+            }
+            _ => anonymous(&mut parent, start(index), 1, protection),
+        }
+    }
+    parent.set_break_start(start(201));
+    parent.set_break(start(201) + 5).expect("free").after(|_| ());
+    parent.set_mapping_top(start(1000));
+    fork(&mut parent, &mut child);
+    let expected = parent.regions().filter(|region| {
+        let index = (region.range.start - start(0)) / (2 * PAGE_SIZE);
+        region.name != "shared" || index % 3 == 1
+    });
+    assert_eq!(child.regions().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert!(child.regions().count() > 130);
+    let mut byte = [0];
+    for region in child.regions().collect::<Vec<_>>() {
+        if region.name == "shared" && region.protection.allows(Access::Read) {
+            child.copy_in(region.range.start, &mut byte).expect("mapped");
+            assert_eq!(u64::from(byte[0]), (region.range.start - start(0)) / (2 * PAGE_SIZE));
+        }
+    }
+    assert_eq!(child.break_end(), start(201) + 5);
+    child.set_break(start(201)).expect("its own").after(|_| ());
+    let (at, flush) = child.map_anonymous(Placement::Anywhere, 1, Protection::Read, "data").expect("free");
+    flush.after(|_| ());
+    assert_eq!(at, start(1000) - PAGE_SIZE);
+}
+
+/// Shared frames are entered at once; if there is no memory for tables, each page when it is touched.
+#[test]
+fn shared_frames_are_entered_at_once_or_when_touched() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let identifiers = Identifiers::new(4);
+        let mut space = space(Limits::DEFAULT);
+        let _ = space.enter(&identifiers, 0);
+        for (start, has_memory) in [(0x10_0000, true), (0x4000_0000, false)] {
+            let frames = shared(3);
+            for (mark, frame) in (1..).zip(&frames) {
+                frame.write(0, &[mark]);
+            }
+            let mut taken = Vec::new();
+            while !has_memory && let Ok(frame) = Frame::allocate() {
+                taken.push(frame);
+            }
+            let tables = space.table_frames();
+            let (_, flush) = space
+                .map_shared(Placement::Fixed(start), frames, Sharing::ReadOnly, Protection::ReadExecute, "image")
+                .expect("no frame is needed");
+            flush.after(|_| ());
+            assert_eq!(space.table_frames() > tables, has_memory);
+            drop(taken);
+            for page in 0..3 {
+                assert_eq!(space.fault(start + page * PAGE_SIZE, Access::Execute), Ok(()));
+                assert_eq!(space.harts_to_synchronise(), u64::from(!has_memory), "page {page} at {start:#x}");
+                let mut byte = [0];
+                space.copy_in(start + page * PAGE_SIZE, &mut byte).expect("mapped");
+                assert_eq!(u64::from(byte[0]), page + 1);
+            }
+        }
+        space.leave(0);
     }
     assert_eq!(frames::free_frames(), before);
 }
@@ -200,6 +293,58 @@ fn a_copy_reads_and_writes_pages_that_its_original_may_not_touch_any_more() {
         assert_eq!((word(&mut parent, start), word(&mut parent, start + PAGE_SIZE)), (7, 8));
     }
     assert_eq!(frames::free_frames(), before);
+}
+
+/// Between the copying of regions and of pages the original may get and lose some.
+#[test]
+fn a_copy_has_no_page_that_its_original_got_later() {
+    let _alone = alone();
+    let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+    let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
+    for index in [2, 6] {
+        anonymous(&mut parent, page(index), 1, Protection::ReadWrite);
+    }
+    assert_eq!(parent.copy_regions(&mut child, 0), Ok(None));
+    for (first, pages) in [(0, 2), (3, 1), (8, 2)] {
+        anonymous(&mut parent, page(first), pages, Protection::ReadWrite);
+    }
+    for index in [0, 1, 2, 3, 6, 8, 9] {
+        parent.write_u64(page(index), index + 1).expect("mapped");
+    }
+    let mut parts = 0;
+    let mut next = Some(0);
+    while let Some(at) = next {
+        let (flush, shared) = parent.share_pages(&mut child, at);
+        flush.after(|_| unreachable!("no hart is there"));
+        next = shared.expect("there is memory");
+        parts += 1;
+        assert!(parts < 20 && next.is_none_or(|next| next > at), "{next:x?} after {at:#x}");
+    }
+    assert_eq!(child.resident_frames(), 2);
+    for index in 0..10 {
+        let expected = if [2, 6].contains(&index) { Ok(index + 1) } else { Err(Fault::NotMapped) };
+        assert_eq!(child.read_u64(page(index)), expected);
+    }
+}
+
+/// A part may begin inside a region: of anonymous memory the copy has the rest, of shared frames nothing.
+#[test]
+fn the_copying_of_regions_may_begin_anywhere() {
+    let _alone = alone();
+    let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+    let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
+    let ranges = |space: &AddressSpace| space.regions().map(|region| region.range).collect::<Vec<_>>();
+    anonymous(&mut parent, page(0), 3, Protection::Read);
+    assert_eq!(parent.copy_regions(&mut child, page(1)), Ok(None));
+    assert_eq!(ranges(&child), [page(1)..page(3)]);
+    child.clear().after(|_| ());
+    for start in [4, 7] {
+        let placement = Placement::Fixed(page(start));
+        let mapped = parent.map_shared(placement, shared(3), Sharing::ReadOnly, Protection::Read, "image");
+        mapped.expect("free").1.after(|_| ());
+    }
+    assert_eq!(parent.copy_regions(&mut child, page(5)), Ok(None));
+    assert_eq!(ranges(&child), [page(7)..page(10)]);
 }
 
 /// A share that a hart may still see is given back after the flush, as frames are.
@@ -353,6 +498,35 @@ fn devices_are_mapped_for_programs_only() {
     assert_eq!(start, MAPPING_AREA.end - 2 * PAGE_SIZE);
     assert_eq!(space.fault(start + PAGE_SIZE, Access::Write), Ok(()));
     assert_eq!(space.copy_in(start + PAGE_SIZE, &mut [0; 4]), Err(Fault::Protection));
+    // A part of it is the same part of the device.
+    let start = map(&mut space, 0x1000_0000, Protection::ReadWrite).expect("a device");
+    space.unmap(start..start + PAGE_SIZE).expect("mapped").after(|_| ());
+    assert_eq!(space.fault(start + PAGE_SIZE, Access::Write), Ok(()));
+}
+
+#[test]
+#[should_panic(expected = "before every hart had left it")]
+fn a_space_with_harts_inside_must_not_be_dropped() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let _ = space.enter(&Identifiers::new(4), 0);
+    drop(space);
+}
+
+/// A transfer that leaves the user half does not begin.
+#[test]
+fn transfers_lie_in_the_user_half() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let last = USER.end - PAGE_SIZE;
+    anonymous(&mut space, last, 1, Protection::ReadWrite);
+    anonymous(&mut space, USER.start, 1, Protection::ReadWrite);
+    for (address, length, done) in
+        [(last, 4096, Some(4096)), (USER.start, 8, Some(8)), (last, 4097, None), (USER.start - 1, 2, None)]
+    {
+        let found = space.for_each_slice(address, length, Access::Read, |bytes| bytes.len());
+        assert_eq!(found, done.ok_or(Interrupted { done: 0, fault: Fault::NotMapped }), "{address:#x}");
+    }
 }
 
 #[test]
@@ -374,6 +548,13 @@ fn limits_are_the_process_s_own() {
             space.unmap(hole(page)).expect("within the limit").after(|_| ());
         }
         assert_eq!(space.unmap(hole(40)).map(|_| ()), Err(MapError::TooManyRegions));
+        // No piece more, whatever its number.
+        for pages in [hole(12), hole(11)] {
+            assert_eq!(space.protect(pages, Protection::Read).map(|_| ()), Err(MapError::TooManyRegions));
+        }
+        let whole = hole(10).end..hole(20).start;
+        space.protect(whole.clone(), Protection::Read).expect("no piece more").after(|_| ());
+        space.protect(whole, Protection::ReadWrite).expect("no piece more").after(|_| ());
         let more = space.map_anonymous(Placement::Anywhere, 1, Protection::Read, "more").map(|_| ());
         assert_eq!(more, Err(MapError::TooManyRegions));
         // Replacing, and unmapping whole regions, is possible at the limit.
@@ -389,6 +570,22 @@ fn limits_are_the_process_s_own() {
         assert_eq!(space.owned_frames(), 3);
         space.unmap(USER.start..0x4000_0000).expect("nothing there").after(|_| ());
         assert_eq!(space.owned_frames(), 1);
+        let table = 0x8020_0000..0x8040_0000;
+        let gigabyte = 0x8000_0000..0xc000_0000;
+        for (range, left) in [
+            (table.start + PAGE_SIZE..table.end, 3),
+            (table.start..table.end - PAGE_SIZE, 3),
+            (table.clone(), 2),
+            (gigabyte.start + PAGE_SIZE..gigabyte.end, 2),
+            (gigabyte.start..gigabyte.end - PAGE_SIZE, 2),
+            (gigabyte, 1),
+        ] {
+            anonymous(&mut space, table.start + PAGE_SIZE, 1, Protection::Read);
+            space.populate(table.start + PAGE_SIZE..table.start + 2 * PAGE_SIZE).expect("there is memory");
+            assert_eq!(space.owned_frames(), 4);
+            space.unmap(range.clone()).expect("mapped").after(|_| ());
+            assert_eq!(space.owned_frames(), left, "{range:x?}");
+        }
     }
     assert_eq!(frames::free_frames(), before);
 }
@@ -401,8 +598,15 @@ fn programs_cannot_take_the_last_frames() {
         let mut space = space(Limits::DEFAULT);
         anonymous(&mut space, 0x10_0000, 100_000, Protection::ReadWrite);
         let end = 0x10_0000 + 100_000 * PAGE_SIZE;
+        let mut child = self::space(Limits::DEFAULT);
+        space.write_u64(0x10_0000, 7).expect("there is memory");
+        fork(&mut space, &mut child);
         assert_eq!(space.populate(0x10_0000..end), Err(Fault::OutOfMemory));
         assert!(frames::free_frames() >= frames::total_frames() / 64 - 64);
+        assert!(frames::free_frames() <= frames::total_frames() / 64 + 64);
+        // Copies are pages of programs, too.
+        assert_eq!(child.write_u64(0x10_0000, 8), Err(Fault::OutOfMemory));
+        assert_eq!(word(&mut child, 0x10_0000), 7);
         assert!(Frame::allocate().is_ok());
         assert_eq!(space.copy_out(end - 8, &[1; 8]), Err(Fault::OutOfMemory));
     }
@@ -616,9 +820,9 @@ fn a_shared_page_becomes_executable_alone() {
     let start = 0x10_0000;
     anonymous(&mut parent, start, 3, Protection::ReadExecute);
     parent.copy_in(start, &mut vec![0; 3 * PAGE_SIZE as usize]).expect("mapped");
-    fork(&mut parent, &mut child);
     let identifiers = Identifiers::new(4);
     let _ = parent.enter(&identifiers, 0);
+    assert_eq!(fork(&mut parent, &mut child), 0, "no page was writable");
     for page in [1, 0, 2] {
         for harts in [1, 0] {
             assert_eq!(parent.fault(start + page * PAGE_SIZE + 8, Access::Execute), Ok(()));
@@ -674,7 +878,10 @@ fn mappings_begin_below_the_top_that_was_set() {
     space.unmap(top - PAGE_SIZE..top + 10 * PAGE_SIZE).expect("mapped").after(|_| ());
     assert_eq!(anywhere(&mut space, 2), Ok(top - 6 * PAGE_SIZE));
     assert_eq!(anywhere(&mut space, 1), Ok(top - PAGE_SIZE));
-    // The break does not grow beyond it, either.
+    // The break grows up to it.
+    space.set_break_start(top);
+    assert!(space.set_break(top).is_ok());
+    assert_eq!(space.set_break(top + 1).map(|_| ()), Err(MapError::InvalidRange));
     space.set_break_start(top - 100 * PAGE_SIZE);
     assert_eq!(space.set_break(top + 1).map(|_| ()), Err(MapError::InvalidRange));
     // Another program has a top of its own; nonsense means the ends of the area.
@@ -721,6 +928,14 @@ fn only_harts_inside_are_asked_to_flush() {
         space.leave(2);
         assert_eq!(space.enter(&identifiers, 2).flush, LocalFlush::Nothing);
         assert_eq!(space.active_harts(), 0b101);
+        // One that was told, or has never been there, has nothing to flush.
+        let _ = other.enter(&identifiers, 5);
+        other.leave(5);
+        space.protect(page(3), Protection::Read).expect("mapped").after(|_| ());
+        for hart in [0, 2, 5] {
+            assert_eq!(space.enter(&identifiers, hart).flush, LocalFlush::Nothing, "hart {hart}");
+        }
+        space.leave(5);
         // The frames stay until the flush is done.
         let free = frames::free_frames();
         let flush = space.unmap(page(2)).expect("mapped");
@@ -774,7 +989,7 @@ fn harts_look_at_instructions_anew_when_there_are_some() {
     // So is one that is made by its first execution.
     assert_eq!(told(space.protect(page(2), Protection::Execute).expect("mapped")), 0b111);
     assert_eq!(space.fault(page(2).start, Access::Execute), Ok(()));
-    assert_eq!(space.harts_to_synchronise(), 0b111);
+    assert_eq!((space.harts_to_synchronise(), space.resident_frames()), (0b111, 3));
     let (_, flush) = space
         .map_shared(Placement::Anywhere, shared(1), Sharing::ReadOnly, Protection::ReadExecute, "image")
         .expect("there is room");
