@@ -204,9 +204,15 @@ mod tests {
         // Harts differ.
         admitted();
         fake::set_hart(6);
-        works_for(7);
         arm(7, 1);
+        assert!(!fails());
+        works_for(7);
         assert!(fails_small(1));
+        arm(7, 1);
+        fake::set_hart(5);
+        assert!(!fails_small(1) && fails());
+        works_for(0);
+        fake::set_hart(6);
         works_for(0);
         arm(0, 0);
     }

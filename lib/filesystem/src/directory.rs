@@ -257,6 +257,78 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
+    fn with_names(quota: &Quota, count: usize) -> Directory {
+        let mut directory = Directory::new();
+        for number in 0..count {
+            let prepared = directory.prepare(quota, None, &number.to_le_bytes()).unwrap();
+            directory.insert(prepared, number as u32, FileKind::Regular);
+        }
+        directory
+    }
+
+    /// Gaps are closed when they are more than half of more than a few places, some with each change, until none is
+    /// left.
+    #[test]
+    fn gaps_are_closed_when_they_are_many() {
+        let quota = Quota::new(u64::MAX);
+        for count in [SMALL, SMALL + 1, 10 * SMALL, 10 * SMALL + 1] {
+            // Gaps at the start, and everywhere.
+            for step in [1, 2] {
+                let mut directory = with_names(&quota, count);
+                let mut there: Vec<usize> = (0..count).collect();
+                let mut index = 0;
+                while there.len() * 2 >= count {
+                    assert!(directory.closing.is_none() && directory.places.len() == count);
+                    let number = there.remove(index % there.len());
+                    index += step - 1;
+                    assert!(directory.remove(&quota, &number.to_le_bytes()).is_some());
+                }
+                assert_eq!(directory.closing.is_some(), count > SMALL, "{count}");
+                // Changes that leave the number of names alone.
+                for round in 0.. {
+                    if directory.closing.is_none() {
+                        // Each round may have left a gap.
+                        let most = if count > SMALL { there.len() + round } else { count };
+                        assert!(directory.places.len() <= most, "{} places", directory.places.len());
+                        break;
+                    }
+                    assert!(round < count / AT_A_TIME * 2 + 4);
+                    let moved = there.remove(0);
+                    assert!(directory.remove(&quota, &moved.to_le_bytes()).is_some());
+                    let prepared = directory.prepare(&quota, None, &moved.to_le_bytes()).unwrap();
+                    directory.insert(prepared, moved as u32, FileKind::Regular);
+                    there.push(moved);
+                    let listed: Vec<u32> = directory.entries_from(0).map(|(_, entry)| entry.inode).collect();
+                    assert!(listed.iter().map(|&number| number as usize).eq(there.iter().copied()));
+                }
+                for number in there {
+                    assert_eq!(directory.find(&number.to_le_bytes()).map(|entry| entry.inode), Some(number as u32));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_names_are_freed_first() {
+        let quota = Quota::new(u64::MAX);
+        let mut directory = with_names(&quota, 20);
+        for left in (0..20usize).rev() {
+            assert!(directory.free_last());
+            assert_eq!((directory.length(), directory.places.len()), (left, left));
+            assert!((0..20usize).all(|number| directory.find(&number.to_le_bytes()).is_some() == (number < left)));
+        }
+        assert!(!directory.free_last());
+    }
+
+    /// A name is charged with its bytes, its place and four numbers of the table, of which at least a fourth are used.
+    #[test]
+    fn a_name_costs_its_bytes_and_its_place() {
+        for length in [0, 1, 255] {
+            let cost = Directory::cost(&[b'n'; 255][..length]);
+            assert_eq!(cost, (length + size_of::<NamePlace>() + 16) as u64);
+        }
+    }
+
     proptest! {
         #![proptest_config(property::cases(256))]
 

@@ -200,8 +200,21 @@ fn writer_refuses_unreadable_entries() {
     for path in [&b""[..], b"a\0b", b"TRAILER!!!", &[b'a'; 4096]] {
         assert_eq!(writer.file(path, 0, b""), Err(WriteError::BadPath));
     }
-    assert_eq!(writer.symbolic_link(b"a", b""), Err(WriteError::BadContents));
+    for target in [&b""[..], b"a\0b", b"\0", &[b'a'; 4096]] {
+        assert_eq!(writer.symbolic_link(b"a", target), Err(WriteError::BadContents));
+    }
     assert_eq!(writer.finish(), Writer::new(0).finish());
+    // The longest path, of a file and in a link.
+    let longest = b"d/".repeat(2047);
+    let mut writer = Writer::new(0);
+    assert_eq!(longest.len(), 4094);
+    assert_eq!(writer.file(&[&longest[..], b"f"].concat(), 0o644, b""), Ok(()));
+    assert_eq!(writer.symbolic_link(b"link", &[&longest[..], b"f"].concat()), Ok(()));
+    let archive = writer.finish();
+    let lengths: Vec<_> = cpio::entries(&archive).map(|entry| entry.map(|entry| entry.path.len())).collect();
+    assert!(matches!(lengths[..], [Ok(4095), Ok(4)]), "{lengths:?}");
+    let messages = [WriteError::BadPath, WriteError::BadContents].map(|error| error.to_string());
+    assert!(messages.iter().all(|message| message.len() > 8) && messages[0] != messages[1], "{messages:?}");
 }
 
 fn tree(archive: Vec<u8>) -> Result<Filesystem, PopulateError<'static>> {
@@ -245,6 +258,20 @@ fn archive_becomes_a_tree_without_copies() {
     assert_eq!(find(b"dev/null").metadata().mode(), 0o020_666);
     assert_eq!(find(b"bin/alias").kind(), FileKind::SymbolicLink);
     assert_eq!(contents(&filesystem, b"bin/alias"), data[..100]);
+}
+
+#[test]
+fn directories_above_a_file_are_made() {
+    let file = |path: &[u8]| (path.to_vec(), Item::File(0o644, path.to_vec()));
+    let directory = (b"made/".to_vec(), Item::Directory(0o700));
+    let items = [file(b"a/b"), file(b"x/y/z"), file(b"//p//q"), directory, file(b"./here"), file(b"a/c")];
+    let filesystem = tree(write(&items, 0)).unwrap();
+    for path in [&b"a/b"[..], b"x/y/z", b"//p//q", b"here", b"a/c"] {
+        assert!(contents(&filesystem, path).ends_with(&path[path.len() - 1..]));
+    }
+    let find = |path: &[u8]| filesystem.look_up(&filesystem.root(), path, LastLink::Keep).unwrap().metadata();
+    assert_eq!((find(b"a").permissions, find(b"x/y").permissions, find(b"made").permissions), (0o755, 0o755, 0o700));
+    assert_eq!([find(b"/").links, find(b"x").links, find(b"a").links], [2 + 4, 3, 2]);
 }
 
 #[test]

@@ -53,6 +53,14 @@ fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
         let found = way(&top, &root, path, LastLink::Follow.into()).unwrap();
         assert_eq!(found, WayOn { departure: Departure::Down(covered.clone()), rest: rest.into(), links }, "{path}");
     }
+    let made = LastComponent::Made(LastLink::Follow);
+    for (path, rest, links) in [("/a/covered", "", 0), ("/link", "", 1), ("/link/new", "/new", 1)] {
+        let found = way(&top, &root, path, made).unwrap();
+        assert_eq!(found, WayOn { departure: Departure::Down(covered.clone()), rest: rest.into(), links }, "{path}");
+    }
+    for path in ["/new", "/a/new", "/a"] {
+        assert_eq!(way(&top, &root, path, made), None, "{path}");
+    }
     // The name itself is this tree's, and stays.
     assert_eq!(way(&top, &root, "/a/covered", LastComponent::Name), None);
     assert_eq!(top.remove_directory(&root, b"/a/covered/below", NOW), Err(Error::Crossing));

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use filesystem::{
-    Access, Contents, Creation, Error, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
+    Access, Contents, Creation, Error, Expect, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
     MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Maker, Node, OpenOptions, Owner, PAGE_SIZE, Replacement,
     SeekFrom, Timestamp, Writes,
 };
@@ -303,6 +303,87 @@ fn options_of_an_open_file_decide_the_permitted_operations() {
         assert_eq!(file.seek(from), Err(Error::InvalidArgument));
     }
     assert_eq!(filesystem.open(&root, b"/", &discarding, NOW).err(), Some(Error::IsADirectory));
+}
+
+#[test]
+fn a_directory_may_be_demanded_and_a_reader_may_take_less() {
+    let (filesystem, root) = new();
+    filesystem.make_file(&root, b"f", b"contents", 0o644, NOW).unwrap();
+    filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    let options = OpenOptions { expect: Expect::Directory, ..OpenOptions::default() };
+    assert_eq!(filesystem.open(&root, b"f", &options, NOW).err(), Some(Error::NotADirectory));
+    assert!(filesystem.open(&root, b"d", &options, NOW).is_ok());
+    assert!(filesystem.open(&root, b"d", &OpenOptions::default(), NOW).is_ok());
+    let file = filesystem.open(&root, b"f", &OpenOptions::default(), NOW).unwrap();
+    let mut read = Vec::new();
+    for (wanted, used, expected) in [(3, 2, &b"co"[..]), (3, 3, b"nte"), (100, 100, b"nts"), (100, 100, b"")] {
+        read.clear();
+        let count = file.read_with(wanted, |bytes| {
+            let used = used.min(bytes.len());
+            read.extend_from_slice(&bytes[..used]);
+            used
+        });
+        assert_eq!((count, &read[..]), (Ok(expected.len()), expected));
+    }
+    assert_eq!(file.seek(SeekFrom::Current(0)), Ok(8));
+}
+
+#[test]
+fn nodes_have_numbers_and_know_the_root() {
+    let (filesystem, root) = new();
+    let other = filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    let numbers = [&root, &other].map(|node| node.metadata().inode);
+    assert!(numbers[0] != 0 && numbers[1] != 0 && numbers[0] != numbers[1]);
+    assert_eq!([root.is_root(), other.is_root()], [true, false]);
+    let text = format!("{other:?}");
+    assert!(text.contains(&numbers[1].to_string()) && text.contains("Directory"), "{text}");
+}
+
+/// A directory's links are two, and one for each subdirectory, wherever renames put them.
+#[test]
+fn links_of_directories_are_those_of_their_subdirectories() {
+    let (filesystem, root) = new();
+    for path in [&b"a"[..], b"b", b"a/x", b"b/y"] {
+        filesystem.make_directory(&root, path, 0o755, NOW).unwrap();
+    }
+    for path in [&b"a/f"[..], b"b/g"] {
+        filesystem.make_file(&root, path, b"", 0o644, NOW).unwrap();
+    }
+    let find = |path: &[u8]| filesystem.look_up(&root, path, LastLink::Keep).unwrap();
+    let links = || [b"/", &b"a"[..], b"b"].map(|path| find(path).metadata().links);
+    assert_eq!(links(), [4, 3, 3]);
+    use Replacement::{Exchange, Replace};
+    for (old, new, how, expected) in [
+        (&b"a/x"[..], &b"b/g"[..], Exchange, [4, 2, 4]),
+        (b"a/x", b"b/g", Exchange, [4, 3, 3]),
+        (b"a/f", b"b/y", Exchange, [4, 4, 2]),
+        (b"a/f", b"b/y", Exchange, [4, 3, 3]),
+        (b"a/x", b"b/y", Exchange, [4, 3, 3]),
+        (b"a/f", b"b/g", Exchange, [4, 3, 3]),
+        (b"a/x", b"b/z", Replace, [4, 2, 4]),
+        (b"b/z", b"b/y", Replace, [4, 2, 3]),
+        (b"b/y", b"a/x", Replace, [4, 3, 2]),
+        (b"b", b"a/b", Replace, [3, 4, 0]),
+    ] {
+        assert_eq!(filesystem.rename(&root, old, &root, new, how, NOW), Ok(()), "{old:?} to {new:?}");
+        if expected[2] == 0 {
+            assert_eq!([find(b"/").metadata().links, find(b"a").metadata().links], [3, 4]);
+            assert_eq!(find(b"a/b/..").metadata().inode, find(b"a").metadata().inode);
+        } else {
+            assert_eq!(links(), expected, "{old:?} to {new:?}");
+        }
+    }
+    // A slash behind a name means a directory, of both names, but of an exchange's second only by itself.
+    let rename = |old: &[u8], new: &[u8], how| filesystem.rename(&root, old, &root, new, how, NOW);
+    filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
+    filesystem.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
+    for (old, new, how) in
+        [(&b"f/"[..], &b"g"[..], Replace), (b"f", b"g/", Replace), (b"f/", b"d", Exchange), (b"d", b"f/", Exchange)]
+    {
+        assert_eq!(rename(old, new, how), Err(Error::NotADirectory), "{old:?} to {new:?}");
+    }
+    assert_eq!(rename(b"f", b"d/", Exchange), Ok(()));
+    assert_eq!((find(b"f").kind(), find(b"d").kind()), (FileKind::Directory, FileKind::Regular));
 }
 
 #[test]

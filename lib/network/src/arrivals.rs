@@ -366,6 +366,14 @@ mod tests {
     const PLACES: usize = 8;
     const OWNERS: u32 = 3;
 
+    #[test]
+    fn a_writer_of_equal_importance_does_not_replace_a_reader() {
+        let [reader, equal, better, worse] =
+            [(1, 5), (2, 5), (3, 4), (4, 6)].map(|(owner, level)| Reader { owner, level });
+        assert_eq!([equal, better, worse].map(|writer| reader.or_writer(writer, true)), [reader, better, reader]);
+        assert_eq!([equal, better, worse].map(|writer| reader.or_writer(writer, false)), [equal, better, worse]);
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Enter(u8),

@@ -751,9 +751,42 @@ fn datagrams_wait_for_room_in_the_device() {
         net.settle();
         assert_eq!(received(&mut net), Vec::from_iter(0..20));
     }
-    // A few need one look, and then there is nothing to wait for.
+    // A host whose hardware address is not known is not asked for every millisecond.
+    let nowhere = Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 53));
+    net.client.udp_send_with(client, nowhere, 1, |room| room.fill(7)).unwrap();
+    assert!(net.client.poll(net.now).is_some_and(|next| next > net.now + 100 * MILLISECOND));
+    let client = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
     net.client.udp_send_with(client, to, 1, |room| room.fill(7)).unwrap();
-    assert_eq!(net.client.poll(net.now), None);
+    net.settle();
+    assert_eq!(received(&mut net), [7]);
+}
+
+/// No connection has an end that no single host has.
+#[test]
+fn requests_from_no_host_are_not_answered() {
+    let mut net = Net::new(Faults::default(), 1);
+    net.listen(80, 4);
+    for (address, port) in [
+        (Ipv4Addr::new(224, 0, 0, 1), 1000),
+        (Ipv4Addr::BROADCAST, 1000),
+        (Ipv4Addr::new(10, 0, 2, 255), 1000),
+        (Ipv4Addr::UNSPECIFIED, 1000),
+        (CLIENT, 0),
+    ] {
+        net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(address, port), SYN, 1, 0, b""));
+        net.server.poll(net.now);
+        assert_eq!((net.server.half_open_count(), net.to_client.borrow().len()), (0, 0), "{address} {port}");
+    }
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 1000), SYN, 1, 0, b""));
+    net.server.poll(net.now);
+    assert_eq!(net.server.half_open_count(), 1);
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let messages = [Error::Stale, Error::Refused, Error::Reset, Error::Limit].map(|error| error.to_string());
+    assert!(messages.iter().all(|message| message.len() > 8));
+    assert_eq!(messages.iter().collect::<std::collections::BTreeSet<_>>().len(), messages.len());
 }
 
 /// A datagram from a stranger to port 53 of this address.
