@@ -333,10 +333,11 @@ fn the_copying_of_regions_may_begin_anywhere() {
     let _alone = alone();
     let (mut parent, mut child) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
     let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
-    let ranges = |space: &AddressSpace| space.regions().map(|region| region.range).collect::<Vec<_>>();
+    let ranges =
+        |space: &AddressSpace| space.regions().map(|region| (region.range.start, region.range.end)).collect::<Vec<_>>();
     anonymous(&mut parent, page(0), 3, Protection::Read);
     assert_eq!(parent.copy_regions(&mut child, page(1)), Ok(None));
-    assert_eq!(ranges(&child), [page(1)..page(3)]);
+    assert_eq!(ranges(&child), [(page(1), page(3))]);
     child.clear().after(|_| ());
     for start in [4, 7] {
         let placement = Placement::Fixed(page(start));
@@ -344,7 +345,7 @@ fn the_copying_of_regions_may_begin_anywhere() {
         mapped.expect("free").1.after(|_| ());
     }
     assert_eq!(parent.copy_regions(&mut child, page(5)), Ok(None));
-    assert_eq!(ranges(&child), [page(7)..page(10)]);
+    assert_eq!(ranges(&child), [(page(7), page(10))]);
 }
 
 /// A share that a hart may still see is given back after the flush, as frames are.
@@ -786,20 +787,21 @@ fn regions_that_become_equal_are_joined() {
     let _alone = alone();
     let mut space = space(Limits::DEFAULT);
     let page = |index: u64| 0x10_0000 + index * PAGE_SIZE;
-    let ranges = |space: &AddressSpace| space.regions().map(|region| region.range).collect::<Vec<_>>();
+    let ranges =
+        |space: &AddressSpace| space.regions().map(|region| (region.range.start, region.range.end)).collect::<Vec<_>>();
     anonymous(&mut space, page(0), 9, Protection::ReadWrite);
     space.protect(page(3)..page(6), Protection::Read).expect("mapped").after(|_| ());
-    assert_eq!(ranges(&space), [page(0)..page(3), page(3)..page(6), page(6)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(3)), (page(3), page(6)), (page(6), page(9))]);
     space.protect(page(3)..page(6), Protection::ReadWrite).expect("mapped").after(|_| ());
-    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(9))]);
     // With the one before, with the one behind, and with many.
     space.protect(page(3)..page(6), Protection::Read).expect("mapped").after(|_| ());
     space.protect(page(3)..page(4), Protection::ReadWrite).expect("mapped").after(|_| ());
     space.protect(page(5)..page(6), Protection::ReadWrite).expect("mapped").after(|_| ());
-    assert_eq!(ranges(&space), [page(0)..page(4), page(4)..page(5), page(5)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(4)), (page(4), page(5)), (page(5), page(9))]);
     space.protect(page(1)..page(2), Protection::None).expect("mapped").after(|_| ());
     space.protect(page(0)..page(9), Protection::Execute).expect("mapped").after(|_| ());
-    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(9))]);
     // New ones with their neighbours.
     space.unmap(page(3)..page(6)).expect("mapped").after(|_| ());
     let map = |space: &mut AddressSpace, index: u64, name| {
@@ -807,13 +809,13 @@ fn regions_that_become_equal_are_joined() {
         mapped.expect("free").1.after(|_| ());
     };
     map(&mut space, 3, "data");
-    assert_eq!(ranges(&space), [page(0)..page(4), page(6)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(4)), (page(6), page(9))]);
     map(&mut space, 5, "data");
-    assert_eq!(ranges(&space), [page(0)..page(4), page(5)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(4)), (page(5), page(9))]);
     map(&mut space, 4, "data");
-    assert_eq!(ranges(&space), [page(0)..page(9)]);
+    assert_eq!(ranges(&space), [(page(0), page(9))]);
     map(&mut space, 9, "other");
-    assert_eq!(ranges(&space), [page(0)..page(9), page(9)..page(10)]);
+    assert_eq!(ranges(&space), [(page(0), page(9)), (page(9), page(10))]);
 }
 
 /// A page that was only read is made executable by its first execution, also after a copy has got a share in it.

@@ -323,6 +323,21 @@ fn entries_with_several_links_are_one_file() {
 }
 
 #[test]
+fn entries_with_one_link_are_files_of_their_own() {
+    let file = |path: &[u8]| (path.to_vec(), Item::File(0o644, path.to_vec()));
+    let mut archive = write(&[file(b"one"), file(b"two"), (b"dir".to_vec(), Item::Directory(0o755))], 0);
+    let entries: Vec<_> = cpio::entries(&archive).map(Result::unwrap).collect();
+    assert_eq!(entries.iter().map(|entry| entry.links).collect::<Vec<_>>(), [1, 1, 2]);
+    assert!(entries[0].identity != entries[1].identity && entries[1].identity != entries[2].identity);
+    // Some writers give all files the same number.
+    for start in [0, 116] {
+        archive[start + 13] = b'9';
+    }
+    let filesystem = tree(archive).unwrap();
+    assert_eq!([contents(&filesystem, b"one"), contents(&filesystem, b"two")], [b"one", b"two"]);
+}
+
+#[test]
 fn impossible_entries_are_named() {
     let file = |path: &[u8]| (path.to_vec(), Item::File(0o644, Vec::new()));
     let below_file = write(&[file(b"a"), file(b"a/b")], 0);

@@ -44,7 +44,9 @@ fn way(tree: &Filesystem, base: &Node, path: &str, last: LastComponent) -> Optio
 fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
     let (top, covered) = top();
     let root = top.root();
+    assert!(!covered.is_covered());
     covered.cover().unwrap();
+    assert!(covered.is_covered());
     assert_eq!(covered.cover(), Err(Error::Busy));
     for (path, rest, links) in
         [("/a/covered/x/y", "/x/y", 0), ("a/covered", "", 0), ("/a/covered/", "", 0), ("/link/z", "/z", 1)]

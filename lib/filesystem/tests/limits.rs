@@ -329,6 +329,69 @@ fn a_directory_may_be_demanded_and_a_reader_may_take_less() {
 }
 
 #[test]
+fn a_write_of_nothing_changes_nothing() {
+    let (filesystem, root) = new();
+    let later = Timestamp { seconds: 9, nanoseconds: 0 };
+    let options = OpenOptions { writes: Writes::AtEnd, ..write_options() };
+    let file = filesystem.open(&root, b"f", &options, NOW).unwrap();
+    assert_eq!(file.write(b"text", NOW), Ok(4));
+    assert_eq!(file.seek(SeekFrom::Start(1)), Ok(1));
+    assert_eq!(file.write(b"", later), Ok(0));
+    assert_eq!((file.seek(SeekFrom::Current(0)), file.access()), (Ok(1), Access::ReadWrite));
+    let node = filesystem.look_up(&root, b"f", LastLink::Follow).unwrap();
+    assert_eq!(node.metadata().modified, NOW);
+    assert_eq!(node.truncate(MAX_FILE_LENGTH + 1, NOW), Err(Error::FileTooLarge));
+    assert_eq!(node.truncate(MAX_FILE_LENGTH, NOW), Ok(()));
+    assert_eq!(node.metadata().size, MAX_FILE_LENGTH);
+}
+
+/// A file that cannot be made for lack of room leaves nothing behind, whatever is missing; the charge for a link
+/// depends on its target.
+#[test]
+fn what_is_not_made_is_not_charged() {
+    let mut made = 0;
+    for limit in 0..2000 {
+        let Ok(filesystem) = Filesystem::new(limit) else { continue };
+        let root = filesystem.root();
+        let before = filesystem.usage();
+        match filesystem.make_symbolic_link(&root, b"a name", b"a target", NOW) {
+            Ok(_) => made += 1,
+            Err(error) => assert_eq!((error, filesystem.usage()), (Error::NoSpace, before), "{limit}"),
+        }
+    }
+    assert!(made > 0 && made < 2000);
+    let (filesystem, root) = new();
+    let before = filesystem.usage().used;
+    let mut costs = Vec::new();
+    for target in [&b"t"[..], b"a long target"] {
+        filesystem.make_symbolic_link(&root, b"link", target, NOW).unwrap();
+        costs.push(filesystem.usage().used - before);
+        filesystem.unlink(&root, b"link", NOW).unwrap();
+        assert_eq!(filesystem.usage().used, before);
+    }
+    assert_eq!(costs[1] - costs[0], 12);
+}
+
+#[test]
+fn links_are_not_opened_and_directories_not_read() {
+    let (filesystem, root) = new();
+    filesystem.make_symbolic_link(&root, b"link", b"f", NOW).unwrap();
+    let file = filesystem.make_file(&root, b"f", b"text", 0o644, NOW).unwrap();
+    let options = OpenOptions { last_link: LastLink::Keep, ..OpenOptions::default() };
+    assert_eq!(filesystem.open(&root, b"link", &options, NOW).err(), Some(Error::TooManySymbolicLinks));
+    assert_eq!(root.read_at(0, &mut [0]), Err(Error::IsADirectory));
+    assert_eq!(root.write_at(0, b"x", NOW), Err(Error::IsADirectory));
+    // The last reference to a file without a name.
+    assert!(!file.is_last_reference());
+    filesystem.unlink(&root, b"f", NOW).unwrap();
+    assert!(file.is_last_reference());
+    let other = file.clone();
+    assert!(!file.is_last_reference());
+    drop(other);
+    assert!(file.is_last_reference());
+}
+
+#[test]
 fn nodes_have_numbers_and_know_the_root() {
     let (filesystem, root) = new();
     let other = filesystem.make_directory(&root, b"d", 0o755, NOW).unwrap();
