@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_chosen_allocation_of_the_chosen_process_fails_once() {
-        fake::init(64 << 20);
+        fake::init(1 << 20);
         fake::set_hart(5);
         // No process is chosen, and none has the number 0.
         works_for(0);
