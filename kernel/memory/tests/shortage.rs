@@ -67,7 +67,7 @@ fn splitting_a_region_takes_memory() {
     });
     assert_eq!(regions(&space), before);
     assert_eq!(shares(&frames), held);
-    // What needs none: all of a region, and of the space.
+    // No memory is needed for all of a region, and of the space.
     with_memory(0, || space.protect(page(0)..page(5), Protection::ReadWrite).map(|flush| flush.after(|_| ())))
         .expect("no split");
     with_memory(0, || space.unmap(page(0)..page(5)).map(|flush| flush.after(|_| ()))).expect("one region");
