@@ -93,20 +93,21 @@ pub enum BenchName {
 }
 
 impl BenchName {
-    /// Returns whether the benchmark boots one machine, which the user can choose.
+    /// Returns whether the benchmark boots one kind of machine, which the user can choose.
     fn boots_one_machine(self) -> bool {
         OF_ONE_MACHINE.contains(&self)
     }
 }
 
-/// The benchmarks whose scenarios are parts of one program, on one machine.
-const OF_ONE_MACHINE: [BenchName; 6] = [
+/// The benchmarks whose scenarios are parts of one program, on machines of one kind.
+const OF_ONE_MACHINE: [BenchName; 7] = [
     BenchName::Switch,
     BenchName::Syscall,
     BenchName::Matrix,
     BenchName::Memory,
     BenchName::Boot,
     BenchName::AsyncCalls,
+    BenchName::MicroAsync,
 ];
 
 /// The program in the machine that has the scenarios.
@@ -160,6 +161,14 @@ impl BenchName {
             BenchName::MicroIpc => ipc::GOALS,
             BenchName::MicroAsync => micro_async::GOALS,
             // Experiments set the goals of their figures themselves.
+            _ => &[],
+        }
+    }
+
+    /// Returns the goals of figures that only a machine which is built first can have.
+    fn goals_where_built(self) -> &'static [Goal] {
+        match self {
+            BenchName::MicroIpc => ipc::GOALS_WHERE_BUILT,
             _ => &[],
         }
     }
@@ -294,7 +303,7 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
         BenchName::Micro => microkernel::measure(context)?,
         BenchName::MicroLatency => micro_latency::measure(context)?,
         BenchName::MicroIpc => ipc::measure(context)?,
-        BenchName::MicroAsync => micro_async::measure(context)?,
+        BenchName::MicroAsync => micro_async::measure(context, arguments.machine)?,
         _ => in_the_machine(context, name, arguments.machine, arguments.user_interrupts)?,
     };
     let results = results(name, &lines, machine, report::commit(&context.workspace.root))?;
@@ -416,7 +425,10 @@ fn marked(text: &str) -> Vec<String> {
 
 /// Converts lines to results.
 pub fn results(name: BenchName, lines: &[String], machine: String, commit: String) -> Result<Results> {
-    let (figures, mut series) = figures(lines, name.goals(), name.least_goals())?;
+    let is_reported = |(id, _): &&Goal| lines.iter().any(|line| line.contains(&format!("\"{id}\"")));
+    let where_built = name.goals_where_built().iter().filter(is_reported);
+    let goals: Vec<Goal> = name.goals().iter().chain(where_built).copied().collect();
+    let (figures, mut series) = figures(lines, &goals, name.least_goals())?;
     if name == BenchName::AsyncCalls {
         series.iter_mut().for_each(put_beside_its_rivals);
     }

@@ -17,7 +17,7 @@ use crate::board::{Board, Variant};
 use crate::children::{self, Child, Ending};
 use crate::context::Context;
 use crate::progress::{Activity, Progress};
-use crate::toolchain::{self, Item};
+use crate::toolchain::{self, Item, Toolchain};
 
 /// The release of Debian with QEMU 7.2, for which the patches are.
 const SUITE: &str = "bookworm";
@@ -68,6 +68,15 @@ pub fn program(board: &Board, machine: Variant, qemu: &Path) -> Result<PathBuf> 
         bail!("the machine `{machine}` has not been built; run: cargo xtask machine {machine}");
     }
     Ok(program)
+}
+
+/// Returns whether a machine can be booted on this host; otherwise a line says that figures of it are left out.
+pub fn is_there(context: &Context, machine: Variant, toolchain: &Toolchain) -> bool {
+    let found = program(&context.board, machine, &toolchain.qemu);
+    if let Err(error) = &found {
+        println!("note: left out: {error}");
+    }
+    found.is_ok()
 }
 
 /// Builds the emulator of a machine unless the cache has it, and prints its path.

@@ -156,7 +156,7 @@ pub fn paper(context: &Context, arguments: &cli::Bench) -> Result<()> {
         let measured = match name {
             BenchName::Scheduler => bench::on_the_host(context),
             BenchName::MicroIpc => ipc::measure(context),
-            BenchName::MicroAsync => micro_async::measure(context),
+            BenchName::MicroAsync => micro_async::measure(context, None),
             _ => bench::in_the_machine(context, name, None, None),
         };
         let results = measured.and_then(|(lines, machine)| {

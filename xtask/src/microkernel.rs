@@ -2,7 +2,8 @@
 //!
 //! The root task `micro-bench` counts instructions as seL4's own benchmarks do. seL4's figures are those of its release
 //! build (version 15.0.0, one hart, without the MCS extension) for the same machine, counted by the same emulator, with
-//! the PLIC, because it supports no other controller.
+//! the PLIC, because it supports no other controller. User interrupts without the kernel are measured on the machines
+//! that have them.
 
 use std::path::Path;
 
@@ -15,12 +16,13 @@ use crate::board::{Clock, Variant};
 use crate::build::{Harts, Variation};
 use crate::cli;
 use crate::context::Context;
+use crate::emulator;
 use crate::guest::{Echo, Guest};
 
 /// The root task that measures.
 const PROGRAM: &str = "micro-bench";
-/// The figure that needs guest interrupt files.
-const BY_STORES: &str = "user-interrupt-imsic";
+/// The machines whose back ends of user interrupts the older machine lacks, with the ends of the figures' names.
+const BACK_ENDS: [(Variant, &str); 2] = [(Variant::Aia, "-imsic"), (Variant::Uintc, "-uintc")];
 
 /// seL4's figure for each of ours, and the largest good multiple: 1 for the fast paths, 1.2 for all others. Words in
 /// registers cost seL4 nothing extra. It has no figure of its own for unmapping, which is compared with mapping, nor
@@ -85,9 +87,12 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
         lines
     };
     let mut lines = on(Variant::Plic, PROGRAM)?;
-    // The one figure that the older machine cannot have.
-    let with_files = on(Variant::Aia, "micro-bench-aia")?;
-    lines.extend(with_files.into_iter().filter(|line| line.contains(BY_STORES)));
+    for (variant, end) in BACK_ENDS {
+        if emulator::is_there(context, variant, &toolchain) {
+            let more = on(variant, &format!("{PROGRAM}-{variant}"))?;
+            lines.extend(more.into_iter().filter(|line| line.contains(end)));
+        }
+    }
     let sel4 = SEL4.iter().map(|(id, figure, _)| (format!("sel4-{id}"), *figure, "instructions"));
     let (code, data) = sizes(&products.kernel)?;
     let (sel4_code, sel4_data) = SEL4_SIZES;

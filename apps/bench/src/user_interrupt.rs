@@ -1,5 +1,5 @@
 //! User interrupts within a process: from the send to the handler's end, and to a coroutine that continues; the kernel
-//! entries for them; and a receiver's own entries into the kernel.
+//! entries for them; a receiver's own entries into the kernel; a grant of the right to send, and its end.
 
 use abi_unix::Counter;
 use cops::interrupt::{Receiver, SendRight};
@@ -10,6 +10,8 @@ use crate::{Outcome, attempt, figure, now};
 const SENT: u64 = 100_000;
 /// Number of calls for each figure.
 const CALLS: u64 = 10_000;
+/// Number of rights that are granted and revoked.
+const RIGHTS: u64 = 1_000;
 
 pub async fn measure() -> Outcome {
     let receiver = attempt!(Receiver::new());
@@ -43,6 +45,21 @@ pub async fn measure() -> Outcome {
     }
     let visit = (now() - start) as f64 / CALLS as f64;
 
+    // The first send through a right determines the way of sending, so it is part of the grant.
+    let (mut grant, mut revocation) = (0, 0);
+    for _ in 0..RIGHTS {
+        let start = now();
+        let granted = attempt!(receiver.grant());
+        attempt!(granted.send());
+        while !receiver.try_wait() {
+            core::hint::spin_loop();
+        }
+        let middle = now();
+        attempt!(granted.revoke());
+        revocation += now() - middle;
+        grant += middle - start;
+    }
+
     // Two coroutines signal each other in turn: each signal is one hand-over, as between the two threads on Linux.
     let other = attempt!(Receiver::new());
     let back = attempt!(other.grant());
@@ -58,6 +75,8 @@ pub async fn measure() -> Outcome {
     figure("entries", handler_entries as f64, "kernel entries");
     figure("call", call, "instructions");
     figure("visit", visit, "instructions");
+    figure("grant", grant as f64 / RIGHTS as f64, "instructions");
+    figure("revoke", revocation as f64 / RIGHTS as f64, "instructions");
     figure("coroutine", (end - start) as f64 / (2 * SENT) as f64, "instructions");
     figure("coroutine_entries", (entries_after - entries_before - 1) as f64, "kernel entries");
     Ok(())

@@ -8,6 +8,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi_sel4::SystemCall;
+use sel4::capability::Arrival;
 
 /// Number of measurements of everything.
 pub const ROUNDS: usize = 65;
@@ -127,7 +128,8 @@ pub fn write_register(address: u64, value: u32) {
 /// Count at the beginning of the last handler.
 pub static ENTERED: AtomicU64 = AtomicU64::new(0);
 
-// Handlers of user interrupts, through the kernel and by stores, that store the count first and then return.
+// Handlers of user interrupts, through the kernel, by stores and by instructions, that store the count first and then
+// return.
 core::arch::global_asm!(
     ".section .text",
     ".balign 4",
@@ -157,6 +159,22 @@ core::arch::global_asm!(
     "addi sp, sp, 16",
     "csrr t0, sscratch",
     "sret",
+    ".balign 4",
+    "count_software_handler:",
+    "csrw 0x040, t0",
+    "rdcycle t0",
+    "addi sp, sp, -16",
+    "sd t1, 0(sp)",
+    "lla t1, {entered}",
+    "sd t0, 0(t1)",
+    // Clears the interrupt, and takes the pending bits: uipi_read t1.
+    "csrci 0x044, 1",
+    ".insn r 0x7b, 6, 1, t1, x0, x0",
+    "ld t1, 0(sp)",
+    "addi sp, sp, 16",
+    "csrr t0, 0x040",
+    // uret
+    ".insn i 0x73, 0, x0, x0, 2",
     entered = sym ENTERED,
     return_from = const SystemCall::ReturnFromUserInterrupt.number(),
 );
@@ -164,9 +182,19 @@ core::arch::global_asm!(
 unsafe extern "C" {
     safe fn count_handler();
     safe fn count_store_handler();
+    safe fn count_software_handler();
 }
 
-/// Returns the addresses of the handlers of signals through the kernel and of stores.
-pub fn handlers() -> (u64, u64) {
-    (count_handler as *const () as u64, count_store_handler as *const () as u64)
+/// Returns the address of the handler of signals through the kernel.
+pub fn handler() -> u64 {
+    count_handler as *const () as u64
+}
+
+/// Returns the address of the handler of hints that arrive in this way.
+pub fn vector(arrival: Arrival) -> u64 {
+    match arrival {
+        Arrival::Signals => 0,
+        Arrival::Stores => count_store_handler as *const () as u64,
+        Arrival::Instructions => count_software_handler as *const () as u64,
+    }
 }

@@ -15,7 +15,7 @@ use abi_sel4::{Invocation, MessageInfo, SystemCall};
 use sel4::capability::{Arrival, IrqHandler, Notification, Page, PageTable, Slot, Spaces, Thread, Untyped, initial};
 use sel4::mapping::{self, Window};
 use sel4::thread::{Start, prepare, registers, spawn};
-use sel4::user_interrupt::Sender;
+use sel4::user_interrupt::{Sender, send_by_index};
 use sel4::{Allocator, BootInformation, CNodeData, Error, Failure, ObjectType, Result, Rights, println, raw};
 
 use count::{Counts, ENTERED, FAULT_LENGTH, ROUNDS, median_of, now, read_register, system_call, write_register};
@@ -384,52 +384,161 @@ fn device_page(bench: &mut Bench<'_>, address: u64) -> Result<Page> {
     Ok(Page::from_pointer(page))
 }
 
-/// Measures the way from a signal to the handler of the same thread: through the kernel, and by a store where the
-/// machine can do that.
-fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
-    for (id, hints) in [("user-interrupt-kernel", 0), ("user-interrupt-imsic", SIGNAL)] {
-        let done = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
-        let notification = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
-        let right = bench.allocator.slot()?;
-        Slot::own(right).mint_from(Slot::own(notification.pointer()), Rights::WRITE, SIGNAL)?;
-        let start = Start::new(interrupt_itself, done.pointer(), PRIORITY);
-        let thread = prepare(&mut bench.allocator, &mut bench.window, start)?.thread;
-        thread.bind_notification(notification)?;
-        let (handler, vector) = count::handlers();
-        let arrival = thread.register_user_interrupts_in_hardware(notification, handler, hints, vector)?;
-        let by_stores = hints != 0 && arrival == Arrival::Stores;
-        if hints != 0 && !by_stores {
-            break;
-        }
-        let page = match by_stores {
-            true => {
-                let (allocator, window) = (&mut bench.allocator, &mut bench.window);
-                Sender::new(allocator, window, Notification::from_pointer(right), SIGNAL.trailing_zeros())?.address()
-            }
-            false => 0,
+/// A back end of user interrupts: its name, the hints of receivers, and the address of the handler of these.
+#[derive(Clone, Copy)]
+struct BackEnd {
+    name: &'static str,
+    hints: u64,
+    vector: u64,
+}
+
+impl BackEnd {
+    /// Through the kernel, on every machine.
+    const KERNEL: BackEnd = BackEnd { name: "kernel", hints: 0, vector: 0 };
+
+    /// The back end in which hints arrive on this machine without the kernel.
+    fn of(arrival: Arrival) -> Option<BackEnd> {
+        let name = match arrival {
+            Arrival::Signals => return None,
+            Arrival::Stores => "imsic",
+            Arrival::Instructions => "uintc",
         };
-        PAGE.store(page, Relaxed);
-        RIGHT.store(right, Relaxed);
-        thread.resume()?;
-        done.wait();
-        report(id, CALLED.until(&ARRIVED));
+        Some(BackEnd { name, hints: SIGNAL, vector: count::vector(arrival) })
+    }
+}
+
+/// A receiver of user interrupts, which has not started yet, with its notification and a right to send.
+struct Receiver {
+    thread: Thread,
+    notification: u64,
+    right: u64,
+}
+
+/// Makes a receiver; returns, too, in which way hints arrive.
+fn receiver(bench: &mut Bench<'_>, back_end: BackEnd, function: fn(u64), argument: u64) -> Result<(Receiver, Arrival)> {
+    let notification = bench.allocator.object(ObjectType::Notification)?;
+    let right = bench.allocator.slot()?;
+    Slot::own(right).mint_from(Slot::own(notification), Rights::WRITE, SIGNAL)?;
+    let start = Start::new(function, argument, PRIORITY);
+    let thread = prepare(&mut bench.allocator, &mut bench.window, start)?.thread;
+    let bound = Notification::from_pointer(notification);
+    thread.bind_notification(bound)?;
+    let BackEnd { hints, vector, .. } = back_end;
+    let arrival = thread.register_user_interrupts_in_hardware(bound, count::handler(), hints, vector)?;
+    Ok((Receiver { thread, notification, right }, arrival))
+}
+
+/// Measures user interrupts with each back end that the machine has.
+fn user_interrupts(bench: &mut Bench<'_>) -> Result<()> {
+    let arrival = measure_back_end(bench, BackEnd::KERNEL)?;
+    if let Some(back_end) = BackEnd::of(arrival) {
+        measure_back_end(bench, back_end)?;
     }
     Ok(())
 }
 
+/// Measures the way from a send to the handler of the same thread, the receiver's own kernel entries and context
+/// switches, a grant of the right to send, and its end.
+fn measure_back_end(bench: &mut Bench<'_>, back_end: BackEnd) -> Result<Arrival> {
+    let name = back_end.name;
+    let done = Notification::from_pointer(bench.allocator.object(ObjectType::Notification)?);
+    let (first, arrival) = receiver(bench, back_end, interrupt_itself, done.pointer())?;
+    let target = match back_end.hints {
+        0 => 0,
+        _ => {
+            let (allocator, window) = (&mut bench.allocator, &mut bench.window);
+            let right = Notification::from_pointer(first.right);
+            let sender = Sender::new(allocator, window, right, SIGNAL.trailing_zeros())?;
+            sender.address() | sender.index()
+        }
+    };
+    TARGET.store(target, Relaxed);
+    RIGHT.store(first.right, Relaxed);
+    POLLED.store(first.notification, Relaxed);
+    first.thread.resume()?;
+    done.wait();
+    report(format_args!("user-interrupt-{name}"), CALLED.until(&ARRIVED));
+    report(format_args!("receiver-poll-{name}"), POLL.load(Relaxed));
+
+    // It computes from now on, while the initial thread grants and revokes. It has run, so that the right is valid at
+    // once.
+    first.thread.set_priority(initial::THREAD, LOWER)?;
+    let (grant, revocation) = rights(bench, &first, back_end)?;
+    report(format_args!("grant-{name}"), grant);
+    report(format_args!("revoke-{name}"), revocation);
+    Slot::own(first.thread.pointer()).delete()?;
+
+    let [caller, other] = [
+        receiver(bench, back_end, yield_and_count, done.pointer())?.0,
+        receiver(bench, back_end, give_turns_back, 0)?.0,
+    ];
+    caller.thread.resume()?;
+    other.thread.resume()?;
+    done.wait();
+    report(format_args!("receiver-switch-{name}"), CALLED.until(&ARRIVED));
+    Slot::own(caller.thread.pointer()).delete()?;
+    Slot::own(other.thread.pointer()).delete()?;
+    Ok(arrival)
+}
+
+/// Measures a grant, which is a badged copy of the notification's capability and, in hardware, the sender that belongs
+/// to it, and the deletion of that copy.
+fn rights(bench: &mut Bench<'_>, receiver: &Receiver, back_end: BackEnd) -> Result<(u64, u64)> {
+    let (root, space) = (initial::CNODE.pointer(), initial::ADDRESS_SPACE.pointer());
+    let right = bench.allocator.slot()?;
+    // The page tables of the address exist.
+    let (address, page) = bench.window.pages(&mut bench.allocator, 1)?;
+    page.unmap()?;
+    let depth = u64::from(u64::BITS);
+    let grant = || -> Result<(u64, u64)> {
+        let words = [right, depth, receiver.notification, depth, Rights::WRITE.word(), SIGNAL];
+        let (before, after) = invocation(root, Invocation::CNodeMint, &words, &[root])?;
+        let mut cost = after - before;
+        if back_end.hints != 0 {
+            let (before, after) = invocation(space, Invocation::PageTableMapSender, &[address], &[right])?;
+            // The counter is read once in either call.
+            cost += after - before - 1;
+        }
+        Ok((0, cost))
+    };
+    let revoke = || invocation(root, Invocation::CNodeDelete, &[right, depth], &[]);
+    let granted = median_of_invocations(|_| {
+        let cost = grant()?;
+        revoke()?;
+        Ok(cost)
+    })?;
+    let revoked = median_of_invocations(|_| {
+        grant()?;
+        revoke()
+    })?;
+    Ok((granted, revoked))
+}
+
 /// Badge with which a thread signals itself.
 const SIGNAL: u64 = 2;
-/// Address to which the thread stores its identity; 0 to signal with the capability instead.
-static PAGE: AtomicU64 = AtomicU64::new(0);
+/// Address to which the thread stores its identity, or the index of its sender in the low bits beside it; 0 to signal
+/// with the capability instead.
+static TARGET: AtomicU64 = AtomicU64::new(0);
+/// Mask of the index.
+const INDEX: u64 = 0xfff;
 /// Slot of the capability.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
+/// Slot of the receiver's notification.
+static POLLED: AtomicU64 = AtomicU64::new(0);
+/// Cost of the receiver's poll of it.
+static POLL: AtomicU64 = AtomicU64::new(0);
 
 fn interrupt_itself(done: u64) {
-    let (page, right) = (PAGE.load(Relaxed), RIGHT.load(Relaxed));
+    let (target, right) = (TARGET.load(Relaxed), RIGHT.load(Relaxed));
     for round in 0..ROUNDS {
         ENTERED.store(0, Relaxed);
-        let before = match page {
+        let before = match target {
             0 => call(SystemCall::Send, right, MessageInfo::new(0, 0, 0), [0; 4]).0,
+            target if target & INDEX != 0 => {
+                let before = now();
+                send_by_index(target & INDEX);
+                before
+            }
             page => {
                 let before = now();
                 write_register(page, SIGNAL.trailing_zeros() + 1);
@@ -442,5 +551,30 @@ fn interrupt_itself(done: u64) {
         CALLED.set(round, before);
         ARRIVED.set(round, ENTERED.load(Relaxed));
     }
+    let notification = POLLED.load(Relaxed);
+    POLL.store(median_of(|_| call(SystemCall::NBRecv, notification, MessageInfo::new(0, 0, 0), [0; 4])), Relaxed);
     Notification::from_pointer(done).signal();
+    spin(0);
+}
+
+/// The round of the thread that yields.
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// Gives its turn to another thread in each round.
+fn yield_and_count(done: u64) {
+    for round in 0..ROUNDS {
+        TURN.store(round as u64, Relaxed);
+        let (before, _, _) = system_call(SystemCall::Yield, [0; 6]);
+        CALLED.set(round, before);
+    }
+    Notification::from_pointer(done).signal();
+    spin(0);
+}
+
+/// Gives every turn back, in whichever order the two threads have begun.
+fn give_turns_back(_: u64) {
+    loop {
+        let (_, after, _) = system_call(SystemCall::Yield, [0; 6]);
+        ARRIVED.set(TURN.load(Relaxed) as usize, after);
+    }
 }

@@ -1,6 +1,7 @@
 //! User interrupts: from the send to the handler's end, and to a coroutine that continues, with each back end; beside
 //! them Linux's wake-ups. A receiver's own entries into the kernel are measured too: a call that does nothing, and a
-//! visit, for which it leaves the hart and comes back.
+//! visit, for which it leaves the hart and comes back; and a grant of the right to send with the first send, and its
+//! revocation.
 //!
 //! COPS runs on the machine that has the hardware of the back end, Linux on the one without, where it runs at all. The
 //! comparison is of instructions of a process and the kernel, to which the interrupt controllers contribute none.
@@ -65,8 +66,10 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
                     _ => notebook.figure(&id, call / plain, "times"),
                 }
             }
-            if let Some(visit) = figure_of(&ours, "visit") {
-                notebook.figure(&format!("{name}_visit{suffix}"), visit, unit);
+            for id in ["visit", "grant", "revoke"] {
+                if let Some(value) = figure_of(&ours, id) {
+                    notebook.figure(&format!("{name}_{id}{suffix}"), value, unit);
+                }
             }
             let entries: f64 =
                 ["entries", "coroutine_entries"].iter().map(|id| figure_of(&ours, id).unwrap_or(f64::NAN)).sum();
