@@ -6,6 +6,7 @@
 //! own and gives it back.
 
 use abi_unix::SystemCall;
+pub use runtime_macros::by_reference;
 
 use crate::buffer::{Buffer, BufferMut};
 use crate::call::Operation;

@@ -1,10 +1,10 @@
-//! `#[cops::main]`.
+//! `#[cops::main]`, and a part of `cops::select!`.
 //!
-//! The attribute reads four tokens of the function and adds an item behind it; that needs no parser, so this crate has
-//! no dependencies.
+//! The attribute reads four tokens of the function and adds an item behind it, and the other macro leaves out words;
+//! that needs no parser, so this crate has no dependencies.
 #![forbid(unsafe_code)]
 
-use proc_macro::{Delimiter, TokenStream, TokenTree};
+use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
 /// Makes an `async fn main()` the first coroutine of the process.
 ///
@@ -28,6 +28,26 @@ pub fn main(arguments: TokenStream, function: TokenStream) -> TokenStream {
             function.into_iter().chain(error).collect()
         }
     }
+}
+
+/// Leaves `mut` and `ref` out of a pattern, so that it can be tried on a reference. `cops::select!` looks in this way
+/// whether the output of a branch matches, before the futures of the other branches are dropped.
+#[doc(hidden)]
+#[proc_macro]
+pub fn by_reference(pattern: TokenStream) -> TokenStream {
+    let keeps = |token: &TokenTree| match token {
+        TokenTree::Ident(word) => !matches!(word.to_string().as_str(), "mut" | "ref"),
+        _ => true,
+    };
+    let strip = |token| match token {
+        TokenTree::Group(group) => {
+            let mut stripped = Group::new(group.delimiter(), by_reference(group.stream()));
+            stripped.set_span(group.span());
+            stripped.into()
+        }
+        other => other,
+    };
+    pattern.into_iter().filter(keeps).map(strip).collect()
 }
 
 /// Returns the name of the function, if it is an async function without parameters.
