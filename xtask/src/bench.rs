@@ -34,6 +34,7 @@ use crate::ipc;
 use crate::micro_async;
 use crate::micro_latency;
 use crate::microkernel;
+use crate::own_experiments;
 use crate::progress::Activity;
 use crate::report;
 use crate::results;
@@ -90,6 +91,8 @@ pub enum BenchName {
     Paper,
     /// Processor time, kernel memory and the network under attack: the shares of the other processes.
     Fairness,
+    /// An experiment of your own, from a TOML file: program, parameters, machines, policies of the scheduler, goals.
+    Run,
 }
 
 impl BenchName {
@@ -282,6 +285,11 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
             return Ok(());
         }
     };
+    match (&arguments.file, name) {
+        (Some(file), BenchName::Run) => return own_experiments::run(context, file, arguments),
+        (Some(file), _) => bail!("`bench {}` takes no file; `bench run {}` does", name.name(), file.display()),
+        (None, _) => {}
+    }
     if arguments.machine.is_some() && !name.boots_one_machine() {
         bail!(
             "`bench {}` chooses its machines itself; --machine goes with: {}",

@@ -564,6 +564,9 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
+    /// Of `run`, the TOML file of the experiment.
+    #[arg(value_name = "FILE", required_if_eq("name", "run"))]
+    pub file: Option<PathBuf>,
     /// Of a benchmark that boots one machine, which one; the default is the board's.
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<Variant>,

@@ -41,6 +41,7 @@ mod miri;
 mod monitor;
 mod mutants;
 mod own;
+mod own_experiments;
 mod perfetto;
 mod programs;
 mod progress;
