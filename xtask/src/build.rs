@@ -489,11 +489,12 @@ enum Part {
 impl Part {
     /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a
     /// twelfth of the text and several instructions of every kernel entry. Programs have tables in their files instead,
-    /// which the host reads, and which change no instruction.
+    /// which the host reads, and which change no instruction. For them the crate `getrandom` asks `cops`, whose feature
+    /// of that name answers; it takes this choice from flags alone.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Part::Kernel => &["-Cforce-frame-pointers=yes"],
-            Part::Programs => &["-Cforce-unwind-tables=yes"],
+            Part::Programs => &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""],
             Part::Microkernel => &[],
         }
     }

@@ -378,12 +378,12 @@ const SCRIPTS: &[Script] = scripts![
     MakeDirectory "": |_| with([HERE, path(OTHER), 0o755]), remove_directory;
     Unlink "a file": |state| {
         state.file()?;
-        file::unlink(OTHER, 0).or(Ok(()))?;
+        file::unlink(OTHER, 0).or(Ok::<(), Errno>(()))?;
         state.open(OTHER, open::CREAT)?;
         with([HERE, path(OTHER), 0])
     }, nothing;
     Unlink "a directory": |_| {
-        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        file::make_directory(OTHER, 0o755).or(Ok::<(), Errno>(()))?;
         with([HERE, path(OTHER), AT_REMOVEDIR as usize])
     }, nothing;
     SymbolicLink "": |_| with([path(FILE), HERE, path(OTHER)]), remove;
@@ -542,7 +542,7 @@ const SCRIPTS: &[Script] = scripts![
     }, remove;
     ExtendedStatus "": |state| with([HERE, path(OWN_PATH), 0, 0x7ff, state.at(OUTPUT)]), nothing;
     Mount "": |_| {
-        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        file::make_directory(OTHER, 0o755).or(Ok::<(), Errno>(()))?;
         with([0, path(OTHER), path(c"tmpfs"), 0, path(c"size=1m")])
     }, |_, _| {
         file::unmount(OTHER, 0)?;
@@ -551,7 +551,7 @@ const SCRIPTS: &[Script] = scripts![
     Unmount "": |_| {
         // A call that failed has left it.
         let _ = file::unmount(OTHER, 0);
-        file::make_directory(OTHER, 0o755).or(Ok(()))?;
+        file::make_directory(OTHER, 0o755).or(Ok::<(), Errno>(()))?;
         file::mount(OTHER, c"tmpfs", 0, c"")?;
         with([path(OTHER), 0])
     }, remove_directory;

@@ -1,9 +1,9 @@
 //! Files: the programs that came with the machine, the file system in memory, devices.
 
 use abi_unix::types::mounting::{flag, removal};
-use abi_unix::types::{AT_REMOVEDIR, SEEK_CUR, SEEK_END, SEEK_SET, mode, open};
+use abi_unix::types::{AT_REMOVEDIR, mode, open};
 use alloc::vec::Vec;
-use cops::file::File;
+use cops::file::{File, SeekFrom};
 use cops::system::file as sync;
 use cops::{Errno, system};
 
@@ -21,16 +21,16 @@ pub async fn written_and_read_back() -> Outcome {
     let file = must!(File::open_with("/tmp/file", open::RDWR));
     check_eq!(must!(file.status()).size, 100_000);
     check_eq!(must!(file.status()).mode & mode::TYPE, mode::REGULAR);
-    check_eq!(file.seek(-10, SEEK_END), Ok(99_990));
+    check_eq!(file.seek(SeekFrom::End(-10)), Ok(99_990));
     let (result, tail) = file.read(alloc::vec![0; 100]).await;
     check_eq!(result, Ok(10));
     check_eq!(&tail[..10], &contents[99_990..]);
     check_eq!(file.read(tail).await.0, Ok(0));
-    check_eq!(file.seek(-5, SEEK_SET), Err(Errno::EINVAL));
-    check_eq!(file.seek(200_000, SEEK_SET), Ok(200_000));
+    check_eq!(file.seek(SeekFrom::Current(-200_000)), Err(Errno::EINVAL));
+    check_eq!(file.seek(SeekFrom::Start(200_000)), Ok(200_000));
     check_eq!(file.write(alloc::vec![1, 2, 3]).await.0, Ok(3));
-    check_eq!(file.seek(0, SEEK_CUR), Ok(200_003));
-    check_eq!(file.seek(150_000, SEEK_SET), Ok(150_000));
+    check_eq!(file.seek(SeekFrom::Current(0)), Ok(200_003));
+    check_eq!(file.seek(SeekFrom::Start(150_000)), Ok(150_000));
     let (result, gap) = file.read(alloc::vec![9; 16]).await;
     check_eq!((result, gap), (Ok(16), alloc::vec![0; 16]));
     must!(file.truncate(5));
@@ -226,7 +226,7 @@ pub async fn mounts() -> Outcome {
     check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
     must!(sync::unmount(directory, removal::DETACH));
     check_eq!(must!(cops::file::read_to_string("/tmp/mounts/below").await), "below");
-    check_eq!(file.seek(0, SEEK_SET), Ok(0));
+    check_eq!(file.seek(SeekFrom::Start(0)), Ok(0));
     check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
     drop(file);
     must!(cops::file::remove("/tmp/mounts/below"));

@@ -631,6 +631,50 @@ impl<B, const N: usize> Operation<B, N> {
         self
     }
 
+    /// Waits for the call no longer than a duration, and gives the buffer back in any case: when the time is over the
+    /// kernel is asked to cancel, and its answer is awaited. A call that succeeds nevertheless has succeeded, so no
+    /// byte is lost.
+    ///
+    /// ```no_run
+    /// # async fn example(stream: cops::net::TcpStream) {
+    /// let (result, buffer) = stream.read(vec![0; 64]).timeout(core::time::Duration::from_secs(5)).await;
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As the call; `ETIMEDOUT` if it had no effect before the time was over.
+    ///
+    /// # Cancellation
+    ///
+    /// Weak, as [`Operation`].
+    pub async fn timeout(mut self, duration: core::time::Duration) -> (Result<usize>, B) {
+        let limit = core::pin::pin!(crate::time::sleep(duration));
+        if let crate::select::Either::First(output) = crate::select::select(&mut self, limit).await {
+            return output;
+        }
+        self.request_end();
+        let (result, buffer) = self.await;
+        (result.map_err(|error| if error == Errno::ECANCELED { Errno::ETIMEDOUT } else { error }), buffer)
+    }
+
+    /// Asks for the end of a call that has been polled. Its result is still to be awaited.
+    fn request_end(&mut self) {
+        const NOT_MADE: usize = abi_unix::errno::encode(Err(Errno::ECANCELED));
+        match self.stage {
+            Stage::InFlight(record) => {
+                // Its completion may have come by now; then the kernel knows of no such call.
+                let _ = unix::worker::cancel(record.token.load(Ordering::Relaxed));
+            }
+            Stage::Waiting(ticket) => {
+                ROOM.leave(ticket);
+                self.stage = Stage::Done(NOT_MADE);
+            }
+            Stage::New(_) => self.stage = Stage::Done(NOT_MADE),
+            Stage::Done(_) | Stage::Finished => {}
+        }
+    }
+
     fn finish(&mut self, result: usize) -> Poll<(Result<usize>, B)> {
         self.stage = Stage::Finished;
         match self.buffer.take() {
@@ -1065,6 +1109,21 @@ mod tests {
         complete(token, 0, -(Errno::EPIPE.number() as isize) as usize);
         assert_eq!(wakes.count(), 1);
         assert_eq!(Pin::new(&mut late).poll(&mut context), Poll::Ready((Err(Errno::EPIPE), "buffer")));
+    }
+
+    #[test]
+    fn an_end_that_is_requested_is_still_awaited_and_gives_the_buffer_back() {
+        let (_, waker) = Wakes::counted();
+        let mut context = Context::from_waker(&waker);
+        let (mut operation, token) = in_flight("buffer");
+        operation.request_end();
+        assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
+        complete(token, 0, 3);
+        assert_eq!(Pin::new(&mut operation).poll(&mut context), Poll::Ready((Ok(3), "buffer")));
+        // SAFETY: the call names no memory, and is never made.
+        let mut unmade = unsafe { Operation::new(SystemCall::Read, [], "other") };
+        unmade.request_end();
+        assert_eq!(Pin::new(&mut unmade).poll(&mut context), Poll::Ready((Err(Errno::ECANCELED), "other")));
     }
 
     #[test]

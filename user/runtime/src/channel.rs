@@ -190,6 +190,18 @@ impl<T> Receiver<T> {
     }
 }
 
+impl<T> core::fmt::Debug for Sender<T> {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Sender").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> core::fmt::Debug for Receiver<T> {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Receiver").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         self.0.lock().senders += 1;
@@ -283,6 +295,35 @@ impl<T> Drop for Send<'_, T> {
             drop(state);
             wake(next);
         }
+    }
+}
+
+/// The place of a stream among the waiting receivers; it is left by [`Receiver::leave`].
+#[cfg(feature = "stream")]
+#[derive(Debug)]
+pub(crate) struct Place(u64);
+
+#[cfg(feature = "stream")]
+impl Default for Place {
+    fn default() -> Place {
+        Place(NONE)
+    }
+}
+
+#[cfg(feature = "stream")]
+impl<T> Receiver<T> {
+    /// Receives as [`Receiver::receive`] does, with a place that outlives the poll.
+    pub(crate) fn poll_receive(&self, place: &mut Place, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut receive = Receive { channel: &self.0, ticket: core::mem::replace(&mut place.0, NONE) };
+        let polled = Pin::new(&mut receive).poll(context);
+        // Taken out, so that dropping the future does not leave the place.
+        place.0 = core::mem::replace(&mut receive.ticket, NONE);
+        polled
+    }
+
+    /// Leaves the place; a wake-up that had reached it goes to the next in line.
+    pub(crate) fn leave(&self, place: &mut Place) {
+        drop(Receive { channel: &self.0, ticket: core::mem::replace(&mut place.0, NONE) });
     }
 }
 

@@ -274,14 +274,12 @@ pub fn executor() -> &'static Executor {
 }
 
 /// Makes a coroutine of the future, ready at once, with the priority of the running coroutine. Dropping the handle
-/// detaches the coroutine. For many of them there is no `JoinSet`: keep the handles in a vector, or let the coroutines
-/// report to a [`channel`](crate::channel).
+/// detaches the coroutine. For many of them, see [`JoinSet`](crate::JoinSet) and [`scope`](crate::scope()).
 ///
 /// # Panics
 ///
 /// If memory is exhausted, or the process has 262,144 coroutines.
 #[inline]
-#[doc(alias = "JoinSet")]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,

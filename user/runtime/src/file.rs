@@ -1,6 +1,6 @@
 //! Files. Opening, closing and reading the status never wait here; reading and writing may.
 
-use abi_unix::types::{AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, Status, entry, open};
+use abi_unix::types::{AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SEEK_CUR, SEEK_END, SEEK_SET, Status, entry, mode, open};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -17,6 +17,17 @@ pub struct File {
 stream!(File, read);
 stream!(File, write);
 owns_descriptor!(File);
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekFrom {
+    /// Bytes from the beginning.
+    Start(u64),
+    /// Bytes from the end, usually a negative number.
+    End(i64),
+    /// Bytes from the current position.
+    Current(i64),
+}
 
 /// Converts a path to the NUL-terminated form that the kernel takes.
 ///
@@ -66,13 +77,18 @@ impl File {
         unix::file::status(self.descriptor.raw())
     }
 
-    /// Moves the position; `whence` is one of `SEEK_SET`, `SEEK_CUR`, `SEEK_END`. Returns the new position.
+    /// Moves the position, and returns the new one.
     ///
     /// # Errors
     ///
-    /// `EINVAL`, `ESPIPE`.
+    /// `EINVAL` for a place before the beginning or beyond all files, `ESPIPE`.
     #[doc(alias = "lseek")]
-    pub fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+    pub fn seek(&self, position: SeekFrom) -> Result<u64> {
+        let (offset, whence) = match position {
+            SeekFrom::Start(offset) => (i64::try_from(offset).map_err(|_| Errno::EINVAL)?, SEEK_SET),
+            SeekFrom::Current(offset) => (offset, SEEK_CUR),
+            SeekFrom::End(offset) => (offset, SEEK_END),
+        };
         unix::file::seek(self.descriptor.raw(), offset, whence)
     }
 
@@ -239,6 +255,80 @@ pub fn create_dir(path: &str) -> Result<()> {
     unix::file::make_directory(&c_string(path)?, 0o755)
 }
 
+/// Creates a directory, and those on the way to it that do not exist. One that exists is no error.
+///
+/// # Errors
+///
+/// As [`create_dir`]; `EEXIST` or `ENOTDIR` if something else has the name.
+#[doc(alias = "mkdir")]
+pub fn create_dir_all(path: &str) -> Result<()> {
+    let ends = path.char_indices().filter(|(_, letter)| *letter == '/').map(|(place, _)| place);
+    for end in ends.chain([path.len()]) {
+        // The root, or two slashes.
+        if path[..end].is_empty() || path[..end].ends_with('/') {
+            continue;
+        }
+        match create_dir(&path[..end]) {
+            Err(Errno::EEXIST) if is_directory(&path[..end]) => {}
+            // The part may exist on a file system that cannot be written.
+            Err(Errno::EROFS) if is_directory(&path[..end]) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn is_directory(path: &str) -> bool {
+    metadata(path).is_ok_and(|status| status.mode & mode::TYPE == mode::DIRECTORY)
+}
+
+/// Returns whether there is something at a path, behind a symbolic link if there is one.
+///
+/// # Errors
+///
+/// Those that leave it open: `EACCES`, `ELOOP`.
+#[doc(alias = "exists")]
+pub fn try_exists(path: &str) -> Result<bool> {
+    match metadata(path) {
+        Ok(_) => Ok(true),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a directory with all that is in it. A symbolic link is removed, and not followed.
+///
+/// # Errors
+///
+/// As [`read_dir`], [`remove`] and [`remove_dir`]; a part is gone then.
+pub fn remove_dir_all(path: &str) -> Result<()> {
+    // Names first: the directory changes below a reader that goes on.
+    let entries: Vec<DirEntry> = read_dir(path)?.collect::<Result<_>>()?;
+    for entry in entries {
+        let inner = alloc::format!("{path}/{}", entry.name);
+        match entry.file_type {
+            FileType::Directory => remove_dir_all(&inner)?,
+            _ => remove(&inner)?,
+        }
+    }
+    remove_dir(path)
+}
+
+/// Copies the contents of a file to another, which is created or replaced; returns the number of bytes.
+///
+/// # Errors
+///
+/// As opening, reading and writing.
+///
+/// # Cancellation
+///
+/// Weak. The new file may be there, with a part of the contents.
+pub async fn copy(from: &str, to: &str) -> Result<u64> {
+    let from = File::open(from)?;
+    let to = File::create(to)?;
+    crate::io::copy(&from, &to).await
+}
+
 /// Removes an empty directory.
 ///
 /// # Errors
@@ -390,6 +480,17 @@ pub fn remove(path: &str) -> Result<()> {
 pub fn standard_input() -> Result<File> {
     let input = core::mem::ManuallyDrop::new(Descriptor::from_raw(0));
     Ok(File { descriptor: input.duplicate()? })
+}
+
+/// Returns standard output: a duplicate of descriptor 1, so that dropping it does not close that one.
+///
+/// # Errors
+///
+/// `EBADF` if the program was started without it.
+#[doc(alias = "stdout")]
+pub fn standard_output() -> Result<File> {
+    let output = core::mem::ManuallyDrop::new(Descriptor::from_raw(1));
+    Ok(File { descriptor: output.duplicate()? })
 }
 
 #[cfg(test)]

@@ -3,8 +3,13 @@
 //! Every function takes the buffer and gives it back with the result, also when it fails. A read fills the buffer from
 //! its start and returns the number of bytes; the length of a vector does not change. To read or write elsewhere in a
 //! buffer, wrap it in a [`Part`].
+//!
+//! [`BufReader`] and [`BufWriter`] keep the buffers themselves. They read lines, take and fill borrowed slices, and
+//! lose nothing when their futures are dropped, because a call in flight stays in the reader or writer.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -12,6 +17,7 @@ use core::task::{Context, Poll};
 use abi_unix::SystemCall;
 
 use crate::buffer::{Buffer, BufferMut, Part};
+pub use crate::buffered::{BufReader, BufWriter, Lines, Split};
 use crate::call::Operation;
 use unix::{Descriptor, Errno, Result};
 
@@ -44,24 +50,136 @@ pub fn write<B: Buffer>(descriptor: i32, buffer: B) -> Write<B> {
     unsafe { Operation::new(SystemCall::Write, arguments, buffer) }
 }
 
-/// Reads until the buffer is full. `EIO` reports an earlier end.
+/// The reason why a buffer was not filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadExactError {
+    /// The file or the input ended before. As an [`Errno`], which has no number for it, this is `EIO`.
+    UnexpectedEof,
+    /// A read failed.
+    Other(Errno),
+}
+
+impl From<ReadExactError> for Errno {
+    fn from(error: ReadExactError) -> Errno {
+        match error {
+            ReadExactError::UnexpectedEof => Errno::EIO,
+            ReadExactError::Other(error) => error,
+        }
+    }
+}
+
+impl From<Errno> for ReadExactError {
+    fn from(error: Errno) -> ReadExactError {
+        ReadExactError::Other(error)
+    }
+}
+
+impl fmt::Display for ReadExactError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadExactError::UnexpectedEof => formatter.write_str("the end came before the buffer was full"),
+            ReadExactError::Other(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl core::error::Error for ReadExactError {}
+
+/// A source of bytes: files, pipes and connections, and references to them.
+///
+/// It is for [`BufReader`] and [`copy`]; programs that read use the methods of the type itself.
+pub trait AsyncRead {
+    /// Future of a read.
+    type Reading: Future<Output = (Result<usize>, Part<Vec<u8>>)> + Unpin + Send;
+
+    /// Begins to read into the range; 0 bytes are the end.
+    fn start_read(&self, into: Part<Vec<u8>>) -> Self::Reading;
+}
+
+/// A sink for bytes: files, pipes and connections, and references to them.
+///
+/// It is for [`BufWriter`] and [`copy`]; programs that write use the methods of the type itself.
+pub trait AsyncWrite {
+    /// Future of a write.
+    type Writing: Future<Output = (Result<usize>, Part<Vec<u8>>)> + Unpin + Send;
+
+    /// Begins to write the range, or a part of it.
+    fn start_write(&self, from: Part<Vec<u8>>) -> Self::Writing;
+}
+
+macro_rules! through_references {
+    ($($reference:ty),*) => { $(
+        impl<T: AsyncRead + ?Sized> AsyncRead for $reference {
+            type Reading = T::Reading;
+
+            fn start_read(&self, into: Part<Vec<u8>>) -> T::Reading {
+                (**self).start_read(into)
+            }
+        }
+
+        impl<T: AsyncWrite + ?Sized> AsyncWrite for $reference {
+            type Writing = T::Writing;
+
+            fn start_write(&self, from: Part<Vec<u8>>) -> T::Writing {
+                (**self).start_write(from)
+            }
+        }
+    )* };
+}
+
+through_references!(&T, Arc<T>);
+
+/// Copies all bytes from a source to a sink, and returns their number.
 ///
 /// # Errors
 ///
-/// As [`read()`]; the number of bytes read before is not returned.
+/// As reading and writing; the bytes before have been copied.
+///
+/// # Cancellation
+///
+/// Weak. Bytes that were read and not written are lost.
+pub async fn copy(from: &impl AsyncRead, to: &impl AsyncWrite) -> Result<u64> {
+    let mut buffer = alloc::vec![0; 8192];
+    let mut total = 0;
+    loop {
+        let length = buffer.len();
+        let (result, part) = from.start_read(Part::new(buffer, 0, length)).await;
+        buffer = part.into_inner();
+        let count = result?;
+        if count == 0 {
+            return Ok(total);
+        }
+        let mut done = 0;
+        while done < count {
+            let (result, part) = to.start_write(Part::new(buffer, done, count)).await;
+            buffer = part.into_inner();
+            match result? {
+                0 => return Err(Errno::EIO),
+                written => done += written,
+            }
+        }
+        total += count as u64;
+    }
+}
+
+/// Reads until the buffer is full.
+///
+/// # Errors
+///
+/// [`ReadExactError`]; the number of bytes read before is not returned.
 ///
 /// # Cancellation
 ///
 /// Weak. The bytes read so far are lost.
-pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (Result<()>, B) {
+pub async fn read_exact<B: BufferMut>(descriptor: i32, mut buffer: B) -> (core::result::Result<(), ReadExactError>, B) {
     let (mut done, length) = (0, buffer.length());
     while done < length {
         let (result, part) = read(descriptor, Part::new(buffer, done, length)).await;
         buffer = part.into_inner();
         match result {
-            Ok(0) => return (Err(Errno::EIO), buffer),
+            Ok(0) => return (Err(ReadExactError::UnexpectedEof), buffer),
             Ok(count) => done += count,
-            Err(error) => return (Err(error), buffer),
+            Err(error) => return (Err(error.into()), buffer),
         }
     }
     (Ok(()), buffer)
@@ -158,16 +276,20 @@ macro_rules! stream {
                 $crate::io::read(self.descriptor.raw(), buffer)
             }
 
-            /// Reads until the buffer is full; an earlier end is `EIO`.
+            /// Reads until the buffer is full.
             ///
             /// # Errors
             ///
-            /// As `read`; the number of bytes read before is not returned.
+            /// [`ReadExactError`](crate::io::ReadExactError), which tells an early end from a failure; the number of
+            /// bytes read before is not returned.
             ///
             /// # Cancellation
             ///
             /// Weak. The bytes read so far are lost.
-            pub async fn read_exact<B: $crate::buffer::BufferMut>(&self, buffer: B) -> (unix::Result<()>, B) {
+            pub async fn read_exact<B: $crate::buffer::BufferMut>(
+                &self,
+                buffer: B,
+            ) -> (core::result::Result<(), $crate::io::ReadExactError>, B) {
                 $crate::io::read_exact(self.descriptor.raw(), buffer).await
             }
 
@@ -183,6 +305,14 @@ macro_rules! stream {
             /// Weak. The bytes read so far are lost.
             pub async fn read_to_end(&self, buffer: alloc::vec::Vec<u8>) -> (unix::Result<usize>, alloc::vec::Vec<u8>) {
                 $crate::io::read_to_end(self.descriptor.raw(), buffer).await
+            }
+        }
+
+        impl $crate::io::AsyncRead for $type {
+            type Reading = $crate::io::Read<$crate::buffer::Part<alloc::vec::Vec<u8>>>;
+
+            fn start_read(&self, into: $crate::buffer::Part<alloc::vec::Vec<u8>>) -> Self::Reading {
+                self.read(into)
             }
         }
     };
@@ -211,6 +341,14 @@ macro_rules! stream {
             #[inline]
             pub fn write_all<B: $crate::buffer::Buffer>(&self, buffer: B) -> $crate::io::WriteAll<B> {
                 $crate::io::write_all(self.descriptor.raw(), buffer)
+            }
+        }
+
+        impl $crate::io::AsyncWrite for $type {
+            type Writing = $crate::io::Write<$crate::buffer::Part<alloc::vec::Vec<u8>>>;
+
+            fn start_write(&self, from: $crate::buffer::Part<alloc::vec::Vec<u8>>) -> Self::Writing {
+                self.write(from)
             }
         }
     };

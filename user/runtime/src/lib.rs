@@ -20,6 +20,12 @@
 //! [`io`]), processes ([`process`]) and signals ([`mod@signal`]). Any future
 //! of the Rust ecosystem that needs no particular executor runs here.
 //!
+//! # Other crates
+//!
+//! Features, all off at first, connect crates that need something of the system: `critical-section` and `getrandom`
+//! implement these crates, `log` and `tracing` print what others report, `embedded-io-async` and `stream` add the
+//! traits of these crates and of `futures-core`. The traits of `futures-io` need `std`.
+//!
 //! # Blocking and waiting
 //!
 //! An `await` blocks one coroutine. A synchronous call (everything in [`system`], printing, opening files) blocks the
@@ -56,6 +62,9 @@ mod readme {}
 #[doc = include_str!("../../../docs/book/writing-programs.md")]
 mod book {}
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/three-programs.md")]
+mod book_three_programs {}
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/book/interrupts.md")]
 mod book_interrupts {}
 #[cfg(doctest)]
@@ -63,16 +72,23 @@ mod book_interrupts {}
 mod book_authority {}
 
 pub mod buffer;
+mod buffered;
 pub mod call;
+mod cancellation;
 pub mod channel;
+#[cfg(feature = "embedded-io-async")]
+pub mod embedded;
 mod executor;
 pub mod file;
 mod heap;
 mod inheritance;
 pub mod interrupt;
 pub mod io;
+mod join_set;
 mod local;
 mod lock;
+#[cfg(feature = "log")]
+pub mod logging;
 #[doc(hidden)]
 pub mod macros;
 mod mutex;
@@ -86,11 +102,15 @@ pub mod select;
 pub mod signal;
 #[doc(hidden)]
 pub mod start;
+#[cfg(feature = "stream")]
+pub mod stream;
 mod submission;
 pub mod sync;
 pub mod thread;
 pub mod time;
 mod trace;
+#[cfg(feature = "tracing")]
+pub mod tracing;
 mod waiting;
 pub mod waker_map;
 #[cfg(test)]
@@ -102,9 +122,10 @@ pub use executor::{
     alloc_cpu, coroutine_run, current, current_priority, default_priority, executor, mode, priority,
     set_default_priority, set_mode, set_priority, spawn, spawn_at, wake, workers,
 };
+pub use join_set::{JoinSet, Scope, scope};
 pub use lock::Lock;
 pub use runtime_macros::main;
-pub use time::{interval, sleep, sleep_until, timeout};
+pub use time::{interval, interval_at, sleep, sleep_until, timeout};
 /// The system calls, raw and typed, all of them synchronous.
 pub use unix as system;
 pub use unix::start::{arguments, environment};

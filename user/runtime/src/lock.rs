@@ -56,6 +56,83 @@ impl Drop for Section {
     }
 }
 
+/// The implementation of the crate `critical-section`: one lock for all workers and threads, which its holder may take
+/// again.
+#[cfg(feature = "critical-section")]
+mod critical {
+    use core::sync::atomic::AtomicUsize;
+
+    use critical_section::RawRestoreState;
+
+    use super::{Ordering, RelaxStrategy, Section, Yielding};
+    use crate::local;
+
+    /// Address of the holder's block; 0 while it is free.
+    static HOLDER: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) struct Critical;
+
+    #[cfg(target_os = "none")]
+    critical_section::set_impl!(Critical);
+
+    // SAFETY: one worker or thread at a time has its block's address in `HOLDER`, and only its holder takes it out; the
+    // coroutine is not preempted in between, so no other code of that worker runs.
+    unsafe impl critical_section::Impl for Critical {
+        unsafe fn acquire() -> RawRestoreState {
+            core::mem::forget(Section::begin());
+            let own = core::ptr::from_ref(local::current()).addr();
+            // Relaxed: only this worker or thread writes its own address.
+            if HOLDER.load(Ordering::Relaxed) == own {
+                return true;
+            }
+            while HOLDER.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                Yielding::relax();
+            }
+            false
+        }
+
+        unsafe fn release(was_held: RawRestoreState) {
+            if !was_held {
+                HOLDER.store(0, Ordering::Release);
+            }
+            drop(Section(core::marker::PhantomData));
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use critical_section::Impl;
+
+        #[test]
+        fn a_section_excludes_all_threads_and_nests() {
+            static COUNT: AtomicUsize = AtomicUsize::new(0);
+            let threads: std::vec::Vec<_> = (0..4)
+                .map(|_| {
+                    std::thread::spawn(|| {
+                        for _ in 0..50 {
+                            // SAFETY: each is released in the reverse order, with its own state.
+                            unsafe {
+                                let outer = Critical::acquire();
+                                let inner = Critical::acquire();
+                                assert_eq!((outer, inner), (false, true));
+                                let count = COUNT.load(Ordering::Relaxed);
+                                std::thread::yield_now();
+                                Critical::release(inner);
+                                COUNT.store(count + 1, Ordering::Relaxed);
+                                Critical::release(outer);
+                            }
+                        }
+                        assert_eq!(local::current().sections.get(), 0);
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(COUNT.load(Ordering::Relaxed), 200);
+        }
+    }
+}
+
 /// A mutual exclusion for short sections.
 #[derive(Debug, Default)]
 #[doc(alias = "spinlock")]

@@ -1,6 +1,6 @@
 //! TCP and UDP over IPv4.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use abi_unix::SystemCall;
 use abi_unix::types::{
@@ -46,6 +46,51 @@ fn from_abi(address: SocketAddress) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
 }
 
+/// An address for a socket: an address and a port in any form, also as text (`"0.0.0.0:80"`). There is no name
+/// resolution, and no IPv6.
+#[doc(alias("ToSocketAddrs", "ToSocketAddr"))]
+pub trait ToSocketAddress {
+    /// Converts it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a text that is no address with a port, `EAFNOSUPPORT` for an address of IPv6.
+    fn to_socket_address(&self) -> Result<SocketAddrV4>;
+}
+
+impl ToSocketAddress for SocketAddrV4 {
+    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+        Ok(*self)
+    }
+}
+
+impl ToSocketAddress for SocketAddr {
+    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+        match self {
+            SocketAddr::V4(address) => Ok(*address),
+            SocketAddr::V6(_) => Err(Errno::EAFNOSUPPORT),
+        }
+    }
+}
+
+impl<A: Into<Ipv4Addr> + Copy> ToSocketAddress for (A, u16) {
+    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+        Ok(SocketAddrV4::new(self.0.into(), self.1))
+    }
+}
+
+impl ToSocketAddress for str {
+    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+        self.parse::<SocketAddr>().map_err(|_| Errno::EINVAL)?.to_socket_address()
+    }
+}
+
+impl<A: ToSocketAddress + ?Sized> ToSocketAddress for &A {
+    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+        (**self).to_socket_address()
+    }
+}
+
 /// Closes a connection that was accepted for a dropped future.
 fn close_unseen(result: usize) {
     drop(Descriptor::from_result(result));
@@ -62,8 +107,8 @@ impl TcpListener {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`.
-    pub fn bind(address: SocketAddrV4) -> Result<TcpListener> {
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`, and those of [`ToSocketAddress`].
+    pub fn bind(address: impl ToSocketAddress) -> Result<TcpListener> {
         TcpListener::bind_with_backlog(address, BACKLOG)
     }
 
@@ -73,7 +118,8 @@ impl TcpListener {
     ///
     /// As [`TcpListener::bind`].
     #[doc(alias = "listen")]
-    pub fn bind_with_backlog(address: SocketAddrV4, backlog: u32) -> Result<TcpListener> {
+    pub fn bind_with_backlog(address: impl ToSocketAddress, backlog: u32) -> Result<TcpListener> {
+        let address = address.to_socket_address()?;
         let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
         unix::network::set_option(descriptor.raw(), socket_option::SOL_SOCKET, socket_option::SO_REUSEADDR, 1)?;
         unix::network::bind(descriptor.raw(), to_abi(address))?;
@@ -143,12 +189,14 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EMFILE`, `ENOMEM`, `EADDRNOTAVAIL`.
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EMFILE`, `ENOMEM`, `EADDRNOTAVAIL`, and those of
+    /// [`ToSocketAddress`].
     ///
     /// # Cancellation
     ///
     /// Weak. The connection is given up.
-    pub async fn connect(address: SocketAddrV4) -> Result<TcpStream> {
+    pub async fn connect(address: impl ToSocketAddress) -> Result<TcpStream> {
+        let address = address.to_socket_address()?;
         let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
         let place = AddressBuffer::of(address);
         let arguments = [descriptor.raw() as usize, place.bytes.as_ptr() as usize, SocketAddress::SIZE];
@@ -213,8 +261,9 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`.
-    pub fn bind(address: SocketAddrV4) -> Result<UdpSocket> {
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`, and those of [`ToSocketAddress`].
+    pub fn bind(address: impl ToSocketAddress) -> Result<UdpSocket> {
+        let address = address.to_socket_address()?;
         let descriptor = unix::network::socket(SOCK_DGRAM | SOCK_CLOEXEC)?;
         unix::network::bind(descriptor.raw(), to_abi(address))?;
         Ok(UdpSocket { descriptor })
@@ -224,12 +273,16 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE`, `ENETUNREACH`, `ENOBUFS`.
+    /// `EMSGSIZE`, `ENETUNREACH`, `ENOBUFS`, and those of [`ToSocketAddress`].
     ///
     /// # Cancellation
     ///
     /// Weak. The datagram may have been sent.
-    pub async fn send_to<B: Buffer>(&self, buffer: B, address: SocketAddrV4) -> (Result<usize>, B) {
+    pub async fn send_to<B: Buffer>(&self, buffer: B, address: impl ToSocketAddress) -> (Result<usize>, B) {
+        let address = match address.to_socket_address() {
+            Ok(address) => address,
+            Err(error) => return (Err(error), buffer),
+        };
         let place = AddressBuffer::of(address);
         let arguments = [
             self.descriptor.raw() as usize,
@@ -288,4 +341,23 @@ impl UdpSocket {
 /// `EINVAL`.
 pub fn parse_address(text: &str) -> Result<SocketAddrV4> {
     text.parse().map_err(|_| Errno::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_in_every_form() {
+        let expected = Ok(SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 15), 80));
+        assert_eq!(expected.and_then(|address| address.to_socket_address()), expected);
+        assert_eq!(expected.and_then(|address| SocketAddr::V4(address).to_socket_address()), expected);
+        assert_eq!("10.0.2.15:80".to_socket_address(), expected);
+        assert_eq!((Ipv4Addr::new(10, 0, 2, 15), 80).to_socket_address(), expected);
+        assert_eq!((&([10, 0, 2, 15], 80)).to_socket_address(), expected);
+        for wrong in ["", "10.0.2.15", "10.0.2.15:65536", "localhost:80", ":80"] {
+            assert_eq!(wrong.to_socket_address(), Err(Errno::EINVAL), "{wrong}");
+        }
+        assert_eq!("[::1]:80".to_socket_address(), Err(Errno::EAFNOSUPPORT));
+    }
 }

@@ -37,3 +37,19 @@ pub fn quick() -> u64 {
     state.set(word);
     word.wrapping_mul(0x2545_f491_4f6c_dd1d)
 }
+
+/// The backend of the crate `getrandom`, which `cargo xtask` selects for programs.
+///
+/// # Safety
+///
+/// The bytes must be writable, and used by no other code.
+#[cfg(all(feature = "getrandom", target_os = "none"))]
+#[unsafe(no_mangle)]
+unsafe extern "Rust" fn __getrandom_v03_custom(bytes: *mut u8, length: usize) -> Result<(), getrandom::Error> {
+    // SAFETY: the caller's promise; zero is a valid byte, so there may be a slice.
+    let bytes = unsafe {
+        bytes.write_bytes(0, length);
+        core::slice::from_raw_parts_mut(bytes, length)
+    };
+    fill(bytes).map_err(|_| getrandom::Error::UNSUPPORTED)
+}

@@ -1,11 +1,11 @@
 //! Waiting for several futures in one coroutine.
 //!
-//! The macros [`select!`](crate::select!), [`join!`](crate::join!) and [`try_join!`](crate::try_join!) have the grammar
-//! of tokio's. They are our own because those of `futures-util` need `fuse` and `pin!` in each turn of a loop, and
-//! because a procedural macro with a parser would be compiled before every program. All of them poll their futures with
-//! the coroutine's own waker: a call that is polled so is completed without a detour, and a [`Mutex`](crate::sync::Mutex)
-//! knows whom to lend its waiter's priority. The combinators of `futures-util` and `futures-concurrency` work too, but
-//! those that give each future a waker of its own lose the first.
+//! The macros [`select!`](crate::select!), [`join!`](crate::join!) and [`try_join!`](crate::try_join!) have the
+//! grammar of tokio's. They are our own because those of `futures-util` need `fuse` and `pin!` in each turn of a loop,
+//! and because a procedural macro with a parser would be compiled before every program. All of them poll their futures
+//! with the coroutine's own waker, so a call that completes finds the coroutine without a detour. The combinators of
+//! `futures-util` and `futures-concurrency` work too, but those that give each future a waker of its own take the
+//! detour.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -114,8 +114,8 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
 /// # Cancellation
 ///
 /// The futures that were not chosen are dropped in the middle of their work, as the verdict of each allows. In a loop
-/// this loses nothing if all of them are *strict* ([the verdicts](crate#cancellation)); keep any other future outside of
-/// the loop, and pass `&mut` of its pin.
+/// this loses nothing if all of them are *strict* ([the verdicts](crate#cancellation)); keep any other future outside
+/// of the loop, and pass `&mut` of its pin.
 #[doc(alias("tokio::select", "select_biased", "race"))]
 #[macro_export]
 macro_rules! select {
@@ -403,7 +403,9 @@ mod tests {
     #[test]
     #[should_panic(expected = "no `else`")]
     fn a_select_without_enabled_branches_panics() {
-        ready(async { crate::select! { () = after(0, ()), if false => () } });
+        ready(async {
+            crate::select! { () = after(0, ()), if false => () }
+        });
     }
 
     #[test]

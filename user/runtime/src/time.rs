@@ -426,24 +426,87 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     }
 }
 
+/// The behaviour of an [`Interval`] whose ticks were missed, because they were not awaited in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissedTickBehavior {
+    /// Missed ticks come at once, one after the other.
+    #[default]
+    Burst,
+    /// The missed tick comes at once, and the next one a period after that.
+    Delay,
+    /// The missed tick comes at once, and the next one at the next multiple of the period from the start.
+    Skip,
+}
+
+impl MissedTickBehavior {
+    /// Returns the instant of the tick after one that was due at `tick` and came at `now`.
+    fn next(self, tick: Instant, now: Instant, period: Duration) -> Instant {
+        let next = tick + period;
+        if next > now {
+            return next;
+        }
+        match self {
+            MissedTickBehavior::Burst => next,
+            MissedTickBehavior::Delay => now + period,
+            MissedTickBehavior::Skip => {
+                let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+                let into_period = now.since(tick).as_nanos() as u64 % period_ns;
+                now + Duration::from_nanos(period_ns - into_period)
+            }
+        }
+    }
+}
+
 /// Ticks at regular instants. See [`interval`].
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,
     period: Duration,
+    missed: MissedTickBehavior,
 }
 
 impl Interval {
-    /// Waits for the next tick and returns its instant. Missed ticks come at once, one after the other.
+    /// Waits for the next tick and returns the instant for which it was planned. After missed ticks the behaviour that
+    /// was chosen decides on the next.
     ///
     /// # Cancellation
     ///
     /// Strict. The tick is not lost: the next call waits for it.
     pub async fn tick(&mut self) -> Instant {
-        sleep_until(self.next).await;
+        self.until_next().await;
+        self.ticked()
+    }
+
+    /// Returns the future of the next tick's moment.
+    pub(crate) fn until_next(&self) -> Sleep {
+        sleep_until(self.next)
+    }
+
+    /// Goes on to the next tick, and returns the one whose moment has come.
+    pub(crate) fn ticked(&mut self) -> Instant {
         let tick = self.next;
-        self.next = tick + self.period;
+        self.next = self.missed.next(tick, Instant::now(), self.period);
         tick
+    }
+
+    /// Chooses the behaviour after missed ticks; at first it is [`MissedTickBehavior::Burst`].
+    pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
+        self.missed = behavior;
+    }
+
+    /// Returns the behaviour after missed ticks.
+    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
+        self.missed
+    }
+
+    /// Returns the period.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// Begins anew: the next tick comes a period from now.
+    pub fn reset(&mut self) {
+        self.next = Instant::now() + self.period;
     }
 }
 
@@ -454,8 +517,17 @@ impl Interval {
 /// If the period is zero.
 #[doc(alias = "Ticker")]
 pub fn interval(period: Duration) -> Interval {
+    interval_at(Instant::now(), period)
+}
+
+/// Makes an interval that ticks every `period`, the first time at an instant.
+///
+/// # Panics
+///
+/// If the period is zero.
+pub fn interval_at(start: Instant, period: Duration) -> Interval {
     assert!(!period.is_zero(), "an interval needs a period");
-    Interval { next: Instant::now(), period }
+    Interval { next: start, period, missed: MissedTickBehavior::Burst }
 }
 
 #[cfg(test)]
@@ -509,6 +581,24 @@ mod tests {
         for sleep in &mut sleeps {
             assert!(Pin::new(sleep).poll(&mut context).is_ready());
         }
+    }
+
+    #[test]
+    fn each_behaviour_has_its_own_tick_after_missed_ones() {
+        use MissedTickBehavior::{Burst, Delay, Skip};
+        let (at, period) = (Instant::from_ns, Duration::from_nanos(10));
+        // Came in time, at the last moment, and too late for two and a half ticks.
+        for (now, expected) in [(100, [110, 110, 110]), (109, [110, 110, 110]), (125, [110, 135, 130])] {
+            assert_eq!([Burst, Delay, Skip].map(|behavior| behavior.next(at(100), at(now), period)), expected.map(at));
+        }
+        // Exactly at a later tick, that one has passed.
+        assert_eq!(Skip.next(at(100), at(120), period), at(130));
+        assert_eq!(Skip.next(at(0), at(5), Duration::MAX), Instant::NEVER);
+        let mut ticks = interval_at(at(7), period);
+        ticks.set_missed_tick_behavior(Skip);
+        assert_eq!((ticks.next, ticks.period(), ticks.missed_tick_behavior()), (at(7), period, Skip));
+        ticks.reset();
+        assert!(ticks.next > at(7));
     }
 
     #[test]

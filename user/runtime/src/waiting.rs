@@ -1,9 +1,13 @@
 //! Waiters of the runtime's own channels and signals: wakers in the order of their tickets.
 
-use core::task::Waker;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+
+use crate::lock::Lock;
 
 /// A queue whose first place is in the queue itself. Most queues have one element or none, and a server has a channel
 /// or two for each of its connections: further elements are in a deque that is allocated only when needed.
@@ -121,5 +125,73 @@ impl Waiting {
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
+    }
+}
+
+/// Waiters that are all woken together, by every change that may concern them.
+pub(crate) struct Audience {
+    waiting: Waiting,
+    /// Last ticket given.
+    ticket: u64,
+}
+
+impl Audience {
+    pub(crate) const fn new() -> Audience {
+        Audience { waiting: Waiting::new(), ticket: NONE }
+    }
+
+    /// Removes all waiters, to be woken without the lock.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        self.waiting.take_all()
+    }
+}
+
+/// Future of an answer that a shared state has, now or after a change.
+///
+/// Dropping it loses at most its place in the audience: the answer is taken from the state only by the poll that is
+/// ready.
+#[must_use = "nothing is waited for unless this is awaited"]
+pub(crate) struct Until<'a, S, L> {
+    state: &'a Lock<S>,
+    audience: fn(&mut S) -> &mut Audience,
+    look: L,
+    ticket: u64,
+}
+
+/// Waits until `look`, which is called under the lock, finds an answer; the `audience` is woken when that may be so.
+pub(crate) fn until<S, T, L: FnMut(&mut S) -> Option<T>>(
+    state: &Lock<S>,
+    audience: fn(&mut S) -> &mut Audience,
+    look: L,
+) -> Until<'_, S, L> {
+    Until { state, audience, look, ticket: NONE }
+}
+
+// The function is called, and never pinned.
+impl<S, L> Unpin for Until<'_, S, L> {}
+
+impl<S, T, L: FnMut(&mut S) -> Option<T>> Future for Until<'_, S, L> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let this = &mut *self;
+        let mut state = this.state.lock();
+        if let Some(answer) = (this.look)(&mut state) {
+            if this.ticket != NONE {
+                (this.audience)(&mut state).waiting.leave(core::mem::replace(&mut this.ticket, NONE));
+            }
+            return Poll::Ready(answer);
+        }
+        let audience = (this.audience)(&mut state);
+        audience.waiting.wait(&mut this.ticket, &mut audience.ticket, context.waker());
+        Poll::Pending
+    }
+}
+
+impl<S, L> Drop for Until<'_, S, L> {
+    fn drop(&mut self) {
+        if self.ticket != NONE {
+            (self.audience)(&mut self.state.lock()).waiting.leave(self.ticket);
+        }
     }
 }
