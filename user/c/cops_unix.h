@@ -134,6 +134,7 @@
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
 #define COPS_SYS_statx 291
+#define COPS_SYS_clone3 435
 #define COPS_SYS_close_range 436
 #define COPS_SYS_faccessat2 439
 #define COPS_SYS_fchmodat2 452

@@ -421,6 +421,10 @@ system_calls! {
 
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
+    /// Starts a thread or a copy of the process, as `clone`, from a `struct clone_args` of 64 bytes or more. Also has
+    /// the flag `CLONE_CLEAR_SIGHAND`, with which the copy has no handlers. `EINVAL` for a stack without a length and
+    /// the other way round, `E2BIG` for a longer structure with unknown parts that are not 0.
+    CloneWith = 435 clone3(arguments: Input, size: Length) Never by Worker;
     /// Closes the descriptors of a range, or with `CLOSE_RANGE_CLOEXEC` lets `execve` close them.
     CloseRange = 436 close_range(first: Number, last: Number, flags: Number) Never;
     /// Checks whether a path can be accessed, with `AT_EACCESS`, `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.

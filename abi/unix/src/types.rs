@@ -604,10 +604,85 @@ pub mod clone {
     pub const CHILD_CLEARTID: u64 = 0x20_0000;
     pub const DETACHED: u64 = 0x40_0000;
     pub const CHILD_SETTID: u64 = 0x100_0000;
+    /// Handlers of signals are forgotten; of `clone3` only.
+    pub const CLEAR_SIGHAND: u64 = 1 << 32;
     /// Things that threads share.
     pub const SHARED: u64 = VM | FS | FILES | SIGHAND | THREAD;
     /// Flags with which a thread may start.
     pub const OF_THREADS: u64 = SHARED | SYSVSEM | SETTLS | PARENT_SETTID | CHILD_CLEARTID | DETACHED | CHILD_SETTID;
+
+    /// Arguments of `clone3`, Linux's `struct clone_args`: words in this order.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Arguments {
+        /// Flags, without a signal.
+        pub flags: u64,
+        /// Address for a descriptor of the process.
+        pub process_descriptor: u64,
+        /// Address for the number in the memory of the child.
+        pub child: u64,
+        /// Address for the number in the memory of the parent.
+        pub parent: u64,
+        /// Signal that the end of the child sends.
+        pub exit_signal: u64,
+        /// Lowest address of the stack.
+        pub stack: u64,
+        /// Bytes of the stack.
+        pub stack_size: u64,
+        /// Thread pointer.
+        pub thread_pointer: u64,
+        /// Address of the numbers that it is to have.
+        pub numbers: u64,
+        /// Count of these.
+        pub number_count: u64,
+        /// Descriptor of a control group.
+        pub control_group: u64,
+    }
+
+    const _: () = assert!(size_of::<Arguments>() == Arguments::SIZE);
+
+    impl Arguments {
+        /// Bytes of the structure.
+        pub const SIZE: usize = 88;
+        /// Bytes of its first version.
+        pub const LEAST: usize = 64;
+
+        /// Reads the structure from its bytes; those of a shorter one are followed by zeros.
+        pub fn from_bytes(bytes: &[u8; Arguments::SIZE]) -> Arguments {
+            let (words, _) = bytes.as_chunks::<8>();
+            let word = |at: usize| u64::from_le_bytes(words[at]);
+            Arguments {
+                flags: word(0),
+                process_descriptor: word(1),
+                child: word(2),
+                parent: word(3),
+                exit_signal: word(4),
+                stack: word(5),
+                stack_size: word(6),
+                thread_pointer: word(7),
+                numbers: word(8),
+                number_count: word(9),
+                control_group: word(10),
+            }
+        }
+
+        /// Returns the bytes of the structure.
+        pub fn to_bytes(self) -> [u8; Arguments::SIZE] {
+            let words = [
+                self.flags,
+                self.process_descriptor,
+                self.child,
+                self.parent,
+                self.exit_signal,
+                self.stack,
+                self.stack_size,
+                self.thread_pointer,
+                self.numbers,
+                self.number_count,
+                self.control_group,
+            ];
+            core::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
+        }
+    }
 }
 
 /// Operations and flags of `futex`, and the bits of the words in a robust list.

@@ -250,6 +250,7 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Exit
         | SystemCall::ExitGroup
         | SystemCall::Clone
+        | SystemCall::CloneWith
         | SystemCall::WorkerCreate
         | SystemCall::InterruptHandler => {
             return None;

@@ -808,6 +808,10 @@ const CHANGES: &[Script] = scripts![
         let stack = state.stack()?;
         with([0, stack])
     }, nothing;
+    CloneWith "": |state| {
+        let stack = state.stack()?;
+        with([0, stack])
+    }, nothing;
     Execute "": |state| {
         let [path, arguments, environment, _] = state.program();
         with([path, arguments, environment])
@@ -873,15 +877,18 @@ impl Caller {
 
     fn make(&mut self, script: &Script, arguments: [usize; 6]) -> Result<usize> {
         let Some(ring) = &mut self.ring else {
-            if script.call == SystemCall::Clone {
-                // Its stack is the new thread's: not one of this program's functions.
-                let number = self.state.at(OUTPUT) as *const AtomicU32;
-                // SAFETY: stack and number stay valid until this process ends.
-                return unsafe {
-                    system::thread::start(leave_thread, 0, arguments[1] as *mut u8, 0, &*number).map(|it| it as usize)
-                };
-            }
-            return call(script.call, arguments);
+            // Its stack is the new thread's: not one of this program's functions.
+            let number = self.state.at(OUTPUT) as *const AtomicU32;
+            let (end, whole) = (arguments[1] as *mut u8, (arguments[1].wrapping_sub(8192) as *mut u8, 8192));
+            // SAFETY: stack and number stay valid until this process ends.
+            let started = unsafe {
+                match script.call {
+                    SystemCall::Clone => system::thread::start(leave_thread, 0, end, 0, number),
+                    SystemCall::CloneWith => system::thread::start_on(leave_thread, 0, whole, 0, number),
+                    call => return crate::harness::call(call, arguments),
+                }
+            };
+            return started.map(|number| number as usize);
         };
         if self.way == Way::Asynchronously {
             // SAFETY: the call reaches the area and the prepared objects, which stay until it is complete.

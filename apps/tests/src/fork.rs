@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use abi_unix::types::{WNOHANG, signal};
+use abi_unix::types::{WNOHANG, clone, signal};
 use abi_unix::{Counter, Errno, SystemCall};
 use cops::{system, thread};
 
@@ -19,6 +19,19 @@ const UNUSED: usize = 12;
 /// Starts a copy of this process, which ends with the result of a function; returns its number.
 fn fork(child: impl FnOnce() -> u8) -> Result<usize, Errno> {
     let number = call(SystemCall::Clone, [signal::CHLD as usize, 0, 0, 0, 0, 0])?;
+    if number != 0 {
+        return Ok(number);
+    }
+    let status = child();
+    let _ = call(SystemCall::ExitGroup, [status.into(), 0, 0, 0, 0, 0]);
+    unreachable!("the copy has ended")
+}
+
+/// Starts a copy of this process by `clone3`, with these flags.
+fn fork_with(flags: u64, child: impl FnOnce() -> u8) -> Result<usize, Errno> {
+    let exit_signal = signal::CHLD.into();
+    let arguments = clone::Arguments { flags, exit_signal, ..Default::default() }.to_bytes();
+    let number = call(SystemCall::CloneWith, [&raw const arguments as usize, arguments.len(), 0, 0, 0, 0])?;
     if number != 0 {
         return Ok(number);
     }
@@ -54,6 +67,31 @@ fn memory(pages: usize) -> Result<&'static [AtomicU64], Errno> {
     let start = system::memory::map(pages * PAGE)?.cast::<AtomicU64>();
     // SAFETY: the mapping is zeros, aligned, that long and never unmapped.
     Ok(unsafe { core::slice::from_raw_parts(start, pages * PAGE / 8) })
+}
+
+/// The first of Linux's ways to start a program: memory until `execve`, and no handlers.
+pub async fn copies_of_clone3_begin_without_handlers() -> Outcome {
+    let words = must!(memory(2));
+    let ignore = [1usize, 0, 0];
+    let action = [UNUSED, &raw const ignore as usize, 0, 8, 0, 0];
+    must!(call(SystemCall::SignalAction, action));
+    for flags in [0, clone::CLEAR_SIGHAND, clone::CLEAR_SIGHAND | clone::VM | clone::VFORK] {
+        words[0].store(1, Ordering::Relaxed);
+        let child = must!(fork_with(flags, || {
+            let mut old = [0usize; 3];
+            let asked = call(SystemCall::SignalAction, [UNUSED, 0, &raw mut old as usize, 8, 0, 0]);
+            let seen = words[0].swap(2, Ordering::Relaxed);
+            u8::from(asked == Ok(0) && old[0] == 1 && seen == 1)
+        }));
+        check_eq!(status_of(child), Ok(1));
+        check_eq!(words[0].load(Ordering::Relaxed), 1);
+    }
+    let initial = [0usize; 3];
+    must!(call(SystemCall::SignalAction, [UNUSED, &raw const initial as usize, 0, 8, 0, 0]));
+    for flags in [17, clone::VM, clone::PIDFD, clone::THREAD, 1 << 33] {
+        check!(fork_with(flags, || 0).is_err(), "{flags:#x}");
+    }
+    Ok(())
 }
 
 pub async fn copies_see_no_later_writes_of_each_other() -> Outcome {

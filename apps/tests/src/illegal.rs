@@ -6,7 +6,7 @@ use abi_unix::call::{ASYNCHRONOUS, Argument, PRIORITY_SHIFT};
 use abi_unix::errno::decode;
 use abi_unix::trace::subject;
 use abi_unix::types::{
-    self, AT_FDCWD, MessageHeader, SocketAddress, TimeSpec, clock, epoll, futex, limit, mapping, open, signal,
+    self, AT_FDCWD, MessageHeader, SocketAddress, TimeSpec, clock, clone, epoll, futex, limit, mapping, open, signal,
     socket_option, terminal as request,
 };
 use abi_unix::{Errno, SystemCall};
@@ -362,6 +362,8 @@ pub async fn calls() -> Outcome {
         (Map, &[0, minus_one, 3, (mapping::PRIVATE | mapping::ANONYMOUS) as usize, minus_one, 0], &[ENOMEM, EINVAL]),
         (Protect, &[0x10_0000_0001, 4096, 1], &[EINVAL]),
         (Protect, &[0x10_0000_0000, 4096, 1], &[ENOMEM]),
+        (CloneWith, &[buffer, 63], &[EINVAL]),
+        (CloneWith, &[buffer, 4097], &[E2BIG]),
         (Wait, &[minus_one, 0, 0, 0], &[ECHILD]),
         (Wait, &[999_999, 0, 0, 0], &[ECHILD]),
         (Wait, &[minus_one, 0, 1 << 20, 0], &[EINVAL]),
@@ -526,6 +528,7 @@ pub async fn addresses() -> Outcome {
         (SetSocketOption, &[tcp, 1, 2, buffer, 4]),
         (GetSocketOption, &[tcp, 1, 2, buffer, size]),
         (Execute, &[program, list, list]),
+        (CloneWith, &[buffer, clone::Arguments::SIZE]),
         (ProcessLimit, &[0, limit::DESCRIPTORS as usize, buffer, 0]),
         (ProcessLimit, &[0, limit::DESCRIPTORS as usize, 0, buffer]),
         (Rename, &[here, existing, here, other, 0]),

@@ -209,6 +209,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
 
         SetThreadIdAddress => threads::set_id_address(call),
         Clone => threads::clone(call),
+        CloneWith => threads::clone_with(call),
         SetRobustList => threads::set_robust_list(call),
         GetRobustList => threads::get_robust_list(call),
         WorkerCreate => threads::create_worker(call),

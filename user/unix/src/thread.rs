@@ -25,8 +25,63 @@ pub unsafe fn start(
     thread_pointer: usize,
     number: *const AtomicU32,
 ) -> Result<u32> {
+    let number = number as usize;
+    let registers = [FLAGS as usize, stack as usize, number, thread_pointer, number];
+    // SAFETY: the caller's condition.
+    unsafe { start_by(crate::SystemCall::Clone, registers, entry, argument) }
+}
+
+/// Flags of a thread that this module starts.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+const FLAGS: u64 = {
     use abi_unix::types::clone;
-    let flags = clone::SHARED | clone::SYSVSEM | clone::SETTLS | clone::PARENT_SETTID | clone::CHILD_CLEARTID;
+    clone::SHARED | clone::SYSVSEM | clone::SETTLS | clone::PARENT_SETTID | clone::CHILD_CLEARTID
+};
+
+/// Starts a thread as [`start`] does, by `clone3`, on a stack of so many bytes.
+///
+/// # Errors
+///
+/// Those of [`start`].
+///
+/// # Safety
+///
+/// The stack must be the thread's own until `number` is 0 again, and `number` must not move.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+pub unsafe fn start_on(
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+    (stack, size): (*mut u8, usize),
+    thread_pointer: usize,
+    number: *const AtomicU32,
+) -> Result<u32> {
+    let arguments = abi_unix::types::clone::Arguments {
+        flags: FLAGS,
+        child: number as u64,
+        parent: number as u64,
+        stack: stack as u64,
+        stack_size: size as u64,
+        thread_pointer: thread_pointer as u64,
+        ..Default::default()
+    };
+    let arguments = arguments.to_bytes();
+    let registers = [&raw const arguments as usize, arguments.len(), 0, 0, 0];
+    // SAFETY: the caller's condition; the kernel reads the structure before it returns.
+    unsafe { start_by(crate::SystemCall::CloneWith, registers, entry, argument) }
+}
+
+/// Makes a call that starts a thread, which jumps to its entry.
+///
+/// # Safety
+///
+/// These registers must start a thread with all memory in common, on a stack of its own.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+unsafe fn start_by(
+    call: crate::SystemCall,
+    registers: [usize; 5],
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<u32> {
     let result: usize;
     // SAFETY: the call returns in the caller as any other does. The thread finds 0 in `a0` and all other registers
     // unchanged; it jumps to its entry at once, on a stack of its own, and never comes back here.
@@ -41,12 +96,12 @@ pub unsafe fn start(
             "2:",
             in("t1") entry,
             in("t2") argument,
-            inlateout("a0") flags as usize => result,
-            in("a1") stack,
-            in("a2") number,
-            in("a3") thread_pointer,
-            in("a4") number,
-            in("a7") crate::SystemCall::Clone as usize,
+            inlateout("a0") registers[0] => result,
+            in("a1") registers[1],
+            in("a2") registers[2],
+            in("a3") registers[3],
+            in("a4") registers[4],
+            in("a7") call as usize,
             options(nostack),
         );
     }
@@ -67,6 +122,26 @@ pub unsafe fn start(
     _entry: extern "C" fn(usize) -> !,
     _argument: usize,
     _stack: *mut u8,
+    _thread_pointer: usize,
+    _number: *const AtomicU32,
+) -> Result<u32> {
+    Err(crate::Errno::ENOSYS)
+}
+
+/// No threads can be started on this machine.
+///
+/// # Errors
+///
+/// `ENOSYS`.
+///
+/// # Safety
+///
+/// No condition.
+#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+pub unsafe fn start_on(
+    _entry: extern "C" fn(usize) -> !,
+    _argument: usize,
+    _stack: (*mut u8, usize),
     _thread_pointer: usize,
     _number: *const AtomicU32,
 ) -> Result<u32> {

@@ -664,7 +664,7 @@ impl Attack {
     /// Makes the call in place.
     fn make(&self, arguments: [usize; 6], turn: usize) -> Result<usize> {
         match self.call {
-            SystemCall::Clone => self.run_thread(turn),
+            SystemCall::Clone | SystemCall::CloneWith => self.run_thread(turn),
             call => raw(call, arguments),
         }
     }
@@ -672,8 +672,14 @@ impl Attack {
     /// Starts a thread, and waits for its end.
     fn run_thread(&self, turn: usize) -> Result<usize> {
         let stack = self.stacks + (turn % STACKS + 1) * STACK;
+        let whole = ((stack - STACK) as *mut u8, STACK);
         // SAFETY: the stack is no other thread's, since the last one has ended.
-        let thread = unsafe { system::thread::start(leave_thread, 0, stack as *mut u8, 0, &NUMBER)? };
+        let thread = unsafe {
+            match self.call {
+                SystemCall::CloneWith => system::thread::start_on(leave_thread, 0, whole, 0, &NUMBER)?,
+                _ => system::thread::start(leave_thread, 0, stack as *mut u8, 0, &NUMBER)?,
+            }
+        };
         loop {
             match NUMBER.load(Ordering::Acquire) {
                 0 => return Ok(thread as usize),

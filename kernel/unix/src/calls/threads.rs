@@ -2,7 +2,9 @@
 
 use alloc::boxed::Box;
 
-use abi_unix::types::clone as flag;
+use ::signals::Signal;
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::types::clone::{self, self as flag};
 use abi_unix::{Errno, types};
 use hal_api::{InterruptRegisters, UserContext};
 
@@ -23,12 +25,80 @@ pub(super) fn set_id_address(call: Call<'_>) -> Decoding {
     Ok((call.worker.thread_id() as usize).into())
 }
 
+/// A thread or process that is to start, as `clone` and `clone3` describe it.
+struct Start {
+    words: Words,
+    /// Stack pointer; 0 for the caller's.
+    stack: u64,
+    thread_pointer: u64,
+}
+
 #[inline(never)]
 pub(super) fn clone(call: Call<'_>) -> Decoding {
     call.admitted()?;
-    let (worker, number) = (call.worker, call.number);
     let [flags, stack, parent, thread_pointer, child] = [0, 1, 2, 3, 4].map(|argument| call.word(argument));
+    // Those of `clone3` alone.
+    if flags >> 32 != 0 {
+        return Err(Errno::ENOSYS);
+    }
     let words = Words { flags: flags as u64, parent, child };
+    start(call, Start { words, stack: stack as u64, thread_pointer: thread_pointer as u64 })
+}
+
+#[inline(never)]
+pub(super) fn clone_with(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let arguments = clone_arguments(&call)?;
+    let clone::Arguments { flags, exit_signal, stack, stack_size, .. } = arguments;
+    let is_of_thread = flags & (flag::THREAD | flag::PARENT) != 0;
+    // The lowest byte of `flags` and one bit above were `clone`'s alone.
+    if flags & (flag::SIGNAL | flag::DETACHED) != 0
+        || exit_signal != 0 && u32::try_from(exit_signal).ok().and_then(Signal::new).is_none()
+        || is_of_thread && exit_signal != 0
+        || (stack == 0) != (stack_size == 0)
+        || flags & (flag::CLEAR_SIGHAND | flag::SIGHAND) == flag::CLEAR_SIGHAND | flag::SIGHAND
+        || (arguments.numbers == 0) != (arguments.number_count == 0)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let end = stack.checked_add(stack_size).filter(|end| *end <= USER_END as u64).ok_or(Errno::EINVAL)?;
+    if arguments.number_count != 0 {
+        // Only the kernel chooses numbers.
+        return Err(Errno::EPERM);
+    }
+    let (parent, child) = (arguments.parent as usize, arguments.child as usize);
+    let words = Words { flags: flags | exit_signal, parent, child };
+    start(call, Start { words, stack: end, thread_pointer: arguments.thread_pointer })
+}
+
+/// Reads the arguments of `clone3`. A longer structure than this kernel knows must have zeros behind the known part.
+fn clone_arguments(call: &Call<'_>) -> Result<clone::Arguments, Errno> {
+    let (process, address, size) = (call.process(), call.address(0), call.length(1));
+    if size > PAGE_SIZE {
+        return Err(Errno::E2BIG);
+    }
+    if size < clone::Arguments::LEAST {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = [0; clone::Arguments::SIZE];
+    process.copy_in(address, &mut bytes[..size.min(clone::Arguments::SIZE)])?;
+    let mut at = clone::Arguments::SIZE;
+    while at < size {
+        let mut more = [0; 64];
+        let more = &mut more[..(size - at).min(64)];
+        process.copy_in(address.checked_add(at).ok_or(Errno::EFAULT)?, more)?;
+        if more.iter().any(|byte| *byte != 0) {
+            return Err(Errno::E2BIG);
+        }
+        at += more.len();
+    }
+    Ok(clone::Arguments::from_bytes(&bytes))
+}
+
+/// Starts a thread or a process with the caller's registers.
+fn start(call: Call<'_>, start: Start) -> Decoding {
+    let (worker, number) = (call.worker, call.number);
+    let Start { words, stack, thread_pointer } = start;
     let has = |which: u64| words.flags & which != 0;
     if has(flag::THREAD) && !has(flag::SIGHAND)
         || has(flag::SIGHAND) && !has(flag::VM)
@@ -48,10 +118,10 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
     let _ = fresh.floating_point_mut();
     fresh.set_result(0);
     if stack != 0 {
-        fresh.set_register(2, stack as u64);
+        fresh.set_register(2, stack);
     }
     if has(flag::SETTLS) {
-        fresh.set_register(4, thread_pointer as u64);
+        fresh.set_register(4, thread_pointer);
     }
     if is_thread {
         return clone_thread(worker, fresh, words).map(Into::into);

@@ -42,6 +42,7 @@ pub(crate) const FLAGS: u64 = flag::SIGNAL
     | flag::PARENT_SETTID
     | flag::CHILD_SETTID
     | flag::CHILD_CLEARTID
+    | flag::CLEAR_SIGHAND
     | flag::SYSVSEM;
 
 /// Words of a `clone` call.
@@ -168,6 +169,9 @@ fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words
     child.set_name(process.name());
     *child.executable.lock() = process.executable.lock().clone();
     child.signals.copy_actions(&process.signals, &child.account)?;
+    if words.flags & flag::CLEAR_SIGHAND != 0 {
+        child.signals.start_afresh();
+    }
     // Page tables are charged when there are some, as everywhere.
     child.charge_tables();
     let number = child.id.to_le_bytes();
@@ -273,6 +277,79 @@ mod tests {
             assert_eq!(program.read_u32(word) as usize, child);
             let waits = program.call(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0]);
             assert_eq!(waits, Err(Errno::EAGAIN));
+        });
+    }
+
+    /// `clone3` starts what `clone` starts; its copies can forget handlers, and keep what is ignored.
+    #[test]
+    fn a_copy_of_clone3_can_begin_without_handlers() {
+        run(|program| {
+            let (caught, ignored) = (10usize, 12usize);
+            let handler = program.store(&[0x5000u64.to_le_bytes(), [0; 8], [0; 8]].concat());
+            assert_eq!(program.call(SystemCall::SignalAction, [caught, handler, 0, 8]), Ok(0));
+            let ignore = program.store(&[1u64.to_le_bytes(), [0; 8], [0; 8]].concat());
+            assert_eq!(program.call(SystemCall::SignalAction, [ignored, ignore, 0, 8]), Ok(0));
+            for (more, expected) in [(0, 0x5000), (flag::CLEAR_SIGHAND, 0), (flag::VM | flag::VFORK, 0x5000)] {
+                let word = program.place(8);
+                let identity = program.identity_for(move |program| {
+                    let old = program.place(24);
+                    assert_eq!(program.call(SystemCall::SignalAction, [caught, 0, old, 8]), Ok(0));
+                    assert_eq!(program.read_u64(old), expected);
+                    assert_eq!(program.call(SystemCall::SignalAction, [ignored, 0, old, 8]), Ok(0));
+                    assert_eq!(program.read_u64(old), 1);
+                    assert_eq!(program.read_u32(word), program.id);
+                });
+                let arguments = flag::Arguments {
+                    flags: more | flag::SETTLS | flag::CHILD_SETTID | flag::PARENT_SETTID,
+                    child: word as u64,
+                    parent: word as u64,
+                    exit_signal: signal::CHLD.into(),
+                    thread_pointer: identity as u64,
+                    ..flag::Arguments::default()
+                };
+                let arguments = program.store(&arguments.to_bytes());
+                let child = program.call(SystemCall::CloneWith, [arguments, flag::Arguments::SIZE]).unwrap();
+                assert_eq!(program.read_u32(word) as usize, child);
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            }
+        });
+    }
+
+    #[test]
+    fn invalid_structures_of_clone3_are_refused() {
+        run(|program| {
+            let good = flag::Arguments { exit_signal: 17, ..flag::Arguments::default() };
+            let place = program.place(4096);
+            let mut call = |arguments: flag::Arguments, size: usize| {
+                program.write(place, &arguments.to_bytes());
+                program.call(SystemCall::CloneWith, [place, size])
+            };
+            for bad in [
+                flag::Arguments { flags: 17, ..good },
+                flag::Arguments { flags: flag::DETACHED, ..good },
+                flag::Arguments { exit_signal: 65, ..good },
+                flag::Arguments { exit_signal: 1 << 40, ..good },
+                flag::Arguments { flags: flag::SHARED, ..good },
+                flag::Arguments { stack: 0x1_0000, ..good },
+                flag::Arguments { stack_size: 0x1_0000, ..good },
+                flag::Arguments { stack: u64::MAX, stack_size: 2, ..good },
+                flag::Arguments { stack: 1 << 62, stack_size: 16, ..good },
+                flag::Arguments { flags: flag::CLEAR_SIGHAND | flag::SIGHAND | flag::VM, ..good },
+                flag::Arguments { flags: flag::THREAD, exit_signal: 0, ..good },
+                flag::Arguments { number_count: 1, ..good },
+            ] {
+                assert_eq!(call(bad, flag::Arguments::SIZE), Err(Errno::EINVAL), "{bad:?}");
+            }
+            let numbered = flag::Arguments { numbers: place as u64, number_count: 1, ..good };
+            assert_eq!(call(numbered, flag::Arguments::SIZE), Err(Errno::EPERM));
+            for flags in [flag::PIDFD, flag::VM, flag::FILES, 1 << 33] {
+                assert_eq!(call(flag::Arguments { flags, ..good }, 64), Err(Errno::ENOSYS), "{flags:#x}");
+            }
+            assert_eq!(call(good, 63), Err(Errno::EINVAL));
+            assert_eq!(call(good, 4097), Err(Errno::E2BIG));
+            program.write(place + 4095, &[1]);
+            assert_eq!(program.call(SystemCall::CloneWith, [place, 4096]), Err(Errno::E2BIG));
+            assert_eq!(program.call(SystemCall::CloneWith, [0x1000, 88]), Err(Errno::EFAULT));
         });
     }
 
