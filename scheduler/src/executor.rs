@@ -272,6 +272,10 @@ pub struct Executor<O: Order = Image> {
     shards_memory: [Shard; SHARDS],
     pub(crate) hooks: Hooks<O>,
     /// Idle workers, as bits: they found no ready coroutine and returned.
+    ///
+    /// Changed by read-modify-writes with AcqRel: of the callers that notify a worker one takes its bit, and the worker
+    /// sees, when it finds its bit taken, what that caller has linked. A look that only guesses is relaxed: the mark
+    /// among a shard's `sleepers`, under its lock, decides.
     pub(crate) idle: AtomicU32,
     chunks: AtomicU32,
     /// Always 0: the target of the pointers of disabled signals.

@@ -22,6 +22,7 @@ const FAILURE: u8 = 101;
 /// The largest number of callers in a report.
 const MAXIMUM_CALLERS: usize = 48;
 
+// Release and acquire: a hart that finds the writer finds the console that it writes to.
 static WRITER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// The hart that reports, plus one; only one hart reports, since the output of two would be mixed.
 static REPORTER: AtomicUsize = AtomicUsize::new(0);

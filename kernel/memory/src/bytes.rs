@@ -19,6 +19,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// `virtual address - physical address`, set once by [`crate::frames::init`].
+// A hart that uses memory has been started after this was set, which orders the two; so loads are relaxed.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn set_offset(offset: usize) {

@@ -31,6 +31,7 @@ pub trait CurrentHart: 'static {
 #[derive(Debug)]
 pub struct Registered;
 
+// A pointer to code, behind which nothing was written: relaxed loads suffice.
 static CURRENT: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 pub(crate) fn register(current_hart: fn() -> usize) {

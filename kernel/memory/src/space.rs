@@ -1493,6 +1493,7 @@ impl AddressSpace {
     #[doc(alias = "cmpxchg")]
     pub fn compare_exchange_u32(&mut self, address: u64, old: u32, new: u32) -> Result<Result<u32, u32>, Fault> {
         let word = self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?;
+        // As a program's own compare-and-exchange with both orders: the word may be a lock.
         Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
     }
 

@@ -47,6 +47,7 @@ static CONTROLLER: Once<InterruptController> = Once::new();
 /// Number of sources that were ever registered.
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
 /// Number of harts that take interrupts; they are the first ones.
+// Release and acquire: a hart that is counted has enabled its part of the controller.
 static JOINED: AtomicUsize = AtomicUsize::new(1);
 
 /// Takes over the controller and prepares this hart, the first.

@@ -302,6 +302,7 @@ pub(crate) struct Process {
     /// Number of lines about it that found no room on the console.
     pub lines: report::Lines,
     /// Bits of a [`Condition`], for all its workers.
+    // Set with release or by a read-modify-write after the reason, and read with acquire where the reason is read next.
     condition: AtomicU8,
     /// Set when one worker has begun, after the end, to make all threads and calls look around.
     all_are_called: AtomicBool,
@@ -328,10 +329,13 @@ pub(crate) struct Process {
     /// Calls in flight that wait for input.
     pub input_calls: InputCalls,
     next_anonymous_call: AtomicU64,
+    // Set with release under the lock of `calls`, before the call is woken, whose poll reads it with acquire.
     has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
     /// Its request rings.
     pub rings: Rings,
+    // Stored with release when the ring has the completions: a worker that reads the number (acquire) before it sleeps
+    // finds them.
     posted: AtomicU64,
     has_waiting_completions: AtomicBool,
     /// Waiters for the departure of others: a worker in `execve`.

@@ -52,6 +52,7 @@ static GENERATOR: Mutex<Generator> = Mutex::new(Generator::new());
 static DEVICE: Mutex<Option<Entropy<Mapped, DmaBuffer>>> = Mutex::new(None);
 
 /// Set once the generator has had a seed; written under its lock.
+// Release and acquire; the numbers themselves are taken under the lock.
 static IS_SEEDED: AtomicBool = AtomicBool::new(false);
 
 /// Calls that wait for the seed.

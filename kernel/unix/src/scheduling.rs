@@ -261,6 +261,8 @@ async fn forgive() -> (u64, usize) {
             (forgiven, place >= bench.len())
         };
         if let Some(process) = forgiven {
+            // Pairs with the fence of the caller that puts frames behind: it sees that the budget is refilled, or its
+            // frames are seen here.
             fence(Ordering::SeqCst);
             if process.standing.frames_behind.swap(false, Ordering::Relaxed) {
                 charging(&process, || restore_frames(process.id));

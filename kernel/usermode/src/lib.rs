@@ -47,6 +47,7 @@ pub enum Kind {
 pub struct Space {
     memory: Mutex<AddressSpace>,
     kind: Kind,
+    // Set with release when the space is empty, before the harts in it are interrupted, which look (acquire) and leave.
     retired: AtomicBool,
 }
 

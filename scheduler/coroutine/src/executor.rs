@@ -160,8 +160,10 @@ pub struct Executor {
     /// Index in `EXECUTORS`.
     number: UnsafeCell<usize>,
     /// [`EMPTY`], [`BUSY`] or [`INITIALISED`].
+    // As a lock: taken with acquire, let go with release. A thread that sees INITIALISED sees the executor whole.
     phase: AtomicU32,
     /// One bit for each worker that exists.
+    // Taken with acquire and given back with release: a worker finds the place as the last one has left it.
     workers: AtomicU32,
     core: UnsafeCell<MaybeUninit<scheduler::Executor>>,
 }

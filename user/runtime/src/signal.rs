@@ -13,6 +13,7 @@ const LIMIT: usize = number::LIMIT as usize;
 const NONE: i32 = -1;
 
 /// Event counters of the signals, open for the rest of the process's life: a handler may be about to use one.
+// A descriptor is published with release once it is open; the handler and later callers read it with acquire.
 static COUNTERS: [AtomicI32; LIMIT] = [const { AtomicI32::new(NONE) }; LIMIT];
 
 /// Receives one kind of signal.

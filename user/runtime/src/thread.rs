@@ -247,6 +247,7 @@ pub fn sleep(duration: Duration) {
 
 /// The place in which a thread leaves its result.
 struct Packet<T> {
+    // Stored with release after the value: a caller that sees it (acquire) may take the value.
     done: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }

@@ -985,6 +985,7 @@ impl Connection {
     ///
     /// The kernel's error.
     pub fn close(self) -> KernelResult<()> {
+        // Release: before the signals, whose receivers look.
         self.header.words()[channel::CLOSED].store(1, Ordering::Release);
         for doorbell in self.doorbells {
             Notification::from_pointer(doorbell).ring();

@@ -104,8 +104,11 @@ static WORK: Work = Work {
 static DIFFERENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(1)];
 static READY: [ReadyWord; MAXIMUM_WORKERS] = [const { ReadyWord::new() }; MAXIMUM_WORKERS];
 static WORKER: WorkerThread = WorkerThread;
+/// Whether [`run`] is under way. Taken and let go like a lock: a later run finds the executor as this one leaves it.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 /// Signals that have come and were not awaited yet.
+// Set with release before the waiter is looked for, and taken by the waiter's read-modify-write after it has
+// registered.
 static CAME: AtomicU64 = AtomicU64::new(0);
 static AWAITED: [AtomicWaker; 64] = [const { AtomicWaker::new() }; 64];
 

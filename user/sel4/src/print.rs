@@ -7,6 +7,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address of the function that takes the bytes; 0 for the debug call.
+// Release and acquire: a thread that finds the function finds what that needs, too.
 static OUTPUT: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the function through which all threads print from now on.

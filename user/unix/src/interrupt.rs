@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Handler that the entries below call: a `fn(u64)`, or 0 before [`set_handler`].
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+// Stored with release after the words that the entries read; an interrupt comes only after that.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]

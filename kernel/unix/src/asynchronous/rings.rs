@@ -34,11 +34,13 @@ pub(crate) struct Ring {
     _charge: Charge,
     pub(super) taker: Mutex<Consumer>,
     /// Not 0: the taker must stop, because another waits for the lock, or for good.
+    // Release and acquire: a taker that sees `CLOSED` performs nothing after what its closer did before.
     pub(super) attention: AtomicU32,
     pub(super) broken: AtomicBool,
     /// Number of requests performed; written under the lock. Words that the process can write are not used for this.
     pub(super) performed: AtomicU64,
     /// The server, once there is one.
+    // Stored with release when the server has been spawned; a caller that finds it (acquire) can wake it.
     pub(super) server: AtomicU64,
 }
 
@@ -116,6 +118,7 @@ impl Ring {
 pub(crate) struct Rings {
     pub(super) rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
     /// Set if there are any: most processes have none, and look no further.
+    // Stored with release after the list has the ring: a look that finds it set (acquire) finds the ring there.
     pub(super) any: AtomicBool,
 }
 

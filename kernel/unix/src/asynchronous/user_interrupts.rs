@@ -923,6 +923,7 @@ pub(crate) struct Receiver {
     process: u32,
     identity: usize,
     /// Rights of an older epoch are revoked.
+    // Changed with release by a revocation, and read with acquire: a sender that comes after the revocation sees it.
     epoch: AtomicU64,
     /// Rights that other processes may fetch.
     granted: Mutex<Vec<(Weak<Process>, Arc<Right>)>>,
@@ -932,6 +933,7 @@ pub(crate) struct Receiver {
 pub(crate) struct Right {
     receiver: Weak<Receiver>,
     epoch: u64,
+    // As the epoch.
     revoked: AtomicBool,
 }
 

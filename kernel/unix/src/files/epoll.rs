@@ -88,6 +88,8 @@ pub(crate) struct Item {
     /// Set while the item is in the ready list.
     queued: AtomicBool,
     /// Set when the item is not the epoll's any more.
+    // Release and acquire: a caller that sees it sees that the epoll has forgotten the item. One that does not see it
+    // yet enters the item in vain.
     removed: AtomicBool,
     /// Its index among the watchers of its file. Changes under their lock.
     place: AtomicUsize,
@@ -389,10 +391,14 @@ impl Lists {
 static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
 /// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there
 /// are none.
+// Changed with release, most often under the lock of the lists, and read with acquire: a number that is not 0 leads to
+// lists that have them. A number that is seen too late costs the summoned cleaner nothing, as it looks again.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Number of remains that are behind, for the same reason.
+/// Number of remains that are behind, for the same reason and in the same orders.
 static BEHIND: AtomicUsize = AtomicUsize::new(0);
 /// Set if a budget was refilled since the cleaner's last look at those that are behind.
+// Set with release before the cleaner is summoned, and taken by a swap before the lists are read: a later refill sets
+// it again.
 static IS_REFILLED: AtomicBool = AtomicBool::new(false);
 
 impl Remain {

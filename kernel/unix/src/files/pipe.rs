@@ -39,6 +39,8 @@ struct PipeState {
 #[doc(alias = "pipe_inode_info")]
 pub(crate) struct Pipe {
     state: Mutex<PipeState>,
+    // Numbers of ends. The last end counts itself out (release) before it takes the lock to wake the waiters, and a
+    // caller looks (acquire) with the lock held before it waits: so one of the two sees the other.
     readers: AtomicUsize,
     writers: AtomicUsize,
 }

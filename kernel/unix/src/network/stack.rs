@@ -59,6 +59,9 @@ pub(crate) static STACK: Mutex<Option<Stack<NetworkLink>>> = Mutex::new(None);
 /// lock.
 static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// Set if something has arrived since the network coroutine looked.
+// Set with release before the coroutine is woken, and cleared before its look: an arrival that the look misses sets it
+// again, and is seen (acquire) before the coroutine waits or becomes less important.
 static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
 static COROUTINE: Mutex<Option<NetworkCoroutine>> = Mutex::new(None);
 

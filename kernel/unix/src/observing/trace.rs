@@ -174,6 +174,7 @@ pub(crate) fn read(room: usize, copy_out: impl Fn(usize, &[u8]) -> Result<(), Er
             let length = count as usize * RECORD_BYTES;
             copy_out(done, &bytes[..length])?;
             done += length;
+            // Release: the hart writes into these places only after they were read.
             ring.head.store(head + count, Ordering::Release);
         }
         if room - done >= RECORD_BYTES && ring.lost.load(Ordering::Relaxed) != 0 {

@@ -206,6 +206,7 @@ impl Process {
     /// Not to be dropped: some of them would go on.
     pub(crate) async fn keep_only(&self, kept: &Arc<Worker>) -> bool {
         let own = kept.index() + 1;
+        // AcqRel: of two workers that execute a program one wins, and sees what an earlier one has left.
         let first = self.executes.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err() {
             kept.stop();

@@ -19,6 +19,8 @@ use crate::process::accounts::{Account, Charge, Resource};
 pub(crate) struct Signals {
     pub(super) state: Mutex<State>,
     /// Number of the signal that has stopped the process; 0 while it runs.
+    // Changed under the lock of `state` by a swap, which tells the first change from a repeated one; read with acquire
+    // without the lock by workers, which look again after each wake-up.
     pub(super) stopped: AtomicU8,
     /// Workers of a stopped process.
     pub(super) continued: Mutex<Waiters>,

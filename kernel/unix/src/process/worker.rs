@@ -70,12 +70,16 @@ pub(crate) struct Worker {
     /// Its process.
     pub process: Arc<Process>,
     index: AtomicUsize,
+    // Stored with release by the spawner, or by the coroutine in its first turn, and loaded with acquire: a caller that
+    // finds a coroutine finds the worker that was made for it.
     cid: AtomicU64,
     /// The hart on which it is in user mode, or [`NOWHERE`].
     hart: AtomicUsize,
     /// Set when its coroutine is done, and another worker may have its index.
+    // Release and acquire: the next worker with the index finds the page as this one has left it.
     gone: AtomicBool,
     /// [`Attention`]s that it has not paid.
+    // Set with release after its reason, and read with acquire before the look for the reason.
     attention: AtomicU8,
     /// Its signals.
     pub signals: OwnSignals,
