@@ -635,6 +635,32 @@ fn run_tool(mut command: Command, what: &str) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Without clang the C programs are left out of the build, and so is this.
+    #[test]
+    fn the_c_snippets_of_the_book_compile() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let book = std::fs::read_to_string(root.join("docs/book/c-programs.md")).unwrap();
+        let snippets: Vec<_> = book.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        assert_eq!(snippets.len(), 2);
+        for (number, snippet) in snippets.into_iter().enumerate() {
+            let text = if snippet.contains("#include") {
+                snippet.to_string()
+            } else {
+                format!("#include \"cops.h\"\nvoid f(struct cops_program program) {{ {snippet} (void)counters; }}\n")
+            };
+            let file = std::env::temp_dir().join(format!("xtask-snippet-{}-{number}.c", std::process::id()));
+            std::fs::write(&file, text).unwrap();
+            let mut compiler = Command::new("clang");
+            compiler.args(C_FLAGS).arg("-I").arg(root.join("user/c")).args(["-c", "-o", "/dev/null"]).arg(&file);
+            let output = compiler.output();
+            std::fs::remove_file(&file).unwrap();
+            match output {
+                Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            }
+        }
+    }
+
     #[test]
     fn the_archive_has_the_programs_in_bin() {
         let program =
