@@ -91,7 +91,7 @@ struct State {
 }
 
 static STATE: Once<State> = Once::new();
-/// Set by the first caller of [`init`]; the swap refuses a second one. What it has made is published by [`STATE`].
+/// Set by the first caller of [`init`]; the swap refuses a second one. [`STATE`] publishes the result.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// One hart's free frames.
