@@ -233,4 +233,17 @@ mod tests {
             prop_assert_eq!(world.turn(), None);
         }
     }
+
+    #[test]
+    fn the_book_quotes_the_trait() {
+        let lines = |text: &'static str| {
+            let code = text.lines().map(str::trim).filter(|line| !line.starts_with("//") && !line.is_empty());
+            code.collect::<std::vec::Vec<_>>()
+        };
+        let book = include_str!("../../docs/book/changing-the-scheduler.md");
+        let (_, snippet) = book.split_once("```rust,ignore\n").unwrap();
+        let quoted = lines(snippet.split("```").next().unwrap());
+        let source = lines(include_str!("order.rs"));
+        assert!(source.windows(quoted.len()).any(|window| window == quoted), "{quoted:?}");
+    }
 }
