@@ -132,6 +132,17 @@ pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R
     charging_for_work_alone(process, work)
 }
 
+/// Charges a process for what a coroutine of the kernel's own has done since a moment of its poll, but for what others
+/// pay for; returns the present moment.
+pub(crate) fn charge_since(process: &Arc<Process>, since: payers::Since) -> payers::Since {
+    payers::work_for(process.id);
+    let now = Machine::now();
+    let ticks = since.ticks(now);
+    charge(process, ticks, now);
+    payers::leave_out(ticks);
+    payers::Since::at(now)
+}
+
 /// Does as [`charging`], for work that the process has not caused: it does not pay for the ways of the coroutine.
 fn charging_for_work_alone<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R {
     let start = Machine::now();

@@ -1,11 +1,18 @@
 //! The coroutine that takes back the registrations of epolls and lists that have gone, for their owners. Those of a
 //! process whose budget is used up fall behind all other work, as everything of such a process does.
 
+use core::cell::Cell;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
 use abi_queue::Priority;
+use hal_api::Machine as _;
+use platform::Machine;
 
 use crate::files::epoll::{self, CLEANER};
 use crate::files::remains::{self, Remains};
 use crate::process::table;
+use crate::scheduling::payers::Since;
 use crate::scheduling::{self, executor, standing, steps};
 
 /// Starts the coroutine.
@@ -24,26 +31,35 @@ async fn clean() {
     loop {
         CLEANER.summoned().await;
         let mut unseen = epoll::number_to_look_at();
-        loop {
-            if epoll::free_remains_for_owners(charging) {
-                steps::pause_at_the_end().await;
-            } else if unseen > 0 {
-                unseen -= 1;
-                epoll::bring_forward();
-            } else {
-                break;
+        poll_fn(|cx| clean_until_wanted(&mut unseen, cx.waker())).await;
+    }
+}
+
+/// Takes back registrations until there are none or the hart is wanted. Owners pay for all of the turn, looks and
+/// searches too: a step is short beside these.
+fn clean_until_wanted(unseen: &mut usize, waker: &Waker) -> Poll<()> {
+    let since = Cell::new(Since::at(Machine::now()));
+    loop {
+        if epoll::free_remains_for_owners(|owner, step| charging(owner, step, &since)) {
+            if steps::must_pause(&steps::Endless, Some(waker)) {
+                return Poll::Pending;
             }
+        } else if *unseen > 0 {
+            *unseen -= 1;
+            epoll::bring_forward();
+        } else {
+            return Poll::Ready(());
         }
     }
 }
 
-/// Does a step for the process with this number, which pays; `None` if it has no budget left.
-fn charging(owner: u32, step: &mut dyn FnMut() -> bool) -> Option<bool> {
-    match table::find(owner) {
-        Some(process) if scheduling::has_no_claim(&process) => None,
-        Some(process) => Some(scheduling::charging(&process, step)),
-        None => Some(step()),
-    }
+/// Does a step for the process with this number, which pays for the time since the last payment; `None` if it has no
+/// budget left, and pays for being looked at.
+fn charging(owner: u32, step: &mut dyn FnMut() -> bool, since: &Cell<Since>) -> Option<bool> {
+    let Some(process) = table::find(owner) else { return Some(step()) };
+    let result = (!scheduling::has_no_claim(&process)).then(step);
+    since.set(scheduling::charge_since(&process, since.get()));
+    result
 }
 
 #[cfg(test)]

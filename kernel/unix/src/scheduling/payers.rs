@@ -118,6 +118,26 @@ pub(crate) fn leave_out(ticks: u64) {
     mark.store(mark.load(Ordering::Relaxed) + ticks, Ordering::Relaxed);
 }
 
+/// A moment in a poll of a coroutine of the kernel's own: the time after it that no process has paid for yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Since {
+    tick: u64,
+    /// The mark at that moment: what others pay for moves it.
+    mark: u64,
+}
+
+impl Since {
+    /// Returns the moment of this tick.
+    pub(crate) fn at(tick: u64) -> Since {
+        Since { tick, mark: mark() }
+    }
+
+    /// Returns the ticks up to `now` that no process has paid for.
+    pub(super) fn ticks(self, now: u64) -> u64 {
+        now.saturating_sub(self.tick).saturating_sub(mark().saturating_sub(self.mark))
+    }
+}
+
 /// Charges the process with this number for ticks; returns `false` if there is none.
 static CHARGE: Once<fn(u32, u64) -> bool> = Once::new();
 
@@ -305,6 +325,23 @@ mod tests {
                 crate::scheduling::charging_for_work_alone(payer, || simulation().advance(10));
             });
             assert!((10..SHORT).contains(&paid) && own >= LONG, "{paid} and {own}");
+        });
+    }
+
+    #[test]
+    fn the_time_since_a_moment_is_without_the_time_that_others_pay() {
+        run(|_| {
+            let since = Since::at(Machine::now());
+            simulation().advance(3 * LONG);
+            let all = since.ticks(Machine::now());
+            assert!((3 * LONG..3 * LONG + SHORT).contains(&all), "{all}");
+            leave_out(2 * LONG);
+            let rest = since.ticks(Machine::now());
+            assert!((LONG..LONG + SHORT).contains(&rest), "{rest}");
+            let later = Since::at(Machine::now());
+            assert!(later.ticks(Machine::now()) < SHORT);
+            leave_out(LONG);
+            assert_eq!(later.ticks(Machine::now()), 0, "never less");
         });
     }
 
