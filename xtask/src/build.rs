@@ -273,7 +273,8 @@ pub fn suites(
 /// Cargo for the target with everything set as for a build, for commands that look at the sources in other ways.
 pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
     let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
-    let mut command = builder.cargo(subcommand, Part::Kernel);
+    // The flags of programs, without which not all of their crates can be compiled.
+    let mut command = builder.cargo(subcommand, Part::Programs);
     command.env(VDSO_VARIABLE, builder.vdso_image());
     command
 }

@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(expected.and_then(|address| SocketAddr::V4(address).to_socket_address()), expected);
         assert_eq!("10.0.2.15:80".to_socket_address(), expected);
         assert_eq!((Ipv4Addr::new(10, 0, 2, 15), 80).to_socket_address(), expected);
-        assert_eq!((&([10, 0, 2, 15], 80)).to_socket_address(), expected);
+        assert_eq!(([10, 0, 2, 15], 80).to_socket_address(), expected);
         for wrong in ["", "10.0.2.15", "10.0.2.15:65536", "localhost:80", ":80"] {
             assert_eq!(wrong.to_socket_address(), Err(Errno::EINVAL), "{wrong}");
         }

@@ -383,7 +383,7 @@ mod tests {
             ready(async move {
                 crate::select! {
                     Some(mut number) = after(0, first) => { number += 1; number },
-                    (_, ref word @ "x") = after(0, (1, "x")), if allowed => word.len() as u32 + 40,
+                    (_, word @ "x") = after(0, (1, "x")), if allowed => word.len() as u32 + 40,
                     else => 99,
                 }
             })
