@@ -847,3 +847,179 @@ fn small_writes_are_coalesced_unless_told_otherwise() {
         assert_eq!(net.client.link().sent - before, most);
     }
 }
+
+#[test]
+fn addresses_that_no_host_has_are_refused() {
+    let make = |address, prefix| {
+        let address = Some(network::Address { address, prefix, gateway: Some(SERVER) });
+        Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, SECOND).map(|stack| stack.address())
+    };
+    for prefix in [0, 24, 32, 33, 255] {
+        let expected = if prefix <= 32 { Ok(Some(CLIENT)) } else { Err(Error::Invalid) };
+        assert_eq!(make(CLIENT, prefix), expected, "/{prefix}");
+    }
+    let (loopback, many) = (Ipv4Addr::new(127, 1, 2, 3), Ipv4Addr::new(224, 0, 0, 1));
+    for address in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, loopback, many, Ipv4Addr::BROADCAST] {
+        assert_eq!(make(address, 24), Err(Error::Invalid), "{address}");
+    }
+}
+
+#[test]
+fn nothing_is_sent_before_the_handshake_has_ended() {
+    let mut net = Net::new(Faults::default(), 1);
+    let to = SocketAddrV4::new(SERVER, 80);
+    let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    assert_eq!(send(&mut net.client, client, b"early", net.now), Err(Error::NotConnected));
+    assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::NotConnected));
+    net.settle();
+    assert_eq!(send(&mut net.client, client, b"late", net.now), Err(Error::Refused));
+    assert_eq!(send(&mut net.client, client, b"late", net.now), Err(Error::Closed));
+}
+
+#[test]
+fn a_connection_is_ready_for_what_would_not_wait() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let idle = Readiness { send: true, ..Readiness::default() };
+    assert_eq!(net.server.readiness(server), Ok(idle));
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.settle();
+    assert_eq!(net.server.readiness(server), Ok(Readiness { receive: true, ..idle }));
+    receive(&mut net.server, server, &mut Vec::new(), net.now).unwrap();
+    assert_eq!(net.server.readiness(server), Ok(idle));
+    net.server.shutdown(server, Shutdown::Receive, net.now).unwrap();
+    assert_eq!(net.server.readiness(server), Ok(Readiness { receive: true, receive_end: true, ..idle }));
+}
+
+#[test]
+fn a_task_registers_for_input_unless_there_is_some() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let (bell, waker) = Bell::new();
+    let reader = network::Reader { owner: 3, level: 1 };
+    assert!(!net.server.is_read(server));
+    assert_eq!(net.server.register_for_input(server, &waker, reader), Ok(true));
+    assert!(net.server.is_read(server));
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.settle();
+    assert_eq!(bell.rings(), 1);
+    assert_eq!(net.server.register_for_input(server, &waker, reader), Ok(false));
+    assert!(!net.server.is_read(server));
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let socket = net.server.udp_bind(any, &DatagramOptions::default()).unwrap();
+    assert!(!net.server.are_datagrams_read(socket));
+    net.server.udp_register(socket, Interest::Receive, &waker).unwrap();
+    assert!(net.server.are_datagrams_read(socket));
+    net.server.udp_forget(socket, Interest::Receive, &waker);
+    assert!(!net.server.are_datagrams_read(socket));
+}
+
+#[test]
+fn a_task_is_woken_for_what_it_waits_for_alone() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    let ((receives, receiver), (sends, sender)) = (Bell::new(), Bell::new());
+    net.server.register(server, Interest::Receive, &receiver).unwrap();
+    // An acknowledgement is nothing to receive.
+    send(&mut net.server, server, b"?", net.now).unwrap();
+    net.pass(SECOND);
+    assert_eq!((net.server.unacknowledged(server), receives.rings()), (Ok(0), 0));
+    // And bytes make no room.
+    net.server.register(server, Interest::Send, &sender).unwrap();
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.pass(SECOND);
+    assert_eq!((receives.rings(), sends.rings()), (1, 0));
+}
+
+#[test]
+fn a_writer_is_woken_when_a_fifth_of_its_buffer_is_free() {
+    for (room, has_room) in [(1024, false), (1638, false), (1639, true), (4096, true)] {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 10);
+        let options = TcpOptions { receive_buffer: room, ..TcpOptions::default() };
+        net.server.set_listener_options(listener, &options).unwrap();
+        let (client, _server) = net.pair(listener);
+        assert_eq!(send(&mut net.client, client, &[7; 8192], net.now), Ok(Sent::Bytes(8192)));
+        let (bell, waker) = Bell::new();
+        net.client.register(client, Interest::Send, &waker).unwrap();
+        net.pass(500 * MILLISECOND);
+        assert_eq!(net.client.unacknowledged(client), Ok(8192 - room));
+        assert_eq!((bell.rings(), net.client.readiness(client).unwrap().send), (usize::from(has_room), has_room));
+    }
+}
+
+/// Both ends request the connection at once; the other side's request arrives, and then nothing more.
+#[test]
+fn two_requests_that_cross_have_the_limit_of_a_handshake() {
+    let mut net = impatient();
+    let listener = net.listen(80, 3);
+    net.pair(listener);
+    let ends = [SocketAddrV4::new(CLIENT, 5000), SocketAddrV4::new(SERVER, 6000)];
+    let options = TcpOptions::default();
+    let from = net.client.tcp_bind(ends[0], Sharing::Exclusive).unwrap();
+    let client = net.client.tcp_connect(Some(from), ends[1], &options, net.now).unwrap();
+    let from = net.server.tcp_bind(ends[1], Sharing::Exclusive).unwrap();
+    net.server.tcp_connect(Some(from), ends[0], &options, net.now).unwrap();
+    net.client.poll(net.now);
+    net.to_server.borrow_mut().clear();
+    net.server.poll(net.now);
+    net.client.poll(net.now);
+    net.to_server.borrow_mut().clear();
+    assert_eq!(net.client.connected(client), Ok(false));
+    let failed = |net: &mut Net| net.client.readiness(client).unwrap().failed;
+    assert_eq!(net.in_silence(100 * SECOND, failed), Some(7 * SECOND));
+    assert_eq!(net.client.connected(client), Err(Error::TimedOut));
+}
+
+/// A flush and a poll each send some of the segments and of the datagrams that wait, so that others have their turn.
+#[test]
+fn one_step_sends_some_of_much_that_waits() {
+    const MANY: usize = 60;
+    type Step = fn(&mut Net) -> Option<u64>;
+    let steps: [Step; 2] = [|net| net.server.flush(net.now), |net| net.server.poll(net.now)];
+    for step in steps {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 10);
+        let pairs: Vec<_> = (0..MANY).map(|_| net.pair(listener)).collect();
+        for (_, server) in &pairs {
+            send(&mut net.server, *server, b"!", net.now).unwrap();
+        }
+        assert_eq!(step(&mut net), Some(net.now));
+        let sent = net.to_client.borrow().len();
+        assert!((32..=40).contains(&sent), "{sent} segments");
+        net.settle();
+        for (client, _) in &pairs {
+            assert_eq!(net.client.receivable(*client), Ok(1));
+        }
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let options = DatagramOptions { datagrams: 100, ..DatagramOptions::default() };
+        let receiver = net.client.udp_bind(any, &options).unwrap();
+        let to = SocketAddrV4::new(CLIENT, net.client.udp_local_endpoint(receiver).unwrap().port());
+        for _ in 0..MANY {
+            let sender = net.server.udp_bind(any, &options).unwrap();
+            net.server.udp_send_with(sender, Some(to), 1, |room| room.fill(7)).unwrap();
+        }
+        assert_eq!(step(&mut net), Some(net.now));
+        let sent = net.to_client.borrow().len();
+        assert!((32..=40).contains(&sent), "{sent} datagrams");
+        net.settle();
+        let received = (0..100).take_while(|_| net.client.udp_receive_with(receiver, |_, _| ()) == Ok(Some(())));
+        assert_eq!(received.count(), MANY);
+    }
+}
+
+#[test]
+fn a_datagram_longer_than_its_buffer_is_refused() {
+    let mut net = Net::new(Faults::default(), 1);
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let small = DatagramOptions { send_buffer: 300, ..DatagramOptions::default() };
+    for (options, longest) in [(small, 300), (DatagramOptions::default(), 1500 - 28)] {
+        let client = net.client.udp_bind(any, &options).unwrap();
+        assert_eq!(net.client.udp_send_with(client, to, longest + 1, |_| ()), Err(Error::TooLong));
+        assert_eq!(net.client.udp_send_with(client, to, longest, |_| ()), Ok(Sent::Bytes(longest)));
+    }
+}
