@@ -140,6 +140,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::revoking_ends_stores_while_they_are_made,
     user_interrupt::revoking_ends_sends_while_they_are_made,
     user_interrupt::indexes_outside_of_the_table_are_faults,
+    user_interrupt::instructions_of_a_slot_do_nothing_without_one,
     user_interrupt::a_hostile_receiver_harms_itself,
     user_interrupt::a_signaller_finds_out_how_it_can_signal,
     user_interrupt::a_signaller_enters_the_kernel_once,

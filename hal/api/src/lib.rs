@@ -213,6 +213,13 @@ pub enum RefusedUipi {
         /// Number of the register.
         destination: usize,
     },
+    /// Adding the vectors in this register to the pending ones.
+    Add {
+        /// Number of the register.
+        vectors: usize,
+    },
+    /// Making the own slot active or inactive.
+    SetActive,
 }
 
 /// Exit status of a machine.
@@ -289,9 +296,13 @@ impl Trap {
     /// Returns the instruction if the machine has refused to send or to take interrupts by UIPI. A kernel may act for
     /// it, and continue behind it: its entry is not valid now, or the program has no slot now.
     pub const fn refused_uipi(self) -> Option<RefusedUipi> {
-        /// `uipi_send x0` and `uipi_read x0`: custom-3 with the function 6, and 0 or 1 in the upper bits.
+        /// `uipi_send x0` and the others without registers: custom-3 with the function 6, and a number in the upper
+        /// bits.
         const SEND: u64 = 6 << 12 | 0x7b;
         const TAKE: u64 = 1 << 25 | SEND;
+        const ADD: u64 = 2 << 25 | SEND;
+        const ACTIVATE: u64 = 3 << 25 | SEND;
+        const DEACTIVATE: u64 = 4 << 25 | SEND;
         const SOURCE: u64 = 31 << 15;
         const DESTINATION: u64 = 31 << 7;
         match self {
@@ -301,6 +312,10 @@ impl Trap {
             Trap::IllegalInstruction { bits } if bits & !DESTINATION == TAKE => {
                 Some(RefusedUipi::Take { destination: (bits >> 7 & 31) as usize })
             }
+            Trap::IllegalInstruction { bits } if bits & !SOURCE == ADD => {
+                Some(RefusedUipi::Add { vectors: (bits >> 15 & 31) as usize })
+            }
+            Trap::IllegalInstruction { bits: ACTIVATE | DEACTIVATE } => Some(RefusedUipi::SetActive),
             _ => None,
         }
     }
@@ -393,14 +408,17 @@ mod tests {
         let changed = |bits: u64, field: core::ops::Range<u32>| {
             (0..64).filter(move |bit| !field.contains(bit)).map(move |bit| bits ^ 1 << bit)
         };
-        // One bit tells them apart from each other, when the registers are x0.
-        for bits in changed(0x0005_e07b, 15..20).chain(changed(0x0200_657b, 7..12)).chain([0, u64::MAX, 0x15c0_12f3]) {
+        // Every bit counts, but for those of the registers, and those that tell the instructions apart.
+        let send = changed(0x0005_e07b, 15..20).filter(|bits| bits ^ 0x0005_e07b != 2 << 25);
+        for bits in send.chain(changed(0x0200_657b, 7..12)).chain([0, u64::MAX, 0x15c0_12f3]) {
             assert_eq!(refused(bits), None, "{bits:#x}");
         }
-        // Adding vectors, activating and deactivating are nothing that a kernel does for a program.
-        for function in 2..5 {
-            assert_eq!(refused(function << 25 | 0x607b), None);
+        assert_eq!(refused(2 << 25 | 0x0005_e07b), Some(RefusedUipi::Add { vectors: 11 }));
+        for function in [3, 4] {
+            assert_eq!(refused(function << 25 | 0x607b), Some(RefusedUipi::SetActive));
+            assert_eq!(refused(function << 25 | 0x0005_e07b), None, "it has no operand");
         }
+        assert_eq!(refused(5 << 25 | 0x607b), None);
         assert_eq!(Trap::SystemCall.refused_uipi(), None);
     }
 

@@ -12,10 +12,11 @@
 //! The machine looks an index up in a *sender table*, whose entries name a slot and a pending bit. Each hart has one
 //! table, of one page, which no program can reach. It has entries of one address space at a time, and a hart empties it
 //! before it arms a thread of another one. Entries become valid one by one: a send through another one is an illegal
-//! instruction, and the kernel then makes the entry valid, or signals in the sender's name
-//! ([`complete_refused`](Kernel::complete_refused)). A thread is armed, too, from its first refused send on that could
-//! have an entry. An index without a sender sends nothing, as `NBSend` through an empty slot does nothing; so the
-//! capability may be deleted between a sender's last look and its instruction.
+//! instruction, and the kernel then sends in the sender's name, and makes the entry valid for the next sends
+//! ([`complete_refused`](Kernel::complete_refused)); so no other thread can make a send trap again and again. A thread
+//! is armed, too, from its first refused send on that could have an entry. An index without a sender sends nothing, as
+//! `NBSend` through an empty slot does nothing; so the capability may be deleted between a sender's last look and its
+//! instruction.
 //!
 //! An entry is exact: a sender can make no other bit pending than that of its badge.
 //!
@@ -262,22 +263,35 @@ impl Kernel {
                 let index = if index == 0 { 0 } else { thread.register_at(index).get() };
                 (1..=SENDERS_OF_A_SPACE as u64).contains(&index) && self.send_refused(thread, index as u16)
             }
-            // The thread lost its slot while it was in its handler: there is nothing to take.
-            Some(RefusedUipi::Take { destination })
-                if thread.interrupts.own() == Some(OwnInterrupts::Armed) && thread.slot().is_none() =>
-            {
-                if destination != 0 {
-                    thread.register_at(destination).set(0);
-                }
-                skip(thread);
+            // The thread lost its slot, perhaps in its handler.
+            Some(own) if thread.interrupts.own() == Some(OwnInterrupts::Armed) && thread.slot().is_none() => {
+                self.do_without_slot(thread, own);
                 true
             }
             _ => false,
         }
     }
 
-    /// Makes the entry of a refused send valid, so that it is repeated, or signals in the sender's name. Returns
-    /// `false` if the thread has no address space.
+    /// Does for a thread what an instruction would do with its slot, which it has not. Nothing is pending; vectors that
+    /// it adds become a signal; and the kernel makes a slot active whenever the thread gets one.
+    fn do_without_slot(&self, thread: Ref<Tcb>, instruction: RefusedUipi) {
+        skip(thread);
+        match instruction {
+            RefusedUipi::Take { destination } if destination != 0 => thread.register_at(destination).set(0),
+            RefusedUipi::Add { vectors } if vectors != 0 => {
+                let signals = thread.register_at(vectors).get() & thread.interrupts.hints.get();
+                if let Some(notification) = thread.bound.get()
+                    && signals != 0
+                {
+                    self.signal(notification, signals);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends for a thread whose send was refused: to the receiver's slot, and makes the entry valid for its next sends;
+    /// or, if the receiver has none, by a signal. Returns `false` if the thread has no address space.
     fn send_refused(&self, thread: Ref<Tcb>, index: u16) -> bool {
         let Some(space) = self.address_space(thread) else { return false };
         let sender = self.senders.of_index(space.asid(), index);
@@ -285,25 +299,30 @@ impl Kernel {
             skip(thread);
             return true;
         };
-        if !self.make_valid(thread, sender, space.asid()) {
-            skip(thread);
-            self.signal(notification, sender.badge.get());
+        skip(thread);
+        match (self.controller(), Kernel::target_of(sender)) {
+            (Some(controller), Some((slot, vector))) => {
+                self.make_valid(thread, sender, space.asid());
+                controller.send(slot, vector);
+            }
+            _ => self.signal(notification, sender.badge.get()),
         }
         true
     }
 
-    /// Returns the valid entry of a sender, if its receiver has a slot.
-    fn entry_of(sender: &Sender) -> Option<u64> {
+    /// Returns the slot and the vector to which a sender sends, if its receiver has a slot.
+    fn target_of(sender: &Sender) -> Option<(Slot, u8)> {
         let badge = sender.badge.get();
         let receiver = sender.notification.get()?.bound.get()?;
         let slot = receiver.slot().filter(|_| receiver.interrupts.hints.get() & badge != 0)?;
-        uintc::entry(Slot::new(slot)?, badge.trailing_zeros() as u8)
+        Some((Slot::new(slot)?, badge.trailing_zeros() as u8))
     }
 
     /// Makes a sender's entry valid in the tables of all harts that have entries of its address space, if its receiver
     /// has a slot.
     pub(crate) fn make_entries(&self, sender: &Sender) {
-        let (Some(entry), Some(mapping)) = (Kernel::entry_of(sender), sender.mapping.get()) else { return };
+        let entry = Kernel::target_of(sender).and_then(|(slot, vector)| uintc::entry(slot, vector));
+        let (Some(entry), Some(mapping)) = (entry, sender.mapping.get()) else { return };
         sender.is_valid.set(true);
         for node in &self.nodes[..self.node_count.get()] {
             if node.sender_table.is_of(mapping.asid) {
@@ -312,23 +331,15 @@ impl Kernel {
         }
     }
 
-    /// Makes a sender's entry valid and arms the thread that sends, if the receiver has a slot. Returns `false` if it
-    /// has none, or if the machine has refused all that.
-    fn make_valid(&self, thread: Ref<Tcb>, sender: &Sender, asid: u16) -> bool {
-        let Some(entry) = Kernel::entry_of(sender) else { return false };
-        let table = &self.node().sender_table;
-        let was_armed = thread.interrupts.own().is_some();
-        if was_armed && table.is_of(asid) && table.entry(sender.index.get()) == entry {
-            return false;
-        }
-        if !was_armed {
+    /// Makes the entry of a sender whose receiver has a slot valid, and arms the thread that sends.
+    fn make_valid(&self, thread: Ref<Tcb>, sender: &Sender, asid: u16) {
+        if !thread.interrupts.has_own() {
             thread.give_own_registers(OwnInterrupts::Armed);
             thread.forget_space();
             self.node().prepare_anew(thread);
         }
-        table.begin(asid);
+        self.node().sender_table.begin(asid);
         self.make_entries(sender);
-        true
     }
 
     /// Moves the pending vectors of the thread that runs here to its notification's word; returns whether there were

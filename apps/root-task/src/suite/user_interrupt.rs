@@ -901,6 +901,44 @@ pub fn indexes_outside_of_the_table_are_faults(bench: &mut Bench<'_>) -> Outcome
     Ok(())
 }
 
+/// Sends once, for which the kernel arms it, and then uses the instructions of a slot, which it does not have.
+fn do_without_a_slot(index: u64) {
+    user_interrupt::send_by_index(index);
+    let taken: u64;
+    // SAFETY: the instructions access no memory.
+    unsafe {
+        core::arch::asm!(
+            ".insn r 0x7b, 6, 2, x0, {all}, x0", ".insn r 0x7b, 6, 3, x0, x0, x0", ".insn r 0x7b, 6, 4, x0, x0, x0",
+            ".insn r 0x7b, 6, 1, {taken}, x0, x0",
+            all = in(reg) u64::MAX, taken = lateout(reg) taken, options(nostack),
+        );
+    }
+    COUNT.store(1 + taken, Ordering::Release);
+}
+
+pub fn instructions_of_a_slot_do_nothing_without_one(bench: &mut Bench<'_>) -> Outcome {
+    let (receiver, by_stores) = store_receiver_or_return!(bench, compute_and_look_never, 0, 2);
+    let (Way::Store(sender), _) = receiver.way(bench, 1, by_stores)? else { return Ok(()) };
+    if sender.index() == 0 {
+        return Ok(());
+    }
+    receiver.thread.resume()?;
+    // It has a slot now, so that the send has an entry.
+    until(|| STEPS.load(Ordering::Relaxed) > 0)?;
+    let faults = bench.endpoint()?;
+    let start = Start { fault_endpoint: faults.pointer(), ..Start::new(do_without_a_slot, sender.index(), PRIORITY) };
+    bench.spawn_with(start)?;
+    until(interrupted(1))?;
+    equal!(COUNT.load(Ordering::Acquire), 1);
+    Ok(())
+}
+
+fn compute_and_look_never(_: u64) {
+    loop {
+        STEPS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Uses the registers and instructions of user interrupts in one of several ways, and then waits.
 fn behave_as_a_hostile_receiver(way: u64) {
     let value = usize::MAX;

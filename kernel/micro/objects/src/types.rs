@@ -387,6 +387,12 @@ impl UserInterrupts {
         }
     }
 
+    /// Returns whether the thread takes interrupts of its own in any way.
+    #[inline(always)]
+    pub fn has_own(&self) -> bool {
+        self.own.get() != 0
+    }
+
     /// Records that the thread has these registers.
     pub(crate) fn set_own(&self, own: OwnInterrupts) {
         self.own.set(own as u64);

@@ -206,8 +206,11 @@ impl<'a> Armed<'a> {
         self.ask(receiver.slot, Invocation::TcbSetPriority, &[90], &[1]);
         self.resume(sender);
         self.run(sender.tcb);
+        let pc = sender.tcb.pc().get();
         assert!(!self.send(sender.tcb, index), "the first send makes the entry valid");
         assert!(self.entry(index).is_some());
+        assert_eq!(sender.tcb.pc().get(), pc + 4, "and it is not repeated, where it could be refused again");
+        assert_eq!(self.controller.take(Slot::new(receiver.tcb.slot().unwrap()).unwrap()), 1 << VECTOR);
         self.preempt(sender.tcb);
         (sender, receiver, right)
     }
@@ -445,6 +448,32 @@ fn taking_without_a_slot_finds_nothing() {
     assert_eq!((thread.tcb.register::<10>().get(), thread.tcb.pc().get()), (0, pc + 4));
     assert!(take(0));
     assert_eq!((thread.tcb.register::<10>().get(), thread.tcb.pc().get()), (77, pc + 8));
+}
+
+/// Vectors that a handler writes back to a slot which it has lost are not lost; it need not know whether it has one.
+#[test]
+fn writing_without_a_slot_signals_and_activating_does_nothing() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    machine.machine.kernel.interrupt_slots.leave_free(0);
+    let thread = machine.thread(100);
+    machine.resume(thread);
+    machine.run(thread.tcb);
+    let execute = |function: u64, register: u64, value: u64| {
+        machine.visit(thread.tcb, move |context| {
+            context.set_register(10, value);
+            Trap::IllegalInstruction { bits: function << 25 | register << 15 | 6 << 12 | 0x7b }
+        })
+    };
+    let pc = thread.tcb.pc().get();
+    assert!(execute(3, 0, 0) && execute(4, 0, 0));
+    // Vectors that are no hints, and a register without any.
+    assert!(execute(2, 10, !HINT) && execute(2, 0, HINT));
+    assert_eq!((thread.tcb.pc().get(), machine.signals(thread)), (pc + 16, None));
+    assert!(!execute(2, 10, HINT | 1), "the handler of signals is entered");
+    machine.enter(thread.tcb);
+    assert_eq!((thread.tcb.pc().get(), thread.tcb.register::<10>().get()), (HANDLER, HINT));
+    machine.check();
 }
 
 #[test]

@@ -709,7 +709,8 @@ pub(crate) fn complete_refused(worker: &Worker, context: &mut UserContext, trap:
                 return send_refused(&worker.process, context, index);
             }
             Some(RefusedUipi::Take { destination }) => Some(destination),
-            None => None,
+            // The handler of the kernel's library uses no others.
+            Some(RefusedUipi::Add { .. } | RefusedUipi::SetActive) | None => None,
         },
     };
     let Some(destination) = destination else { return false };
