@@ -176,9 +176,19 @@ pub trait UserLevel: Machine {
     /// Loads a program's registers and delegates its interrupts to it. It has no slot and no sender table yet.
     fn arm(registers: &InterruptRegisters);
 
-    /// Saves the registers of the program that is armed, and takes its interrupts and its rights from the hart. The
+    /// Saves the registers of the program that is armed, which keeps them in the hart.
+    fn save_armed(registers: &mut InterruptRegisters);
+
+    /// Takes the registers, interrupts and rights of the program that is armed from the hart, without saving them. The
     /// caller has made its slot inactive before, so that no other hart raises the interrupt again.
-    fn disarm(registers: &mut InterruptRegisters);
+    fn forget_armed();
+
+    /// Saves the registers of the program that is armed, and takes everything from the hart as
+    /// [`forget_armed`](UserLevel::forget_armed) does.
+    fn disarm(registers: &mut InterruptRegisters) {
+        Self::save_armed(registers);
+        Self::forget_armed();
+    }
 
     /// Lets the armed program receive in a slot of the controller; `None` for none.
     fn receive_in(slot: Option<u16>);
@@ -189,6 +199,9 @@ pub trait UserLevel: Machine {
 
     /// Makes the armed program's software interrupt pending.
     fn raise_user_interrupt();
+
+    /// Ends that the armed program's software interrupt is pending. A vector that comes later raises it again.
+    fn lower_user_interrupt();
 }
 
 /// A sender table: whole pages of memory that no program can write.

@@ -541,10 +541,14 @@ impl UserLevel for Host {
             UserLevelState { registers: Some(registers.clone()), ..UserLevelState::default() };
     }
 
-    fn disarm(registers: &mut InterruptRegisters) {
+    fn save_armed(registers: &mut InterruptRegisters) {
         let (simulation, hart) = current();
-        let state = core::mem::take(&mut simulation.state().user_level[hart]);
-        *registers = state.registers.expect("no program is armed");
+        *registers = simulation.state().user_level[hart].registers.clone().expect("no program is armed");
+    }
+
+    fn forget_armed() {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart] = UserLevelState::default();
     }
 
     fn receive_in(slot: Option<u16>) {
@@ -561,6 +565,13 @@ impl UserLevel for Host {
         let (simulation, hart) = current();
         if let Some(registers) = &mut simulation.state().user_level[hart].registers {
             registers.notified = 1;
+        }
+    }
+
+    fn lower_user_interrupt() {
+        let (simulation, hart) = current();
+        if let Some(registers) = &mut simulation.state().user_level[hart].registers {
+            registers.notified = 0;
         }
     }
 }
@@ -812,8 +823,11 @@ mod tests {
         Host::raise_user_interrupt();
         let state = simulation.user_level(1);
         assert_eq!((state.slot, state.table.map(|table| table.first_frame)), (Some(7), Some(9)));
+        Host::save_armed(&mut registers);
+        assert_eq!((registers.notified, simulation.user_level(1)), (1, state));
+        Host::lower_user_interrupt();
         Host::disarm(&mut registers);
-        assert_eq!((registers.vector, registers.notified), (0x40, 1));
+        assert_eq!((registers.vector, registers.notified), (0x40, 0));
         assert_eq!(simulation.user_level(1), UserLevelState::default());
         // An interrupt without a program is lost.
         Host::raise_user_interrupt();

@@ -353,8 +353,13 @@ impl UserLevel for Riscv64 {
         user_level::arm(registers, None, None);
     }
 
-    fn disarm(registers: &mut InterruptRegisters) {
-        *registers = user_level::disarm();
+    #[inline(always)]
+    fn save_armed(registers: &mut InterruptRegisters) {
+        *registers = user_level::saved();
+    }
+
+    fn forget_armed() {
+        user_level::forget();
     }
 
     fn receive_in(slot: Option<u16>) {
@@ -367,6 +372,10 @@ impl UserLevel for Riscv64 {
 
     fn raise_user_interrupt() {
         user_level::raise();
+    }
+
+    fn lower_user_interrupt() {
+        user_level::lower();
     }
 }
 

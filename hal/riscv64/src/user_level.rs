@@ -2,8 +2,8 @@
 //!
 //! A program that is *armed* owns a set of registers beside its general ones, takes its software and timer interrupts
 //! at its own vector, and sends through its sender table. The hart has those registers once, so a kernel arms a program
-//! when it brings it to the hart ([`arm`]) and disarms it when it takes it away ([`disarm`]). In between, any number of
-//! traps leave them alone.
+//! when it brings it to the hart ([`arm`]) and disarms it when it takes it away ([`disarm`], or [`saved`] and later
+//! [`forget`]). In between, any number of traps leave them alone.
 //!
 //! * While no program is armed, nothing is delegated, and the machine refuses every access to the registers: no other
 //!   program sees or changes a value, and nothing need be cleared for it.
@@ -89,10 +89,16 @@ pub fn raise() {
     unsafe { set_csr!(csr::SIP, SOFTWARE) };
 }
 
-/// Saves the program's registers and takes its interrupts and rights from the hart. The kernel has made the slot
-/// inactive before, so that no other hart raises the interrupt again.
-pub fn disarm() -> InterruptRegisters {
-    let registers = InterruptRegisters {
+/// Ends that the program's software interrupt is pending.
+pub fn lower() {
+    // SAFETY: as in `raise`.
+    unsafe { clear_csr!(csr::SIP, SOFTWARE) };
+}
+
+/// Returns the program's registers, which stay in the hart.
+#[inline(always)]
+pub fn saved() -> InterruptRegisters {
+    InterruptRegisters {
         status: read_csr!(csr::USTATUS),
         enabled: read_csr!(csr::UIE),
         vector: read_csr!(csr::UTVEC),
@@ -101,7 +107,12 @@ pub fn disarm() -> InterruptRegisters {
         cause: read_csr!(csr::UCAUSE),
         deadline: read_csr!(csr::UTIMECMP),
         notified: u64::from(read_csr!(csr::SIP) & SOFTWARE != 0),
-    };
+    }
+}
+
+/// Takes the program's registers, interrupts and rights from the hart. The kernel has made the slot inactive before, so
+/// that no other hart raises the interrupt again.
+pub fn forget() {
     // SAFETY: no program's registers are loaded any more. The interrupts are disabled before the delegation ends, so
     // that they never reach the kernel.
     unsafe {
@@ -113,5 +124,11 @@ pub fn disarm() -> InterruptRegisters {
         write_csr!(csr::USTATUS, 0u64);
         clear_csr!(csr::SIP, SOFTWARE);
     }
+}
+
+/// Returns the program's registers, and takes everything from the hart as [`forget`] does.
+pub fn disarm() -> InterruptRegisters {
+    let registers = saved();
+    forget();
     registers
 }

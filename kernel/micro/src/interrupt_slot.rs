@@ -29,11 +29,22 @@
 //!
 //! # ARMED-IN-USER-MODE
 //!
-//! A hart holds registers, slot and table of a thread only while it runs the thread: it loads them, under the lock,
-//! just before it leaves the kernel, and takes them away at the trap, before it says that it is in the kernel
-//! (`Hart::place`). So a hart in the kernel sends nothing and takes nothing. A hart that clears an entry stops the
-//! harts whose tables had it and which are in user mode: an interrupt comes between two instructions, so every send has
-//! reached its slot then, or will be refused. A slot that is emptied after that is empty.
+//! Registers, slot and table of a thread have an effect in user mode only: a hart in the kernel sends nothing and takes
+//! nothing. A hart loads them, under the lock, just before it leaves the kernel for another thread than before. At the
+//! trap it saves the registers, before it says that it is in the kernel (`Hart::place`), and they stay in the hart. If
+//! nothing has happened to the thread, the hart enters it again as it is; otherwise it takes them away before it does
+//! anything else. So a hart that stops a thread of another hart finds all registers in memory, and may change them.
+//!
+//! A hart that clears an entry stops the harts whose tables had it and which are in user mode: an interrupt comes
+//! between two instructions, so every send has reached its slot then, or will be refused. A slot that is emptied after
+//! that is empty.
+//!
+//! # Domains
+//!
+//! A send needs a capability, and does no more than a signal through it: a receiver of another domain that is ready
+//! finds the vector in its slot when its domain's time has come. A sender can see whether its receiver waits, by the
+//! time of a send, as it can by the time of a signal. Slots are taken from all threads of the machine together, so
+//! threads of one domain that take all of them make the sends of another one slower, and no different.
 //!
 //! # Floods
 //!
@@ -44,8 +55,8 @@ use core::sync::atomic::Ordering;
 
 use abi_sel4::call::number;
 use drivers::uintc::{self, SLOTS, Slot, Uintc};
-use hal_api::{RefusedUipi, Trap};
-use objects::{OwnInterrupts, Ref, Space, Tcb, Words, arm, enter_armed, frame_words};
+use hal_api::{RefusedUipi, Trap, UserLevel as _};
+use objects::{OwnInterrupts, Ref, Space, Tcb, Words, arm, enter_armed, forget_armed, frame_words};
 use platform::{Machine, Mapped};
 
 use crate::hart::IN_USER;
@@ -188,7 +199,7 @@ impl Kernel {
     }
 
     /// Loads the registers and rights of the armed thread that this hart is about to enter (ARMED-IN-USER-MODE).
-    pub(crate) fn arm(&self, thread: Ref<Tcb>) {
+    fn arm(&self, thread: Ref<Tcb>) {
         let node = self.node();
         let slot = thread.slot();
         arm::<Machine>(thread, slot, node.sender_table.frame.get() >> FRAME_BITS);
@@ -348,6 +359,8 @@ impl Kernel {
         let (Some(controller), Some(slot)) = (self.controller(), thread.slot().and_then(Slot::new)) else {
             return false;
         };
+        // In this order: a vector that comes later raises the interrupt again.
+        Machine::lower_user_interrupt();
         let signals = controller.take(slot) & thread.interrupts.hints.get();
         let notification = thread.bound.get().filter(|_| signals != 0);
         if let Some(notification) = notification {
@@ -356,7 +369,7 @@ impl Kernel {
         notification.is_some()
     }
 
-    /// Serves the trap of an armed thread; returns whether the hart can enter the thread again at once.
+    /// Serves the trap of an armed thread; returns whether the hart can enter the thread again as it is.
     pub(crate) fn serve_armed(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
         let mut has_collected = false;
         if trap != Trap::Interrupt {
@@ -390,6 +403,7 @@ impl Kernel {
             // SLOT-RUNNABLE
             self.deactivate(thread);
         }
+        forget_armed::<Machine>();
         false
     }
 }
@@ -408,13 +422,13 @@ pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
         let kernel = shared.enter(hart);
         // Another hart may have stopped the thread, and then even deleted it.
         if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {
+            forget_armed::<Machine>();
             kernel.serve_interrupts();
             return kernel.leave_and_poke();
         }
         if !kernel.serve_armed(thread, trap) {
             return kernel.leave_and_poke();
         }
-        kernel.arm(thread);
         kernel.poke_others();
         kernel.check_after_entry();
         kernel.note_user();

@@ -43,4 +43,6 @@ pub use types::{
     PriorityQueues, Queue, Slot, SyscallHandler, TCB_SLOTS, Tcb, ThreadFault, ThreadState, Used, UserInterrupts, Words,
     frame_words, own,
 };
-pub use user::{Space, VirtualRoot, activate, arm, enter, enter_armed, enter_virtualised, prepare_virtualised};
+pub use user::{
+    Space, VirtualRoot, activate, arm, enter, enter_armed, enter_virtualised, forget_armed, prepare_virtualised,
+};

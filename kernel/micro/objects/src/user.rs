@@ -168,15 +168,21 @@ pub fn arm<M: UserLevel>(thread: Ref<Tcb>, slot: Option<u16>, first_frame: u64) 
     M::send_through(Some(SenderTable { first_frame, frames: 1 }));
 }
 
-/// Runs an armed thread until it traps. This hart has armed it ([`arm`]), and nothing of that is left in the hart
-/// afterwards: neither registers nor the right to send. Otherwise as [`enter`].
+/// Runs an armed thread until it traps. This hart has armed it ([`arm`]), and has run no other thread since. Its
+/// registers are complete when this returns; they and its rights stay in the hart, too, until [`forget_armed`].
+/// Otherwise as [`enter`].
 #[inline(always)]
 pub fn enter_armed<M: UserLevel>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: as in `enter`.
     let context = unsafe { &mut *thread.context.as_ptr() };
     let trap = M::enter_user(context);
-    M::disarm(context.supervisor_mut());
+    M::save_armed(context.supervisor_mut());
     trap
+}
+
+/// Takes the registers and rights of the armed thread that ran last from the hart. Its slot is inactive.
+pub fn forget_armed<M: UserLevel>() {
+    M::forget_armed();
 }
 
 /// The root of the table under which a hart runs virtualised threads: four frames, because such a root has four times

@@ -3,7 +3,7 @@
 use abi_sel4::call::number;
 use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights};
 use drivers::uintc::{LENGTH, Slot, Uintc};
-use hal_api::{Access, Trap, UserContext};
+use hal_api::{Access, Trap, UserContext, UserLevel as _};
 use hal_host::{Simulation, UserLevelState};
 use objects::{Capability, OwnInterrupts, Ref, Tcb, ThreadState, enter_armed, fake, frame_words};
 use platform::{Machine as Host, Mapped};
@@ -169,11 +169,8 @@ impl<'a> Armed<'a> {
     fn visit(&self, tcb: Ref<Tcb>, program: impl FnOnce(&mut UserContext) -> Trap + Send + 'static) -> bool {
         self.simulation.script(program);
         let trap = enter_armed::<Host>(tcb);
-        assert_eq!(self.state(), UserLevelState::default(), "a hart in the kernel holds nothing");
         let again = self.machine.kernel.serve_armed(tcb, trap);
-        if again {
-            self.machine.kernel.arm(tcb);
-        }
+        assert!(again || self.state() == UserLevelState::default(), "a hart that does not go on holds nothing");
         again
     }
 
@@ -474,6 +471,22 @@ fn writing_without_a_slot_signals_and_activating_does_nothing() {
     machine.enter(thread.tcb);
     assert_eq!((thread.tcb.pc().get(), thread.tcb.register::<10>().get()), (HANDLER, HINT));
     machine.check();
+}
+
+/// The interrupt of vectors that a poll has taken is not pending any more.
+#[test]
+fn a_poll_takes_the_interrupt_with_its_vectors() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    let thread = machine.thread(100);
+    let (_, index) = machine.sender(thread, 0);
+    machine.resume(thread);
+    machine.run(thread.tcb);
+    assert!(!machine.send(thread.tcb, index));
+    Host::raise_user_interrupt();
+    assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
+    assert_eq!(thread.tcb.register::<10>().get(), HINT);
+    assert_eq!(machine.state().registers.map(|registers| registers.notified), Some(0));
 }
 
 #[test]
