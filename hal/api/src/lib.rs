@@ -200,6 +200,9 @@ pub trait UserLevel: Machine {
     /// Makes the armed program's software interrupt pending.
     fn raise_user_interrupt();
 
+    /// Returns whether the armed program's software interrupt is pending.
+    fn is_user_interrupt_pending() -> bool;
+
     /// Ends that the armed program's software interrupt is pending. A vector that comes later raises it again.
     fn lower_user_interrupt();
 }

@@ -568,6 +568,11 @@ impl UserLevel for Host {
         }
     }
 
+    fn is_user_interrupt_pending() -> bool {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart].registers.as_ref().is_some_and(|registers| registers.notified != 0)
+    }
+
     fn lower_user_interrupt() {
         let (simulation, hart) = current();
         if let Some(registers) = &mut simulation.state().user_level[hart].registers {
@@ -825,7 +830,9 @@ mod tests {
         assert_eq!((state.slot, state.table.map(|table| table.first_frame)), (Some(7), Some(9)));
         Host::save_armed(&mut registers);
         assert_eq!((registers.notified, simulation.user_level(1)), (1, state));
+        assert!(Host::is_user_interrupt_pending());
         Host::lower_user_interrupt();
+        assert!(!Host::is_user_interrupt_pending());
         Host::disarm(&mut registers);
         assert_eq!((registers.vector, registers.notified), (0x40, 0));
         assert_eq!(simulation.user_level(1), UserLevelState::default());

@@ -374,6 +374,11 @@ impl UserLevel for Riscv64 {
         user_level::raise();
     }
 
+    #[inline(always)]
+    fn is_user_interrupt_pending() -> bool {
+        user_level::is_raised()
+    }
+
     fn lower_user_interrupt() {
         user_level::lower();
     }

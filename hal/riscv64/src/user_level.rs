@@ -89,6 +89,12 @@ pub fn raise() {
     unsafe { set_csr!(csr::SIP, SOFTWARE) };
 }
 
+/// Returns whether the program's software interrupt is pending.
+#[inline(always)]
+pub fn is_raised() -> bool {
+    read_csr!(csr::SIP) & SOFTWARE != 0
+}
+
 /// Ends that the program's software interrupt is pending.
 pub fn lower() {
     // SAFETY: as in `raise`.
@@ -106,7 +112,7 @@ pub fn saved() -> InterruptRegisters {
         interrupted: read_csr!(csr::UEPC),
         cause: read_csr!(csr::UCAUSE),
         deadline: read_csr!(csr::UTIMECMP),
-        notified: u64::from(read_csr!(csr::SIP) & SOFTWARE != 0),
+        notified: u64::from(is_raised()),
     }
 }
 

@@ -33,7 +33,9 @@
 //! nothing. A hart loads them, under the lock, just before it leaves the kernel for another thread than before. At the
 //! trap it saves the registers, before it says that it is in the kernel (`Hart::place`), and they stay in the hart. If
 //! nothing has happened to the thread, the hart enters it again as it is; otherwise it takes them away before it does
-//! anything else. So a hart that stops a thread of another hart finds all registers in memory, and may change them.
+//! anything else. So a hart that stops a thread of another hart finds all registers in memory, and may change them. On
+//! a machine of one hart no other hart looks, and a call that cannot change registers of its own thread saves them only
+//! if it does not go on.
 //!
 //! A hart that clears an entry stops the harts whose tables had it and which are in user mode: an interrupt comes
 //! between two instructions, so every send has reached its slot then, or will be refused. A slot that is emptied after
@@ -56,7 +58,7 @@ use core::sync::atomic::Ordering;
 use abi_sel4::call::number;
 use drivers::uintc::{self, SLOTS, Slot, Uintc};
 use hal_api::{RefusedUipi, Trap, UserLevel as _};
-use objects::{OwnInterrupts, Ref, Space, Tcb, Words, arm, enter_armed, forget_armed, frame_words};
+use objects::{OwnInterrupts, Ref, Space, Tcb, Words, arm, enter_armed, forget_armed, frame_words, save_armed};
 use platform::{Machine, Mapped};
 
 use crate::hart::IN_USER;
@@ -356,6 +358,10 @@ impl Kernel {
     /// Moves the pending vectors of the thread that runs here to its notification's word; returns whether there were
     /// any.
     fn collect_slot(&self, thread: Ref<Tcb>) -> bool {
+        // An active slot with vectors has raised the interrupt. A handler that has lowered it takes the vectors next.
+        if !Machine::is_user_interrupt_pending() {
+            return false;
+        }
         let (Some(controller), Some(slot)) = (self.controller(), thread.slot().and_then(Slot::new)) else {
             return false;
         };
@@ -375,10 +381,16 @@ impl Kernel {
         if trap != Trap::Interrupt {
             thread.interrupts.entries.set(thread.interrupts.entries.get() + 1);
         }
+        let mut is_saved = MAXIMUM_NODES > 1;
+        let receives = trap == Trap::SystemCall
+            && matches!(thread.register::<17>().get(), number::Recv | number::NBRecv | number::ReplyRecv);
+        if receives {
+            has_collected = self.collect_slot(thread);
+        } else if !is_saved {
+            save_armed::<Machine>(thread);
+            is_saved = true;
+        }
         if trap == Trap::SystemCall {
-            if matches!(thread.register::<17>().get(), number::Recv | number::NBRecv | number::ReplyRecv) {
-                has_collected = self.collect_slot(thread);
-            }
             self.handle_call(thread);
         } else {
             self.handle_other(thread, trap);
@@ -391,6 +403,9 @@ impl Kernel {
         // After a tick its interrupts may have to be unmasked.
         if trap != Trap::Interrupt && self.goes_on(thread) {
             return true;
+        }
+        if !is_saved {
+            save_armed::<Machine>(thread);
         }
         node.is_armed.set(false);
         if node.entered.get() == Some(thread) {
@@ -418,7 +433,11 @@ fn skip(thread: Ref<Tcb>) {
 #[inline(never)]
 pub fn run(shared: &Shared, thread: Ref<Tcb>, hart: usize) -> Next {
     loop {
-        let trap = shared.note_trap(enter_armed::<Machine>(thread), hart);
+        let trap = enter_armed::<Machine>(thread);
+        if MAXIMUM_NODES > 1 {
+            save_armed::<Machine>(thread);
+        }
+        let trap = shared.note_trap(trap, hart);
         let kernel = shared.enter(hart);
         // Another hart may have stopped the thread, and then even deleted it.
         if MAXIMUM_NODES > 1 && kernel.node().current.get().is_none() {

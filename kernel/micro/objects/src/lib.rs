@@ -45,4 +45,5 @@ pub use types::{
 };
 pub use user::{
     Space, VirtualRoot, activate, arm, enter, enter_armed, enter_virtualised, forget_armed, prepare_virtualised,
+    save_armed,
 };

@@ -168,16 +168,20 @@ pub fn arm<M: UserLevel>(thread: Ref<Tcb>, slot: Option<u16>, first_frame: u64) 
     M::send_through(Some(SenderTable { first_frame, frames: 1 }));
 }
 
-/// Runs an armed thread until it traps. This hart has armed it ([`arm`]), and has run no other thread since. Its
-/// registers are complete when this returns; they and its rights stay in the hart, too, until [`forget_armed`].
-/// Otherwise as [`enter`].
+/// Runs an armed thread until it traps. This hart has armed it ([`arm`]), and has run no other thread since. The
+/// registers of its interrupts and its rights stay in the hart until [`forget_armed`]. Otherwise as [`enter`].
 #[inline(always)]
 pub fn enter_armed<M: UserLevel>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: as in `enter`.
-    let context = unsafe { &mut *thread.context.as_ptr() };
-    let trap = M::enter_user(context);
-    M::save_armed(context.supervisor_mut());
-    trap
+    M::enter_user(unsafe { &mut *thread.context.as_ptr() })
+}
+
+/// Saves the registers of the armed thread that ran last on this hart, which still has them.
+#[inline(always)]
+pub fn save_armed<M: UserLevel>(thread: Ref<Tcb>) {
+    // SAFETY: as in `enter`: until the hart says that it is in the kernel, or while it holds the kernel's lock, no
+    // other hart accesses them.
+    M::save_armed(unsafe { &mut *thread.context.as_ptr() }.supervisor_mut());
 }
 
 /// Takes the registers and rights of the armed thread that ran last from the hart. Its slot is inactive.

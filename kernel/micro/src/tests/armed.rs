@@ -2,14 +2,15 @@
 
 use abi_sel4::call::number;
 use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights};
+use drivers::Registers as _;
 use drivers::uintc::{LENGTH, Slot, Uintc};
 use hal_api::{Access, Trap, UserContext, UserLevel as _};
 use hal_host::{Simulation, UserLevelState};
-use objects::{Capability, OwnInterrupts, Ref, Tcb, ThreadState, enter_armed, fake, frame_words};
+use objects::{Capability, OwnInterrupts, Ref, Tcb, ThreadState, enter_armed, fake, frame_words, save_armed};
 use platform::{Machine as Host, Mapped};
 
 use super::Machine;
-use crate::node::Next;
+use crate::node::{MAXIMUM_NODES, Next};
 
 /// The hint of every thread here, and its vector.
 const HINT: u64 = 4;
@@ -146,6 +147,7 @@ impl<'a> Armed<'a> {
             _ => panic!("the hart does not run an armed thread"),
         }
         assert_eq!(self.state().slot, tcb.slot());
+        self.interrupt();
         if let Some(slot) = tcb.slot() {
             assert_eq!(self.mode(slot), u64::from(HART) << 16 | 3);
         }
@@ -169,9 +171,23 @@ impl<'a> Armed<'a> {
     fn visit(&self, tcb: Ref<Tcb>, program: impl FnOnce(&mut UserContext) -> Trap + Send + 'static) -> bool {
         self.simulation.script(program);
         let trap = enter_armed::<Host>(tcb);
+        if MAXIMUM_NODES > 1 {
+            save_armed::<Host>(tcb);
+        }
         let again = self.machine.kernel.serve_armed(tcb, trap);
         assert!(again || self.state() == UserLevelState::default(), "a hart that does not go on holds nothing");
+        self.interrupt();
         again
+    }
+
+    /// Raises the armed thread's interrupt if its slot is active and has vectors, as the machine does.
+    fn interrupt(&self) {
+        let Some(slot) = self.state().slot.filter(|&slot| self.mode(slot) & 1 != 0) else { return };
+        let registers = Mapped::new((CONTROLLER, LENGTH)).unwrap();
+        let has_vectors = [16, 20].iter().any(|part| registers.read32(usize::from(slot) * 32 + part) != 0);
+        if has_vectors {
+            Host::raise_user_interrupt();
+        }
     }
 
     fn call(&self, tcb: Ref<Tcb>, number: u64, a0: u64) -> bool {
@@ -228,6 +244,7 @@ impl<'a> Armed<'a> {
         if let Some(entry) = self.entry(index) {
             assert_eq!((entry >> 16) as u8 as u64, VECTOR);
             self.controller.send(Slot::new((entry >> 48) as u16).unwrap(), VECTOR as u8);
+            self.interrupt();
             return true;
         }
         self.refused(tcb, index);
@@ -482,8 +499,7 @@ fn a_poll_takes_the_interrupt_with_its_vectors() {
     let (_, index) = machine.sender(thread, 0);
     machine.resume(thread);
     machine.run(thread.tcb);
-    assert!(!machine.send(thread.tcb, index));
-    Host::raise_user_interrupt();
+    assert!(!machine.send(thread.tcb, index) && Host::is_user_interrupt_pending());
     assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
     assert_eq!(thread.tcb.register::<10>().get(), HINT);
     assert_eq!(machine.state().registers.map(|registers| registers.notified), Some(0));
