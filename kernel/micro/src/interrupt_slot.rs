@@ -358,7 +358,9 @@ impl Kernel {
     /// Moves the pending vectors of the thread that runs here to its notification's word; returns whether there were
     /// any.
     fn collect_slot(&self, thread: Ref<Tcb>) -> bool {
-        // An active slot with vectors has raised the interrupt. A handler that has lowered it takes the vectors next.
+        // An active slot with vectors has raised the interrupt. A handler that has lowered it takes the vectors next. A
+        // slot that its thread has made inactive keeps them until it is active again, as it does for the handler; if
+        // the thread waits, they are taken with the slot.
         if !Machine::is_user_interrupt_pending() {
             return false;
         }

@@ -4,7 +4,7 @@ use abi_sel4::call::number;
 use abi_sel4::{Invocation, MessageInfo, ObjectType, Rights};
 use drivers::Registers as _;
 use drivers::uintc::{LENGTH, Slot, Uintc};
-use hal_api::{Access, Trap, UserContext, UserLevel as _};
+use hal_api::{Access, InterruptRegisters, Trap, UserContext, UserLevel as _};
 use hal_host::{Simulation, UserLevelState};
 use objects::{Capability, OwnInterrupts, Ref, Tcb, ThreadState, enter_armed, fake, frame_words, save_armed};
 use platform::{Machine as Host, Mapped};
@@ -503,6 +503,95 @@ fn a_poll_takes_the_interrupt_with_its_vectors() {
     assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
     assert_eq!(thread.tcb.register::<10>().get(), HINT);
     assert_eq!(machine.state().registers.map(|registers| registers.notified), Some(0));
+}
+
+/// A vector that comes between the look at the interrupt and the end of the wait's kernel entry is taken with the slot.
+#[test]
+fn a_wait_takes_a_vector_that_comes_after_its_look() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    let thread = machine.thread(100);
+    machine.resume(thread);
+    machine.run(thread.tcb);
+    // The look finds no interrupt.
+    machine.controller.send(Slot::new(thread.tcb.slot().unwrap()).unwrap(), VECTOR as u8);
+    assert!(!Host::is_user_interrupt_pending());
+    assert!(!machine.call(thread.tcb, number::Recv, thread.notification));
+    machine.enter(thread.tcb);
+    assert_eq!((thread.tcb.register::<10>().get(), machine.signals(thread)), (HINT, None));
+    assert!(!Host::is_user_interrupt_pending());
+    machine.check();
+}
+
+/// Vectors in a slot that its thread has made inactive wait until it is active again.
+#[test]
+fn a_poll_finds_nothing_in_a_slot_that_its_thread_made_inactive() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    let thread = machine.thread(100);
+    machine.resume(thread);
+    machine.run(thread.tcb);
+    let slot = Slot::new(thread.tcb.slot().unwrap()).unwrap();
+    let poll = || {
+        assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
+        thread.tcb.register::<10>().get()
+    };
+    machine.controller.deactivate(slot);
+    machine.controller.send(slot, VECTOR as u8);
+    assert_eq!((poll(), machine.mode(slot.number()) & 1), (0, 0), "an entry does not make it active");
+    machine.preempt(thread.tcb);
+    machine.run(thread.tcb);
+    assert_eq!((poll(), poll()), (HINT, 0));
+    machine.check();
+}
+
+/// Values that a thread writes in user mode are in the hart while it goes on, are kept while it waits, and are seen by
+/// no other thread.
+#[test]
+fn registers_are_those_of_the_thread_that_runs() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    let (sender, receiver, _) = machine.pair();
+    machine.ask(receiver.slot, Invocation::TcbSetPriority, &[110], &[1]);
+    machine.run(receiver.tcb);
+    let scratch = || machine.state().registers.unwrap().scratch;
+    for value in [77, 78] {
+        let UserLevelState { registers, slot, table } = machine.state();
+        Host::arm(&InterruptRegisters { scratch: value, ..registers.unwrap() });
+        Host::receive_in(slot);
+        Host::send_through(table);
+        assert!(machine.call(receiver.tcb, number::NBRecv, receiver.notification));
+        assert_eq!((scratch(), machine.state().slot), (value, slot));
+        machine.wait(receiver);
+        machine.enter(sender.tcb);
+        assert_eq!(scratch(), 0);
+        assert!(!machine.send(sender.tcb, 1));
+        machine.enter(receiver.tcb);
+        assert_eq!(scratch(), value);
+    }
+    machine.check();
+}
+
+/// A thread that suspends itself has no slot any more, and nothing of it is left in the hart.
+#[test]
+fn a_thread_that_suspends_itself_leaves_nothing_in_the_hart() {
+    let simulation = Simulation::new();
+    let machine = Armed::new(&simulation);
+    let (sender, receiver, _) = machine.pair();
+    let slot = receiver.tcb.slot().unwrap();
+    machine.ask(receiver.slot, Invocation::TcbSetPriority, &[110], &[1]);
+    machine.run(receiver.tcb);
+    let again = machine.visit(receiver.tcb, move |context| {
+        context.set_register(17, number::Send);
+        context.set_register(10, receiver.slot);
+        context.set_register(11, MessageInfo::new(Invocation::TcbSuspend as u64, 0, 0).0);
+        context.pc += 4;
+        Trap::SystemCall
+    });
+    assert!(!again && machine.has_no_entry() && !machine.machine.kernel.interrupt_slots.is_taken(slot));
+    assert_eq!(receiver.tcb.state(), ThreadState::Inactive);
+    machine.enter(sender.tcb);
+    machine.check();
 }
 
 #[test]
