@@ -47,7 +47,8 @@ pub enum Suite {
     Loom,
     /// The whole system in QEMU.
     Qemu,
-    /// The microkernel in QEMU: its root task's suite of seL4's interface, and root tasks that it must refuse.
+    /// The microkernel in QEMU: its root task's suite of seL4's interface, with user-level interrupts too where the
+    /// machine has been built, and root tasks that it must refuse.
     Micro,
     /// The machine with user-level interrupts, by a program without a kernel; left out, unless it is named, where
     /// `cargo xtask machine uintc` has not been run.
@@ -458,14 +459,20 @@ fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mu
     Ok(())
 }
 
-/// Runs the microkernel's suite on every machine, and the starts that it must refuse on one.
+/// Runs the microkernel's suite on every machine, also on that with user-level interrupts if its emulator has been
+/// built, and the starts that the microkernel must refuse on one.
 fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let kernel = |machine: &cli::Machine| {
         build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
     };
     let mut checked = Vec::new();
     let (mut suites, mut libraries) = (Vec::new(), Vec::new());
-    for (machine, harts) in machines(arguments.machine, arguments.harts) {
+    let mut machines_of_suite = machines(arguments.machine, arguments.harts);
+    // Without the emulator the suite of the machine says in one line that it is missing.
+    if arguments.machine.is_none() && emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok() {
+        machines_of_suite.extend(machines(Some(Variant::Uintc), arguments.harts));
+    }
+    for (machine, harts) in machines_of_suite {
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
         let products = kernel(&machine)?;
         let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
