@@ -58,6 +58,9 @@
 #define COPS_SYS_sync 81
 #define COPS_SYS_fsync 82
 #define COPS_SYS_fdatasync 83
+#define COPS_SYS_timerfd_create 85
+#define COPS_SYS_timerfd_settime 86
+#define COPS_SYS_timerfd_gettime 87
 #define COPS_SYS_utimensat 88
 #define COPS_SYS_capget 90
 #define COPS_SYS_capset 91
@@ -69,6 +72,13 @@
 #define COPS_SYS_set_robust_list 99
 #define COPS_SYS_get_robust_list 100
 #define COPS_SYS_nanosleep 101
+#define COPS_SYS_getitimer 102
+#define COPS_SYS_setitimer 103
+#define COPS_SYS_timer_create 107
+#define COPS_SYS_timer_gettime 108
+#define COPS_SYS_timer_getoverrun 109
+#define COPS_SYS_timer_settime 110
+#define COPS_SYS_timer_delete 111
 #define COPS_SYS_clock_gettime 113
 #define COPS_SYS_clock_getres 114
 #define COPS_SYS_clock_nanosleep 115

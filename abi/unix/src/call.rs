@@ -138,7 +138,7 @@ system_calls! {
     /// Creates an epoll; the only flag is `EPOLL_CLOEXEC`.
     EpollCreate = 20 epoll_create1(flags: Number) Never;
     /// Adds a descriptor to an epoll, changes the events it is watched for, or removes it. Pipes, sockets, event
-    /// counters and terminals can be watched; a descriptor that never waits is `EPERM`, another epoll `ELOOP`.
+    /// counters, timers and terminals can be watched; a descriptor that never waits is `EPERM`, another epoll `ELOOP`.
     EpollControl = 21 epoll_ctl(epoll: Descriptor, operation: Number, descriptor: Descriptor, event: Input) Never;
     /// Waits until descriptors of an epoll are ready, or `timeout` milliseconds have passed (negative: no limit); at
     /// most 1,024 events come at once. There are no signals, so the mask is only checked.
@@ -236,6 +236,14 @@ system_calls! {
     SynchroniseFile = 82 fsync(descriptor: Descriptor) Never;
     /// As `fsync`.
     SynchroniseData = 83 fdatasync(descriptor: Descriptor) Never;
+    /// Makes a timer whose expirations are read, as a number of eight bytes. Clocks `CLOCK_REALTIME`, `CLOCK_MONOTONIC`
+    /// and `CLOCK_BOOTTIME`; flags `TFD_NONBLOCK`, `TFD_CLOEXEC`.
+    TimerFile = 85 timerfd_create(clock: Number, flags: Number) Never;
+    /// Sets such a timer from a `struct itimerspec`, and writes what was left of the old setting, if asked for. Flags
+    /// `TFD_TIMER_ABSTIME` and, without effect, `TFD_TIMER_CANCEL_ON_SET`.
+    TimerFileSet = 86 timerfd_settime(descriptor: Descriptor, flags: Number, new: Input, old: Output) Never;
+    /// Writes what is left of the setting of such a timer.
+    TimerFileGet = 87 timerfd_gettime(descriptor: Descriptor, current: Output) Never;
     /// Sets the times of access and modification of the file at a path, or of an open file if the path is 0: two
     /// `struct timespec` (0: now), with `UTIME_NOW` and `UTIME_OMIT`.
     SetTimes = 88 utimensat(directory: Descriptor, path: Path, times: Input, flags: Number) Never;
@@ -266,6 +274,25 @@ system_calls! {
     /// Sleeps for a relative time. Nothing interrupts a sleep but the end of the process, so `remaining` is never
     /// written.
     Sleep = 101 nanosleep(duration: Input, remaining: Output) Possible;
+    /// Writes what is left of one of the interval timers (`ITIMER_REAL`, `VIRTUAL`, `PROF`), as a `struct itimerval`.
+    GetIntervalTimer = 102 getitimer(which: Number, current: Output) Never;
+    /// Sets one of the interval timers, and writes what was left of the old setting, if asked for. They send `SIGALRM`,
+    /// `SIGVTALRM` and `SIGPROF`. `VIRTUAL` and `PROF` count the same processor time.
+    SetIntervalTimer = 103 setitimer(which: Number, new: Input, old: Output) Never;
+    /// Makes a timer that sends a signal, and writes its number, a `i32`. `event` is a `struct sigevent`, or 0 for
+    /// `SIGALRM` with the timer's number as its value; `SIGEV_SIGNAL`, `SIGEV_NONE`, `SIGEV_THREAD` and
+    /// `SIGEV_THREAD_ID` are known. Clocks `CLOCK_REALTIME`, `CLOCK_MONOTONIC`, `CLOCK_BOOTTIME` and
+    /// `CLOCK_PROCESS_CPUTIME_ID`; other known ones are `EOPNOTSUPP`. `EAGAIN` if the process has 256 timers.
+    TimerCreate = 107 timer_create(clock: Number, event: Input, timer: Output) Never;
+    /// Writes what is left of the setting of a timer, as a `struct itimerspec`.
+    TimerGet = 108 timer_gettime(timer: Number, current: Output) Never;
+    /// Returns the number of expirations that were missed before the timer's last signal.
+    TimerOverrun = 109 timer_getoverrun(timer: Number) Never;
+    /// Sets a timer from a `struct itimerspec`, and writes what was left of the old setting, if asked for. The only
+    /// flag is `TIMER_ABSTIME`.
+    TimerSet = 110 timer_settime(timer: Number, flags: Number, new: Input, old: Output) Never;
+    /// Deletes a timer.
+    TimerDelete = 111 timer_delete(timer: Number) Never;
     /// Reads a clock.
     GetTime = 113 clock_gettime(clock: Number, time: Output) Never;
     /// Reads the resolution of a clock.

@@ -580,9 +580,122 @@ pub mod clock {
     pub const PROCESS_CPUTIME: u32 = 2;
     pub const THREAD_CPUTIME: u32 = 3;
     pub const MONOTONIC_RAW: u32 = 4;
+    pub const REALTIME_COARSE: u32 = 5;
+    pub const MONOTONIC_COARSE: u32 = 6;
     pub const BOOTTIME: u32 = 7;
     /// `clock_nanosleep`: the time is absolute.
     pub const TIMER_ABSTIME: u32 = 1;
+}
+
+/// Timers: the next expiration and the interval between expirations, and the ways to tell of them.
+pub mod timer {
+    use super::TimeSpec;
+
+    /// `setitimer`: the time that passes, with `SIGALRM`.
+    pub const REAL: u32 = 0;
+    /// `setitimer`: processor time of the program, with `SIGVTALRM`.
+    pub const VIRTUAL: u32 = 1;
+    /// `setitimer`: processor time of program and kernel, with `SIGPROF`.
+    pub const PROFILE: u32 = 2;
+    /// The time is absolute (`TIMER_ABSTIME`, `TFD_TIMER_ABSTIME`).
+    pub const ABSOLUTE: u32 = 1;
+    /// `TFD_TIMER_CANCEL_ON_SET`.
+    pub const CANCEL_ON_SET: u32 = 2;
+
+    /// Times of a timer, in nanoseconds.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Setting {
+        /// Time to the next expiration, or of it; 0: never.
+        pub value_ns: u64,
+        /// Time between expirations; 0: there is one.
+        pub interval_ns: u64,
+    }
+
+    impl Setting {
+        /// Bytes of a `struct itimerspec` and of a `struct itimerval`.
+        pub const SIZE: usize = 32;
+
+        fn pair(bytes: &[u8; Setting::SIZE]) -> [TimeSpec; 2] {
+            [0, 16].map(|at| TimeSpec::from_bytes(core::array::from_fn(|index| bytes[at + index])))
+        }
+
+        fn bytes([interval, value]: [TimeSpec; 2]) -> [u8; Setting::SIZE] {
+            let (interval, value) = (interval.to_bytes(), value.to_bytes());
+            core::array::from_fn(|at| if at < 16 { interval[at] } else { value[at - 16] })
+        }
+
+        /// Reads a `struct itimerspec`; `None` if a field is out of its range.
+        pub fn from_spec(bytes: &[u8; Setting::SIZE]) -> Option<Setting> {
+            let [interval, value] = Setting::pair(bytes);
+            Some(Setting { value_ns: value.to_ns()?, interval_ns: interval.to_ns()? })
+        }
+
+        /// Returns a `struct itimerspec`.
+        pub fn to_spec(self) -> [u8; Setting::SIZE] {
+            Setting::bytes([self.interval_ns, self.value_ns].map(TimeSpec::from_ns))
+        }
+
+        /// Reads a `struct itimerval`, which has microseconds; `None` if a field is out of its range.
+        pub fn from_val(bytes: &[u8; Setting::SIZE]) -> Option<Setting> {
+            let [interval, value] = Setting::pair(bytes).map(|time| {
+                let microseconds = u32::try_from(time.nanoseconds).ok()?;
+                TimeSpec { nanoseconds: i64::from(microseconds) * 1000, ..time }.to_ns()
+            });
+            Some(Setting { value_ns: value?, interval_ns: interval? })
+        }
+
+        /// Returns a `struct itimerval`. Parts of a microsecond count as a whole one: a time that is left is not 0.
+        pub fn to_val(self) -> [u8; Setting::SIZE] {
+            Setting::bytes([self.interval_ns, self.value_ns].map(|ns| {
+                let time = TimeSpec::from_ns(ns.div_ceil(1000).saturating_mul(1000));
+                TimeSpec { nanoseconds: time.nanoseconds / 1000, ..time }
+            }))
+        }
+    }
+
+    /// Bytes of a `struct sigevent`.
+    pub const NOTIFICATION: usize = 64;
+
+    /// The way in which a timer of `timer_create` tells of its expirations, Linux's `struct sigevent`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Notification {
+        /// `sigev_value`.
+        pub value: u64,
+        /// `sigev_signo`.
+        pub signal: u32,
+        /// `sigev_notify`; one of the constants here.
+        pub kind: u32,
+        /// Number of the thread that gets the signal, for [`Notification::THREAD_ID`].
+        pub thread: u32,
+    }
+
+    impl Notification {
+        /// A signal to the process.
+        pub const SIGNAL: u32 = 0;
+        /// Nothing.
+        pub const NONE: u32 = 1;
+        /// A signal, after which the C library calls a function.
+        pub const THREAD: u32 = 2;
+        /// With [`Notification::SIGNAL`]: to one thread.
+        pub const THREAD_ID: u32 = 4;
+
+        /// Reads the structure.
+        pub fn from_bytes(bytes: &[u8; NOTIFICATION]) -> Notification {
+            let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let value = u64::from(word(0)) | u64::from(word(4)) << 32;
+            Notification { value, signal: word(8), kind: word(12), thread: word(16) }
+        }
+
+        /// Returns the bytes of the structure.
+        pub fn to_bytes(self) -> [u8; NOTIFICATION] {
+            let mut bytes = [0; NOTIFICATION];
+            bytes[..8].copy_from_slice(&self.value.to_le_bytes());
+            for (at, word) in [(8, self.signal), (12, self.kind), (16, self.thread)] {
+                bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        }
+    }
 }
 
 /// Flags of `clone`; the lowest byte is a signal number.

@@ -188,6 +188,15 @@ impl State {
         [path, self.put(0, &[path, 0]), self.at(8), self.put(128, &[usize::MAX, u32::MAX as usize])]
     }
 
+    /// Makes a timer of `timer_create`, unless the last script has left one; returns its number, which is 0.
+    fn timer(&mut self) -> Result<usize> {
+        let place = self.at(OUTPUT);
+        if call(SystemCall::TimerGet, [0, place, 0, 0, 0, 0]).is_err() {
+            call(SystemCall::TimerCreate, [clock::MONOTONIC as usize, 0, place, 0, 0, 0])?;
+        }
+        Ok(0)
+    }
+
     /// Starts a process that sleeps until it is killed.
     fn start_sleeper(&mut self) -> Result<u32> {
         self.child = harness::act("sleep")?.number();
@@ -298,6 +307,10 @@ fn remove(_: &mut State, _: usize) -> Result<()> {
 
 fn remove_directory(_: &mut State, _: usize) -> Result<()> {
     file::unlink(OTHER, AT_REMOVEDIR)
+}
+
+fn delete_timer(_: &mut State, _: usize) -> Result<()> {
+    call(SystemCall::TimerDelete, [0; 6]).map(drop)
 }
 
 fn wait_for(_: &mut State, number: usize) -> Result<()> {
@@ -585,6 +598,25 @@ const SCRIPTS: &[Script] = scripts![
     SleepOn "": |state| with([clock::MONOTONIC as usize, 0, state.put_time(1_000_000), 0]), nothing;
     GetTime "": |state| with([clock::MONOTONIC as usize, state.at(OUTPUT)]), nothing;
     GetResolution "": |state| with([clock::MONOTONIC as usize, state.at(OUTPUT)]), nothing;
+    TimerFile "": |_| with([clock::MONOTONIC as usize, 0]), close;
+    TimerFileSet "": |state| {
+        let file = call(SystemCall::TimerFile, [clock::MONOTONIC as usize, 0, 0, 0, 0, 0])?;
+        state.files.push(Descriptor::from_result(file));
+        with([file, 0, state.put(0, &[0, 0, 1, 0]), state.at(OUTPUT)])
+    }, nothing;
+    TimerFileGet "": |state| {
+        let file = call(SystemCall::TimerFile, [clock::MONOTONIC as usize, 0, 0, 0, 0, 0])?;
+        state.files.push(Descriptor::from_result(file));
+        with([file, state.at(OUTPUT)])
+    }, nothing;
+    GetIntervalTimer "": |state| with([0, state.at(OUTPUT)]), nothing;
+    SetIntervalTimer "": |state| with([0, state.put(0, &[0, 0, 1000, 0]), state.at(OUTPUT)]), |_, _| {
+        call(SystemCall::SetIntervalTimer, [0; 6]).map(drop)
+    };
+    TimerGet "": |state| with([state.timer()?, state.at(OUTPUT)]), delete_timer;
+    TimerOverrun "": |state| with([state.timer()?]), delete_timer;
+    TimerSet "": |state| with([state.timer()?, 0, state.put(0, &[0, 0, 1000, 0]), state.at(OUTPUT + 8)]), delete_timer;
+    TimerDelete "": |state| with([state.timer()?]), nothing;
     Yield "": |_| with([]), nothing;
     Kill "one": |_| with([process::number() as usize, 0]), nothing;
     Kill "a group": |_| with([0, 0]), nothing;
@@ -808,6 +840,7 @@ const CHANGES: &[Script] = scripts![
         let stack = state.stack()?;
         with([0, stack])
     }, nothing;
+    TimerCreate "": |state| with([clock::MONOTONIC as usize, 0, state.at(OUTPUT)]), nothing;
     CloneWith "": |state| {
         let stack = state.stack()?;
         with([0, stack])

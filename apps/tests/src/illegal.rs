@@ -7,7 +7,7 @@ use abi_unix::errno::decode;
 use abi_unix::trace::subject;
 use abi_unix::types::{
     self, AT_FDCWD, MessageHeader, SocketAddress, TimeSpec, clock, clone, epoll, futex, limit, mapping, open, signal,
-    socket_option, terminal as request,
+    socket_option, terminal as request, timer,
 };
 use abi_unix::{Errno, SystemCall};
 use alloc::vec::Vec;
@@ -261,6 +261,24 @@ pub async fn calls() -> Outcome {
         (Sleep, &[wrong_time, 0], &[EINVAL]),
         (SleepOn, &[99, 0, wrong_time, 0], &[EINVAL]),
         (SleepOn, &[clock::MONOTONIC as usize, 0, wrong_time, 0], &[EINVAL]),
+        (TimerFile, &[99, 0], &[EINVAL]),
+        (TimerFile, &[1, 1], &[EINVAL]),
+        (TimerFileSet, &[reader, 0, buffer, 0], &[EINVAL]),
+        (TimerFileSet, &[CLOSED, 0, buffer, 0], &[EBADF]),
+        (TimerFileSet, &[reader, 4, buffer, 0], &[EINVAL]),
+        (TimerFileGet, &[reader, buffer], &[EINVAL]),
+        (TimerFileGet, &[CLOSED, buffer], &[EBADF]),
+        (GetIntervalTimer, &[3, buffer], &[EINVAL]),
+        (SetIntervalTimer, &[3, buffer, 0], &[EINVAL]),
+        (SetIntervalTimer, &[0, wrong_time, 0], &[EINVAL]),
+        (TimerCreate, &[99, 0, buffer], &[EINVAL]),
+        (TimerCreate, &[3, 0, buffer], &[EOPNOTSUPP]),
+        (TimerCreate, &[1, buffer, buffer], &[EINVAL]),
+        (TimerGet, &[minus_one, buffer], &[EINVAL]),
+        (TimerOverrun, &[minus_one], &[EINVAL]),
+        (TimerSet, &[minus_one, 0, buffer, 0], &[EINVAL]),
+        (TimerSet, &[0, 0, wrong_time, 0], &[EINVAL]),
+        (TimerDelete, &[minus_one], &[EINVAL]),
         (GetTime, &[99, buffer], &[EINVAL]),
         (GetTime, &[minus_one, buffer], &[EINVAL]),
         (GetResolution, &[99, buffer], &[EINVAL]),
@@ -447,7 +465,7 @@ pub async fn addresses() -> Outcome {
     let here = AT_FDCWD as usize;
     let existing = c"/tmp/illegal".as_ptr() as usize;
     let other = c"/tmp/other".as_ptr() as usize;
-    let list = [0usize];
+    let list = [0usize; 4];
     let list = list.as_ptr() as usize;
     let nobody = [-1i32; 3];
     let nobody = nobody.as_ptr() as usize;
@@ -457,6 +475,13 @@ pub async fn addresses() -> Outcome {
     let header = [version::THREE, 0];
     let header = header.as_ptr() as usize;
     let (processes, own) = (subject::PROCESSES as usize, system::process::number() as usize);
+    let timer_descriptor = system::Descriptor::from_result(must!(call(TimerFile, &[monotonic, 0])));
+    let timer_file = number(&timer_descriptor);
+    must!(call(TimerCreate, &[monotonic, 0, buffer]));
+    let timer = usize::from(things.buffer[0]);
+    let notification = timer::Notification { value: 0, signal: 10, kind: timer::Notification::NONE, thread: 0 };
+    let notification = notification.to_bytes();
+    let notification = notification.as_ptr() as usize;
 
     // Arguments with which each call would work. Each address that is not 0 is made wrong in turn.
     let cases: &[(SystemCall, &[usize])] = &[
@@ -502,6 +527,14 @@ pub async fn addresses() -> Outcome {
         (GetRobustList, &[0, buffer, buffer]),
         (Sleep, &[buffer, 0]),
         (SleepOn, &[monotonic, 0, buffer, 0]),
+        (TimerFileSet, &[timer_file, 0, buffer, 0]),
+        (TimerFileSet, &[timer_file, 0, list, buffer]),
+        (TimerFileGet, &[timer_file, buffer]),
+        (GetIntervalTimer, &[0, buffer]),
+        (SetIntervalTimer, &[0, list, buffer]),
+        (TimerCreate, &[monotonic, notification, buffer]),
+        (TimerGet, &[timer, buffer]),
+        (TimerSet, &[timer, 0, list, buffer]),
         (GetTime, &[monotonic, buffer]),
         (GetResolution, &[monotonic, 1]),
         (SignalStack, &[buffer, 0]),
@@ -540,6 +573,7 @@ pub async fn addresses() -> Outcome {
         (Log, &[buffer, 10]),
     ];
     try_wrong_addresses(cases)?;
+    must!(call(TimerDelete, &[timer]));
     // Half of a buffer is mapped: the result is an error, or shorter.
     let memory = must!(system::memory::map(8192));
     // SAFETY: no code uses the second page.

@@ -25,6 +25,7 @@ mod sockets;
 mod system;
 mod threads;
 mod time;
+mod timers;
 mod transfers;
 mod user_interrupts;
 
@@ -230,6 +231,17 @@ fn decode_other(call: Call<'_>) -> Decoding {
         GetResolution => time::resolution(call),
         Times => time::times(call),
         GetUsage => time::usage(call),
+
+        GetIntervalTimer => timers::get_interval(call),
+        SetIntervalTimer => timers::set_interval(call),
+        TimerCreate => timers::create(call),
+        TimerGet => timers::get(call),
+        TimerOverrun => timers::overrun(call),
+        TimerSet => timers::set(call),
+        TimerDelete => timers::delete(call),
+        TimerFile => timers::create_file(call),
+        TimerFileSet => timers::set_file(call),
+        TimerFileGet => timers::get_file(call),
 
         Break => mapping::set_break(call),
         Map => mapping::map(call),

@@ -21,4 +21,5 @@ pub(crate) mod remains;
 pub(crate) mod sent_files;
 pub(crate) mod stored;
 pub(crate) mod terminal;
+pub(crate) mod timer;
 pub(crate) mod tree;

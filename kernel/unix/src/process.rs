@@ -14,7 +14,7 @@
 //! [`Process`] is the sum of its parts, each a type with a file of its own: the address space (`usermode::Space`), the
 //! pages shared with the kernel ([`shared`]), descriptors (`files::descriptor`), its relations to others ([`family`]),
 //! [`capabilities`], the account ([`accounts`]), its scheduling (`scheduling::standing`), workers ([`worker`],
-//! [`thread`]), [`signals`], [`futex`]es, request rings (`asynchronous::rings`), calls in flight
+//! [`thread`]), [`signals`], [`timers`], [`futex`]es, request rings (`asynchronous::rings`), calls in flight
 //! (`asynchronous::in_flight`, `asynchronous::input`) and [`completions`]. This file has the parts together, and the
 //! operations on several of them: on calls in flight with their completions, and on workers with the claims of the
 //! process. Above it are the [`table`] of all processes, the [`delivery`] of signals, [`kill`], the end of a process
@@ -50,6 +50,7 @@ pub(crate) mod signals;
 pub(crate) mod switching;
 pub(crate) mod table;
 pub(crate) mod thread;
+pub(crate) mod timers;
 pub(crate) mod user;
 pub(crate) mod visit;
 pub(crate) mod worker;
@@ -96,6 +97,7 @@ use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed_frames};
 use crate::process::signals::Signals;
 use crate::process::thread::Threads;
+use crate::process::timers::Timers;
 use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_of_fault};
 use crate::process::worker::Worker;
 use crate::random;
@@ -291,6 +293,8 @@ pub(crate) struct Process {
     pub authority: Authority,
     /// Its signals.
     pub signals: Signals,
+    /// Its timers that send signals.
+    pub timers: Timers,
     /// First bytes of its program's name.
     name: [AtomicU64; 2],
     /// Its share of the things of which the network has a limited number.
@@ -419,6 +423,7 @@ impl Process {
             standing,
             authority,
             signals: Signals::new(),
+            timers: Timers::new(),
             name: [const { AtomicU64::new(0) }; 2],
             futexes: Arc::default(),
             shares: crate::network::shares::Shares::new(account.clone()),
@@ -1023,6 +1028,11 @@ impl Process {
 
     /// Announces that the completer has finished all calls of the process, which has ended.
     pub(crate) fn completer_is_done(&self) {
+        self.departures.lock().wake_all();
+    }
+
+    /// Announces that the keeper of its timers has left.
+    fn timers_are_at_rest(&self) {
         self.departures.lock().wake_all();
     }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod deadlines;
 pub(crate) mod limit;
+pub(crate) mod schedule;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
@@ -202,18 +203,25 @@ pub(crate) fn on_timer() {
     let hart = Machine::hart();
     let now = Machine::now();
     let mut deadlines = DEADLINES[hart].lock();
+    let mut due = FixedVec::<(Waker, u32), DUE_AT_A_TIME>::new();
+    while !due.is_full()
+        && let Some(expired) = deadlines.expired(now)
+    {
+        // There is room.
+        let _ = due.push(expired);
+    }
+    // Woken without the lock: a waker may be an object's, and take a lock under which others set deadlines.
+    drop(deadlines);
     let mut bill = FixedVec::<(u32, u64), DUE_AT_A_TIME>::new();
     let mut since = now;
-    for _ in 0..DUE_AT_A_TIME {
-        let Some((waker, payer)) = deadlines.expired(now) else { break };
+    for (waker, payer) in due {
         waker.wake();
         let end = Machine::now();
-        // There is room for all of them.
         let _ = bill.push((payer, end.saturating_sub(since)));
         since = end;
     }
-    let next = deadlines.next().unwrap_or(u64::MAX);
-    drop(deadlines);
+    // Behind all wakers, which could have set others.
+    let next = DEADLINES[hart].lock().next().unwrap_or(u64::MAX);
     let slice = SLICE_END[hart].load(Ordering::Relaxed);
     // A slice that has ended already is noticed by the caller; programming it again would interrupt for ever.
     let next = if slice > now { next.min(slice) } else { next };
@@ -289,6 +297,45 @@ mod tests {
             assert_eq!(rings(&bells), all(true));
             // Those that have passed are gone already.
             alarms.into_iter().for_each(clear);
+        });
+    }
+
+    /// A waker that sets a deadline, whose waker records the time.
+    struct Setter {
+        after: u64,
+        met: Arc<Recorder>,
+    }
+
+    #[derive(Default)]
+    struct Recorder(AtomicU64);
+
+    impl alloc::task::Wake for Setter {
+        fn wake(self: Arc<Self>) {
+            set(Machine::now() + self.after, &Waker::from(self.met.clone())).unwrap();
+        }
+    }
+
+    impl alloc::task::Wake for Recorder {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.swap(Machine::now(), Ordering::Relaxed), 0, "woken once");
+        }
+    }
+
+    /// Wakers that set deadlines are called without the lock, and none of these deadlines is lost or late.
+    #[test]
+    fn a_waker_can_set_a_deadline() {
+        run(|program| {
+            let met: Vec<_> = (0..3 * DUE_AT_A_TIME).map(|_| Arc::new(Recorder::default())).collect();
+            let (begin, ms) = (Machine::now(), ticks_at_ns(1_000_000));
+            let after = |index: usize| ms + 10 * (index as u64 % 7);
+            for (index, met) in met.iter().enumerate() {
+                let setter = Arc::new(Setter { after: after(index), met: met.clone() });
+                set(begin + 5 * ms, &Waker::from(setter)).unwrap();
+            }
+            program.sleep_ns(500_000_000);
+            for (index, met) in met.iter().enumerate() {
+                assert_eq!(met.0.load(Ordering::Relaxed), begin + 5 * ms + after(index), "{index}");
+            }
         });
     }
 

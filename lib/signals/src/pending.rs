@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::information::{Information, code};
+use crate::information::{Details, Information, code};
 use crate::set::{Set, Signal};
 
 /// Pending signals of a process or of a thread.
@@ -61,6 +61,22 @@ impl Pending {
         }
         self.set.insert(signal);
         if has_room { Ok(()) } else { Err(Full) }
+    }
+
+    /// Adds the expirations of a timer's signal to the overrun of that which is pending from the same timer; returns
+    /// `false` if none is.
+    pub fn count_overrun(&mut self, information: &Information) -> bool {
+        let Details::Timer { id, overrun, value } = information.details else { return false };
+        let same = |other: &&mut Information| {
+            let is_of_timer =
+                matches!(other.details, Details::Timer { id: own, value: its, .. } if (own, its) == (id, value));
+            is_of_timer && other.signal == information.signal
+        };
+        let Some(pending) = self.queue.iter_mut().find(same) else { return false };
+        if let Details::Timer { overrun: counted, .. } = &mut pending.details {
+            *counted = counted.saturating_add(overrun).saturating_add(1);
+        }
+        true
     }
 
     /// Removes all of these signals.

@@ -247,3 +247,23 @@ fn broken_pipes_are_ignored_before_a_program_chooses() {
     assert_eq!(copy.disposition(Signal::PIPE), Disposition::Default(DefaultAction::End));
     assert_eq!(copy.disposition(Signal::TERM), Disposition::Ignore);
 }
+
+#[test]
+fn expirations_of_a_pending_timer_are_counted() {
+    let of = |id, value, overrun| Information {
+        signal: Signal::ALRM,
+        code: code::TIMER,
+        details: Details::Timer { id, overrun, value },
+    };
+    let mut pending = Pending::new();
+    assert!(!pending.count_overrun(&of(1, 5, 0)), "nothing is pending");
+    pending.add(of(1, 5, 2), true).unwrap();
+    assert!(!pending.count_overrun(&of(2, 5, 0)) && !pending.count_overrun(&of(1, 6, 0)), "other timers");
+    assert!(!pending.count_overrun(&Information { signal: Signal::PROF, ..of(1, 5, 0) }));
+    assert!(!pending.count_overrun(&Information::of_kernel(Signal::ALRM)));
+    assert!(pending.count_overrun(&of(1, 5, 3)));
+    assert_eq!(pending.take(Signal::ALRM), Some(of(1, 5, 6)));
+    pending.add(of(1, 5, i32::MAX - 1), true).unwrap();
+    assert!(pending.count_overrun(&of(1, 5, 3)));
+    assert_eq!(pending.take(Signal::ALRM), Some(of(1, 5, i32::MAX)));
+}

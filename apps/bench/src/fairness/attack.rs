@@ -187,6 +187,8 @@ struct Attack {
     any: [u8; SocketAddress::SIZE],
     soon: TimeSpec,
     now: TimeSpec,
+    /// Interval and time of a timer that never comes.
+    setting: [u64; 4],
     vector: [usize; 2],
     list: [usize; 2],
     descriptors: [i32; 3],
@@ -277,6 +279,7 @@ impl Attack {
             any: ANY.to_bytes(),
             soon: TimeSpec::from_ns(1000),
             now: TimeSpec::from_ns(0),
+            setting: [0, 0, 1_000_000, 0],
             vector: [0; 2],
             list: [0; 2],
             descriptors: [-1; 3],
@@ -496,6 +499,15 @@ impl Attack {
             SetRobustList => with([0, futex::ROBUST_HEAD]),
             Sleep => with([at(&self.soon), 0]),
             SleepOn => with([1, 0, at(&self.soon)]),
+            TimerFileSet => with([self.timer_file()?, 0, at(&self.setting), 0]),
+            TimerFileGet => with([self.timer_file()?, buffer]),
+            GetIntervalTimer => with([0, buffer]),
+            SetIntervalTimer => with([0, at(&self.setting), 0]),
+            TimerFile => with([1, 0]),
+            TimerCreate => with([1, 0, buffer]),
+            TimerGet => with([self.timer()?, buffer]),
+            TimerSet => with([self.timer()?, 0, at(&self.setting), 0]),
+            TimerOverrun | TimerDelete => with([self.timer()?]),
             Kill | KillThread | SignalQueue => with([system::process::number() as usize, 0]),
             KillThreadOf | SignalQueueThread => {
                 with([system::process::number() as usize, system::process::number() as usize, 0])
@@ -548,6 +560,24 @@ impl Attack {
             };
         }
         prepared
+    }
+
+    /// Returns the one timer behind a descriptor, 41; makes it if there is none.
+    fn timer_file(&self) -> Result<usize> {
+        if raw(SystemCall::TimerFileGet, [41, at(&*self.buffer), 0, 0, 0, 0]).is_err() {
+            let timer = Descriptor::from_result(raw(SystemCall::TimerFile, [1, 0, 0, 0, 0, 0])?);
+            raw(SystemCall::DuplicateTo, [timer.raw() as usize, 41, 0, 0, 0, 0])?;
+        }
+        Ok(41)
+    }
+
+    /// Returns the number of the one timer, 0; makes it if there is none.
+    fn timer(&self) -> Result<usize> {
+        let buffer = at(&*self.buffer);
+        if raw(SystemCall::TimerGet, [0, buffer, 0, 0, 0, 0]).is_err() {
+            raw(SystemCall::TimerCreate, [1, 0, buffer, 0, 0, 0])?;
+        }
+        Ok(0)
     }
 
     fn program(&self) -> [usize; 5] {
@@ -613,8 +643,11 @@ impl Attack {
         use SystemCall::*;
         let Ok(result) = result else { return };
         match self.call {
-            Open | Duplicate | EventCounter | EpollCreate | Socket | Accept | AcceptWith | InterruptReceiver
-            | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
+            TimerCreate => {
+                let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
+            }
+            Open | Duplicate | EventCounter | TimerFile | EpollCreate | Socket | Accept | AcceptWith
+            | InterruptReceiver | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

@@ -147,7 +147,7 @@ fn process_of(call: &Call<'_>, argument: usize) -> Result<Arc<Process>, Errno> {
 }
 
 /// Finds a thread by its number, which has its process's number in it.
-fn thread_of(process: &Process, number: i32) -> Result<Arc<Worker>, Errno> {
+pub(super) fn thread_of(process: &Process, number: i32) -> Result<Arc<Worker>, Errno> {
     let above = u32::try_from(number).ok().and_then(|number| number.checked_sub(process.id));
     let slot = above.filter(|above| above.is_multiple_of(0x1_0000)).ok_or(Errno::ESRCH)? / 0x1_0000;
     process.worker_or_thread(slot as usize).ok_or(Errno::ESRCH)

@@ -37,8 +37,8 @@ fn sleep_on(process: &Process, clock: u32, flags: u32, address: usize) -> Result
 pub(super) fn get(call: Call<'_>) -> Decoding {
     let process = call.process();
     let ns = match call.unsigned(0) {
-        clock::REALTIME => time::now_ns() + time::epoch_ns(),
-        clock::MONOTONIC | clock::MONOTONIC_RAW | clock::BOOTTIME => time::now_ns(),
+        clock::REALTIME | clock::REALTIME_COARSE => time::now_ns() + time::epoch_ns(),
+        clock::MONOTONIC | clock::MONOTONIC_RAW | clock::MONOTONIC_COARSE | clock::BOOTTIME => time::now_ns(),
         clock::PROCESS_CPUTIME => time::ns_at_ticks(process.cpu_ticks()),
         clock::THREAD_CPUTIME => time::ns_at_ticks(call.worker.cpu_ticks()),
         _ => return Err(Errno::EINVAL),
@@ -55,6 +55,8 @@ pub(super) fn resolution(call: Call<'_>) -> Decoding {
         | clock::THREAD_CPUTIME
         | clock::MONOTONIC
         | clock::MONOTONIC_RAW
+        | clock::REALTIME_COARSE
+        | clock::MONOTONIC_COARSE
         | clock::BOOTTIME => {}
         _ => return Err(Errno::EINVAL),
     }

@@ -136,6 +136,18 @@ pub(crate) fn send_from_kernel(process: &Process, signal: Signal) {
     let _ = send(process, None, Information::of_kernel(signal));
 }
 
+/// Sends the signal of a timer. One of the same timer that is still pending counts its expirations instead.
+pub(crate) fn send_of_timer(process: &Process, target: Option<&Worker>, information: Information) {
+    let is_counted = {
+        let mut state = process.signals.state.lock();
+        state.count_overrun(target.map(|target| &target.signals), &information)
+    };
+    if !is_counted {
+        // Without a value of `sigqueue` there is no error.
+        let _ = send(process, target, information);
+    }
+}
+
 /// Gives the process of a worker the signal of a fault, if it has a handler for it that is not blocked and can begin at
 /// this `pc`; otherwise returns `false`, and the fault ends the process.
 pub(crate) fn raise_fault(worker: &Worker, pc: u64, signal: Signal, code: i32, address: u64) -> bool {
@@ -465,6 +477,7 @@ fn begin_handler(state: &mut State, worker: &Worker, context: &mut UserContext, 
     process.copy_out(place as usize, &bytes)?;
     own.replaced = None;
     let _ = (state.actions.take_disposition(signal), state.take(&mut own, signal));
+    process.timers.note_taken(&information);
     if own.stack.flags & Stack::AUTO_DISARM != 0 {
         own.stack = Stack::NONE;
     }
@@ -687,7 +700,10 @@ fn take_awaited(worker: &Worker, set: Set) -> Option<Information> {
     let mut own = worker.signals.state.lock();
     let found = own.pending.set().union(state.pending.set()).intersection(set).first();
     match found {
-        Some(signal) => state.take(&mut own, signal),
+        Some(signal) => {
+            let taken = state.take(&mut own, signal);
+            taken.inspect(|information| worker.process.timers.note_taken(information))
+        }
         None => {
             worker.signals.awaited.store(set.bits(), Ordering::Relaxed);
             None

@@ -131,6 +131,9 @@ impl Process {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
         executor::set_priority(executor::current(), MOST_CLAIM);
         self.close_descriptors().await;
+        if self.timers.end() {
+            self.departed(|| self.timers.are_at_rest()).await;
+        }
         if input::hand_over(self) {
             self.departed(|| self.input_calls.are_over()).await;
         }

@@ -531,6 +531,7 @@ impl Plan {
         while process.space.clear_part() {
             steps::pause(process).await;
         }
+        process.timers.start_afresh();
         process.beginnings.clear().await;
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));

@@ -255,6 +255,14 @@ impl State {
         }
     }
 
+    /// Adds the expirations of a timer's signal to the one that is pending; returns `false` if none is.
+    pub(super) fn count_overrun(&mut self, target: Option<&OwnSignals>, information: &Information) -> bool {
+        match target {
+            Some(own) => own.state.lock().pending.count_overrun(information),
+            None => self.pending.count_overrun(information),
+        }
+    }
+
     /// Drops the signals to a worker or thread that has left.
     pub(super) fn forget(&mut self, own: &OwnSignals) {
         let mut own = own.state.lock();
