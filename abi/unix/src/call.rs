@@ -147,14 +147,18 @@ system_calls! {
     Duplicate = 23 dup(descriptor: Descriptor) Never;
     /// Duplicates a descriptor to a given number.
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
-    /// Descriptor flags: `F_DUPFD`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`.
-    FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Never;
+    /// Descriptor flags: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; and locks on ranges of
+    /// files: `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW`. `EDEADLK` if a process would
+    /// wait for itself, `ENOLCK` if the file has too many locks.
+    FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
     /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of a pseudo-terminal also `TIOCOUTQ`, and of
     /// its master `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTLCK`, `TIOCGPTPEER`, and `TIOCPKT` with 0. Of every file `FIONBIO`,
     /// `FIOCLEX` and `FIONCLEX`, and `FIONREAD` of files, pipes and sockets.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
+    /// Locks a whole file for an open file of it, or unlocks it: `LOCK_SH`, `LOCK_EX` or `LOCK_UN`, with `LOCK_NB`.
+    Lock = 32 flock(descriptor: Descriptor, operation: Number) Possible;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
     /// Removes a file, or with `AT_REMOVEDIR` an empty directory.

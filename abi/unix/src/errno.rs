@@ -69,7 +69,9 @@ error_numbers! {
     EPIPE = 32, "broken pipe";
     EDOM = 33, "argument out of domain";
     ERANGE = 34, "result out of range";
+    EDEADLK = 35, "resource deadlock would occur";
     ENAMETOOLONG = 36, "file name too long";
+    ENOLCK = 37, "no locks available";
     ENOSYS = 38, "function not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";

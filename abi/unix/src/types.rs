@@ -534,8 +534,96 @@ pub mod control {
     pub const SETFD: u32 = 2;
     pub const GETFL: u32 = 3;
     pub const SETFL: u32 = 4;
+    pub const GETLK: u32 = 5;
+    pub const SETLK: u32 = 6;
+    pub const SETLKW: u32 = 7;
+    pub const OFD_GETLK: u32 = 36;
+    pub const OFD_SETLK: u32 = 37;
+    pub const OFD_SETLKW: u32 = 38;
     pub const DUPFD_CLOEXEC: u32 = 1030;
     pub const FD_CLOEXEC: u32 = 1;
+}
+
+/// Locks on files.
+pub mod lock {
+    /// `flock`: a lock that several can have.
+    pub const SHARED: u32 = 1;
+    /// `flock`: a lock that one can have.
+    pub const EXCLUSIVE: u32 = 2;
+    /// `flock`: the call does not wait.
+    pub const NON_BLOCKING: u32 = 4;
+    /// `flock`: no lock.
+    pub const UNLOCK: u32 = 8;
+
+    /// The locks of two holders on one byte.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// Several can have it (`F_RDLCK`).
+        Read,
+        /// One can have it, and no other has one to read (`F_WRLCK`).
+        Write,
+    }
+
+    /// `F_UNLCK`.
+    pub const NO_LOCK: u16 = 2;
+
+    impl Kind {
+        /// Returns the number in a `struct flock`.
+        pub const fn number(self) -> u16 {
+            match self {
+                Kind::Read => 0,
+                Kind::Write => 1,
+            }
+        }
+    }
+
+    /// A lock on a range of bytes, Linux's `struct flock`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Record {
+        /// Number of a [`Kind`], or [`NO_LOCK`].
+        pub kind: u16,
+        /// Origin of `start`, as of `lseek`.
+        pub whence: u16,
+        /// Start of the range.
+        pub start: i64,
+        /// Bytes of the range: before the start if it is negative, to the end if it is 0.
+        pub length: i64,
+        /// The process that has it; -1 for an open file.
+        pub process: i32,
+    }
+
+    impl Record {
+        /// Bytes of the structure.
+        pub const SIZE: usize = 32;
+
+        /// Reads the structure.
+        pub fn from_bytes(bytes: &[u8; Record::SIZE]) -> Record {
+            let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            Record { kind: half(0), whence: half(2), start: word(8), length: word(16), process: word(24) as i32 }
+        }
+
+        /// Returns the bytes of the structure.
+        pub fn to_bytes(self) -> [u8; Record::SIZE] {
+            let mut bytes = [0; Record::SIZE];
+            bytes[..2].copy_from_slice(&self.kind.to_le_bytes());
+            bytes[2..4].copy_from_slice(&self.whence.to_le_bytes());
+            bytes[8..16].copy_from_slice(&self.start.to_le_bytes());
+            bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+            bytes[24..28].copy_from_slice(&self.process.to_le_bytes());
+            bytes
+        }
+
+        /// Returns the kind of lock, `None` to unlock; `EINVAL` for an unknown number.
+        pub const fn wanted(self) -> Result<Option<Kind>, crate::Errno> {
+            match self.kind {
+                0 => Ok(Some(Kind::Read)),
+                1 => Ok(Some(Kind::Write)),
+                NO_LOCK => Ok(None),
+                _ => Err(crate::Errno::EINVAL),
+            }
+        }
+    }
 }
 
 /// `lseek`: from the start.

@@ -382,6 +382,17 @@ const SCRIPTS: &[Script] = scripts![
         with([1, file, 0])
     }, nothing;
     FileControl "duplicates": |_| with([1, control::DUPFD as usize, 600]), close;
+    FileControl "locks": |state| {
+        let file = state.file()?;
+        with([file, control::SETLK as usize, state.put(0, &[1, 0, 10, 0])])
+    }, nothing;
+    FileControl "waits for a lock" waits: |state| {
+        let file = state.file()?;
+        call(SystemCall::FileControl, [file, control::OFD_SETLK as usize, state.put(0, &[1, 0, 10, 0]), 0, 0, 0])?;
+        let other = state.open(FILE, open::RDWR)?;
+        with([other, control::OFD_SETLKW as usize, state.at(0)])
+    }, nothing;
+    Lock "": |state| with([state.file()?, 2]), nothing;
     FileControl "flags": |_| with([1, control::GETFL as usize]), nothing;
     DeviceControl "": |state| with([0, terminal::GET as usize, state.at(OUTPUT)]), nothing;
     DeviceControl "a slave": |state| {

@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 const UNUSED: usize = 12;
 
 /// Starts a copy of this process, which ends with the result of a function; returns its number.
-fn fork(child: impl FnOnce() -> u8) -> Result<usize, Errno> {
+pub fn fork(child: impl FnOnce() -> u8) -> Result<usize, Errno> {
     let number = call(SystemCall::Clone, [signal::CHLD as usize, 0, 0, 0, 0, 0])?;
     if number != 0 {
         return Ok(number);
@@ -41,7 +41,7 @@ fn fork_with(flags: u64, child: impl FnOnce() -> u8) -> Result<usize, Errno> {
 }
 
 /// Waits for a copy; returns the status that it has given.
-fn status_of(child: usize) -> Result<u32, Errno> {
+pub fn status_of(child: usize) -> Result<u32, Errno> {
     let mut status = 0u32;
     call(SystemCall::Wait, [child, &raw mut status as usize, 0, 0, 0, 0])?;
     Ok(if status & 0x7f == 0 { status >> 8 } else { 0x100 | status })

@@ -25,6 +25,7 @@ mod illegal;
 mod interrupt;
 mod layout;
 mod limits;
+mod locks;
 mod long;
 mod memory;
 mod models;
@@ -244,6 +245,10 @@ const TESTS: &[Test] = tests![
     fork::threads_write_while_their_process_is_copied;
     fork::generations_of_copies_give_everything_back;
     fork::copies_start_other_programs_and_have_their_parent_s_signals;
+    locks::processes_exclude_each_other;
+    locks::the_dead_hold_no_locks;
+    locks::timers_are_read;
+    locks::timers_send_signals;
     signals::handlers_get_information_and_leave_the_registers;
     signals::blocked_signals_wait_and_come_in_order;
     signals::handlers_can_have_a_stack_of_their_own;

@@ -14,6 +14,7 @@
 
 pub(crate) mod call;
 mod files;
+mod locks;
 mod mapping;
 mod messages;
 mod mounting;
@@ -256,6 +257,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Duplicate => files::duplicate(call),
         DuplicateTo => files::duplicate_to(call),
         FileControl => files::control(call),
+        Lock => locks::lock_file(call),
         DeviceControl => files::device_control(call),
         GetCurrentDirectory => files::current_directory(call),
         ChangeDirectory => files::change_directory(call),

@@ -14,6 +14,7 @@ pub(crate) mod generated;
 pub(crate) mod job_control;
 pub(crate) mod line_discipline;
 pub(crate) mod local_socket;
+pub(crate) mod locks;
 pub(crate) mod mounts;
 pub(crate) mod pipe;
 pub(crate) mod pseudo_terminal;

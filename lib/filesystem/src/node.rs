@@ -165,6 +165,11 @@ impl Node {
         self.kind
     }
 
+    /// Returns numbers that tell the inode from all others of all file systems, as long as there is a reference to it.
+    pub fn identity(&self) -> (usize, u32) {
+        (Arc::as_ptr(&self.shared).addr(), self.index)
+    }
+
     /// Whether the file has no name and no other reference: it is freed with this value.
     pub fn is_last_reference(&self) -> bool {
         self.shared.inode(self.index).is_held_once()

@@ -348,6 +348,7 @@ impl Attack {
             // Nothing is ready before its cause comes.
             EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
             DuplicateTo => with([of(&self.file), 40, 0]),
+            Lock => with([of(&self.file), 2]),
             FileControl => with([of(&self.file), control::GETFL as usize, 0]),
             // Each time the foreground is told of a window of another size.
             DeviceControl => {

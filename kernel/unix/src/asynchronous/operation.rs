@@ -24,6 +24,7 @@ use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::{OpenFile, move_at_place};
+use crate::files::locks::LockWait;
 use crate::observing::counters;
 use crate::process::ending;
 use crate::process::futex::FutexWait;
@@ -105,6 +106,8 @@ pub(crate) enum Operation {
     Sleep { deadline: u64, alarm: Option<Alarm> },
     /// Wait for a child.
     WaitChild { parent: u32, which: Children, answer: ChildAnswer, options: u32, usage: usize },
+    /// Lock a file.
+    Lock(Box<LockWait>),
     /// Wait at a futex.
     Futex(Box<FutexWait>),
     /// Fill a buffer with random bytes, step by step.
@@ -206,6 +209,7 @@ impl Operation {
                 }
             }
             Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
+            Operation::Lock(wait) => wait.poll(process, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
@@ -229,6 +233,7 @@ impl Operation {
             Operation::Control { .. } => SystemCall::DeviceControl,
             Operation::Sleep { .. } => SystemCall::Sleep,
             Operation::WaitChild { .. } => SystemCall::Wait,
+            Operation::Lock(_) => SystemCall::Lock,
             Operation::Futex(_) => SystemCall::Futex,
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
@@ -265,6 +270,8 @@ impl Operation {
             Operation::Control { .. } | Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
+            // It answers itself.
+            Operation::Lock(_) => false,
         }
     }
 
@@ -298,6 +305,7 @@ impl Operation {
             self,
             Operation::Sleep { .. }
                 | Operation::WaitChild { .. }
+                | Operation::Lock(_)
                 | Operation::Futex(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
@@ -354,6 +362,7 @@ impl Operation {
             }
             Operation::WaitChild { parent, .. } => table::forget_child_waiter(*parent, waker),
             Operation::Random { .. } => random::forget(waker),
+            Operation::Lock(wait) => wait.forget(waker),
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),

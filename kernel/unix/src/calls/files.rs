@@ -13,6 +13,7 @@ use filesystem::{
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
+use crate::calls::locks::{self, LockCommand};
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
 use crate::files::mounts::{self, Node, Opened, Path, Place};
@@ -268,6 +269,9 @@ pub(super) fn duplicate_to(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn control(call: Call<'_>) -> Decoding {
     let (descriptor, argument) = (call.descriptor(0)?, call.word(2));
+    if let Some(command) = LockCommand::of(call.unsigned(1)) {
+        return locks::control(call, command);
+    }
     let mut descriptors = call.process().descriptors.lock();
     let file = descriptors.get(descriptor)?.clone();
     match call.unsigned(1) {

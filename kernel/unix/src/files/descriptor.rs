@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::task::{Poll, Waker};
 
 use abi_unix::{Errno, types};
@@ -9,6 +10,7 @@ use filesystem::Access;
 use spin::Mutex;
 
 use crate::files::file::{self, Attempt, OpenFile};
+use crate::files::locks;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{AddressOut, Caller};
 
@@ -32,6 +34,31 @@ struct TablePiece {
     used: usize,
 }
 
+/// The file of a descriptor that was closed. Dropping it, when no lock is held, frees the locks that the process has on
+/// ranges of that file, whichever of its descriptors they were made with.
+#[must_use]
+pub(crate) struct ClosedFile {
+    file: Arc<OpenFile>,
+    locker: Option<u32>,
+}
+
+impl Deref for ClosedFile {
+    type Target = Arc<OpenFile>;
+
+    fn deref(&self) -> &Arc<OpenFile> {
+        &self.file
+    }
+}
+
+impl Drop for ClosedFile {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(process) = self.locker {
+            locks::process_has_closed(&self.file, process);
+        }
+    }
+}
+
 /// The open files of a process.
 #[doc(alias = "files_struct")]
 #[doc(alias = "fdtable")]
@@ -39,6 +66,8 @@ pub(crate) struct Descriptors {
     pieces: Vec<TablePiece>,
     /// No descriptor below this one is free.
     lowest_free: usize,
+    /// The process's number, once it has locked a range of a file.
+    locker: Option<u32>,
     /// Charge for the entries.
     charge: Charge,
 }
@@ -46,7 +75,7 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// Creates an empty table for a process with this account.
     pub(crate) fn new(account: &Arc<Account>) -> Descriptors {
-        Descriptors { pieces: Vec::new(), lowest_free: 0, charge: account.nothing(Resource::Memory) }
+        Descriptors { pieces: Vec::new(), lowest_free: 0, locker: None, charge: account.nothing(Resource::Memory) }
     }
 
     /// Returns one more than the largest descriptor allowed.
@@ -73,6 +102,13 @@ impl Descriptors {
     /// Returns the file behind a descriptor; `EBADF` if there is none.
     pub(crate) fn get(&self, descriptor: usize) -> Result<&Arc<OpenFile>, Errno> {
         self.entry(descriptor).map(|entry| &entry.file).ok_or(Errno::EBADF)
+    }
+
+    /// Returns the file behind a descriptor, a range of which this process is about to lock. `EBADF`.
+    pub(crate) fn get_to_lock(&mut self, descriptor: usize, process: u32) -> Result<Arc<OpenFile>, Errno> {
+        let file = self.get(descriptor)?.clone();
+        self.locker = Some(process);
+        Ok(file)
     }
 
     /// Gives a file the lowest free descriptor that is at least `least`; `EMFILE` if there is none, `EINVAL` if `least`
@@ -108,9 +144,14 @@ impl Descriptors {
         at: usize,
         file: Arc<OpenFile>,
         close_on_execute: bool,
-    ) -> Result<Option<Arc<OpenFile>>, Errno> {
+    ) -> Result<Option<ClosedFile>, Errno> {
         self.make_room(at, Errno::EBADF)?;
-        Ok(self.put(at, DescriptorEntry { file, close_on_execute }))
+        let old = self.put(at, DescriptorEntry { file, close_on_execute });
+        Ok(old.map(|file| self.closed(file)))
+    }
+
+    fn closed(&self, file: Arc<OpenFile>) -> ClosedFile {
+        ClosedFile { file, locker: self.locker }
     }
 
     /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
@@ -152,12 +193,12 @@ impl Descriptors {
     }
 
     /// Removes a descriptor. The caller drops the file when it holds no lock.
-    pub(crate) fn remove(&mut self, descriptor: usize) -> Result<Arc<OpenFile>, Errno> {
+    pub(crate) fn remove(&mut self, descriptor: usize) -> Result<ClosedFile, Errno> {
         let piece = self.pieces.get_mut(descriptor / PIECE).ok_or(Errno::EBADF)?;
         let entry = piece.entries.get_mut(descriptor % PIECE).and_then(Option::take).ok_or(Errno::EBADF)?;
         piece.used -= 1;
         self.lowest_free = self.lowest_free.min(descriptor);
-        Ok(entry.file)
+        Ok(self.closed(entry.file))
     }
 
     /// Returns whether `execve` closes the descriptor.
@@ -179,12 +220,12 @@ impl Descriptors {
     }
 
     /// Takes all files out; a file of several descriptors comes several times.
-    pub(crate) fn into_files(self) -> impl Iterator<Item = Arc<OpenFile>> {
-        let Descriptors { pieces, charge, .. } = self;
+    pub(crate) fn into_files(self) -> impl Iterator<Item = ClosedFile> {
+        let Descriptors { pieces, charge, locker, .. } = self;
         pieces.into_iter().flat_map(|piece| piece.entries).flatten().map(move |entry| {
             // The table's charge lasts as long as there are entries.
             let _ = &charge;
-            entry.file
+            ClosedFile { file: entry.file, locker }
         })
     }
 
@@ -208,7 +249,7 @@ impl Descriptors {
 
     /// Takes the next file out whose descriptor is at least `*at` and at most `last`, and advances `*at` beyond it.
     /// Looks at one piece, which is a step: `Some(None)` if that has none. `None` at the end.
-    pub(crate) fn take_up_to(&mut self, at: &mut usize, last: usize) -> Option<Option<Arc<OpenFile>>> {
+    pub(crate) fn take_up_to(&mut self, at: &mut usize, last: usize) -> Option<Option<ClosedFile>> {
         let piece = self.pieces.get(*at / PIECE)?;
         if *at > last {
             return None;
@@ -244,7 +285,7 @@ impl Descriptors {
     /// Finds, from `*at` on, the next file that `execve` closes, takes it out, and advances `*at` beyond it. Takes
     /// one file at a time, because a list of them would need memory after the point at which `execve` may still fail.
     /// Looks at one piece, which is a step: `Some(None)` if that has no such file. `None` at the end.
-    pub(crate) fn take_closing(&mut self, at: &mut usize) -> Option<Option<Arc<OpenFile>>> {
+    pub(crate) fn take_closing(&mut self, at: &mut usize) -> Option<Option<ClosedFile>> {
         let piece = self.pieces.get_mut(*at / PIECE)?;
         let (first, end) = (*at % PIECE, (*at / PIECE + 1) * PIECE);
         for (slot, descriptor) in piece.entries.iter_mut().zip(end - PIECE..).skip(first) {
@@ -252,7 +293,7 @@ impl Descriptors {
                 piece.used -= 1;
                 self.lowest_free = self.lowest_free.min(descriptor);
                 *at = descriptor + 1;
-                return Some(Some(entry.file));
+                return Some(Some(self.closed(entry.file)));
             }
         }
         *at = end;

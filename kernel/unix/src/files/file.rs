@@ -25,7 +25,8 @@ use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber};
 
 use crate::files::epoll::Watchers;
-use crate::files::mounts::{Mount, Place};
+use crate::files::locks;
+use crate::files::mounts::{Mount, Node, Place};
 use crate::files::sent_files::SentFiles;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -316,6 +317,8 @@ pub(crate) struct OpenFile {
     properties: Properties,
     access: Access,
     non_blocking: AtomicBool,
+    /// Whether it was ever the holder of a lock.
+    has_locked: AtomicBool,
     /// Charge for the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
     /// The epolls that watch it.
@@ -372,7 +375,16 @@ impl OpenFile {
     /// Opens an object whose kind only its maker knows.
     pub(crate) fn of(object: Box<dyn FileOperations>, access: Access, non_blocking: bool, charge: Charge) -> OpenFile {
         let (properties, non_blocking) = (object.properties(), AtomicBool::new(non_blocking));
-        OpenFile { object, properties, access, non_blocking, _charge: charge, watchers: Watchers::default() }
+        let has_locked = AtomicBool::new(false);
+        OpenFile {
+            object,
+            properties,
+            access,
+            non_blocking,
+            has_locked,
+            _charge: charge,
+            watchers: Watchers::default(),
+        }
     }
 
     /// Returns the object behind it.
@@ -384,6 +396,20 @@ impl OpenFile {
     pub(crate) fn as_kind<K: FileOperations>(&self) -> Option<&K> {
         let object: &dyn Any = &*self.object;
         object.downcast_ref()
+    }
+
+    /// Returns numbers that the open files of one file have in common, and those of others do not: of its inode, or of
+    /// the object of a file without one.
+    pub(crate) fn identity(&self) -> (usize, u32) {
+        match self.object.place() {
+            Some(Place { node: Node::Stored(node), .. }) => node.identity(),
+            _ => (core::ptr::from_ref(&*self.object).addr(), 0),
+        }
+    }
+
+    /// Records that it is about to hold a lock, which goes with it.
+    pub(crate) fn will_lock(&self) {
+        self.has_locked.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the file's readiness can change.
@@ -657,6 +683,9 @@ fn told_of_broken_pipe(caller: &dyn Caller, attempt: Attempt) -> Attempt {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.watchers.close();
+        if self.has_locked.load(Ordering::Relaxed) {
+            locks::open_file_closes(self);
+        }
     }
 }
 
