@@ -8,7 +8,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use abi_unix::trace::{
-    HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, SNAPSHOT_HEAD_WORDS, SNAPSHOT_MAGIC, STREAM_MAGIC,
+    HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, ProgramName, SNAPSHOT_HEAD_WORDS, SNAPSHOT_MAGIC,
+    STREAM_MAGIC,
 };
 use anyhow::{Context as _, Result, bail};
 
@@ -303,9 +304,7 @@ impl Snapshot {
 
 /// Returns the name of a process's program, without characters that could confuse a terminal.
 fn program_name(process: &ProcessSnapshot) -> String {
-    let bytes: Vec<u8> = process.name.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let name = bytes.split(|byte| *byte == 0).next().unwrap_or(&[]);
-    name.escape_ascii().to_string()
+    ProgramName::from_words(process.name).as_bytes().escape_ascii().to_string()
 }
 
 /// Formats the priorities of a bitmap: `0-3,7`, or `-`.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use abi_unix::SystemCall;
-use abi_unix::trace::{Cause, Kind, RECORD_BYTES, RECORD_WORDS, Reason, Record};
+use abi_unix::trace::{Cause, Kind, ProgramName, RECORD_BYTES, RECORD_WORDS, Reason, Record};
 use serde_json::{Value, json};
 
 /// The group of the harts; no process has this number.
@@ -177,8 +177,8 @@ impl<W: Write> Converter<W> {
             Kind::KernelWake => self.instant(hart, "kernel wake", json!({"cid": cid(record.a)})),
             Kind::Wake => self.instant(own, "wake", json!({"cid": cid(record.a)})),
             Kind::Program => {
-                let bytes: Vec<u8> = [record.a, record.b].iter().flat_map(|word| word.to_le_bytes()).collect();
-                let name = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or(&[])).into_owned();
+                let name = ProgramName::from_words([record.a, record.b]);
+                let name = String::from_utf8_lossy(name.as_bytes()).into_owned();
                 self.instant(hart, &format!("program {name}"), json!({"process": record.process}))?;
                 self.programs.insert(record.process, name);
                 Ok(())

@@ -13,6 +13,7 @@
 //! Addresses are those of the file, however far the program was moved.
 
 use core::fmt;
+use core::ops::Range;
 
 /// Number of bytes above the stack pointer that are searched.
 pub const SEARCHED: usize = 8192;
@@ -28,6 +29,13 @@ pub fn is_call(before: [u8; 4]) -> bool {
     let long = u32::from_le_bytes(before);
     let short = u16::from_le_bytes([before[2], before[3]]);
     matches!(long & 0xfff, 0xef | 0xe7) || (short & 0xf07f == 0x9002 && short & 0xf80 != 0)
+}
+
+/// Returns whether a word can be a return address into this code: a call ends before it. `read` gives the four bytes at
+/// an address of the code, if it can.
+pub fn is_return_address(word: u64, code: &Range<u64>, read: impl FnOnce(u64) -> Option<[u8; 4]>) -> bool {
+    // A call is not the first instruction, nor the last.
+    code.contains(&word) && word - code.start >= 4 && read(word - 4).is_some_and(is_call)
 }
 
 /// Writes the line's text, without an end of the line.
@@ -109,6 +117,22 @@ mod tests {
         for other in [[0, 0, 0x02, 0x90], [0, 0, 0x82, 0x80], [0, 0, 0x2e, 0x95], [0; 4]] {
             assert!(!is_call(other), "{other:x?}");
         }
+    }
+
+    #[test]
+    fn return_addresses_are_in_the_code_behind_a_call() {
+        let call = |_| Some([0xef, 0, 0x80, 0]);
+        let code = 0x1000..0x2000;
+        for address in [0x1004, 0x1ffe] {
+            assert!(is_return_address(address, &code, call), "{address:#x}");
+        }
+        for address in [0, 0xfff, 0x1000, 0x1003, 0x2000, u64::MAX] {
+            assert!(!is_return_address(address, &code, call), "{address:#x}");
+        }
+        assert!(!is_return_address(0x1004, &(0..0), call));
+        assert!(!is_return_address(0x1004, &code, |_| None));
+        assert!(!is_return_address(0x1004, &code, |_| Some([0; 4])));
+        assert!(is_return_address(0x1008, &code, |at| (at == 0x1004).then_some([0xef, 0, 0x80, 0])));
     }
 
     #[test]

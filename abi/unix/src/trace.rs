@@ -357,9 +357,37 @@ pub fn name_words(name: &[u8]) -> [u64; 2] {
     [word(0), word(8)]
 }
 
+/// The first bytes of a program's name, from the two words of [`name_words`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramName([u8; 16]);
+
+impl ProgramName {
+    /// Takes the words apart.
+    #[must_use]
+    pub fn from_words(words: [u64; 2]) -> ProgramName {
+        let word = |index: usize| words[index / 8].to_le_bytes()[index % 8];
+        ProgramName(core::array::from_fn(word))
+    }
+
+    /// Returns the bytes up to the first NUL.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_what_its_words_were_made_of() {
+        for name in [&b""[..], b"a", b"12345678", b"123456789", b"1234567890123456"] {
+            assert_eq!(ProgramName::from_words(name_words(name)).as_bytes(), name);
+        }
+        assert_eq!(ProgramName::from_words(name_words(b"12345678901234567")).as_bytes(), b"1234567890123456");
+        assert_eq!(ProgramName::from_words(name_words(b"a\0b")).as_bytes(), b"a");
+    }
 
     #[test]
     fn a_latency_lies_in_the_range_that_begins_with_it_or_before() {

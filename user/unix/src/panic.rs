@@ -3,7 +3,7 @@
 use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use abi_unix::callers::{SEARCHED, is_call};
+use abi_unix::callers::{SEARCHED, is_return_address};
 
 use crate::print::Printer;
 
@@ -49,14 +49,12 @@ fn print_callers(printer: &mut Printer, pc: usize, stack: usize, top: usize) {
     let (start, end) = (&raw const __program_start as usize, &raw const __constants_start as usize);
     // The page of the stack pointer is there, and the rest of a stack whose top is known.
     let limit = if top > stack { top } else { (stack | 4095) + 1 }.min(stack + SEARCHED);
-    let is_return_address = |&(_, address): &(usize, u64)| {
-        let address = address as usize;
-        // SAFETY: the bytes belong to the program's code, which is never written.
-        (start + 4..end).contains(&address) && is_call(unsafe { core::ptr::read_unaligned((address - 4) as *const _) })
-    };
+    // SAFETY: only addresses of the program's code are read, which is never written.
+    let read = |address: u64| Some(unsafe { core::ptr::read_unaligned(address as *const [u8; 4]) });
+    let is_candidate = |&(_, word): &(usize, u64)| is_return_address(word, &(start as u64..end as u64), read);
     // SAFETY: the words lie on the running stack.
     let word = |address: usize| (address - stack, unsafe { core::ptr::read_volatile(address as *const u64) });
-    let candidates = (stack..limit).step_by(size_of::<u64>()).map(word).filter(is_return_address);
+    let candidates = (stack..limit).step_by(size_of::<u64>()).map(word).filter(is_candidate);
     let mut candidates = candidates.map(|(offset, address)| (offset, address - start as u64));
     let name = crate::start::arguments().next().map_or("?", |name| name.to_str().unwrap_or("?"));
     let name = name.rsplit('/').next().unwrap_or(name);

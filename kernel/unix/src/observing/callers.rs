@@ -2,7 +2,8 @@
 //!
 //! [`abi_unix::callers`] describes the line, from which the host makes a backtrace.
 
-use abi_unix::callers::{SEARCHED, is_call, write};
+use abi_unix::callers::{SEARCHED, is_return_address, write};
+use abi_unix::trace::ProgramName;
 use hal_api::{PAGE_SIZE, UserContext};
 use memory::sv39::Access;
 
@@ -16,23 +17,20 @@ const WORD: usize = size_of::<u64>();
 /// Prints the candidates for the callers of the program, which was interrupted with these registers.
 pub(crate) fn print(process: &Process, context: &UserContext) {
     let bias = process.shared.program_bias() as u64;
-    let name: [[u8; WORD]; 2] = process.name().map(u64::to_le_bytes);
-    let name = name.as_flattened();
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    let name = core::str::from_utf8(&name[..length]).unwrap_or("?");
+    let name = ProgramName::from_words(process.name());
+    let name = core::str::from_utf8(name.as_bytes()).unwrap_or("?");
     let text = text_of_program(process, context.pc, context.register(1)).unwrap_or(0..0);
     let mut looks = 0;
-    let mut is_return_address = |address: u64| {
-        // A call is not the program's last instruction, and not its first.
-        if !text.contains(&address) || address - text.start < 4 || looks == MAXIMUM_LOOKS {
-            return false;
+    let mut read = |address: u64| {
+        if looks == MAXIMUM_LOOKS {
+            return None;
         }
         looks += 1;
-        let mut before = [0; 4];
-        process.copy_in(address as usize - 4, &mut before).is_ok() && is_call(before)
+        let mut bytes = [0; 4];
+        process.copy_in(address as usize, &mut bytes).ok().map(|()| bytes)
     };
     let mut candidates = words_above(process, context.stack() as usize)
-        .filter(|&(_, word)| is_return_address(word))
+        .filter(|&(_, word)| is_return_address(word, &text, &mut read))
         .map(|(offset, word)| (offset, word.wrapping_sub(bias)));
     let of_file = |address: u64| address.wrapping_sub(bias);
     let mut line = heapless::String::<1200>::new();

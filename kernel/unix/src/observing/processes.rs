@@ -13,6 +13,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
 use abi_queue::pages::PAGE_SIZE;
+use abi_unix::trace::ProgramName;
 use abi_unix::types::mode;
 use abi_unix::types::usage::NS_IN_A_TICK;
 use abi_unix::{Act, Counter, Errno};
@@ -397,10 +398,9 @@ fn version(_: u64) -> Made {
 
 /// Returns the name of a process's program, cut off as with Linux.
 fn name_of(process: &Process) -> String {
-    let words = process.name();
-    let bytes: Vec<u8> =
-        words.iter().flat_map(|word| word.to_le_bytes()).take(15).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let name = ProgramName::from_words(process.name());
+    let name = name.as_bytes();
+    String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned()
 }
 
 /// Returns the state of a process: its letter and its name.
