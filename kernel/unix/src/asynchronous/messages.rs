@@ -162,3 +162,89 @@ fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, clo
     // The next message would begin at a multiple of eight bytes.
     (length.next_multiple_of(8).min(room), count == files.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    /// Offset of the flags of a received message.
+    const FLAGS: usize = 48;
+
+    fn pair(program: &mut Program) -> (usize, usize) {
+        let place = program.place(8);
+        let kind = (types::SOCK_DGRAM | types::SOCK_NONBLOCK) as usize;
+        assert_eq!(program.call(SystemCall::SocketPair, [types::AF_UNIX as usize, kind, 0, place]), Ok(0));
+        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+    }
+
+    /// Stores a header with these buffers and this control memory.
+    fn header(program: &mut Program, buffers: &[(usize, usize)], control: (usize, usize)) -> usize {
+        let list: Vec<u8> = buffers.iter().flat_map(|part| [part.0, part.1].map(usize::to_le_bytes).concat()).collect();
+        let list = program.store(&list);
+        let header = MessageHeader {
+            buffers: list as u64,
+            count: buffers.len() as u64,
+            control: control.0 as u64,
+            control_length: control.1 as u64,
+            ..MessageHeader::default()
+        };
+        program.store(&header.to_bytes())
+    }
+
+    fn send(program: &mut Program, socket: usize, bytes: &[u8], control: &[u8]) {
+        let (place, control_place) = (program.store(bytes), program.store(control));
+        let header = header(program, &[(place, bytes.len())], (control_place, control.len()));
+        assert_eq!(program.call(SystemCall::SendMessage, [socket, header, 0]), Ok(bytes.len()));
+    }
+
+    #[test]
+    fn a_message_fills_buffers_in_their_order_and_tells_what_did_not_fit() {
+        run(|program| {
+            let (sender, receiver) = pair(program);
+            let places = (program.place(8), program.place(8));
+            let header = header(program, &[(places.0, 2), (places.1, 3)], (0, 0));
+            for (bytes, flags, result, told) in [
+                (&b"abcd"[..], 0, 4, 0),
+                (b"efghijk", 0, 5, message::TRUNC),
+                (b"lmnopqr", message::TRUNC, 7, message::TRUNC),
+            ] {
+                send(program, sender, bytes, &[]);
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, flags as usize]), Ok(result));
+                assert_eq!(program.read_u32(header + FLAGS), told);
+                assert_eq!(program.read(places.0, 2), bytes[..2]);
+                assert_eq!(program.read(places.1, 2), bytes[2..4]);
+            }
+            let call = [receiver, header, 0];
+            assert_eq!(program.call(SystemCall::ReceiveMessage, call), Err(Errno::EAGAIN));
+        });
+    }
+
+    #[test]
+    fn files_without_room_or_a_place_for_their_numbers_are_closed() {
+        run(|program| {
+            let (sender, receiver) = pair(program);
+            let place = program.place(8);
+            // No room, too little room, and memory that is not there.
+            for control in [(0, 0), (program.place(16), 19), (0x10, 64)] {
+                let (reader, writer) = program.pipe(0);
+                let mut rights = 20usize.to_le_bytes().to_vec();
+                let words = [socket_option::SOL_SOCKET, message::SCM_RIGHTS, writer as u32];
+                rights.extend(words.map(u32::to_le_bytes).concat());
+                send(program, sender, b"x", &rights);
+                program.close(writer).unwrap();
+                let header = header(program, &[(place, 8)], control);
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, 0]), Ok(1));
+                assert_eq!(program.read_u32(header + FLAGS), message::CTRUNC);
+                assert_eq!(program.read_u64(header + MessageHeader::CONTROL_LENGTH), 0);
+                assert_eq!(program.read_from(reader, 1), Ok(Vec::new()), "{control:x?}");
+                program.close(reader).unwrap();
+            }
+        });
+    }
+}

@@ -186,3 +186,123 @@ fn parse_control(process: &Process, control: &[u8], files: &mut Vec<Arc<OpenFile
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    /// An address at which no program has memory.
+    const NOWHERE: usize = 0x10;
+
+    fn pair(program: &mut Program) -> (usize, usize) {
+        let place = program.place(8);
+        let kind = (types::SOCK_STREAM | types::SOCK_NONBLOCK) as usize;
+        assert_eq!(program.call(SystemCall::SocketPair, [types::AF_UNIX as usize, kind, 0, place]), Ok(0));
+        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+    }
+
+    /// Sends a byte with these control messages.
+    fn send(program: &mut Program, socket: usize, control: &[u8]) -> Result<usize, Errno> {
+        let byte = program.store(b"x");
+        let buffers = program.store(&[byte, 1].map(usize::to_le_bytes).concat());
+        let control_place = program.store(control);
+        let header = MessageHeader {
+            buffers: buffers as u64,
+            count: 1,
+            control: control_place as u64,
+            control_length: control.len() as u64,
+            ..MessageHeader::default()
+        };
+        let header = program.store(&header.to_bytes());
+        program.call(SystemCall::SendMessage, [socket, header, 0])
+    }
+
+    fn control(length: usize, kind: u32, data: &[u32]) -> Vec<u8> {
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend([socket_option::SOL_SOCKET, kind].map(u32::to_le_bytes).concat());
+        bytes.extend(data.iter().flat_map(|word| word.to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn pairs_that_are_not_there_are_refused() {
+        run(|program| {
+            let place = program.place(8);
+            let (unix, stream) = (types::AF_UNIX as usize, types::SOCK_STREAM as usize);
+            for (family, kind, protocol, place, error) in [
+                (types::AF_INET as usize, stream, 0, place, Errno::EOPNOTSUPP),
+                (99, stream, 0, place, Errno::EAFNOSUPPORT),
+                (unix, 4, 0, place, Errno::ESOCKTNOSUPPORT),
+                (unix, stream, 9, place, Errno::EPROTONOSUPPORT),
+                (unix, stream, 0, NOWHERE, Errno::EFAULT),
+            ] {
+                assert_eq!(program.call(SystemCall::SocketPair, [family, kind, protocol, place]), Err(error));
+            }
+            // The last one has kept no descriptor.
+            let (first, second) = pair(program);
+            assert_eq!(second, first + 1);
+            let third = pair(program).0;
+            assert_eq!(third, second + 1);
+        });
+    }
+
+    #[test]
+    fn headers_that_cannot_be_used_are_refused() {
+        run(|program| {
+            let (socket, _) = pair(program);
+            let (reader, _) = program.pipe(0);
+            let good = MessageHeader::default();
+            for (header, error) in [
+                (MessageHeader { name_length: u32::MAX, ..good }, Errno::EINVAL),
+                (MessageHeader { count: 1025, ..good }, Errno::EMSGSIZE),
+                (MessageHeader { count: u64::MAX, ..good }, Errno::EMSGSIZE),
+                (MessageHeader { count: 1, buffers: NOWHERE as u64, ..good }, Errno::EFAULT),
+            ] {
+                let place = program.store(&header.to_bytes());
+                for call in [SystemCall::SendMessage, SystemCall::ReceiveMessage] {
+                    assert_eq!(program.call(call, [socket, place, 0]), Err(error), "{header:?}");
+                }
+            }
+            let place = program.store(&good.to_bytes());
+            for call in [SystemCall::SendMessage, SystemCall::ReceiveMessage] {
+                assert_eq!(program.call(call, [socket, NOWHERE, 0]), Err(Errno::EFAULT));
+                assert_eq!(program.call(call, [socket, place, 0x8000_0000]), Err(Errno::EOPNOTSUPP));
+                assert_eq!(program.call(call, [reader, place, 0]), Err(Errno::ENOTSOCK));
+                assert_eq!(program.call(call, [99, place, 0]), Err(Errno::EBADF));
+            }
+        });
+    }
+
+    #[test]
+    fn control_messages_that_lie_are_refused_and_keep_no_file() {
+        run(|program| {
+            let (socket, _) = pair(program);
+            let (reader, writer) = program.pipe(0);
+            let (rights, file) = (message::SCM_RIGHTS, writer as u32);
+            let id = program.process().id;
+            let good = control(20, rights, &[file, 0]);
+            for (bytes, error) in [
+                (control(15, rights, &[file]), Errno::EINVAL),
+                (control(21, rights, &[file]), Errno::EINVAL),
+                (control(usize::MAX, rights, &[file]), Errno::EINVAL),
+                (control(20, 9, &[file]), Errno::EINVAL),
+                (control(20, rights, &[u32::MAX]), Errno::EBADF),
+                (control(20, rights, &[99]), Errno::EBADF),
+                (control(16 + 4 * 254, rights, &[file; 254]), Errno::EINVAL),
+                (control(28, message::SCM_CREDENTIALS, &[id + 1, 0, 0]), Errno::EPERM),
+                (control(24, message::SCM_CREDENTIALS, &[id, 0]), Errno::EINVAL),
+                ([good.clone(), control(20, 9, &[0])].concat(), Errno::EINVAL),
+                (alloc::vec![0; LONGEST_CONTROL + 1], Errno::ENOBUFS),
+            ] {
+                assert_eq!(send(program, socket, &bytes), Err(error), "{:?}", &bytes[..bytes.len().min(32)]);
+            }
+            assert_eq!(send(program, socket, &control(28, message::SCM_CREDENTIALS, &[id, 0, 0])), Ok(1));
+            // Nothing has kept the writing end.
+            program.close(writer).unwrap();
+            assert_eq!(program.read_from(reader, 1), Ok(Vec::new()));
+        });
+    }
+}

@@ -415,3 +415,61 @@ impl FileOperations for Generated {
         Ok(done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::open as how;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    fn open(program: &mut Program, path: &str) -> Result<usize, Errno> {
+        let path = program.store(alloc::format!("{path}\0").as_bytes());
+        program.call(SystemCall::Open, [types::AT_FDCWD as usize, path, how::RDONLY as usize, 0])
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_are_refused() {
+        run(|program| {
+            let long = alloc::format!("/proc/{}", "a".repeat(MAX_NAME_LENGTH + 1));
+            for (path, error) in [
+                ("/proc/nothing", Errno::ENOENT),
+                ("/proc/nothing/below", Errno::ENOENT),
+                ("/proc/4000000000", Errno::ENOENT),
+                ("/proc/version/", Errno::ENOTDIR),
+                ("/proc/version/below", Errno::ENOTDIR),
+                ("/proc/version/..", Errno::ENOTDIR),
+                (&long, Errno::ENAMETOOLONG),
+            ] {
+                assert_eq!(open(program, path), Err(error), "{path}");
+            }
+        });
+    }
+
+    #[test]
+    fn paths_turn_back_and_leave() {
+        run(|program| {
+            for path in ["/proc/./self//../version", "/proc/../proc/version", "/proc/self/../../proc/self/stat"] {
+                let file = open(program, path).unwrap_or_else(|error| panic!("{path}: {error}"));
+                assert!(!program.read_from(file, 100).unwrap().is_empty(), "{path}");
+                program.close(file).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn contents_are_equal_whatever_the_length_of_reads() {
+        run(|program| {
+            let file = open(program, "/proc/version").unwrap();
+            let whole = program.read_from(file, 1000).unwrap();
+            let file = open(program, "/proc/version").unwrap();
+            let mut bytes = Vec::new();
+            while let Some(byte) = program.read_from(file, 1).unwrap().pop() {
+                bytes.push(byte);
+            }
+            assert!(whole.ends_with(b"\n"));
+            assert_eq!(bytes, whole);
+        });
+    }
+}

@@ -112,3 +112,50 @@ impl UnreceivedFiles {
         self.files.is_empty() && self.messages.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn files_under_way_are_charged_to_their_sender() {
+        run(|program| {
+            let process = program.process();
+            let (reader, _) = program.pipe(0);
+            let file = process.descriptors.lock().get(reader).unwrap().clone();
+            let before = process.account.used(Resource::Memory);
+            let sent = SentFiles::new(alloc::vec![file.clone(); 3], &*process).unwrap();
+            let one = process.account.used(Resource::Memory) - before;
+            assert!(one > MEMORY);
+            let copy = sent.copy(&*process).unwrap();
+            assert_eq!(copy.files().len(), 3);
+            assert_eq!(process.account.used(Resource::Memory) - before, 2 * one);
+            drop(copy);
+            drop(sent);
+            assert_eq!(process.account.used(Resource::Memory), before);
+            // The descriptor and this test's own.
+            assert_eq!(Arc::strong_count(&file), 2);
+        });
+    }
+
+    #[test]
+    fn files_that_nobody_receives_are_closed_in_steps() {
+        run(|program| {
+            let process = program.process();
+            let (reader, _) = program.pipe(0);
+            let file = process.descriptors.lock().get(reader).unwrap().clone();
+            let files = || alloc::vec![file.clone(); CLOSED_AT_ONCE];
+            let message = Record { length: 1, files: Some(SentFiles::new(files(), &*process).unwrap()) };
+            let messages = VecDeque::from([Record { length: 1, files: None }, message]);
+            let mut left = UnreceivedFiles { messages, files: files(), owner: process.id };
+            let mut steps = 0;
+            while !left.step() {
+                steps += 1;
+                assert!(steps < 5, "there is an end");
+            }
+            assert!(steps >= 1);
+            assert_eq!(Arc::strong_count(&file), 2);
+        });
+    }
+}

@@ -590,3 +590,56 @@ impl FileOperations for TerminalFile {
 
 /// Events of a terminal that was hung up: no call on it waits.
 const HUNG_UP: u32 = event::IN | event::RDNORM | event::OUT | event::WRNORM | event::ERR | event::HUP;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    const INTERRUPT: u8 = 3;
+
+    /// A terminal beside the console, which has the serial line for its output.
+    fn new() -> Terminal {
+        Terminal::new(DeviceNumber { major: 4, minor: 99 }, Output::Serial, [1, 2, 3, 4]).unwrap()
+    }
+
+    #[test]
+    fn a_reader_is_woken_by_a_complete_line_alone() {
+        run(|_| {
+            let terminal = new();
+            assert_eq!(terminal.press(b'a'), None);
+            assert_eq!(terminal.is_readable(None), Ok(false));
+            assert_eq!(terminal.press(b'\r'), None);
+            assert_eq!(terminal.is_readable(None), Ok(true));
+            terminal.flush(false, true);
+            assert_eq!(terminal.is_readable(None), Ok(true));
+            terminal.flush(true, false);
+            assert_eq!(terminal.is_readable(None), Ok(false));
+        });
+    }
+
+    #[test]
+    fn keys_signal_the_foreground_of_a_session_that_has_the_terminal() {
+        run(|program| {
+            let process = program.process();
+            let terminal = new();
+            assert_eq!(terminal.press(INTERRUPT), None, "it belongs to no session");
+            terminal.session.store(process.session(), Ordering::Relaxed);
+            assert_eq!(terminal.press(INTERRUPT), None, "no group is in the foreground");
+            terminal.foreground.store(process.group(), Ordering::Relaxed);
+            assert_eq!(terminal.press(INTERRUPT), Some((Signal::INT, process.group())));
+            terminal.session.store(process.session() + 1, Ordering::Relaxed);
+            assert_eq!(terminal.press(INTERRUPT), None, "the group is another session's");
+        });
+    }
+
+    #[test]
+    fn the_console_is_never_hung_up() {
+        run(|_| {
+            let terminal = Arc::new(new());
+            let file = TerminalFile::new(terminal.clone(), None).unwrap();
+            terminal.hang_up();
+            assert!(!file.is_hung_up());
+        });
+    }
+}
