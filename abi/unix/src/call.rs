@@ -147,9 +147,9 @@ system_calls! {
     Duplicate = 23 dup(descriptor: Descriptor) Never;
     /// Duplicates a descriptor to a given number.
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
-    /// Descriptor flags: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; and locks on ranges of
-    /// files: `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW`. `EDEADLK` if a process would
-    /// wait for itself, `ENOLCK` if the file has too many locks.
+    /// Descriptor flags: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; and locks on ranges
+    /// of files: `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW`. `EDEADLK` if a process
+    /// would wait for itself, `ENOLCK` if the file has too many locks.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.

@@ -143,6 +143,7 @@ impl SenderTable {
     }
 
     /// Returns the entry with this index; 0 for none.
+    #[cfg(test)]
     pub fn entry(&self, index: u16) -> u64 {
         frame_words(self.frame.get()).get(index.into())
     }

@@ -2,16 +2,17 @@
 //!
 //! Locks are advice between programs: no other call looks at them. A range that a process has locked is free when the
 //! process closes *any* descriptor of the file, so its holder is the table of descriptors, which tells of each
-//! descriptor that goes ([`ClosedFile`](crate::files::descriptor::ClosedFile)); the other locks go with their open file.
+//! descriptor that goes ([`ClosedFile`](crate::files::descriptor::ClosedFile)); the other locks go with their open
+//! file.
 //!
 //! The locks of a file are an entry of one table, by the numbers of the inode, as long as there are any; files that are
-//! never locked have nothing of it. Each change is made under the table's lock, with the memory that it could need taken
-//! first, and wakes all who wait at the file.
+//! never locked have nothing of it. Each change is made under the table's lock, with the memory that it could need
+//! taken first, and wakes all waiters at the file.
 //!
 //! # Deadlocks
 //! A process that waits for a range which another holds, which waits itself for ..., must not close a circle
-//! (`EDEADLK`). Each wait of a process notes whom it waits for, and a new one follows these notes, [`FURTHEST`] steps at
-//! most, as Linux does. Open files can be in several processes, so their waits are not followed.
+//! (`EDEADLK`). Each wait of a process notes whom it waits for, and a new one follows these notes, [`FURTHEST`] steps
+//! at most, as Linux does. Open files can be in several processes, so their waits are not followed.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
