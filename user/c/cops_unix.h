@@ -207,7 +207,9 @@
 #define COPS_EPIPE 32 /* broken pipe */
 #define COPS_EDOM 33 /* argument out of domain */
 #define COPS_ERANGE 34 /* result out of range */
+#define COPS_EDEADLK 35 /* resource deadlock would occur */
 #define COPS_ENAMETOOLONG 36 /* file name too long */
+#define COPS_ENOLCK 37 /* no locks available */
 #define COPS_ENOSYS 38 /* function not implemented */
 #define COPS_ENOTEMPTY 39 /* directory not empty */
 #define COPS_ELOOP 40 /* too many levels of symbolic links */
