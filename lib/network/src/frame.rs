@@ -284,9 +284,28 @@ mod tests {
         let mut inside = tcp(2);
         inside[16..20].copy_from_slice(&[127, 0, 0, 1]);
         assert_eq!(classify_ethernet(&ethernet(inside), 54, own), Packet::Drop);
+        let mut from_inside = tcp(2);
+        from_inside[12..16].copy_from_slice(&[127, 0, 0, 1]);
+        assert_eq!(classify_ethernet(&ethernet(from_inside), 54, own), Packet::Drop);
         let mut mirrored = tcp(2);
         mirrored[12..16].copy_from_slice(&[10, 0, 2, 15]);
         assert_eq!(classify_ethernet(&ethernet(mirrored), 54, own), Packet::Drop);
+    }
+
+    #[test]
+    fn options_of_a_header_are_skipped_and_short_headers_refused() {
+        let mut with_options = [&tcp(0x02)[..20], &[1; 4], &tcp(0x02)[20..]].concat();
+        with_options[0] = 0x46;
+        with_options[3] = 44;
+        let Packet::Tcp(segment) = classify_ipv4(&with_options) else {
+            panic!("not a segment");
+        };
+        assert_eq!((segment.local.port(), segment.remote.port(), segment.sequence), (80, 4660, 7));
+        for first in [0x40, 0x44, 0x55, 0x65] {
+            let mut packet = tcp(0x02);
+            packet[0] = first;
+            assert_eq!(classify_ipv4(&packet), Packet::Drop, "{first:#x}");
+        }
     }
 
     /// Returns a router's message that a packet from this host could not be delivered; its header has options.

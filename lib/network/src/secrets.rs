@@ -252,6 +252,13 @@ mod tests {
     }
 
     #[test]
+    fn a_number_times_its_inverse_is_one() {
+        for odd in [1, 3, 5, 0x1234_5679, 0xbb2e_fcec_3c39_611d, u64::MAX] {
+            assert_eq!(odd.wrapping_mul(inverse(odd)), 1, "{odd:#x}");
+        }
+    }
+
+    #[test]
     fn every_seed_is_drawn_apart() {
         let mut count = 0;
         let seeds = Seeds::draw(|bytes| {

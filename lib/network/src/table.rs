@@ -374,6 +374,35 @@ mod tests {
         }
     }
 
+    /// The ports behind a used one are tried in turn, and then the next unused one of all is taken.
+    #[test]
+    fn ports_are_tried_in_their_order() {
+        let mut ports = ports(5);
+        for _ in 0..100 {
+            let tried = std::cell::RefCell::new(Vec::new());
+            let refuse = |_: &Ports, port| {
+                tried.borrow_mut().push(port);
+                false
+            };
+            let chosen = ports.ephemeral(Purpose::Binding, refuse).unwrap();
+            let mut tried = tried.into_inner();
+            tried.push(chosen);
+            assert_eq!(tried.len(), TRIES + 1);
+            let next = |port: u16| if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
+            assert!(tried.windows(2).all(|pair| pair[1] == next(pair[0])), "{tried:?}");
+        }
+    }
+
+    #[test]
+    fn without_memory_a_table_stays_as_it_is() {
+        let mut table = Table::new(Hash::new([7; 16]));
+        let key = Key::only_local(at("10.0.2.15:80"));
+        let refused = property::with_memory(0, || (table.reserve(), table.insert(key, 1)));
+        assert_eq!(refused, (Err(Error::OutOfMemory), Err(Error::OutOfMemory)));
+        assert_eq!(table.find(key), None);
+        assert_eq!((table.insert(key, 1), table.find(key)), (Ok(()), Some(1)));
+    }
+
     #[test]
     fn ports_of_one_end_say_nothing_about_those_of_another() {
         let mut ports = ports(3);

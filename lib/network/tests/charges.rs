@@ -155,6 +155,19 @@ fn unacknowledged_requests_are_charged_until_they_are_given_up() {
 }
 
 #[test]
+fn a_request_that_its_owner_does_not_pay_for_is_dropped() {
+    let owner = Account::with_limit(0);
+    let (mut net, _) = net_for(&owner, 3);
+    for dropped in 1..4 {
+        connect(&mut net);
+        net.client.poll(net.now);
+        net.server.poll(net.now);
+        assert_eq!((net.server.half_open_count(), net.server.counters().requests_dropped), (0, dropped));
+        assert!(net.to_client.borrow().is_empty());
+    }
+}
+
+#[test]
 fn a_connection_over_its_owners_limit_waits_for_room() {
     let one = TcpOptions::default().memory();
     let owner = Account::with_limit(one + one / 2);

@@ -844,6 +844,185 @@ fn a_connection_that_is_given_up_counts_once_as_closed() {
     assert_eq!(end(&mut net, 2), Ok(Received::End));
 }
 
+#[test]
+fn connections_beyond_the_backlog_wait_although_their_requests_were_answered() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 1);
+    introduce(&mut net, listener);
+    let strangers = [7000, 7001].map(|port| SocketAddrV4::new(CLIENT, port));
+    for from in strangers {
+        net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    }
+    net.server.poll(net.now);
+    let numbers: Vec<u32> = answers(&net).iter().map(|answer| answer.0).collect();
+    assert_eq!((numbers.len(), net.server.counters().requests_dropped), (2, 0));
+    for (from, number) in strangers.into_iter().zip(&numbers) {
+        net.to_server.borrow_mut().push_back(forged(from, ACK, 42, number + 1, b""));
+    }
+    net.server.poll(net.now);
+    assert_eq!((net.server.connection_counts().0, net.server.counters().requests_dropped), (1, 1));
+    assert_eq!(net.server.accept(listener).unwrap().unwrap().1, strangers[0]);
+    assert_eq!(net.server.accept(listener), Ok(None));
+    // The other one says it again.
+    net.to_server.borrow_mut().push_back(forged(strangers[1], ACK, 42, numbers[1] + 1, b""));
+    net.server.poll(net.now);
+    assert_eq!(net.server.accept(listener).unwrap().unwrap().1, strangers[1]);
+}
+
+#[test]
+fn a_cookie_comes_back_in_an_acknowledgement_alone() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 1);
+    introduce(&mut net, listener);
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let cookie = answers(&net)[1].0;
+    for flags in [0, RST, RST | ACK, SYN | ACK, SYN | RST | ACK] {
+        net.to_server.borrow_mut().push_back(forged(from, flags, 42, cookie.wrapping_add(1), b""));
+        net.server.poll(net.now);
+        let flags_of_answers: Vec<u8> = answers(&net).iter().map(|answer| answer.1 & RST).collect();
+        assert_eq!(flags_of_answers, vec![RST; usize::from(flags & RST == 0)], "{flags:#x}");
+        assert_eq!(net.server.connection_counts().0, 0, "{flags:#x}");
+    }
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, cookie.wrapping_add(1), b""));
+    net.server.poll(net.now);
+    assert_eq!((net.server.connection_counts().0, net.server.counters().cookies_accepted), (1, 1));
+}
+
+/// smoltcp would stop the timer of an end at the third of them.
+#[test]
+fn repeated_acknowledgements_do_not_keep_a_lost_end_from_being_sent_again() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 1);
+    let (client, server) = net.pair(listener);
+    send(&mut net.server, server, b"!", net.now).unwrap();
+    net.server.poll(net.now);
+    loop {
+        let next = net.client.poll(net.now);
+        if !net.to_server.borrow().is_empty() {
+            break;
+        }
+        net.now = next.expect("an acknowledgement is due");
+    }
+    let acknowledgement = net.to_server.borrow()[0].clone();
+    assert_eq!((acknowledgement.len(), acknowledgement[47]), (54, ACK));
+    net.server.poll(net.now);
+    assert_eq!(net.server.unacknowledged(server), Ok(0));
+    net.server.shutdown(server, network::Shutdown::Send, net.now).unwrap();
+    net.server.poll(net.now);
+    assert_eq!(net.to_client.borrow_mut().split_off(0).len(), 1, "the end is lost");
+    for _ in 0..5 {
+        net.to_server.borrow_mut().push_back(acknowledgement.clone());
+        net.server.poll(net.now);
+    }
+    net.pass(5 * SECOND);
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::Bytes(1)));
+    assert_eq!(receive(&mut net.client, client, &mut got, net.now), Ok(Received::End));
+}
+
+#[test]
+fn bytes_that_wait_to_be_received_make_the_window_smaller() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    introduce(&mut net, listener);
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let ours = answers(&net)[0].0;
+    for number in 0..4 {
+        net.to_server.borrow_mut().push_back(forged(from, ACK, 42 + number * 1000, ours + 1, &[7; 1000]));
+        net.server.poll(net.now);
+    }
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    assert_eq!(net.server.receivable(server), Ok(4000));
+    let next = 42 + 4000;
+    for (sequence, challenges) in [(next + 4191, 1), (next + 4192, 1), (next + 8192, 1), (next + 1, 2)] {
+        net.now += 2 * SECOND;
+        net.to_server.borrow_mut().push_back(forged(from, RST, sequence, 0, b""));
+        net.server.poll(net.now);
+        assert_eq!(net.server.counters().challenges, challenges, "{}", sequence - next);
+    }
+    assert_eq!(net.server.receivable(server), Ok(4000));
+}
+
+#[test]
+fn options_that_were_agreed_on_are_used() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    let large = TcpOptions { receive_buffer: 256 * 1024, ..TcpOptions::default() };
+    net.server.set_listener_options(listener, &large).unwrap();
+    let (client, server) = net.pair(listener);
+    let mut got = Vec::new();
+    // Several segments are under way at once after some.
+    for _ in 0..3 {
+        send(&mut net.client, client, &[7; 5000], net.now).unwrap();
+        net.pass(SECOND);
+        receive(&mut net.server, server, &mut got, net.now).unwrap();
+    }
+    net.settle();
+    send(&mut net.client, client, &[7; 5000], net.now).unwrap();
+    net.client.poll(net.now);
+    assert!(net.to_server.borrow().len() > 1);
+    net.to_server.borrow_mut().pop_front();
+    net.server.poll(net.now);
+    let frames = net.to_client.borrow().clone();
+    assert!(!frames.is_empty());
+    for frame in frames {
+        // Windows of a buffer of 2^18 bytes are told in units of eight bytes.
+        let window = u16::from_be_bytes([frame[48], frame[49]]);
+        assert!((30_000..=32_768).contains(&window), "{window}");
+        // Behind the header of five words there is a selective acknowledgement.
+        assert!(frame[46] >> 4 > 5 && frame[54..].contains(&5), "{:?}", &frame[46..]);
+    }
+}
+
+#[test]
+fn the_earliest_of_all_times_is_the_next() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    let (_, server) = net.pair(listener);
+    net.pass(SECOND);
+    let keepalive = network::Keepalive { interval_ns: 100 * SECOND, probes: 3 };
+    net.server.set_keepalive(server, Some(keepalive), net.now).unwrap();
+    assert!(net.server.poll(net.now).is_some_and(|next| next > net.now + 10 * SECOND));
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7000), SYN, 41, 0, b""));
+    assert_eq!(net.server.poll(net.now), Some(net.now + SECOND));
+}
+
+/// A poll handles some of the frames that have arrived, and after a look at very many only one.
+#[test]
+fn one_poll_handles_some_of_many_frames() {
+    for (frames, handled) in [(7, 7), (20, 8), (40, 1)] {
+        let mut net = Net::new(Faults::default(), 1);
+        let options = network::DatagramOptions { datagrams: 64, ..Default::default() };
+        let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+        net.to_server.borrow_mut().extend(std::iter::repeat_n(datagram(SERVER), frames));
+        let received = |net: &mut Net| {
+            (0..100).take_while(|_| net.server.udp_receive_with(socket, |_, _| ()) == Ok(Some(()))).count()
+        };
+        let next = net.server.poll(net.now);
+        assert_eq!(received(&mut net), handled, "of {frames}");
+        assert_eq!(next, (handled < frames).then_some(net.now), "of {frames}");
+        net.settle();
+        assert_eq!(received(&mut net), frames - handled);
+    }
+}
+
+#[test]
+fn datagrams_without_room_are_dropped_and_counted() {
+    let mut net = Net::new(Faults::default(), 1);
+    let options = network::DatagramOptions { datagrams: 2, ..Default::default() };
+    let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+    net.to_server.borrow_mut().extend(std::iter::repeat_n(datagram(SERVER), 5));
+    net.server.poll(net.now);
+    assert_eq!(net.server.counters().datagrams_dropped, 3);
+    let received = (0..10).take_while(|_| net.server.udp_receive_with(socket, |_, _| ()) == Ok(Some(())));
+    assert_eq!(received.count(), 2);
+}
+
 /// One live conversation, with a stranger in between that sees and forges everything.
 fn torment(seed: u64, steps: usize) {
     let mut random = Random(seed | 1);

@@ -300,6 +300,81 @@ fn a_full_ring_wakes_its_writer() {
     assert!(stack.readiness(client).unwrap().send);
 }
 
+#[test]
+fn a_fifth_of_a_ring_is_room_enough() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    while send(&mut stack, client, &[7; 1024], NOW).unwrap() != Sent::Full {}
+    let (bell, waker) = Bell::new();
+    stack.register(client, Interest::Send, &waker).unwrap();
+    for (received, has_room) in [(819, false), (1, true)] {
+        assert_eq!(stack.tcp_receive_with(server, |_| received, NOW), Ok(Received::Bytes(received)));
+        assert_eq!((bell.rings(), stack.readiness(client).unwrap().send), (usize::from(has_room), has_room));
+    }
+}
+
+#[test]
+fn nothing_sent_wakes_no_reader() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    let (bell, waker) = Bell::new();
+    stack.register(server, Interest::Receive, &waker).unwrap();
+    assert_eq!(stack.tcp_send_with(client, |_| 0, NOW), Ok(Sent::Bytes(0)));
+    assert_eq!(bell.rings(), 0);
+    assert_eq!(stack.tcp_send_with(client, |_| 1, NOW), Ok(Sent::Bytes(1)));
+    assert_eq!(bell.rings(), 1);
+}
+
+/// Bytes that are left unread are no failure for an end that has said all and heard all.
+#[test]
+fn unread_bytes_reset_a_connection_that_has_not_ended_both_ways() {
+    for (client_ends, server_ends) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut stack = host(Limits::default());
+        let (client, server) = pair(&mut stack);
+        send(&mut stack, client, b"unread", NOW).unwrap();
+        for (id, ends) in [(client, client_ends), (server, server_ends)] {
+            if ends {
+                stack.shutdown(id, Shutdown::Send, NOW).unwrap();
+            }
+        }
+        stack.close(server, NOW).unwrap();
+        let failure = if client_ends && server_ends { None } else { Some(Error::Reset) };
+        assert_eq!(stack.take_failure(client), Ok(failure), "{client_ends} {server_ends}");
+    }
+}
+
+/// Room is told of, and looked for once in a second nevertheless; memory is not, and looked for more often.
+#[test]
+fn a_connection_waits_longer_for_room_than_for_memory() {
+    static MEMORY: AtomicBool = AtomicBool::new(true);
+    let mut stack = host(Limits::default());
+    stack.set_admission(|| MEMORY.load(Ordering::Relaxed));
+    listen(&mut stack, 80, 1);
+    listen(&mut stack, 81, 1);
+    connect(&mut stack, 80);
+    assert_eq!(stack.poll(NOW), None);
+    let waits = connect(&mut stack, 80);
+    assert_eq!((stack.connected(waits), stack.poll(NOW)), (Ok(false), Some(NOW + SECOND)));
+    assert_eq!(stack.counters().requests_dropped, 0);
+    MEMORY.store(false, Ordering::Relaxed);
+    let waits = connect(&mut stack, 81);
+    assert_eq!((stack.connected(waits), stack.poll(NOW)), (Ok(false), Some(NOW + SECOND / 10)));
+    assert_eq!(stack.counters().requests_dropped, 1);
+}
+
+#[test]
+fn the_longest_datagram_within_the_host_fills_a_packet() {
+    let mut stack = host(Limits::default());
+    let options = DatagramOptions { receive_buffer: 70_000, ..DatagramOptions::default() };
+    let receiver = stack.udp_bind(local(53), &options).unwrap();
+    let sender = stack.udp_bind(local(0), &options).unwrap();
+    for (length, outcome) in [(65_507, Ok(Sent::Bytes(65_507))), (65_508, Err(Error::TooLong))] {
+        assert_eq!(stack.udp_send_with(sender, Some(local(53)), length, |_| ()), outcome);
+    }
+    assert_eq!(stack.udp_receive_with(receiver, |_, bytes| bytes.len()), Ok(Some(65_507)));
+    assert_eq!(stack.udp_receive_with(receiver, |_, bytes| bytes.len()), Ok(None));
+}
+
 /// Many coroutines, each in a loop of `accept`: with nothing to accept they come to rest.
 #[test]
 fn hundreds_wait_for_one_listener_and_come_to_rest() {

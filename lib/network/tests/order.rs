@@ -421,3 +421,54 @@ fn datagrams_are_as_important_as_their_readers_and_unread_ones_the_least() {
     }
     assert_eq!(readers(&mut net), [reader, Reader::NOBODY]);
 }
+
+#[test]
+fn a_poll_that_is_stopped_drops_no_frame() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[3, 3]);
+    burst(&mut net, &pairs);
+    let (handled, polled) = poll(&mut net, 1, |_| Turn::Stop);
+    assert_eq!((handled, polled.is_stopped, polled.is_cut_short), (vec![], true, false));
+    assert_eq!(polled.waiting.map(|waiting| waiting.reader.owner), Some(1));
+    assert_eq!(net.server.counters().arrivals_dropped, 0);
+    assert_eq!(poll(&mut net, 2, |_| Turn::Handle).0, [1, 2]);
+}
+
+/// Begins this many steps, and no more.
+struct Begins(usize);
+
+impl Order for Begins {
+    fn look(&mut self) -> u64 {
+        0
+    }
+
+    fn decide(&mut self, _: &Waiting) -> Turn {
+        Turn::Handle
+    }
+
+    fn begin(&mut self, _: Reader) -> bool {
+        let begins = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        begins
+    }
+}
+
+/// The other side learns that a connection was given up, also if the holder closes it before the reset was sent.
+#[test]
+fn a_connection_that_failed_is_reset_after_it_was_closed() {
+    let (mut net, _, pairs) = connected(Limits::default(), &[3]);
+    let server = pairs[0].1;
+    send(&mut net.server, server, b"is anybody there?", net.now).unwrap();
+    net.server.poll(net.now);
+    net.to_client.borrow_mut().clear();
+    net.now += 301 * SECOND;
+    // The timer, and not what follows from it.
+    assert!(net.server.poll_in_order(net.now, &mut Begins(1)).has_work);
+    assert!(net.server.readiness(server).unwrap().failed);
+    net.server.close(server, net.now).unwrap();
+    assert!(net.to_client.borrow().is_empty());
+    net.server.poll(net.now);
+    let flags: Vec<_> = net.to_client.borrow().iter().map(|frame| frame[47]).collect();
+    assert_eq!(flags.len(), 1);
+    assert!(flags[0] & 4 != 0, "{flags:?} is no reset");
+    assert_eq!(net.server.connection_counts().0, 0);
+}
