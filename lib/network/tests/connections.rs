@@ -864,6 +864,53 @@ fn addresses_that_no_host_has_are_refused() {
     }
 }
 
+/// Nothing was answered, so there is nothing to reset.
+#[test]
+fn a_request_that_is_taken_back_before_its_answer_leaves_nothing() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    net.pair(listener);
+    let to = SocketAddrV4::new(SERVER, 80);
+    let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    net.client.poll(net.now);
+    assert_eq!(net.to_server.borrow_mut().split_off(0).len(), 1);
+    assert_eq!(net.client.connection_counts(), (2, 0));
+    net.client.close(client, net.now).unwrap();
+    assert_eq!(net.client.connection_counts(), (1, 0));
+    net.client.poll(net.now);
+    assert!(net.to_server.borrow().is_empty());
+}
+
+/// An acknowledgement is not acknowledged, so nothing is due after it.
+#[test]
+fn an_acknowledgement_leaves_no_timer() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    net.pass(5 * SECOND);
+    send(&mut net.client, client, b"!", net.now).unwrap();
+    net.client.poll(net.now);
+    assert_eq!(net.server.poll(net.now), None);
+    assert_eq!(net.to_client.borrow().len(), 1);
+    assert_eq!(net.server.receivable(server), Ok(1));
+}
+
+#[test]
+fn frames_and_connections_are_counted() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    for made in 1..4 {
+        net.pair(listener);
+        let counts = [net.client.counters(), net.server.counters()].map(|counters| counters.connections_made);
+        assert_eq!(counts, [made; 2]);
+    }
+    let before = net.server.counters().frames_received;
+    // Frames of no known kind are frames, too.
+    net.to_server.borrow_mut().extend([vec![], vec![0; 60], vec![0xff; 1514]]);
+    net.server.poll(net.now);
+    assert_eq!(net.server.counters().frames_received, before + 3);
+}
+
 #[test]
 fn nothing_is_sent_before_the_handshake_has_ended() {
     let mut net = Net::new(Faults::default(), 1);

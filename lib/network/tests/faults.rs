@@ -761,6 +761,52 @@ fn datagrams_wait_for_room_in_the_device() {
     assert_eq!(received(&mut net), [7]);
 }
 
+/// A request from a stranger that states the longest segment it takes.
+fn request_stating(from: SocketAddrV4, segment: u16) -> Vec<u8> {
+    let [high, low] = segment.to_be_bytes();
+    let mut frame = forged(from, SYN, 41, 0, &[2, 4, high, low]);
+    // The option is a part of the header.
+    frame[46] = 0x60;
+    seal(&mut frame);
+    frame
+}
+
+/// RFC 9293, section 3.7.1: no segment is longer than the other side takes, and that is 536 bytes if it does not say. A
+/// cookie knows four lengths, and uses the next shorter one.
+#[test]
+fn segments_are_as_long_as_the_other_side_takes() {
+    let by_record = [(None, 536), (Some(536), 536), (Some(700), 700), (Some(1460), 1460), (Some(9000), 1460)];
+    let by_cookie = [(None, 536), (Some(700), 536), (Some(1300), 1220), (Some(1459), 1452), (Some(9000), 1460)];
+    for (cookies, (stated, longest)) in
+        by_record.map(|case| (0, case)).into_iter().chain(by_cookie.map(|case| (1, case)))
+    {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 1);
+        introduce(&mut net, listener);
+        for _ in 0..cookies {
+            net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
+        }
+        net.server.poll(net.now);
+        answers(&net);
+        let from = SocketAddrV4::new(CLIENT, 7000);
+        let request = stated.map_or_else(|| forged(from, SYN, 41, 0, b""), |segment| request_stating(from, segment));
+        net.to_server.borrow_mut().push_back(request);
+        net.server.poll(net.now);
+        let ours = answers(&net)[0].0;
+        let mut acknowledgement = forged(from, ACK, 42, ours.wrapping_add(1), b"");
+        acknowledgement[48..50].copy_from_slice(&8000u16.to_be_bytes());
+        seal(&mut acknowledgement);
+        net.to_server.borrow_mut().push_back(acknowledgement);
+        net.server.poll(net.now);
+        assert_eq!(net.server.counters().cookies_accepted, cookies);
+        let (server, _) = net.server.accept(listener).unwrap().unwrap();
+        send(&mut net.server, server, &[7; 3000], net.now).unwrap();
+        net.server.poll(net.now);
+        let lengths: Vec<usize> = net.to_client.borrow().iter().map(|frame| frame.len() - 54).collect();
+        assert_eq!(lengths.iter().max(), Some(&longest), "{stated:?}, {cookies} cookies: {lengths:?}");
+    }
+}
+
 /// No connection has an end that no single host has.
 #[test]
 fn requests_from_no_host_are_not_answered() {
@@ -842,6 +888,63 @@ fn a_connection_that_is_given_up_counts_once_as_closed() {
     net.server.close(pairs[2].1, net.now).unwrap();
     net.pass(10 * MILLISECOND);
     assert_eq!(end(&mut net, 2), Ok(Received::End));
+}
+
+/// RFC 9293, section 3.10.7.4: an end that is repeated in TIME-WAIT is acknowledged again, with the numbers of the first
+/// time; other segments of the old connection are not answered, and a reset does not end the wait (RFC 1337).
+#[test]
+fn a_repeated_end_is_acknowledged_with_the_numbers_of_the_connection() {
+    const FIN: u8 = 1;
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    introduce(&mut net, listener);
+    let from = SocketAddrV4::new(CLIENT, 7000);
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let ours = answers(&net)[0].0.wrapping_add(1);
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours, b"hello"));
+    net.server.poll(net.now);
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    receive(&mut net.server, server, &mut Vec::new(), net.now).unwrap();
+    send(&mut net.server, server, b"bye", net.now).unwrap();
+    net.server.close(server, net.now).unwrap();
+    net.server.poll(net.now);
+    answers(&net);
+    let (ours, theirs) = (ours.wrapping_add(3 + 1), 42 + 5 + 1);
+    let end = forged(from, ACK | FIN, theirs - 1, ours, b"");
+    for round in 0..3 {
+        net.to_server.borrow_mut().push_back(end.clone());
+        net.server.poll(net.now);
+        assert_eq!(answers(&net), [(ours, ACK, theirs)], "{round}");
+        assert_eq!(net.server.connection_counts(), (0, 1), "{round}");
+        for flags in [RST, RST | ACK, ACK] {
+            net.to_server.borrow_mut().push_back(forged(from, flags, theirs, ours, b""));
+            net.server.poll(net.now);
+            assert_eq!((answers(&net), net.server.connection_counts()), (vec![], (0, 1)), "{flags:#x}");
+        }
+        net.now += SECOND;
+    }
+}
+
+/// A connection in TIME-WAIT counts as a closed one from its close to its record, and leaves others counted.
+#[test]
+fn a_closed_connection_in_time_wait_counts_for_itself_alone() {
+    let limits = Limits { orphans: 1, ..Limits::default() };
+    let mut net = Net::with_limits(Faults::default(), 1, limits);
+    let listener = net.listen(80, 4);
+    let pairs = [(); 3].map(|()| net.pair(listener));
+    // The first one waits for the end that its client does not send.
+    net.server.close(pairs[0].1, net.now).unwrap();
+    net.server.shutdown(pairs[1].1, network::Shutdown::Send, net.now).unwrap();
+    net.settle();
+    net.client.close(pairs[1].0, net.now).unwrap();
+    net.settle();
+    net.server.close(pairs[1].1, net.now).unwrap();
+    net.settle();
+    assert_eq!(net.server.connection_counts(), (2, 1));
+    net.server.close(pairs[2].1, net.now).unwrap();
+    net.pass(10 * MILLISECOND);
+    assert_eq!(receive(&mut net.client, pairs[2].0, &mut Vec::new(), net.now), Err(Error::Reset));
 }
 
 #[test]

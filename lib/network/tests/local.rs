@@ -300,6 +300,21 @@ fn a_full_ring_wakes_its_writer() {
     assert!(stack.readiness(client).unwrap().send);
 }
 
+/// A ring has no memory at first, then twice as much whenever it is full, up to both buffers.
+#[test]
+fn a_ring_doubles_its_memory_up_to_its_limit() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    let empty = stack.connection_memory(server).unwrap();
+    for (bytes, memory) in [(0, 0), (1, 512), (510, 512), (2, 1024), (1000, 2048), (1000, 4096), (1582, 4096)] {
+        assert_eq!(send(&mut stack, client, &vec![7; bytes], NOW), Ok(Sent::Bytes(bytes)));
+        assert_eq!(stack.connection_memory(server), Ok(empty + memory), "after {bytes} more");
+    }
+    assert_eq!(send(&mut stack, client, &[7; 10], NOW), Ok(Sent::Bytes(1)));
+    assert_eq!(send(&mut stack, client, &[7; 10], NOW), Ok(Sent::Full));
+    assert_eq!(stack.connection_memory(server), Ok(empty + 4096));
+}
+
 #[test]
 fn a_fifth_of_a_ring_is_room_enough() {
     let mut stack = host(Limits::default());

@@ -420,6 +420,17 @@ fn datagrams_are_as_important_as_their_readers_and_unread_ones_the_least() {
         say(&mut net, port);
     }
     assert_eq!(readers(&mut net), [reader, Reader::NOBODY]);
+    // A task that waits for room counts where none waits for datagrams, or none so important.
+    for (is_read, level, counts) in [(false, 20, true), (true, 20, false), (true, 3, true)] {
+        net.server.set_datagram_reader(server, reader);
+        if is_read {
+            net.server.udp_register(server, network::Interest::Receive, std::task::Waker::noop()).unwrap();
+        }
+        let writer = Reader { owner: 9, level };
+        net.server.set_datagram_writer(server, writer);
+        say(&mut net, 53);
+        assert_eq!(readers(&mut net), [if counts { writer } else { reader }], "{is_read} {level}");
+    }
 }
 
 #[test]
@@ -459,8 +470,16 @@ fn a_connection_that_failed_is_reset_after_it_was_closed() {
     let server = pairs[0].1;
     send(&mut net.server, server, b"is anybody there?", net.now).unwrap();
     net.server.poll(net.now);
+    net.now += 290 * SECOND;
+    // The server must still know the client's hardware address when it gives up.
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let socket = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
     net.to_client.borrow_mut().clear();
-    net.now += 301 * SECOND;
+    net.client.udp_send_with(socket, Some(SocketAddrV4::new(SERVER, 53)), 0, |_| ()).unwrap();
+    net.client.poll(net.now);
+    net.server.poll(net.now);
+    net.to_client.borrow_mut().clear();
+    net.now += 11 * SECOND;
     // The timer, and not what follows from it.
     assert!(net.server.poll_in_order(net.now, &mut Begins(1)).has_work);
     assert!(net.server.readiness(server).unwrap().failed);
