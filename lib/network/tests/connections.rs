@@ -59,6 +59,23 @@ fn datagrams_that_wait_for_an_address_take_room() {
 }
 
 #[test]
+fn a_sender_of_datagrams_sleeps_while_nothing_can_leave() {
+    let mut net = Net::new(Faults::default(), 1);
+    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let client = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
+    let to = Some(SocketAddrV4::new(SERVER, 53));
+    net.client.link().is_full = true;
+    while net.client.udp_send_with(client, to, 100, |_| ()) != Ok(Sent::Full) {}
+    let (bell, waker) = Bell::new();
+    net.client.udp_register(client, Interest::Send, &waker).unwrap();
+    net.client.poll(net.now);
+    assert_eq!(bell.rings(), 0);
+    net.client.link().is_full = false;
+    net.pass(SECOND);
+    assert_eq!(bell.rings(), 1);
+}
+
+#[test]
 fn a_request_and_an_answer_cross_the_wire() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);
@@ -329,6 +346,28 @@ fn the_backlog_limits_and_the_order_is_kept() {
     assert!(bell.rings() > 0);
     assert_eq!(net.client.connected(wanted[4]), Ok(true));
     assert!(net.server.accept(listener).unwrap().is_some());
+}
+
+/// A listener has at least one place, and at most as many as the stack allows.
+#[test]
+fn a_listener_has_as_many_places_as_its_last_backlog() {
+    let limits = Limits { backlog: 3, ..Limits::default() };
+    for (backlog, places) in [(0, 1), (2, 2), (3, 3), (usize::MAX, 3)] {
+        let mut net = Net::with_limits(Faults::default(), 1, limits);
+        let closed = net.listen(81, 1);
+        net.server.close_listener(closed, net.now).unwrap();
+        assert_eq!(net.server.set_backlog(closed, backlog), Err(Error::Stale));
+        let listener = net.listen(80, 1);
+        assert_eq!(net.server.set_backlog(listener, backlog), Ok(()));
+        let to = SocketAddrV4::new(SERVER, 80);
+        let clients = [(); 5].map(|()| {
+            let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+            net.settle();
+            client
+        });
+        let connected = clients.map(|client| net.client.connected(client).unwrap());
+        assert_eq!(connected.into_iter().filter(|&is_connected| is_connected).count(), places, "{backlog}");
+    }
 }
 
 #[test]
@@ -881,6 +920,36 @@ fn a_request_that_is_taken_back_before_its_answer_leaves_nothing() {
     assert!(net.to_server.borrow().is_empty());
 }
 
+/// The end takes one sequence number, in each of the states in which it is under way.
+#[test]
+fn an_end_counts_as_one_more_byte_until_it_is_acknowledged() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    send(&mut net.client, client, b"bytes", net.now).unwrap();
+    assert_eq!(net.client.unacknowledged(client), Ok(5));
+    net.client.shutdown(client, Shutdown::Send, net.now).unwrap();
+    assert_eq!(net.client.unacknowledged(client), Ok(6));
+    net.client.poll(net.now);
+    net.to_server.borrow_mut().clear();
+    assert_eq!(net.client.unacknowledged(client), Ok(6), "all is lost");
+    net.pass(10 * SECOND);
+    assert_eq!(net.client.unacknowledged(client), Ok(0));
+    net.server.shutdown(server, Shutdown::Send, net.now).unwrap();
+    assert_eq!(net.server.unacknowledged(server), Ok(1));
+    net.settle();
+    assert_eq!(net.server.unacknowledged(server), Ok(0));
+    // Both at once: each hears of the other's end before its own is acknowledged.
+    let (client, server) = net.pair(listener);
+    net.client.shutdown(client, Shutdown::Send, net.now).unwrap();
+    net.server.shutdown(server, Shutdown::Send, net.now).unwrap();
+    net.client.poll(net.now);
+    net.server.poll(net.now);
+    assert_eq!([net.client.unacknowledged(client), net.server.unacknowledged(server)], [Ok(1), Ok(1)]);
+    net.settle();
+    assert_eq!([net.client.unacknowledged(client), net.server.unacknowledged(server)], [Ok(0), Ok(0)]);
+}
+
 /// An acknowledgement is not acknowledged, so nothing is due after it.
 #[test]
 fn an_acknowledgement_leaves_no_timer() {
@@ -890,6 +959,9 @@ fn an_acknowledgement_leaves_no_timer() {
     net.pass(5 * SECOND);
     send(&mut net.client, client, b"!", net.now).unwrap();
     net.client.poll(net.now);
+    // It waits a moment for data to travel with.
+    net.now = net.server.poll(net.now).unwrap();
+    assert!(net.to_client.borrow().is_empty());
     assert_eq!(net.server.poll(net.now), None);
     assert_eq!(net.to_client.borrow().len(), 1);
     assert_eq!(net.server.receivable(server), Ok(1));

@@ -300,13 +300,36 @@ fn a_full_ring_wakes_its_writer() {
     assert!(stack.readiness(client).unwrap().send);
 }
 
+/// An end whose other end is gone has nothing to wait for.
+#[test]
+fn an_end_that_is_alone_is_ready_for_everything() {
+    for (aborts, ends, failed) in [(false, false, false), (false, true, false), (true, false, true), (true, true, true)]
+    {
+        let mut stack = host(Limits::default());
+        let (client, server) = pair(&mut stack);
+        assert_eq!(stack.readiness(server), Ok(Readiness { send: true, ..Readiness::default() }));
+        if ends {
+            stack.shutdown(client, Shutdown::Send, NOW).unwrap();
+            let ended = Readiness { receive: true, send: true, receive_end: true, ..Readiness::default() };
+            assert_eq!(stack.readiness(server), Ok(ended));
+        }
+        if aborts {
+            stack.abort(client, NOW).unwrap();
+        } else {
+            stack.close(client, NOW).unwrap();
+        }
+        let all = Readiness { receive: true, send: true, receive_end: true, hang_up: true, failed };
+        assert_eq!(stack.readiness(server), Ok(all), "{aborts} {ends}");
+    }
+}
+
 /// A ring has no memory at first, then twice as much whenever it is full, up to both buffers.
 #[test]
 fn a_ring_doubles_its_memory_up_to_its_limit() {
     let mut stack = host(Limits::default());
     let (client, server) = pair(&mut stack);
     let empty = stack.connection_memory(server).unwrap();
-    for (bytes, memory) in [(0, 0), (1, 512), (510, 512), (2, 1024), (1000, 2048), (1000, 4096), (1582, 4096)] {
+    for (bytes, memory) in [(1, 512), (510, 512), (2, 1024), (1000, 2048), (1000, 4096), (1582, 4096)] {
         assert_eq!(send(&mut stack, client, &vec![7; bytes], NOW), Ok(Sent::Bytes(bytes)));
         assert_eq!(stack.connection_memory(server), Ok(empty + memory), "after {bytes} more");
     }
