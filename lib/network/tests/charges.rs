@@ -175,6 +175,7 @@ fn a_connection_over_its_owners_limit_waits_for_room() {
     let wanted = [connect(&mut net), connect(&mut net)];
     net.pass(3 * SECOND);
     // All have sent their requests, and one has got room.
+    assert!(net.server.counters().requests_dropped > 0);
     assert_eq!(owner.count(Held::Connection), 1);
     assert_eq!(net.server.connection_counts().0, 1);
     let (first, _) = net.server.accept(listener).unwrap().unwrap();

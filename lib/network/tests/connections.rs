@@ -989,6 +989,9 @@ fn nothing_is_sent_before_the_handshake_has_ended() {
     let to = SocketAddrV4::new(SERVER, 80);
     let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     assert_eq!(send(&mut net.client, client, b"early", net.now), Err(Error::NotConnected));
+    for how in [Shutdown::Receive, Shutdown::Send, Shutdown::Both] {
+        assert_eq!(net.client.shutdown(client, how, net.now), Err(Error::NotConnected));
+    }
     assert_eq!(receive(&mut net.client, client, &mut Vec::new(), net.now), Err(Error::NotConnected));
     net.settle();
     assert_eq!(send(&mut net.client, client, b"late", net.now), Err(Error::Refused));
@@ -1009,6 +1012,7 @@ fn a_connection_is_ready_for_what_would_not_wait() {
     assert_eq!(net.server.readiness(server), Ok(idle));
     net.server.shutdown(server, Shutdown::Receive, net.now).unwrap();
     assert_eq!(net.server.readiness(server), Ok(Readiness { receive: true, receive_end: true, ..idle }));
+    assert_eq!(receive(&mut net.server, server, &mut Vec::new(), net.now), Ok(Received::End));
 }
 
 #[test]

@@ -890,40 +890,77 @@ fn a_connection_that_is_given_up_counts_once_as_closed() {
     assert_eq!(end(&mut net, 2), Ok(Received::End));
 }
 
-/// RFC 9293, section 3.10.7.4: an end that is repeated in TIME-WAIT is acknowledged again, with the numbers of the first
-/// time; other segments of the old connection are not answered, and a reset does not end the wait (RFC 1337).
+/// RFC 9293, section 3.10.7.4: an end that is repeated in TIME-WAIT is acknowledged again, with the same numbers. Other
+/// segments of the old connection are not answered, and a reset does not end the wait (RFC 1337).
 #[test]
 fn a_repeated_end_is_acknowledged_with_the_numbers_of_the_connection() {
     const FIN: u8 = 1;
+    for closes_late in [false, true] {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 4);
+        introduce(&mut net, listener);
+        let from = SocketAddrV4::new(CLIENT, 7000);
+        net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+        net.server.poll(net.now);
+        let first = answers(&net)[0].0.wrapping_add(1);
+        net.to_server.borrow_mut().push_back(forged(from, ACK, 42, first, b"hello"));
+        net.server.poll(net.now);
+        let (server, _) = net.server.accept(listener).unwrap().unwrap();
+        receive(&mut net.server, server, &mut Vec::new(), net.now).unwrap();
+        send(&mut net.server, server, b"bye", net.now).unwrap();
+        if closes_late {
+            net.server.shutdown(server, network::Shutdown::Send, net.now).unwrap();
+        } else {
+            net.server.close(server, net.now).unwrap();
+        }
+        net.server.poll(net.now);
+        answers(&net);
+        let (ours, theirs) = (first.wrapping_add(3 + 1), 42 + 5 + 1);
+        let end = forged(from, ACK | FIN, theirs - 1, ours, b"");
+        if closes_late {
+            // A late copy of the first segment tells nothing new.
+            for segment in [end.clone(), forged(from, ACK, 42, first, b"hello")] {
+                net.to_server.borrow_mut().push_back(segment);
+                net.server.poll(net.now);
+                answers(&net);
+            }
+            net.server.close(server, net.now).unwrap();
+            net.server.poll(net.now);
+            answers(&net);
+        }
+        for round in 0..3 {
+            net.to_server.borrow_mut().push_back(end.clone());
+            net.server.poll(net.now);
+            assert_eq!(answers(&net), [(ours, ACK, theirs)], "{closes_late} {round}");
+            assert_eq!(net.server.connection_counts(), (0, 1), "{closes_late} {round}");
+            for flags in [RST, RST | ACK, ACK] {
+                net.to_server.borrow_mut().push_back(forged(from, flags, theirs, ours, b""));
+                net.server.poll(net.now);
+                assert_eq!((answers(&net), net.server.connection_counts()), (vec![], (0, 1)), "{flags:#x}");
+            }
+            net.now += SECOND;
+        }
+    }
+}
+
+#[test]
+fn a_repeated_answer_waits_for_room_in_the_device() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 4);
     introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
-    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7000), SYN, 41, 0, b""));
     net.server.poll(net.now);
-    let ours = answers(&net)[0].0.wrapping_add(1);
-    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours, b"hello"));
-    net.server.poll(net.now);
-    let (server, _) = net.server.accept(listener).unwrap().unwrap();
-    receive(&mut net.server, server, &mut Vec::new(), net.now).unwrap();
-    send(&mut net.server, server, b"bye", net.now).unwrap();
-    net.server.close(server, net.now).unwrap();
-    net.server.poll(net.now);
-    answers(&net);
-    let (ours, theirs) = (ours.wrapping_add(3 + 1), 42 + 5 + 1);
-    let end = forged(from, ACK | FIN, theirs - 1, ours, b"");
-    for round in 0..3 {
-        net.to_server.borrow_mut().push_back(end.clone());
-        net.server.poll(net.now);
-        assert_eq!(answers(&net), [(ours, ACK, theirs)], "{round}");
-        assert_eq!(net.server.connection_counts(), (0, 1), "{round}");
-        for flags in [RST, RST | ACK, ACK] {
-            net.to_server.borrow_mut().push_back(forged(from, flags, theirs, ours, b""));
-            net.server.poll(net.now);
-            assert_eq!((answers(&net), net.server.connection_counts()), (vec![], (0, 1)), "{flags:#x}");
-        }
-        net.now += SECOND;
+    let first = answers(&net);
+    assert_eq!(first.len(), 1);
+    net.now += SECOND;
+    net.server.link().is_full = true;
+    for _ in 0..3 {
+        assert_eq!(net.server.poll(net.now), Some(net.now + MILLISECOND));
+        net.now += MILLISECOND;
     }
+    net.server.link().is_full = false;
+    net.server.poll(net.now);
+    assert_eq!(answers(&net), first);
 }
 
 /// A connection in TIME-WAIT counts as a closed one from its close to its record, and leaves others counted.

@@ -339,6 +339,46 @@ fn a_ring_doubles_its_memory_up_to_its_limit() {
 }
 
 #[test]
+fn a_ring_that_grows_keeps_its_bytes_in_order() {
+    let mut stack = host(Limits::default());
+    let (client, server) = pair(&mut stack);
+    let bytes: Vec<u8> = (0..3000u32).map(|number| (number / 7) as u8).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    // Its beginning is moved before it is filled again, and so its bytes lie around its end when it grows.
+    for (more, taken) in [(500, 100), (300, 200), (1000, 700), (1200, 900)] {
+        assert_eq!(send(&mut stack, client, &bytes[sent..sent + more], NOW), Ok(Sent::Bytes(more)));
+        sent += more;
+        let mut left = taken;
+        let take = |part: &[u8]| {
+            let count = part.len().min(left);
+            left -= count;
+            got.extend_from_slice(&part[..count]);
+            count
+        };
+        assert_eq!(stack.tcp_receive_with(server, take, NOW), Ok(Received::Bytes(taken)));
+    }
+    while stack.receivable(server) != Ok(0) {
+        receive(&mut stack, server, &mut got, NOW).unwrap();
+    }
+    assert!(got == bytes);
+}
+
+#[test]
+fn an_end_without_another_cannot_be_shut_down() {
+    let mut stack = host(Limits::default());
+    listen(&mut stack, 80, 1);
+    let (_joined, waiting, refused) = (connect(&mut stack, 80), connect(&mut stack, 80), connect(&mut stack, 81));
+    let mut other = host(Limits::default());
+    let (client, alone) = pair(&mut other);
+    other.close(client, NOW).unwrap();
+    for how in [Shutdown::Receive, Shutdown::Send, Shutdown::Both] {
+        assert_eq!([waiting, refused].map(|id| stack.shutdown(id, how, NOW)), [Err(Error::NotConnected); 2]);
+        assert_eq!(other.shutdown(alone, how, NOW), Err(Error::NotConnected));
+    }
+    assert_eq!((stack.connected(waiting), stack.connected(refused)), (Ok(false), Err(Error::Refused)));
+}
+
+#[test]
 fn a_fifth_of_a_ring_is_room_enough() {
     let mut stack = host(Limits::default());
     let (client, server) = pair(&mut stack);
