@@ -903,6 +903,40 @@ fn addresses_that_no_host_has_are_refused() {
     }
 }
 
+#[test]
+fn a_gateway_leads_to_other_networks() {
+    let (near, far) = (Ipv4Addr::new(10, 0, 2, 99), Ipv4Addr::new(192, 0, 2, 1));
+    for gateway in [None, Some(SERVER)] {
+        let address = Some(network::Address { address: CLIENT, prefix: 24, gateway });
+        let configuration = Configuration { address, ..Configuration::default() };
+        let mut stack = Stack::new(NoLink, &configuration, SECOND).unwrap();
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let socket = stack.udp_bind(any, &DatagramOptions::default()).unwrap();
+        for (to, is_reached) in [(near, true), (far, gateway.is_some()), (Ipv4Addr::BROADCAST, true)] {
+            let outcome = if is_reached { Ok(Sent::Bytes(1)) } else { Err(Error::Unreachable) };
+            assert_eq!(stack.udp_send_with(socket, Some(SocketAddrV4::new(to, 53)), 1, |_| ()), outcome, "{to}");
+            let made = stack.tcp_connect(None, SocketAddrV4::new(to, 80), &TcpOptions::default(), SECOND);
+            let is_one_host = to != Ipv4Addr::BROADCAST;
+            assert_eq!(made.err(), (!is_reached || !is_one_host).then_some(Error::Unreachable), "{to}");
+        }
+    }
+}
+
+#[test]
+fn a_datagram_socket_has_another_end_while_it_is_connected() {
+    let mut stack = loopback();
+    let socket = stack.udp_bind(local(53), &DatagramOptions::default()).unwrap();
+    assert_eq!(stack.udp_remote_endpoint(socket), Ok(None));
+    assert_eq!(stack.udp_connect(socket, Some(local(0))), Err(Error::Invalid));
+    assert_eq!(stack.udp_remote_endpoint(socket), Ok(None));
+    for remote in [Some(local(54)), Some(local(55)), None] {
+        stack.udp_connect(socket, remote).unwrap();
+        assert_eq!(stack.udp_remote_endpoint(socket), Ok(remote));
+    }
+    stack.udp_close(socket).unwrap();
+    assert_eq!(stack.udp_remote_endpoint(socket), Err(Error::Stale));
+}
+
 /// Nothing was answered, so there is nothing to reset.
 #[test]
 fn a_request_that_is_taken_back_before_its_answer_leaves_nothing() {

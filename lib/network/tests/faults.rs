@@ -873,21 +873,23 @@ fn datagrams_for_other_addresses_are_not_received() {
 #[test]
 fn a_connection_that_is_given_up_counts_once_as_closed() {
     let limits = Limits { orphans: 1, ..Limits::default() };
-    let mut net = Net::with_limits(Faults::default(), 1, limits);
-    let listener = net.listen(80, 4);
-    let pairs = [(); 3].map(|()| net.pair(listener));
-    for _ in 0..2 {
-        net.server.abort(pairs[0].1, net.now).unwrap();
+    for times in [1, 2] {
+        let mut net = Net::with_limits(Faults::default(), 1, limits);
+        let listener = net.listen(80, 4);
+        let pairs = [(); 3].map(|()| net.pair(listener));
+        for _ in 0..times {
+            net.server.abort(pairs[0].1, net.now).unwrap();
+        }
+        let end = |net: &mut Net, index: usize| receive(&mut net.client, pairs[index].0, &mut Vec::new(), net.now);
+        // One too many is reset.
+        net.server.close(pairs[1].1, net.now).unwrap();
+        net.pass(10 * MILLISECOND);
+        assert_eq!([end(&mut net, 0), end(&mut net, 1)], [Err(Error::Reset), Err(Error::Reset)], "{times}");
+        // Both resets are sent.
+        net.server.close(pairs[2].1, net.now).unwrap();
+        net.pass(10 * MILLISECOND);
+        assert_eq!(end(&mut net, 2), Ok(Received::End), "{times}");
     }
-    let end = |net: &mut Net, index: usize| receive(&mut net.client, pairs[index].0, &mut Vec::new(), net.now);
-    // One too many is reset.
-    net.server.close(pairs[1].1, net.now).unwrap();
-    net.pass(10 * MILLISECOND);
-    assert_eq!([end(&mut net, 0), end(&mut net, 1)], [Err(Error::Reset), Err(Error::Reset)]);
-    // Both resets are sent.
-    net.server.close(pairs[2].1, net.now).unwrap();
-    net.pass(10 * MILLISECOND);
-    assert_eq!(end(&mut net, 2), Ok(Received::End));
 }
 
 /// RFC 9293, section 3.10.7.4: an end that is repeated in TIME-WAIT is acknowledged again, with the same numbers. Other
