@@ -185,6 +185,15 @@ impl Board {
         self.machines[&machine].patches.as_ref().map(|folder| self.folder.join(folder))
     }
 
+    /// Returns this board with a machine that has the PLIC, and all else that it has.
+    pub fn with_plic(mut self, machine: Variant) -> Board {
+        if let Some(machine) = self.machines.get_mut(&machine) {
+            // QEMU takes several of these options together.
+            machine.arguments.extend(["-machine".into(), "aia=none".into()]);
+        }
+        self
+    }
+
     /// Returns QEMU's arguments for a machine, with placeholders.
     pub fn templates(&self, machine: Variant) -> impl Iterator<Item = &String> {
         let devices = self.devices.iter().flat_map(|device| &device.arguments);
@@ -311,6 +320,16 @@ mod tests {
 
     fn board() -> Board {
         Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap()
+    }
+
+    #[test]
+    fn a_machine_can_have_the_plic_instead_of_its_own_controller() {
+        let configuration = Configuration { machine: Variant::Uintc, ..configuration() };
+        let arguments = board().with_plic(Variant::Uintc).arguments(&configuration);
+        let machine: Vec<_> = arguments.windows(2).filter(|pair| pair[0] == "-machine").map(|pair| &pair[1]).collect();
+        assert_eq!(machine, ["virt,aia=aplic-imsic,aia-guests=3,uintc=on", "aia=none"]);
+        let others = board().with_plic(Variant::Uintc).arguments(&self::configuration());
+        assert!(!others.contains(&"aia=none".to_string()));
     }
 
     fn configuration() -> Configuration {

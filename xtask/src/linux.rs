@@ -57,6 +57,15 @@ const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", 
 /// Longest time of a compiler.
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
+/// The servers that Linux's archive has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Servers {
+    /// Those of bench/peers, which are in C.
+    InC,
+    /// Those in Go and with tokio too, as far as they can be built.
+    All,
+}
+
 /// A Linux that can be booted.
 #[derive(Clone, Debug)]
 pub struct Linux {
@@ -75,6 +84,15 @@ impl Linux {
     ///
     /// The host has no apt, no Debian archive is configured or it cannot be reached, a compiler is missing or fails.
     pub fn prepare(context: &Context) -> Result<Linux> {
+        Linux::prepare_with(context, Servers::All)
+    }
+
+    /// Prepares as [`prepare`](Linux::prepare) does; of the servers only those that are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As of [`prepare`](Linux::prepare).
+    pub fn prepare_with(context: &Context, wanted: Servers) -> Result<Linux> {
         toolchain::ensure_on_host(&[Item::RiscvGcc, Item::RiscvLibc], &context.progress)?;
         let directory = context.workspace.products().join("linux");
         std::fs::create_dir_all(&directory)?;
@@ -90,21 +108,24 @@ impl Linux {
         let peers = compile_peers(context, &directory)?;
         let mut programs = vec![("init".to_string(), peers)];
         let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio", ECHO].contains(name)).collect();
-        match compile_go(context, &directory) {
-            Ok(program) => {
-                programs.push(("bin/go-server".into(), program));
-                servers.push("go");
+        if wanted == Servers::All {
+            match compile_go(context, &directory) {
+                Ok(program) => {
+                    programs.push(("bin/go-server".into(), program));
+                    servers.push("go");
+                }
+                Err(error) => eprintln!("The server in Go is left out: {error:#}"),
             }
-            Err(error) => eprintln!("The server in Go is left out: {error:#}"),
-        }
-        match compile_tokio(context, &directory) {
-            Ok(program) => {
-                programs.push(("bin/tokio-server".into(), program));
-                servers.push("tokio");
+            match compile_tokio(context, &directory) {
+                Ok(program) => {
+                    programs.push(("bin/tokio-server".into(), program));
+                    servers.push("tokio");
+                }
+                Err(error) => eprintln!("The server with tokio is left out: {error:#}"),
             }
-            Err(error) => eprintln!("The server with tokio is left out: {error:#}"),
         }
-        let initramfs = directory.join("initramfs.cpio");
+        // Each choice has a file of its own, so that neither is written anew for the other.
+        let initramfs = directory.join(if wanted == Servers::All { "initramfs.cpio" } else { "initramfs-c.cpio" });
         write_if_changed(&initramfs, &archive(&directory, &programs)?)?;
         Ok(Linux { kernel: directory.join("kernel"), initramfs, version, servers })
     }

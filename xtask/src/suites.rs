@@ -32,6 +32,7 @@ use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
+use crate::linux::{self, Linux, Servers};
 use crate::own::{self, Chosen};
 use crate::serial::{TestLine, test_line};
 use crate::soak;
@@ -56,6 +57,8 @@ pub enum Suite {
     Machine,
     /// Unmodified programs of Debian, in QEMU; left out, unless it is named, where packages cannot be fetched.
     Linux,
+    /// Debian's Linux, unchanged, on the machine with user-level interrupts. Only on request by name.
+    MachineLinux,
     /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
     /// request by name.
     Long,
@@ -110,6 +113,9 @@ const FAULTS: [&str; 9] = [
 
 /// The microkernel's message before it ends the machine over a root task.
 const CANNOT_START: &str = "the microkernel cannot start: ";
+
+/// Longest time of Linux's boot and its measurements.
+const LINUX_LIMIT: Duration = Duration::from_secs(900);
 
 /// Longest time of a mistake.
 const FAULT_LIMIT: Duration = Duration::from_secs(300);
@@ -197,7 +203,8 @@ impl Findings {
 pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
-        let all = Suite::value_variants().iter().copied().filter(|suite| *suite != Suite::Long);
+        let on_request = [Suite::Long, Suite::MachineLinux];
+        let all = Suite::value_variants().iter().copied().filter(|suite| !on_request.contains(suite));
         let all = all.filter(|suite| {
             arguments.filter.is_none() || ![Suite::Micro, Suite::Machine, Suite::Linux].contains(suite)
         });
@@ -209,8 +216,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let filter = arguments.filter.as_deref();
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
-    let needs_machine =
-        [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux].iter().any(|suite| wanted.contains(suite));
+    let in_qemu = [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux, Suite::MachineLinux];
+    let needs_machine = in_qemu.iter().any(|suite| wanted.contains(suite));
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     for suite in wanted {
         match (suite, &toolchain) {
@@ -235,7 +242,10 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
                 }
             }
             (Suite::Linux, Some(toolchain)) => linux(context, toolchain, arguments, &mut findings)?,
-            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux, None) => {}
+            (Suite::MachineLinux, Some(toolchain)) => {
+                linux_with_user_level_interrupts(context, toolchain, arguments, &mut findings)
+            }
+            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux, None) => {}
         }
     }
     print!("{}", findings.summary());
@@ -457,6 +467,44 @@ fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mu
         boots.part(findings, &name, |boots, log| boots.suite(log, &program, String::new()));
     }
     Ok(())
+}
+
+/// Boots Debian's Linux on the machine with user-level interrupts, which it does not know, and lets it run the basic
+/// measurements of bench/peers: system calls, pipes, threads, signals. The machine has the PLIC, as wherever this tree
+/// boots Linux (`linux`).
+fn linux_with_user_level_interrupts(
+    context: &Context,
+    toolchain: &Toolchain,
+    arguments: &cli::Test,
+    findings: &mut Findings,
+) {
+    let board = context.board.clone().with_plic(Variant::Uintc);
+    let plural = |harts| if harts == 1 { "" } else { "s" };
+    let boot = |harts| {
+        let linux = Linux::prepare_with(context, Servers::InC)?;
+        let words = ["bench", "basics"].map(String::from);
+        let mut configuration = linux.configuration(context, harts, Clock::Host, &words)?;
+        configuration.machine = Variant::Uintc;
+        let log = context.log(&format!("machine-linux-{harts}"));
+        let activity = context.progress.start(format!("Linux {} on {harts} hart{}", linux.version, plural(harts)));
+        let mut guest = Guest::start(&toolchain.qemu, &board, &configuration, &log, Echo::LogOnly)?;
+        let mut is_done = false;
+        let end = guest.wait_for("Linux's end", LINUX_LIMIT, |line| {
+            activity.detail(line);
+            is_done |= line.trim() == linux::DONE;
+            None::<()>
+        });
+        match end {
+            Err(failure) if is_done && matches!(failure.kind, FailureKind::Ended { .. }) => {
+                Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+            }
+            Err(failure) => Err(failure.into()),
+            Ok(()) => unreachable!("no line is wanted"),
+        }
+    };
+    for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
+        findings.add(format!("Debian's Linux, {}, {harts} hart{}", Variant::Uintc, plural(harts)), boot(harts));
+    }
 }
 
 /// Runs the microkernel's suite on every machine, also on that with user-level interrupts if its emulator has been
