@@ -42,6 +42,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         }
         "flood" => crate::user_interrupt::send_until_error(None).await,
         "send-until-error" => crate::user_interrupt::send_until_error(Some(Duration::from_micros(200))).await,
+        "send-and-count" => crate::user_interrupt::send_and_count(),
         "revoke-descriptor-0" => crate::user_interrupt::revoke_descriptor_0(),
         "claim-without-file" => crate::user_interrupt::claim_without_file(),
         "send-without-right" => crate::user_interrupt::send_without_right(argument).await,

@@ -207,6 +207,7 @@ const TESTS: &[Test] = tests![
     user_interrupt::between_workers;
     user_interrupt::between_processes;
     user_interrupt::a_flooded_receiver_goes_on;
+    user_interrupt::what_comes_for_a_receiver_that_is_away_interrupts_no_other_program;
     user_interrupt::pages_for_sending_stay_where_they_are;
     user_interrupt::revoked_rights_are_worth_nothing;
     user_interrupt::ends_of_either_side;

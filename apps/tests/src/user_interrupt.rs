@@ -212,6 +212,57 @@ pub async fn a_flooded_receiver_goes_on() -> Outcome {
     Ok(())
 }
 
+/// Exit statuses of [`send_and_count`] that are no error's number.
+const NO_HANDLER: i32 = 201;
+const INTERRUPTED: i32 = 202;
+
+/// An act: sends through descriptor 0 until that fails, and returns the error's number, or [`INTERRUPTED`] if it was
+/// interrupted itself meanwhile.
+pub fn send_and_count() -> i32 {
+    static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn handler(_: u64) {
+        INTERRUPTS.fetch_add(1, Ordering::Relaxed);
+    }
+    let right = SendRight::from_descriptor(Descriptor::from_raw(0));
+    // SAFETY: the handler accesses nothing but its own counter, and the process makes no asynchronous call.
+    if unsafe { cops::system::interrupt::set_handler(handler, || 0) }.is_err() {
+        return NO_HANDLER;
+    }
+    loop {
+        match right.send() {
+            Ok(()) => {}
+            Err(_) if INTERRUPTS.load(Ordering::Relaxed) != 0 => return INTERRUPTED,
+            Err(error) => return error.number().into(),
+        }
+    }
+}
+
+/// The senders have the harts while the receiver is away, and a place in the hardware that was still open there would
+/// interrupt them.
+pub async fn what_comes_for_a_receiver_that_is_away_interrupts_no_other_program() -> Outcome {
+    let receiver = must!(Receiver::new());
+    let mut children = Vec::new();
+    for _ in 0..4 {
+        let command = Command::new(OWN_PATH).argument("--act").argument("send-and-count");
+        children.push(must!(command.descriptor(0, must!(receiver.grant()).into_descriptor()).spawn()));
+    }
+    for _ in 0..20 {
+        signalled(&receiver).await?;
+        // Loses its hart in between, and stays ready.
+        let start = cops::time::Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {
+            core::hint::spin_loop();
+        }
+        // Waits.
+        cops::sleep(Duration::from_millis(1)).await;
+    }
+    must!(receiver.revoke_all());
+    for child in &children {
+        check_eq!(wait(child).await, Some(Ok(Ending::Exited(Errno::EPERM.number() as u8))));
+    }
+    Ok(())
+}
+
 pub async fn pages_for_sending_stay_where_they_are() -> Outcome {
     use cops::system::memory;
     let receiver = must!(Receiver::new());
@@ -277,7 +328,10 @@ pub fn revoke_descriptor_0() -> i32 {
 }
 
 pub async fn ends_of_either_side() -> Outcome {
+    // The worker of this receiver has its place in the hardware from now on, as far as there is one.
+    let _kept = must!(Receiver::new());
     let receivers = counter(Counter::InterruptReceivers)?;
+    let places = counter(Counter::GuestFiles)?;
     for _ in 0..5 {
         // The receiver is killed while the sender has its right.
         let receiver = must!(Receiver::new());
@@ -298,7 +352,9 @@ pub async fn ends_of_either_side() -> Outcome {
         must!(own.send());
         signalled(&receiver).await?;
     }
-    returns_to(Counter::InterruptReceivers, receivers).await
+    returns_to(Counter::InterruptReceivers, receivers).await?;
+    // Another worker of this process may have made a receiver, and keeps its place until it comes to a hart again.
+    returns_to(Counter::GuestFiles, places + 1).await
 }
 
 pub async fn as_many_receivers_as_there_can_be() -> Outcome {
