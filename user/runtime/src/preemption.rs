@@ -18,8 +18,8 @@
 //!   stack B:                                             run -> poll b -> ready -> take a -> switch
 //! ```
 //!
-//! The handler is called by every wake-up from outside (a signal, a completion); with the back end `imsic` by the
-//! worker's own timer, every [`PERIOD_NS`]; with every back end by the kernel's tick.
+//! The handler is called by every wake-up from outside (a signal, a completion); with the back ends `imsic` and `uintc`
+//! by the worker's own timer, every [`PERIOD_NS`]; with every back end by the kernel's tick.
 //!
 //! # Code that must not be interrupted
 //!
