@@ -15,20 +15,29 @@ std::thread_local! {
 #[derive(Debug)]
 pub struct Limited;
 
-/// Runs `action` while the thread can have at most `bytes` more memory than before.
+/// Runs `action` while the thread can have at most `bytes` more memory than before. A panic of `action` ends the limit
+/// before its message is made.
 ///
 /// The test program's global allocator has to be [`Limited`].
 pub fn with_memory<R>(bytes: usize, action: impl FnOnce() -> R) -> R {
+    /// The limit, which ends with it.
+    struct Limit;
+    impl Drop for Limit {
+        fn drop(&mut self) {
+            LEFT.set(None);
+        }
+    }
     LEFT.set(Some(bytes));
-    let result = action();
-    LEFT.set(None);
-    result
+    let _limit = Limit;
+    action()
 }
 
 /// Takes bytes from the remaining ones; `false` if they are too few.
 fn take(bytes: usize) -> bool {
     match LEFT.get() {
         None => true,
+        // A panic without memory for its message would wait for ever, and the test would hang instead of failing.
+        Some(_) if std::thread::panicking() => true,
         Some(left) => left.checked_sub(bytes).inspect(|&left| LEFT.set(Some(left))).is_some(),
     }
 }
@@ -93,5 +102,14 @@ mod tests {
             assert!(other.join().unwrap(), "another thread ran short");
         });
         assert!(reserve(1000));
+    }
+
+    /// Its message takes memory, and so does the search for its cause.
+    #[test]
+    fn a_failure_without_memory_is_reported_and_ends_the_limit() {
+        let failure =
+            std::panic::catch_unwind(|| with_memory(0, || panic!("{} bytes", Vec::<u8>::new().len()))).unwrap_err();
+        assert_eq!(failure.downcast_ref::<String>().map(String::as_str), Some("0 bytes"));
+        assert!(Vec::<u8>::new().try_reserve_exact(1000).is_ok());
     }
 }
