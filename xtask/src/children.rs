@@ -87,6 +87,24 @@ fn signal(ending: Ending) -> Signal {
     }
 }
 
+/// Returns the processor time of all programs that have ended, with the programs that these started and waited for;
+/// zero where the host does not tell.
+pub fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    children_ticks(&text).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Unit of the times that Linux writes into `/proc`, on every processor.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Parses `cutime` and `cstime` of a process's `stat`, and returns their sum.
+fn children_ticks(stat: &str) -> Option<u64> {
+    // The program's name, which may contain anything, ends at the last parenthesis; the state is field 3.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(16 - 3).map(|field| field.parse::<u64>().ok());
+    Some(times.next()?? + times.next()??)
+}
+
 /// A running program. Dropping it ends it.
 #[derive(Debug)]
 pub struct Child {
@@ -99,7 +117,7 @@ pub struct Child {
 impl Child {
     /// Starts a command made by [`command`].
     ///
-    /// The caller must be the main thread: the host's kernel takes the end of the thread for the end of the parent.
+    /// The calling thread must outlive the program: the host's kernel takes its end for that of the parent.
     ///
     /// # Errors
     ///
@@ -245,6 +263,20 @@ mod tests {
     fn is_alive(pid: &str) -> bool {
         // A process that was not reaped yet is a zombie, state Z.
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[test]
+    fn the_processor_time_of_ended_programs_is_told() {
+        let stat = "7 (a) b) R 1 7 7 0 -1 4194304 100 0 0 0 11 12 1300 14 20 0 1 0 73262";
+        assert_eq!(children_ticks(stat), Some(1314));
+        for illegal in ["", "7 (a", "7 (a) R 1 7", "7 (a) R 1 7 7 0 -1 4194304 100 0 0 0 11 12 x 14 20"] {
+            assert_eq!(children_ticks(illegal), None, "{illegal}");
+        }
+        let before = processor_time();
+        let mut command = command("sh");
+        command.args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"]);
+        output(&mut command, Ending::Kill, Duration::from_secs(60)).unwrap();
+        assert!(processor_time() > before);
     }
 
     #[test]

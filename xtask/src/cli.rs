@@ -500,7 +500,8 @@ pub struct Test {
     /// Path of user interrupts to programs; through the kernel by default.
     #[arg(long, value_name = "BACK END")]
     pub user_interrupts: Option<UserInterrupts>,
-    /// Only the tests whose names contain this, on the host and in QEMU. The microkernel's suite has no parts.
+    /// Only the tests whose names contain this, on the host and in QEMU, and the parts beside QEMU's suite: `soak`,
+    /// `failing-allocations` and others, whose names the summary has. The microkernel's suite has no parts.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::context::{Context, Need, command_line};
+use crate::build::Products;
+use crate::context::{self, Context, Need};
 use crate::debian::Root;
-use crate::guest::{Echo, Guest};
+use crate::guest::Guest;
+use crate::lanes::Show;
 use crate::programs::{INIT_PATH, environment, environment_file, strings_file, with_root};
-use crate::{board, cli};
 
 /// The folder of the scripts.
 const FOLDER: &str = "tests/linux";
@@ -107,19 +108,13 @@ pub fn prepare(context: &Context, exercises: &[Exercise]) -> Result<Root> {
     Root::prepare(context, &packages)
 }
 
-/// Boots the machine with these exercises, runs them, and returns the outcome of each.
+/// Builds the machine, and adds the packages and these exercises to its files.
 ///
 /// # Errors
 ///
-/// The machine cannot be built or started, fails, or is silent for too long.
-pub fn run(
-    context: &Context,
-    root: &Root,
-    exercises: &[Exercise],
-    machine: &cli::Machine,
-    log: &Path,
-) -> Result<Vec<ExerciseOutcome>> {
-    let (toolchain, products) = context.build(Need::Boot)?;
+/// The machine cannot be built, or a file is missing.
+pub fn with_exercises(context: &Context, root: &Root, exercises: &[Exercise]) -> Result<Products> {
+    let (_, products) = context.build(Need::Boot)?;
     let paths: Vec<_> = exercises.iter().map(Exercise::path).collect();
     let mut files = vec![
         environment_file(&environment(&["TERM=dumb".into(), "LC_ALL=C".into()]))?,
@@ -128,11 +123,24 @@ pub fn run(
     let scripts =
         exercises.iter().map(|exercise| (format!("{PLACE}/{}", exercise.name), 0o755, exercise.script.clone()));
     files.extend(scripts);
-    let products = with_root(context, products, root, "test", &files)?;
-    let words = command_line(&format!("/{INIT_PATH}"), &[])?;
-    let configuration: board::Configuration = context.configuration(&products, machine, words);
-    let harts = configuration.harts;
-    let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, log, Echo::LogOnly)?;
+    with_root(context, products, root, "test", &files)
+}
+
+/// Returns the kernel's command line for a machine that runs exercises.
+///
+/// # Errors
+///
+/// None in truth: the path of the first program has no character that such a line cannot have.
+pub fn command_line() -> Result<String> {
+    context::command_line(&format!("/{INIT_PATH}"), &[])
+}
+
+/// Follows a machine that runs these exercises to its end, and returns the outcome of each.
+///
+/// # Errors
+///
+/// The machine fails, or is silent for too long.
+pub fn follow(guest: &mut Guest, exercises: &[Exercise], harts: u8, show: Show) -> Result<Vec<ExerciseOutcome>> {
     let mut outcomes = Vec::new();
     for exercise in exercises {
         let begin = format!("exercise {}", exercise.path());
@@ -153,7 +161,7 @@ pub fn run(
         printed.push(format!("status {status}"));
         let difference = exercise.difference(&printed);
         let verdict = if difference.is_none() { "ok" } else { "FAILED" };
-        println!("test linux::{} ... {verdict}", exercise.name);
+        show(&format!("test linux::{} ... {verdict}", exercise.name));
         outcomes.push((exercise.name.clone(), harts, difference));
     }
     guest.wait_for_end(LIMIT)?;

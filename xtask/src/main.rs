@@ -32,6 +32,7 @@ mod fuzz;
 mod guest;
 mod interrupt;
 mod ipc;
+mod lanes;
 mod links;
 mod linux;
 mod micro_async;

@@ -7,18 +7,21 @@
 //! Tests that compare the work of processes run on one hart whose clock counts instructions instead ([`COUNTED`]): on
 //! the host's time, a busy host would take work from one of them and not from the other.
 //!
+//! Parts run beside each other where the host has a core for both ([`lanes`](crate::lanes)).
+//!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
 //! a mistake ([`FAULTS`]), which they must not survive: the test is that they report it and end the machine as failed.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::board::{Clock, Variant};
@@ -32,6 +35,7 @@ use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
+use crate::lanes::{self, Job, Load, Show};
 use crate::linux::{self, Linux, Servers};
 use crate::own::{self, Chosen};
 use crate::serial::{TestLine, test_line};
@@ -62,6 +66,16 @@ pub enum Suite {
     /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
     /// request by name.
     Long,
+}
+
+impl Suite {
+    /// Returns whether it runs in QEMU.
+    pub fn needs_machine(self) -> bool {
+        match self {
+            Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux => true,
+            Suite::Host | Suite::Loom | Suite::Long => false,
+        }
+    }
 }
 
 /// Factor of the long tests' numbers of cases, unless the environment sets another.
@@ -142,34 +156,63 @@ impl fmt::Display for Tally {
     }
 }
 
+/// The results of a part, and its failures in words.
+type Found = Result<(Tally, Vec<String>)>;
+
 /// All findings of a run of suites.
 #[derive(Debug)]
 struct Findings {
-    /// Name and results of each part, with its time from the end of the part before: its builds are among it.
-    parts: Vec<(String, Tally, Duration)>,
+    /// Name and results of each part, in the order of their ends.
+    parts: Vec<(String, Tally, Spent)>,
     /// The failures, in words.
     failures: Vec<String>,
-    /// End of the last part.
+    /// Begin of the first part.
+    started: Instant,
+    /// End of the last part, and the processor time of all programs that had ended by then.
     last_end: Instant,
+    last_processor: Duration,
+}
+
+/// The time that a part took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spent {
+    /// By the clock: of a part in a lane from its begin, of another from the end of the part before, so that its builds
+    /// are among it.
+    elapsed: Duration,
+    /// Of the host's processors, by the programs that have ended since the end of the part before.
+    processor: Duration,
+}
+
+impl fmt::Display for Spent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} s, {} s of processors", self.elapsed.as_secs(), self.processor.as_secs())
+    }
 }
 
 impl Default for Findings {
     fn default() -> Findings {
-        Findings { parts: Vec::new(), failures: Vec::new(), last_end: Instant::now() }
+        let (now, last_processor) = (Instant::now(), children::processor_time());
+        Findings { parts: Vec::new(), failures: Vec::new(), started: now, last_end: now, last_processor }
     }
 }
 
 impl Findings {
-    fn add(&mut self, part: String, result: Result<(Tally, Vec<String>)>) {
+    fn add(&mut self, part: String, result: Found) {
+        self.add_from(self.last_end, part, result);
+    }
+
+    /// Adds a part that began then.
+    fn add_from(&mut self, begun: Instant, part: String, result: Found) {
         let (tally, failures) = match result {
             Ok(found) => found,
             // An error that prevents a suite's end is one failure more than those of its tests.
             Err(error) => (Tally { passed: 0, failed: 1 }, vec![format!("{error:#}")]),
         };
         self.failures.extend(failures.into_iter().map(|failure| format!("{part}: {failure}")));
-        let now = Instant::now();
-        self.parts.push((part, tally, now - self.last_end));
-        self.last_end = now;
+        let (now, processor) = (Instant::now(), children::processor_time());
+        let spent = Spent { elapsed: now - begun, processor: processor.saturating_sub(self.last_processor) };
+        self.parts.push((part, tally, spent));
+        (self.last_end, self.last_processor) = (now, processor);
     }
 
     fn total(&self) -> Tally {
@@ -188,20 +231,18 @@ impl Findings {
             text.push('\n');
         }
         let width = self.parts.iter().map(|(part, ..)| part.len()).max().unwrap_or(0);
-        for (part, tally, time) in &self.parts {
-            text += &format!("{part:<width$}  {tally}, {} s\n", time.as_secs());
+        for (part, tally, spent) in &self.parts {
+            text += &format!("{part:<width$}  {tally}, {spent}\n");
         }
-        text + &format!("{}\n", self.total())
+        let processor = self.parts.iter().map(|(.., spent)| spent.processor).sum();
+        let all = Spent { elapsed: self.last_end - self.started, processor };
+        text + &format!("{}, {all}\n", self.total())
     }
 }
 
-/// Runs suites and prints their results.
-///
-/// # Errors
-///
-/// A test fails, or a suite could not be run to its end.
-pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
-    let wanted: BTreeSet<Suite> = if arguments.suites.is_empty() {
+/// Returns the suites that the user has chosen, or all.
+pub fn chosen_suites(arguments: &cli::Test) -> BTreeSet<Suite> {
+    if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
         let on_request = [Suite::Long, Suite::MachineLinux];
         let all = Suite::value_variants().iter().copied().filter(|suite| !on_request.contains(suite));
@@ -212,18 +253,33 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
         all.filter(|suite| is_chosen || *suite != Suite::Machine).collect()
     } else {
         arguments.suites.iter().copied().collect()
-    };
+    }
+}
+
+/// Runs suites and prints their results.
+///
+/// # Errors
+///
+/// A test fails, or a suite could not be run to its end.
+pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
+    let wanted = chosen_suites(arguments);
     let filter = arguments.filter.as_deref();
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
-    let in_qemu = [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux, Suite::MachineLinux];
-    let needs_machine = in_qemu.iter().any(|suite| wanted.contains(suite));
+    let needs_machine = wanted.iter().any(|suite| suite.needs_machine());
     let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
+    let workspace = &context.workspace;
+    // In lanes too: one test that takes long keeps one core busy.
+    let on_host = wanted.iter().filter_map(|suite| match suite {
+        Suite::Host => Some(Part::new("host", Load::Several, |show| host(workspace, Cases::Usual, filter, show))),
+        Suite::Loom => Some(Part::new("loom", Load::One, |show| loom(workspace, show))),
+        Suite::Long => Some(Part::new("long", Load::Several, |show| host(workspace, Cases::Many, filter, show))),
+        _ => None,
+    });
+    run_parts(on_host.collect(), &mut findings);
     for suite in wanted {
         match (suite, &toolchain) {
-            (Suite::Host, _) => findings.add("host".into(), host(&context.workspace, Cases::Usual, filter)),
-            (Suite::Long, _) => findings.add("long".into(), host(&context.workspace, Cases::Many, filter)),
-            (Suite::Loom, _) => findings.add("loom".into(), loom(&context.workspace)),
+            (Suite::Host | Suite::Loom | Suite::Long, _) => {}
             (Suite::Qemu, Some(toolchain)) => {
                 if let Err(error) = qemu(context, toolchain, arguments, &mut findings) {
                     findings.add("QEMU".into(), Err(error));
@@ -283,26 +339,54 @@ impl Cases {
 }
 
 /// Runs every package's own tests, in one call of cargo; those with `filter` in their names.
-fn host(workspace: &Workspace, cases: Cases, filter: Option<&str>) -> Result<(Tally, Vec<String>)> {
-    heading(match cases {
-        Cases::Usual => "tests on the host",
-        Cases::Many => "tests on the host, with many cases",
-    });
+fn host(workspace: &Workspace, cases: Cases, filter: Option<&str>, show: Show) -> Found {
     let mut command = cases.cargo_test(workspace);
     command.arg("--workspace");
     for package in workspace.packages.iter().filter(|package| package.is_target_only()) {
         command.args(["--exclude", &package.name]);
     }
+    let smp = build_smp_tests(&command);
     command.args(filter);
-    let (mut tally, mut failures) = cargo_test(command)?;
+    let (mut tally, mut failures) = cargo_test(command, show)?;
     // The microkernel for several harts has some other code.
-    let mut command = cases.cargo_test(workspace);
-    command.args(["--package", "kernel-micro", "--features", "smp", "--lib"]);
-    command.args(filter);
-    let (found, failed) = cargo_test(command)?;
+    let mut command = children::command(smp?);
+    command.current_dir(workspace.root.join("kernel/micro")).args(filter);
+    let (found, failed) = cargo_test(command, show)?;
     tally.add(found);
     failures.extend(failed);
     Ok((tally, failures))
+}
+
+/// Builds the tests of the microkernel for several harts, and returns their program. `like` is the call of cargo for
+/// all packages: with one of them alone, other features would be chosen for those that it depends on, and all of these
+/// would be compiled once more.
+fn build_smp_tests(like: &Command) -> Result<PathBuf> {
+    let mut command = Command::new(like.get_program());
+    command.args(like.get_args()).args(["--features", "kernel-micro/smp", "--lib", "--no-run"]);
+    command.arg("--message-format=json-render-diagnostics");
+    like.get_envs().for_each(|(name, value)| match value {
+        Some(value) => _ = command.env(name, value),
+        None => _ = command.env_remove(name),
+    });
+    command.current_dir(like.get_current_dir().unwrap_or(Path::new("."))).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = Child::start(&mut command, Ending::Kill).context("cargo could not be started")?;
+    let stdout = child.pipes().stdout.take().context("cargo has no output")?;
+    let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let program = lines.filter_map(|line| test_program(&line, "kernel_micro")).last();
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("the microkernel's tests for several harts do not compile; see above");
+    }
+    program.context("cargo names no program with the microkernel's tests for several harts")
+}
+
+/// Returns the program with a library's tests, if this message of cargo is about it.
+fn test_program(message: &str, library: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let is_meant = message["target"]["name"] == library
+        && message["profile"]["test"] == true
+        && message["target"]["kind"].as_array()?.iter().any(|kind| kind == "lib");
+    is_meant.then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
 }
 
 /// The environment in which loom's atomics are compiled. Models need the optimiser.
@@ -321,41 +405,45 @@ pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
     Some(if programs.is_empty() { (vec!["--lib".into()], vec!["loom".into()]) } else { (programs, vec![]) })
 }
 
-/// Runs the models of all packages, compiled with loom's atomics.
-fn loom(workspace: &Workspace) -> Result<(Tally, Vec<String>)> {
-    heading("loom models");
+/// Runs the models of all packages, compiled with loom's atomics: in one call of cargo all packages whose models are
+/// chosen in the same way, so that what they depend on is compiled once.
+fn loom(workspace: &Workspace, show: Show) -> Found {
+    let mut calls = BTreeMap::<_, Vec<_>>::new();
+    for package in &workspace.packages {
+        if let Some(chosen) = models(package) {
+            calls.entry(chosen).or_default().push(&package.name);
+        }
+    }
+    if calls.is_empty() {
+        bail!("no package depends on loom");
+    }
     let mut tally = Tally::default();
     let mut failures = Vec::new();
-    let mut none = true;
-    for package in &workspace.packages {
-        let Some((programs, filters)) = models(package) else { continue };
-        none = false;
+    for ((programs, filters), packages) in calls {
         let mut command = workspace::cargo();
-        command.current_dir(&workspace.root).args(["test", "--no-fail-fast", "--package", &package.name]);
+        command.current_dir(&workspace.root).args(["test", "--no-fail-fast"]);
+        packages.iter().for_each(|package| _ = command.args(["--package", package]));
         // With other flags: not in the directory that other builds use.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
         command.envs(MODELS_ENVIRONMENT);
         command.args(programs).arg("--").args(filters);
-        let (found, failed) = cargo_test(command)?;
+        let (found, failed) = cargo_test(command, show)?;
         tally.add(found);
         failures.extend(failed);
-    }
-    if none {
-        bail!("no package depends on loom");
     }
     Ok((tally, failures))
 }
 
-/// Runs `cargo test`, shows its output and adds up its closing lines.
-fn cargo_test(mut command: Command) -> Result<(Tally, Vec<String>)> {
+/// Runs `cargo test` or a test program, shows its output and adds up its closing lines.
+fn cargo_test(mut command: Command, show: Show) -> Found {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = Child::start(&mut command, Ending::Kill).context("cargo could not be started")?;
-    let stdout = child.pipes().stdout.take().context("cargo has no output")?;
+    let mut child = Child::start(&mut command, Ending::Kill).context("the tests could not be started")?;
+    let stdout = child.pipes().stdout.take().context("the tests have no output")?;
     let mut tally = Tally::default();
     let mut failures = Vec::new();
     for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        show(&line);
         if let Some(found) = closing_line(&line) {
             tally.add(found);
         } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
@@ -366,7 +454,7 @@ fn cargo_test(mut command: Command) -> Result<(Tally, Vec<String>)> {
     if !status.success() && tally.failed == 0 {
         // It did not compile, or a test program died.
         tally.failed += 1;
-        failures.push("cargo test failed; see above".into());
+        failures.push("the tests did not compile, or a test program died; see above".into());
     }
     Ok((tally, failures))
 }
@@ -383,23 +471,23 @@ fn closing_line(line: &str) -> Option<Tally> {
 fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
     let products = build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?;
     let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
-    let mut on_one_hart = Vec::new();
+    let boots = |machine| Boots { context, toolchain, products: &products, machine };
+    let (mut parts, mut partial) = (Vec::new(), Vec::new());
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
         let names = names(arguments, machine, harts);
-        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
-        let boots = Boots { context, toolchain, products: &products, machine };
+        let boots = boots(cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) });
+        let is_partial = !names.is_empty();
+        let system = boots.system("system".into(), names)?;
+        if is_partial {
+            partial.push(system)
+        } else {
+            parts.push(system)
+        }
         // These have no names to choose from.
         for (name, kernel) in kernels.iter().filter(|_| arguments.filter.is_none()) {
-            boots.part(findings, name, |boots, log| boots.suite(log, kernel, String::new()));
+            let kernel = kernel.clone();
+            partial.push(boots.part(name, move |boots, log, show| boots.suite(log, &kernel, String::new(), show)));
         }
-        let system = SuiteRun::of_system(boots, "system".into(), names)?;
-        if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
-    }
-    let has_counted = |filter: &String| COUNTED.iter().any(|name| name.contains(filter.as_str()));
-    // Several harts of an emulator that counts share its instructions in parts that change.
-    if arguments.filter.as_ref().is_none_or(has_counted) && arguments.harts.is_none_or(|harts| harts == 1) {
-        let boots = Boots { context, toolchain, products: &products, machine: chosen_machine(arguments, Some(1)) };
-        boots.part(findings, "system that counts instructions", |boots, log| boots.counted(log, arguments));
     }
     if arguments.user_interrupts.is_none() {
         // Once more with the other back ends, which change the programs' visits to user mode.
@@ -411,42 +499,53 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                 continue;
             }
             for (machine, harts) in machines(Some(variant), arguments.harts) {
-                let machine = cli::Machine {
+                let boots = boots(cli::Machine {
                     machine: Some(machine),
                     user_interrupts: Some(back_end),
                     ..chosen_machine(arguments, Some(harts))
-                };
-                let boots = Boots { context, toolchain, products: &products, machine };
+                });
                 let names: Vec<_> = arguments.filter.iter().cloned().collect();
-                let name = format!("system with {}", back_end.name());
-                let system = SuiteRun::of_system(boots, name, names)?;
-                if harts == 1 { on_one_hart.push(system) } else { system.run(findings) }
+                parts.push(boots.system(format!("system with {}", back_end.name()), names)?);
             }
         }
     }
-    // Those with a part of the tests last, so that long ones are beside each other.
-    on_one_hart.sort_by_key(|system| !system.names.is_empty());
-    SuiteRun::run_in_pairs(&on_one_hart, findings);
-    if arguments.filter.is_none() {
-        let machine = chosen_machine(arguments, arguments.harts);
-        let boots = Boots { context, toolchain, products: &products, machine };
-        boots.part(findings, "restart", Boots::restart);
-        boots.part(findings, "status of the shell", Boots::status);
-        boots.part(findings, "backtraces of programs", Boots::backtraces);
-        boots.part(findings, "a program from outside the tree", Boots::own_program);
-        boots.part(findings, "bundle", Boots::bundle);
-        failing_allocations(context, toolchain, &products, arguments, findings);
-        soak(context, toolchain, &products, arguments, findings);
+    // Long parts first, so that the lanes end at nearly the same time.
+    parts.extend(partial);
+    let has_counted = |filter: &String| COUNTED.iter().any(|name| name.contains(filter.as_str()));
+    // Several harts of an emulator that counts share its instructions in parts that change.
+    if arguments.filter.as_ref().is_none_or(has_counted) && arguments.harts.is_none_or(|harts| harts == 1) {
+        let (boots, filter) = (boots(chosen_machine(arguments, Some(1))), arguments.filter.clone());
+        let counted = move |boots: &Boots<'_>, log: &Path, show: Show| boots.counted(log, filter, show);
+        parts.push(boots.part("system that counts instructions", counted));
     }
-    if arguments.filter.is_some() {
-        return Ok(());
-    }
+    let on_one_hart = boots(chosen_machine(arguments, Some(1)));
+    let on_all_harts = boots(chosen_machine(arguments, arguments.harts));
     // Mistakes are equal on every machine.
-    let machine = cli::Machine { user_interrupts: None, ..chosen_machine(arguments, arguments.harts) };
-    let boots = Boots { context, toolchain, products: &products, machine };
-    for (name, kernel) in &kernels {
-        boots.part(findings, &format!("{name} faults"), |boots, log| boots.faults(log, kernel));
+    let machine = cli::Machine { user_interrupts: None, ..on_all_harts.machine.clone() };
+    let mistaken = Boots { machine, ..on_all_harts.clone() };
+    let (mut short, mut last) = (Vec::new(), Vec::new());
+    for name in PARTS.into_iter().filter(|name| is_meant(arguments.filter.as_deref(), name)) {
+        match name {
+            FAILING_ALLOCATIONS => short.push(on_one_hart.part(name, Boots::failing_allocations)),
+            "restart" => short.push(on_all_harts.part(name, Boots::restart)),
+            "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
+            "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
+            "a program from outside the tree" => short.push(on_all_harts.part(name, Boots::own_program)),
+            "bundle" => short.push(on_all_harts.part(name, Boots::bundle)),
+            "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
+                let kernel = kernel.clone();
+                let faults = move |boots: &Boots<'_>, log: &Path, show: Show| boots.faults(log, &kernel, show);
+                mistaken.part(&format!("{name} faults"), faults)
+            })),
+            // Its load from outside needs the host for itself.
+            _ => last.push(on_all_harts.part(name, Boots::soak)),
+        }
     }
+    // However many harts these machines have, one of them does nearly everything.
+    short.iter_mut().for_each(|part| part.load = Load::One);
+    parts.extend(short);
+    run_parts(parts, findings);
+    run_parts(last, findings);
     Ok(())
 }
 
@@ -464,7 +563,8 @@ fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mu
         let machine =
             cli::Machine { machine: Some(machine), harts: Some(2), memory: Some(MEMORY.into()), user_interrupts: None };
         let boots = Boots { context, toolchain, products: &products, machine };
-        boots.part(findings, &name, |boots, log| boots.suite(log, &program, String::new()));
+        let suite = |boots: &Boots<'_>, log: &Path, show: Show| boots.suite(log, &program, String::new(), show);
+        run_parts(vec![boots.part(&name, suite)], findings);
     }
     Ok(())
 }
@@ -534,26 +634,30 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
             suites.push((checking, machine, "microkernel that checks itself"));
         }
     }
-    // The short ones last, so that long ones are beside each other.
+    // Long ones first, so that the lanes end at nearly the same time.
     suites.extend(libraries);
-    let runs = suites.iter().map(|(products, machine, name)| {
-        SuiteRun::of_root_task(Boots { context, toolchain, products, machine: machine.clone() }, name)
-    });
-    let (on_one_hart, others): (Vec<_>, Vec<_>) = runs.partition(|run| run.boots.machine.harts == Some(1));
-    others.iter().for_each(|run| run.run(findings));
-    SuiteRun::run_in_pairs(&on_one_hart, findings);
     let machine = chosen_machine(arguments, Some(1));
-    let products = kernel(&machine)?;
-    let boots = Boots { context, toolchain, products: &products, machine };
-    boots.part(findings, "refused starts", |boots, log| boots.refusals(log));
+    let refusing = kernel(&machine)?;
+    let mut told_products = Vec::new();
     for told in TOLD {
-        let machine = cli::Machine { harts: Some(told.harts), ..boots.machine.clone() };
+        let machine = cli::Machine { harts: Some(told.harts), ..machine.clone() };
         let variation = Variation { words: told.built_in, counters: told.counters, ..context.variation(&machine) };
         let mut products = build::microkernel(&context.workspace, toolchain, &context.progress, variation)?;
         products.initramfs = context.workspace.products().join(TOLD_PROGRAM);
-        let boots = Boots { context, toolchain, products: &products, machine };
-        boots.part(findings, told.name, |boots, log| boots.told(log, told));
+        told_products.push((products, machine, told));
     }
+    let mut parts = Vec::new();
+    for (products, machine, name) in &suites {
+        let boots = Boots { context, toolchain, products, machine: machine.clone() };
+        parts.push(boots.part(name, |boots, log, show| boots.suite(log, &boots.products.kernel, String::new(), show)));
+    }
+    let boots = Boots { context, toolchain, products: &refusing, machine };
+    parts.push(boots.part("refused starts", Boots::refusals));
+    for (products, machine, told) in &told_products {
+        let boots = Boots { context, toolchain, products, machine: machine.clone() };
+        parts.push(boots.part(told.name, |boots, log, show| boots.told(log, told, show)));
+    }
+    run_parts(parts, findings);
     Ok(())
 }
 
@@ -573,24 +677,29 @@ fn linux(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     };
     let all = exercises.clone();
     exercises.retain(|exercise| arguments.filter.as_ref().is_none_or(|filter| exercise.name.contains(filter)));
-    let products = build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?;
-    let mut outcomes = Vec::new();
-    for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
+    let products = exercises::with_exercises(context, &root, &exercises)?;
+    let outcomes = Mutex::new(Vec::new());
+    let parts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
         // The archive with the programs is a part of the memory.
         let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(harts)) };
         let boots = Boots { context, toolchain, products: &products, machine };
-        boots.part(findings, "linux", |boots, log| {
-            let found = exercises::run(context, &root, &exercises, &boots.machine, log)?;
+        let (exercises, outcomes) = (&exercises, &outcomes);
+        boots.part("linux", move |boots, log, show| {
+            let mut guest = boots.start_with(Clock::Host, log, &boots.products.kernel, exercises::command_line()?)?;
+            let found = exercises::follow(&mut guest, exercises, harts, show)?;
             let failures =
                 found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
             let failures: Vec<_> = failures.collect();
             let failed = failures.len() as u64;
             let passed = found.len() as u64 - failed;
-            outcomes.extend(found);
+            outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(found);
             Ok((Tally { passed, failed }, failures))
-        });
-    }
+        })
+    });
+    run_parts(parts.collect(), findings);
+    let mut outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     if outcomes.len() == HARTS.len() * all.len() {
+        outcomes.sort_by_key(|(_, harts, _)| *harts);
         exercises::keep(context, &root, &all, &outcomes)?;
     }
     Ok(())
@@ -738,32 +847,25 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
     ]
 }
 
-/// Makes every call with every allocation of the kernel failing in turn. One hart is enough, and makes the run
-/// repeatable.
-fn failing_allocations(
-    context: &Context,
-    toolchain: &Toolchain,
-    products: &Products,
-    arguments: &cli::Test,
-    findings: &mut Findings,
-) {
-    let machine = chosen_machine(arguments, Some(1));
-    let boots = Boots { context, toolchain, products, machine };
-    boots.part(findings, "failing allocations", |boots, log| {
-        let kernel = build::failing_kernel(&context.workspace, toolchain, &context.progress)?;
-        boots.suite(log, &kernel, command_line(PROGRAM, &["--failing-allocations".to_string()])?)
-    });
-}
+/// The parts beside the machine's suite, which a filter chooses by these names.
+const PARTS: [&str; 8] = [
+    FAILING_ALLOCATIONS,
+    "restart",
+    "status of the shell",
+    "backtraces of programs",
+    "a program from outside the tree",
+    "bundle",
+    "faults",
+    "soak",
+];
 
-/// Runs a short soak on the machine with most harts.
-fn soak(context: &Context, toolchain: &Toolchain, products: &Products, arguments: &cli::Test, findings: &mut Findings) {
-    let machine = chosen_machine(arguments, arguments.harts);
-    let boots = Boots { context, toolchain, products, machine };
-    boots.part(findings, "soak", |boots, log| {
-        let soaked = soak::run(context, toolchain, products, &boots.machine, SOAK_SECONDS, log)?;
-        println!("{soaked}");
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
-    });
+/// The part with failing allocations.
+const FAILING_ALLOCATIONS: &str = "failing allocations";
+
+/// Returns whether one of these parts runs: if there is no filter, or the filter is in its name, where a hyphen stands
+/// for a space.
+fn is_meant(filter: Option<&str>, part: &str) -> bool {
+    filter.is_none_or(|filter| part.contains(&filter.replace('-', " ")))
 }
 
 /// Modules of the machine's suite whose tests reach the interrupt controller, by a device or by what its interrupts
@@ -817,6 +919,7 @@ const DEATHS: [(&str, &[&str]); 4] = [
 ];
 
 /// The common part of one machine's boots.
+#[derive(Clone)]
 struct Boots<'a> {
     context: &'a Context,
     toolchain: &'a Toolchain,
@@ -824,100 +927,72 @@ struct Boots<'a> {
     machine: cli::Machine,
 }
 
-/// A run of a suite that is the machine's first program.
-struct SuiteRun<'a> {
-    boots: Boots<'a>,
-    name: String,
-    /// Parts of the names of the tests that are run; without any it is all tests.
-    names: Vec<String>,
-    command_line: String,
+/// A part of the tests that runs in a lane.
+struct Part<'a> {
+    title: String,
+    load: Load,
+    run: Box<dyn FnOnce(Show) -> Found + Send + 'a>,
 }
 
-impl<'a> SuiteRun<'a> {
-    /// A run of the Unix kernel's suite.
-    fn of_system(boots: Boots<'a>, name: String, names: Vec<String>) -> Result<SuiteRun<'a>> {
-        if !boots.products.programs.iter().any(|program| program == PROGRAM) {
+impl<'a> Part<'a> {
+    fn new(title: impl Into<String>, load: Load, run: impl FnOnce(Show) -> Found + Send + 'a) -> Part<'a> {
+        Part { title: title.into(), load, run: Box::new(run) }
+    }
+}
+
+/// Runs parts in lanes.
+fn run_parts(parts: Vec<Part<'_>>, findings: &mut Findings) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let findings = Mutex::new(findings);
+    let jobs = parts.into_iter().map(|Part { title, load, run }| {
+        let findings = &findings;
+        Job::new(load, move |show| {
+            show(&format!("\n== {title}"));
+            let begun = Instant::now();
+            let found = run(show);
+            interrupt::stand_still_if_requested();
+            findings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add_from(begun, title, found);
+        })
+    });
+    lanes::run(jobs.collect(), cores, &mut std::io::stdout());
+}
+
+impl<'a> Boots<'a> {
+    /// Returns a part of the tests, which gets a log of its own.
+    fn part(&self, name: &str, run: impl FnOnce(&Boots<'a>, &Path, Show) -> Found + Send + 'a) -> Part<'a> {
+        let machine = self.machine.machine.unwrap_or(self.context.board.defaults.machine);
+        let harts = self.machine.harts.unwrap_or(self.context.board.defaults.harts);
+        let title = format!("{name}, {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
+        let log = self.context.log(&format!("test-{}-{machine}-{harts}", name.replace(' ', "-")));
+        let boots = self.clone();
+        let run = move |show: Show| {
+            let found = run(&boots, &log, show);
+            if found.as_ref().is_ok_and(|(_, failures)| !failures.is_empty()) {
+                show(&format!("The machine's serial log is {}", log.display()));
+            }
+            found
+        };
+        Part::new(title, if harts == 1 { Load::One } else { Load::Several }, run)
+    }
+
+    /// Returns a run of the Unix kernel's suite: of the tests with one of these parts in their names, or of all.
+    fn system(&self, name: String, names: Vec<String>) -> Result<Part<'a>> {
+        if !self.products.programs.iter().any(|program| program == PROGRAM) {
             bail!("the workspace has no program `{PROGRAM}`");
         }
         let command_line = command_line(PROGRAM, &names)?;
-        Ok(SuiteRun { boots, name, names, command_line })
-    }
-
-    /// A run of a root task.
-    fn of_root_task(boots: Boots<'a>, name: &str) -> SuiteRun<'a> {
-        SuiteRun { boots, name: name.into(), names: Vec::new(), command_line: String::new() }
-    }
-
-    /// Runs it, and shows its lines as they come.
-    fn run(&self, findings: &mut Findings) {
-        self.boots.part(findings, &self.name, |boots, log| {
-            chosen(boots.suite(log, &boots.products.kernel, self.command_line.clone())?, &self.names)
-        });
-    }
-
-    /// Runs machines of one hart two at a time, since one of them keeps one hart of the host busy. The lines of the
-    /// second are shown after those of the first.
-    fn run_in_pairs(runs: &[SuiteRun<'_>], findings: &mut Findings) {
-        for pair in runs.chunks(2) {
-            let (first, second) = (&pair[0], pair.get(1));
-            thread::scope(|scope| {
-                let beside = second.map(|second| {
-                    let (_, log) = second.boots.title_and_log(&second.name);
-                    (second, scope.spawn(move || second.run_silently(&log)))
-                });
-                first.run(findings);
-                if let Some((second, beside)) = beside {
-                    second.boots.part(findings, &second.name, |_, _| {
-                        let (lines, found) = beside.join().map_err(|_| anyhow!("its thread has panicked"))?;
-                        lines.iter().for_each(|line| println!("{line}"));
-                        found
-                    });
-                }
-            });
-        }
-    }
-
-    /// Runs it, and returns its lines.
-    fn run_silently(&self, log: &Path) -> (Vec<String>, Result<(Tally, Vec<String>)>) {
-        let mut lines = Vec::new();
-        let started = self.boots.start(log, &self.boots.products.kernel, self.command_line.clone());
-        let found = started.and_then(|mut guest| follow(&mut guest, &mut |line| lines.push(line.into())));
-        let found = found.and_then(|found| chosen(found, &self.names));
-        (lines, found)
+        Ok(self.part(&name, move |boots, log, show| {
+            chosen(boots.suite(log, &boots.products.kernel, command_line, show)?, &names)
+        }))
     }
 }
 
 impl Boots<'_> {
-    /// Returns the title of a part, and its log.
-    fn title_and_log(&self, name: &str) -> (String, PathBuf) {
-        let machine = self.machine.machine.unwrap_or(self.context.board.defaults.machine);
-        let harts = self.machine.harts.unwrap_or(self.context.board.defaults.harts);
-        let title = format!("{name}, {machine}, {harts} hart{}", if harts == 1 { "" } else { "s" });
-        (title, self.context.log(&format!("test-{}-{machine}-{harts}", name.replace(' ', "-"))))
-    }
-
-    /// Adds one part to the findings, with a log of its own.
-    fn part(
-        &self,
-        findings: &mut Findings,
-        name: &str,
-        run: impl FnOnce(&Self, &Path) -> Result<(Tally, Vec<String>)>,
-    ) {
-        let (part, log) = self.title_and_log(name);
-        heading(&part);
-        let found = run(self, &log);
-        interrupt::stand_still_if_requested();
-        if found.as_ref().is_ok_and(|(_, failures)| !failures.is_empty()) {
-            println!("The machine's serial log is {}", log.display());
-        }
-        findings.add(part, found);
-    }
-
     /// Runs the tests that need a clock that counts instructions, or the filtered part of them.
-    fn counted(&self, log: &Path, arguments: &cli::Test) -> Result<(Tally, Vec<String>)> {
-        let words: Vec<_> = ["--counted".to_string()].into_iter().chain(arguments.filter.clone()).collect();
+    fn counted(&self, log: &Path, filter: Option<String>, show: Show) -> Found {
+        let words: Vec<_> = ["--counted".to_string()].into_iter().chain(filter).collect();
         let line = command_line(PROGRAM, &words)?;
-        follow_aloud(&mut self.start_with(Clock::SlowInstructions, log, &self.products.kernel, line)?)
+        follow(&mut self.start_with(Clock::SlowInstructions, log, &self.products.kernel, line)?, show)
     }
 
     fn start(&self, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
@@ -932,7 +1007,7 @@ impl Boots<'_> {
     }
 
     /// Lets a program restart the machine, which then starts it again.
-    fn restart(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+    fn restart(&self, log: &Path, show: Show) -> Found {
         let arguments = ["--act", "restart"].map(String::from);
         let mut guest = self.start(log, &self.products.kernel, command_line(PROGRAM, &arguments)?)?;
         for time in ["first", "second", "third"] {
@@ -941,18 +1016,18 @@ impl Boots<'_> {
             guest.wait_for("its restart", SILENCE_LIMIT, |line| (line == "restarting").then_some(()))?;
         }
         guest.end();
-        println!("the machine was restarted and started again");
+        show("the machine was restarted and started again");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
     /// Lets the shell run a text with spaces and quotes, whose status is to be that of the machine.
-    fn status(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+    fn status(&self, log: &Path, show: Show) -> Found {
         let arguments = ["-c", r#"echo "a \"b\"" 'c  d' | cat; exit 3"#].map(String::from);
         let mut guest = self.start(log, &self.products.kernel, command_line("shell", &arguments)?)?;
         guest.wait_for("the output of the text", SILENCE_LIMIT, |line| (line == r#"a "b" c  d"#).then_some(()))?;
         match guest.wait_for_end(END_LIMIT) {
             Err(Failure { kind: FailureKind::EndedBadly { status, .. }, .. }) if status.code() == Some(3) => {
-                println!("the machine ended with the status of the shell");
+                show("the machine ended with the status of the shell");
                 Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
             }
             Ok(()) => bail!("the machine ended as if the shell had not failed"),
@@ -961,7 +1036,7 @@ impl Boots<'_> {
     }
 
     /// Lets a program die in several ways, and looks for the functions in its backtrace.
-    fn backtraces(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+    fn backtraces(&self, log: &Path, show: Show) -> Found {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         let mut programs = Programs::new(self.products.files.clone());
@@ -974,7 +1049,7 @@ impl Boots<'_> {
             let backtrace = programs.explain(&line);
             let mut lines = backtrace.iter();
             let missing = functions.iter().find(|function| !lines.any(|line| line.contains(*function)));
-            println!("test backtraces::{act} ... {}", if missing.is_none() { "ok" } else { "FAILED" });
+            show(&format!("test backtraces::{act} ... {}", if missing.is_none() { "ok" } else { "FAILED" }));
             match missing {
                 None => tally.passed += 1,
                 Some(function) => {
@@ -987,7 +1062,7 @@ impl Boots<'_> {
     }
 
     /// Unpacks a bundle as a user does, checks its sums and boots it.
-    fn bundle(&self, _: &Path) -> Result<(Tally, Vec<String>)> {
+    fn bundle(&self, _: &Path, show: Show) -> Found {
         let bundle = dist::make(self.context, self.products)?;
         let directory = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
@@ -1001,18 +1076,18 @@ impl Boots<'_> {
         if output.status.code() != Some(3) || !said.lines().any(|line| line.trim_end() == "a  b") {
             bail!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
         }
-        println!("the bundle's shell did its line, and its status came back");
+        show("the bundle's shell did its line, and its status came back");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
     /// Makes a package as a user does, and runs it and a file of the host in the machine.
-    fn own_program(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+    fn own_program(&self, log: &Path, show: Show) -> Found {
         let directory = std::env::temp_dir().join(format!("xtask-own-program-{}", std::process::id()));
         let package = directory.join("own-greeting");
         let text = "a file of the host";
         std::fs::create_dir_all(&directory)?;
         std::fs::write(directory.join("notes"), format!("{text}\n"))?;
-        let run = || {
+        let mut run = || {
             own::new(self.context, &cli::New { path: package.clone(), name: None, git: None })?;
             let chosen = Chosen::of(&package.to_string_lossy())?;
             let programs = chosen.take(self.context, self.toolchain, self.products)?.unwrap_or_default();
@@ -1030,7 +1105,7 @@ impl Boots<'_> {
                 guest.wait_for("the output", SILENCE_LIMIT, |line| (line == expected).then_some(()))?;
             }
             guest.wait_for_end(END_LIMIT)?;
-            println!("a package from outside the tree ran, and a file of the host was there");
+            show("a package from outside the tree ran, and a file of the host was there");
             Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
         };
         let result = run();
@@ -1038,12 +1113,26 @@ impl Boots<'_> {
         result
     }
 
-    fn suite(&self, log: &Path, kernel: &Path, command_line: String) -> Result<(Tally, Vec<String>)> {
-        follow_aloud(&mut self.start(log, kernel, command_line)?)
+    fn suite(&self, log: &Path, kernel: &Path, command_line: String, show: Show) -> Found {
+        follow(&mut self.start(log, kernel, command_line)?, show)
+    }
+
+    /// Makes every call with every allocation of the kernel failing in turn. One hart is enough, and makes the run
+    /// repeatable.
+    fn failing_allocations(&self, log: &Path, show: Show) -> Found {
+        let kernel = build::failing_kernel(&self.context.workspace, self.toolchain, &self.context.progress)?;
+        self.suite(log, &kernel, command_line(PROGRAM, &["--failing-allocations".to_string()])?, show)
+    }
+
+    /// Runs a short soak on the machine with most harts.
+    fn soak(&self, log: &Path, show: Show) -> Found {
+        let soaked = soak::run(self.context, self.toolchain, self.products, &self.machine, SOAK_SECONDS, log)?;
+        show(&soaked.to_string());
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
     /// Boots the root task that measures the effects of boot words, and compares its findings with the words passed.
-    fn told(&self, log: &Path, told: &Told) -> Result<(Tally, Vec<String>)> {
+    fn told(&self, log: &Path, told: &Told, show: Show) -> Found {
         let mut lines = Vec::new();
         let mut guest = self.start(log, &self.products.kernel, told.words.into())?;
         guest.wait_for("what the root task finds", SILENCE_LIMIT, |line| {
@@ -1059,7 +1148,7 @@ impl Boots<'_> {
             // A value that is followed by more ends with a space; every other one is the whole line.
             let is_right =
                 found.is_some_and(|line| line == expected || expected.ends_with(' ') && line.starts_with(expected));
-            println!("test told {expected} ... {}", if is_right { "ok" } else { "FAILED" });
+            show(&format!("test told {expected} ... {}", if is_right { "ok" } else { "FAILED" }));
             if is_right {
                 tally.passed += 1;
             } else {
@@ -1071,7 +1160,7 @@ impl Boots<'_> {
     }
 
     /// Boots the microkernel where it cannot start: it must report that in a line, and end the machine as failed.
-    fn refusals(&self, log: &Path) -> Result<(Tally, Vec<String>)> {
+    fn refusals(&self, log: &Path, show: Show) -> Found {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         let good = std::fs::read(&self.products.initramfs)
@@ -1092,7 +1181,7 @@ impl Boots<'_> {
             let problem = match said {
                 Err(failure) => Some(failure.to_string()),
                 Ok(reason) => {
-                    println!("note: {name}: {reason}");
+                    show(&format!("note: {name}: {reason}"));
                     match guest.wait_for_end(END_LIMIT) {
                         _ if !reason.contains(says) => Some(format!("the reason is `{reason}`, not `{says}`")),
                         Ok(()) => Some("the machine ended as if nothing had happened".into()),
@@ -1102,7 +1191,7 @@ impl Boots<'_> {
                 }
             };
             let outcome = if problem.is_some() { "FAILED" } else { "ok" };
-            println!("test refusal: {name} ... {outcome}");
+            show(&format!("test refusal: {name} ... {outcome}"));
             match problem {
                 None => tally.passed += 1,
                 Some(problem) => {
@@ -1114,7 +1203,7 @@ impl Boots<'_> {
         Ok((tally, failures))
     }
 
-    fn faults(&self, log: &Path, kernel: &Path) -> Result<(Tally, Vec<String>)> {
+    fn faults(&self, log: &Path, kernel: &Path, show: Show) -> Found {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         for fault in FAULTS {
@@ -1125,7 +1214,7 @@ impl Boots<'_> {
                 Err(failure) => fault_problem(&failure),
             };
             let outcome = if problem.is_some() { "FAILED" } else { "ok" };
-            println!("test fault {fault} ... {outcome}");
+            show(&format!("test fault {fault} ... {outcome}"));
             match problem {
                 None => tally.passed += 1,
                 Some(problem) => {
@@ -1151,16 +1240,8 @@ fn fault_problem(failure: &Failure) -> Option<String> {
     }
 }
 
-/// Follows a suite and prints its lines.
-fn follow_aloud(guest: &mut Guest) -> Result<(Tally, Vec<String>)> {
-    follow(guest, &mut |line| {
-        println!("{line}");
-        let _ = std::io::stdout().flush();
-    })
-}
-
 /// Follows a suite in the machine to its end.
-fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<String>)> {
+fn follow(guest: &mut Guest, show: Show) -> Found {
     let end = Instant::now() + MACHINE_LIMIT;
     let mut counted = Tally::default();
     let mut failures = Vec::new();
@@ -1216,22 +1297,41 @@ fn follow(guest: &mut Guest, show: &mut dyn FnMut(&str)) -> Result<(Tally, Vec<S
     Ok((counted, failures))
 }
 
-/// Fails if no test has one of these parts in its name.
-fn chosen(found: (Tally, Vec<String>), names: &[String]) -> Result<(Tally, Vec<String>)> {
-    if found.0 == Tally::default() && !COUNTED.iter().any(|test| names.iter().any(|name| test.contains(name))) {
+/// Fails if no test and no part has one of these in its name.
+fn chosen(found: (Tally, Vec<String>), names: &[String]) -> Found {
+    let others = COUNTED.into_iter().any(|test| names.iter().any(|name| test.contains(name)))
+        || PARTS.into_iter().any(|part| names.iter().any(|name| is_meant(Some(name), part)));
+    if found.0 == Tally::default() && !others {
         bail!("no test's name contains `{}`", names.join("` or `"));
     }
     Ok(found)
 }
 
-fn heading(text: &str) {
-    println!("\n== {text}");
-    let _ = std::io::stdout().flush();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_program_with_a_librarys_tests_is_named_by_cargo() {
+        let message = |kind: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","target":{{"kind":["{kind}"],"name":"a_b"}},"profile":{{"test":{test}}},"executable":"/t/a_b-1"}}"#
+            )
+        };
+        assert_eq!(test_program(&message("lib", true), "a_b"), Some("/t/a_b-1".into()));
+        for other in [message("lib", false), message("test", true), String::new(), "{}".into(), "[]".into()] {
+            assert_eq!(test_program(&other, "a_b"), None, "{other}");
+        }
+        assert_eq!(test_program(&message("lib", true), "a"), None);
+    }
+
+    #[test]
+    fn parts_without_named_tests_are_chosen_by_their_own_names() {
+        assert!(is_meant(None, FAILING_ALLOCATIONS));
+        assert!(is_meant(Some("failing-allocations"), FAILING_ALLOCATIONS));
+        assert!(is_meant(Some("failing"), FAILING_ALLOCATIONS));
+        assert!(!is_meant(Some("allocation::"), FAILING_ALLOCATIONS));
+    }
 
     #[test]
     fn closing_lines_of_rust_are_understood() {
@@ -1311,13 +1411,16 @@ mod tests {
         let mut findings = Findings::default();
         findings.add("host".into(), Ok((Tally { passed: 10, failed: 1 }, vec!["a::b".into()])));
         findings.add("QEMU aia, 4 harts".into(), Err(anyhow::anyhow!("it panicked\n  #0")));
+        let seconds = Duration::from_secs;
+        findings.parts[0].2 = Spent { elapsed: seconds(3), processor: seconds(5) };
+        findings.parts[1].2 = Spent { elapsed: seconds(4), processor: seconds(1) };
         let summary = findings.summary();
         assert!(summary.contains("    host: a::b\n    QEMU aia, 4 harts: it panicked\n      #0\n"), "{summary}");
         assert!(
             summary.ends_with(
-                "host               10 passed, 1 failed, 0 s\n\
-                 QEMU aia, 4 harts  0 passed, 1 failed, 0 s\n\
-                 10 passed, 2 failed\n"
+                "host               10 passed, 1 failed, 3 s, 5 s of processors\n\
+                 QEMU aia, 4 harts  0 passed, 1 failed, 4 s, 1 s of processors\n\
+                 10 passed, 2 failed, 7 s, 6 s of processors\n"
             ),
             "{summary}"
         );
