@@ -3,7 +3,7 @@
 //! 1. the vDSO image, the scheduler that the kernel and every process run;
 //! 2. the programs and the C example;
 //! 3. the initramfs that holds them;
-//! 4. the kernel, which contains the vDSO image.
+//! 4. beside 2 and 3, the kernel, which contains the vDSO image.
 //!
 //! Cargo decides which crates are compiled again. This program writes its own products only if they differ from the
 //! present files ([`write_if_changed`]), so that a build without a change touches no file and takes only cargo's time.
@@ -11,9 +11,10 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use filesystem::cpio;
 
 use crate::children::{self, Child, Ending};
@@ -107,12 +108,20 @@ pub enum Broken {
 pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, broken: Broken) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let vdso = builder.vdso()?;
-    let mut programs = builder.programs(|package| package.is_program_for(Kernel::Unix), None, broken)?;
-    programs.extend(builder.c_programs()?);
+    // Beside each other: the last steps of the kernel keep one core busy, and so do those of the programs.
+    let (programs, kernel) = thread::scope(|scope| {
+        let kernel = scope.spawn(|| builder.kernel(&vdso, None));
+        let programs = builder.programs(|package| package.is_program_for(Kernel::Unix), None, broken);
+        let programs = programs.and_then(|mut programs| {
+            programs.extend(builder.c_programs()?);
+            Ok(programs)
+        });
+        (programs, kernel.join())
+    });
+    let (mut programs, kernel) = (programs?, kernel.map_err(|_| anyhow!("the build of the kernel has panicked"))??);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = workspace.products().join("initramfs.cpio");
     write_if_changed(&initramfs, &archive(&programs)?)?;
-    let kernel = builder.kernel(&vdso, None)?;
     let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
     let programs = programs.into_iter().map(|program| program.name).collect();
     Ok(Products { kernel, initramfs, programs, files })

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// The place of progress messages: standard error; standard output is for results.
 #[derive(Debug)]
@@ -11,19 +11,22 @@ pub struct Progress {
     terminal: bool,
     /// Whether the output of other programs is shown rather than summed up.
     pub verbose: bool,
+    /// The lines of all activities: there may be several at once.
+    bars: MultiProgress,
 }
 
 /// One activity that is shown.
 #[derive(Debug)]
 pub struct Activity {
     bar: Option<ProgressBar>,
+    bars: MultiProgress,
     title: String,
 }
 
 impl Progress {
     /// Finds out whether standard error is a terminal.
     pub fn new(verbose: bool) -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), verbose }
+        Progress { terminal: std::io::stderr().is_terminal(), verbose, bars: MultiProgress::new() }
     }
 
     /// Starts an activity of unknown length.
@@ -46,15 +49,15 @@ impl Progress {
     ) -> Activity {
         if !self.terminal || self.verbose {
             eprintln!("{title}");
-            return Activity { bar: None, title };
+            return Activity { bar: None, bars: self.bars.clone(), title };
         }
-        bar.set_draw_target(ProgressDrawTarget::stderr());
+        let bar = self.bars.add(bar);
         if let Ok(style) = style {
             bar.set_style(style);
         }
         bar.set_prefix(title.clone());
         bar.enable_steady_tick(Duration::from_millis(100));
-        Activity { bar: Some(bar), title }
+        Activity { bar: Some(bar), bars: self.bars.clone(), title }
     }
 }
 
@@ -79,7 +82,7 @@ impl Activity {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
-        eprintln!("{line}");
+        self.bars.suspend(|| eprintln!("{line}"));
     }
 
     /// Ends the activity and leaves no line.
