@@ -44,7 +44,9 @@ pub fn run(jobs: Vec<Job<'_>>, cores: usize, output: &mut (dyn Write + Send)) {
     let waiting = Mutex::new(Waiting { several, one, begun: 0 });
     let screen = Mutex::new(Screen { output, first: 0, others: BTreeMap::new() });
     let work = |prefers: Load| {
-        while let Some((number, job)) = lock(&waiting).next(prefers) {
+        loop {
+            // A statement of its own, behind which the lock is free.
+            let Some((number, job)) = lock(&waiting).next(prefers) else { break };
             (job.run)(&mut |line| lock(&screen).show(number, line));
             lock(&screen).end(number);
         }

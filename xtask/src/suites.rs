@@ -1412,6 +1412,7 @@ mod tests {
         findings.add("host".into(), Ok((Tally { passed: 10, failed: 1 }, vec!["a::b".into()])));
         findings.add("QEMU aia, 4 harts".into(), Err(anyhow::anyhow!("it panicked\n  #0")));
         let seconds = Duration::from_secs;
+        findings.last_end = findings.started + seconds(7);
         findings.parts[0].2 = Spent { elapsed: seconds(3), processor: seconds(5) };
         findings.parts[1].2 = Spent { elapsed: seconds(4), processor: seconds(1) };
         let summary = findings.summary();
