@@ -279,6 +279,16 @@ pub fn suites(
     Ok(programs.map(|program| (program.name.clone(), builder.output(Part::Kernel).join(&program.name))).collect())
 }
 
+/// Builds the vDSO image unless there is one.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn ensure_vdso(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<()> {
+    let builder = Builder { workspace, toolchain, progress };
+    if builder.vdso_image().exists() { Ok(()) } else { builder.vdso().map(|_| ()) }
+}
+
 /// Cargo for the target with everything set as for a build, for commands that look at the sources in other ways.
 pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
     let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };

@@ -42,6 +42,11 @@ pub enum Step {
     Micro,
 }
 
+/// Returns whether a check boots machines.
+pub fn boots(arguments: &cli::Check) -> bool {
+    arguments.steps.is_empty() || arguments.steps.iter().any(|step| [Step::Qemu, Step::Micro].contains(step))
+}
+
 /// Runs steps.
 ///
 /// # Errors
@@ -146,7 +151,8 @@ fn deny_warnings(mut command: Command) -> Command {
 /// Returns cargo for the target, for all packages that `wanted` selects.
 fn for_target(context: &Context, subcommand: &str, wanted: impl Fn(&Package) -> bool) -> Result<Command> {
     let toolchain = context.toolchain(Need::Everything)?;
-    // The kernel contains the vDSO image, so the image has to exist before any look at the kernel.
+    // The kernel contains the vDSO image, so the image has to exist before any look at the kernel; an old one will do.
+    build::ensure_vdso(&context.workspace, &toolchain, &context.progress)?;
     let mut command = build::cargo_for_target(&context.workspace, &toolchain, subcommand);
     for package in context.workspace.packages.iter().filter(|package| wanted(package)) {
         command.args(["--package", &package.name]);

@@ -30,6 +30,7 @@ mod fairness;
 mod figures;
 mod fuzz;
 mod guest;
+mod images;
 mod interrupt;
 mod ipc;
 mod lanes;
@@ -109,6 +110,16 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         // Before minutes of compiling.
         emulator::program(&context.board, machine, Path::new(""))?;
     }
+    let _images = match &arguments.command {
+        Command::Test(test) if suites::chosen_suites(test).iter().any(|suite| suite.needs_machine()) => Some("test"),
+        Command::Check(check) if check::boots(check) => Some("check"),
+        Command::Bench(bench) if bench.name.is_some() && !bench.list => Some("bench"),
+        Command::Soak(_) => Some("soak"),
+        Command::Demo(_) => Some("demo"),
+        _ => None,
+    }
+    .map(|command| images::claim(&context.workspace.products(), command))
+    .transpose()?;
     let done = match &arguments.command {
         Command::Run(arguments) => return run::run(&context, arguments),
         Command::Linux(arguments) => return programs::linux(&context, arguments),
