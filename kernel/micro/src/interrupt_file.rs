@@ -87,10 +87,8 @@ use crate::kernel::Kernel;
 use crate::machine;
 use crate::node::{Decision, FILES, MAXIMUM_NODES, Next};
 use crate::smp::Shared;
-use crate::state::Sender;
+use crate::state::{SENDERS_OF_A_SPACE, Sender};
 
-/// The largest number of sender pages in one address space.
-pub const SENDERS_OF_A_SPACE: usize = 16;
 /// Bits that can be hints: bit `n` has identity `n + 1`, and 63 is the last identity in a word.
 pub const HINTS: u64 = !0 >> 1;
 

@@ -9,9 +9,9 @@ use objects::{AsidPool, Ref, Slot, Tcb};
 
 use crate::configuration::ErrorText;
 use crate::hart::Harts;
-use crate::interrupt_slot::InterruptSlots;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
+use crate::sender_table::InterruptSlots;
 use crate::state::{Cancellation, DeferredFlushes, Domains, Interrupts, Senders};
 
 /// Step from one epoch of address spaces to the next. Domain numbers are smaller.

@@ -52,6 +52,7 @@ mod message;
 mod node;
 mod paging;
 mod schedule;
+mod sender_table;
 mod smp;
 mod state;
 mod syscall;

@@ -10,6 +10,8 @@ use objects::{Endpoint, Mapping, Notification, Ref, Slot, Tcb};
 pub const IRQ_SLOTS: u64 = 128;
 /// The largest number of sender pages.
 pub const SENDERS: usize = 128;
+/// The largest number of sender pages in one address space.
+pub const SENDERS_OF_A_SPACE: usize = 16;
 
 /// The cancellation of the sends with one badge that is under way: it takes several steps, between which threads come
 /// to the endpoint's queue and leave it. Of the threads before `next` none waits with this badge, since threads come at
