@@ -42,7 +42,7 @@
 //! store the cid and then only *load* the state: the completion could come between the two without either side seeing
 //! the other.
 //!
-//! Access to the fields. The *drainer* is the code that takes completions, the *releaser* the code that frees the
+//! [`Meeting`] has the three words of these changes, one method for each. Access to the fields. The *drainer* is the code that takes completions, the *releaser* the code that frees the
 //! record:
 //!
 //! * `state`: all: the future (to own, foreign, abandoned), the drainer (to done), the releaser (to waiting).
@@ -62,7 +62,7 @@ use core::future::Future;
 use core::mem::MaybeUninit;
 use core::pin::Pin;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 
 use abi_queue::Priority;
@@ -77,6 +77,7 @@ use ring::Completions;
 use crate::executor;
 use crate::local;
 use crate::lock::{Lock, Section};
+use crate::meeting::{Meeting, Waiter};
 use crate::room::ROOM;
 use crate::submission;
 use unix::Result;
@@ -90,12 +91,6 @@ const CHUNKS: usize = 8192;
 /// Free records that a worker keeps before it gives half of them to the others.
 const LOCAL_RECORDS: u32 = 128;
 
-const WAITING: u32 = 0;
-const OWN: u32 = 1;
-const FOREIGN: u32 = 2;
-const DONE: u32 = 3;
-const ABANDONED: u32 = 4;
-
 /// The remains of an abandoned call: in a box, since there is a record for each call in flight, and few are abandoned.
 struct Abandoned {
     payload: *mut (),
@@ -106,9 +101,7 @@ struct Abandoned {
 /// The meeting point of a call's future and its completion.
 struct Record {
     token: AtomicU64,
-    result: AtomicUsize,
-    state: AtomicU32,
-    cid: AtomicU64,
+    meeting: Meeting,
     waker: AtomicWaker,
     /// Whether `waker` has been used since the record was free.
     has_waker: Cell<bool>,
@@ -123,9 +116,7 @@ impl Record {
     fn new(index: usize) -> Record {
         Record {
             token: AtomicU64::new(index as u64 | 1 << 32),
-            result: AtomicUsize::new(0),
-            state: AtomicU32::new(WAITING),
-            cid: AtomicU64::new(0),
+            meeting: Meeting::new(),
             waker: AtomicWaker::new(),
             has_waker: Cell::new(false),
             abandoned: UnsafeCell::new(MaybeUninit::uninit()),
@@ -309,7 +300,7 @@ fn recycle(record: &'static Record) {
         token += 1 << 32;
     }
     record.token.store(token, Ordering::Relaxed);
-    record.state.store(WAITING, Ordering::Relaxed);
+    record.meeting.reuse();
     let calls = &local::current().calls;
     if calls.spare_token.get() == 0 {
         // The last call took the spare record: this is the next one.
@@ -499,26 +490,13 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
         return false;
     }
     let Some(record) = POOL.find(token) else { return true };
-    let mut state = record.state.load(Ordering::Relaxed);
-    loop {
-        match state {
-            WAITING | OWN => {}
-            DONE => return true,
-            // A combinator's waker, or an abandoned buffer, needs more than is allowed here.
-            _ => return false,
-        }
-        record.result.store(result, Ordering::Relaxed);
-        // As in `complete`.
-        match record.state.compare_exchange(state, DONE, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(OWN) => executor::wake_raw(record.cid.load(Ordering::Relaxed)),
-            Ok(_) => {}
-            Err(now) => {
-                state = now;
-                continue;
-            }
-        }
-        return true;
+    match record.meeting.complete_simply(result) {
+        Some(Waiter::Own(cid)) => executor::wake_raw(cid),
+        Some(_) => {}
+        // A combinator's waker, or an abandoned buffer, needs more than is allowed here.
+        None => return false,
     }
+    true
 }
 
 /// Hands a result to its waiter. A token that is unknown, old or done already is ignored: only this process can have
@@ -527,12 +505,10 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
 fn complete(token: u64, cid: u64, result: usize) {
     // No record has the token 0 or an alarm's.
     let Some(record) = POOL.find(token) else { return complete_without_record(token, cid) };
-    record.result.store(result, Ordering::Relaxed);
-    // Release: the result before the state. Acquire: the cid, or the payload of an abandoned call.
-    match record.state.swap(DONE, Ordering::AcqRel) {
-        OWN => executor::wake_raw(record.cid.load(Ordering::Relaxed)),
-        FOREIGN => record.waker.wake(),
-        ABANDONED => {
+    match record.meeting.complete(result) {
+        Waiter::Own(cid) => executor::wake_raw(cid),
+        Waiter::Foreign => record.waker.wake(),
+        Waiter::Abandoned => {
             // SAFETY: the dropped future wrote this before it set the state, and left it to the drainer.
             unsafe {
                 let abandoned = (*record.abandoned.get()).assume_init_read();
@@ -540,7 +516,7 @@ fn complete(token: u64, cid: u64, result: usize) {
             }
             release(record);
         }
-        _ => {}
+        Waiter::None => {}
     }
 }
 
@@ -744,9 +720,7 @@ impl<B, const N: usize> Operation<B, N> {
         let calls = &local::current().calls;
         let Ok((record, token)) = calls.spare() else { return false };
         if cid != 0 {
-            // No other code has the record yet: a reader of the request sees these stores.
-            record.cid.store(cid, Ordering::Relaxed);
-            record.state.store(OWN, Ordering::Relaxed);
+            record.meeting.belongs_to(cid);
         }
         self.stage = Stage::InFlight(calls.keep());
         submission::submit(self.call, || self.six_arguments(), priority, token) || self.take_request_back()
@@ -866,26 +840,21 @@ impl<B, const N: usize> Operation<B, N> {
 
     /// Waits for the completion.
     fn wait(&mut self, record: &'static Record, context: &Context<'_>) -> Poll<usize> {
-        // Acquire: pairs with the drainer's release, for the result.
-        if record.state.load(Ordering::Acquire) != DONE {
+        if !record.meeting.is_done() {
             let waker = context.waker();
-            let state = match executor::cid_of(waker) {
-                Some(cid) => {
-                    record.cid.store(cid, Ordering::Relaxed);
-                    OWN
-                }
+            let is_done = match executor::cid_of(waker) {
+                Some(cid) => record.meeting.wait_as(cid),
                 None => {
                     record.has_waker.set(true);
                     record.waker.register(waker);
-                    FOREIGN
+                    record.meeting.wait_with_waker()
                 }
             };
-            // Release: the cid before the state. Acquire: the result, if the completion was quicker.
-            if record.state.swap(state, Ordering::AcqRel) != DONE {
+            if !is_done {
                 return Poll::Pending;
             }
         }
-        let result = record.result.load(Ordering::Relaxed);
+        let result = record.meeting.result();
         self.stage = Stage::Finished;
         release(record);
         Poll::Ready(result)
@@ -911,9 +880,8 @@ impl<B, const N: usize> Future for Operation<B, N> {
                     if answer < WILL_BE_POSTED { Poll::Ready(answer) } else { self.go_on(answer, context) }
                 }
             }
-            // Acquire: as in `wait`.
-            Stage::InFlight(record) if record.state.load(Ordering::Acquire) == DONE => {
-                let result = record.result.load(Ordering::Relaxed);
+            Stage::InFlight(record) if record.meeting.is_done() => {
+                let result = record.meeting.result();
                 release(record);
                 if result < WILL_BE_POSTED { Poll::Ready(result) } else { self.fail(result, context) }
             }
@@ -1065,11 +1033,10 @@ fn abandon<B: Send + 'static>(record: &'static Record, buffer: B, discard: fn(us
     let payload = Box::into_raw(Box::new((buffer, discard))).cast();
     // SAFETY: until the state is `abandoned` only the future uses the cell.
     unsafe { (*record.abandoned.get()).write(Abandoned { payload, release: release_payload::<B> }) };
-    // Release: the payload before the state. Acquire: the result, if the completion was quicker. An earlier waker need
-    // not be woken: its future is dropped.
-    if record.state.swap(ABANDONED, Ordering::AcqRel) == DONE {
+    // An earlier waker need not be woken: its future is dropped.
+    if record.meeting.abandon() {
         // SAFETY: the call is done, so only this code has the payload, which was made just now.
-        unsafe { release_payload::<B>(payload, record.result.load(Ordering::Relaxed)) };
+        unsafe { release_payload::<B>(payload, record.meeting.result()) };
         release(record);
     }
     // If the completion has come by now the answer is ENOENT, and everything is done.

@@ -71,6 +71,10 @@ mod book_interrupts {}
 #[doc = include_str!("../../../docs/book/authority.md")]
 mod book_authority {}
 
+/// The atomics of [`meeting`]; its models have loom's in their place.
+mod atomics {
+    pub use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
 pub mod buffer;
 mod buffered;
 pub mod call;
@@ -91,6 +95,7 @@ mod lock;
 pub mod logging;
 #[doc(hidden)]
 pub mod macros;
+mod meeting;
 mod mutex;
 pub mod net;
 mod notify;

@@ -43,6 +43,7 @@ use abi_unix::SystemCall;
 use abi_unix::call::RING_WAKE;
 use ring::{Producer, Requests};
 
+use crate::meeting::Armed;
 use crate::{call, executor, local};
 
 /// Entries of a worker's ring, and of the completion ring of a process with such a ring.
@@ -92,8 +93,8 @@ pub fn way() -> Way {
 
 /// The state that a ring's owner shares with the ring's flusher.
 struct Flusher {
-    /// Not 0: there are requests that the kernel has not been notified of.
-    armed: AtomicU32,
+    /// Set: there are requests that the kernel has not been notified of.
+    armed: Armed,
     /// Cid of the flusher; 0 before there is one.
     cid: AtomicU64,
     /// Priority that the owner gave the flusher last.
@@ -105,7 +106,7 @@ struct Flusher {
 
 static FLUSHERS: [Flusher; MAXIMUM_WORKERS] = [const {
     Flusher {
-        armed: AtomicU32::new(0),
+        armed: Armed::new(),
         cid: AtomicU64::new(0),
         priority: AtomicU8::new(0),
         direct: AtomicU32::new(0),
@@ -188,8 +189,7 @@ pub(crate) fn submit(call: SystemCall, arguments: impl Fn() -> [usize; 6], prior
     let producer = unsafe { &mut *local.producer.get() };
     let Ok(place) = producer.next_place(&requests) else { return submit_late(call, arguments(), priority, token) };
     requests.submit_at(producer, place, request_of(call, arguments(), priority, token), request::urgency(priority));
-    // Release: publishes the request to the flusher. Acquire: nothing, but the two swaps have one order.
-    if flusher.armed.swap(1, Ordering::AcqRel) == 0 || flusher.priority.load(Ordering::Relaxed) > priority.number() {
+    if flusher.armed.set() || flusher.priority.load(Ordering::Relaxed) > priority.number() {
         rouse(flusher, priority);
     }
     true
@@ -226,7 +226,7 @@ fn submit_late(call: SystemCall, arguments: [usize; 6], priority: Priority, toke
     let producer = unsafe { &mut *local.ring.producer.get() };
     let (true, Ok(place)) = (entered.is_ok(), producer.next_place(&requests)) else { return false };
     requests.submit_at(producer, place, request_of(call, arguments, priority, token), request::urgency(priority));
-    flusher.armed.store(1, Ordering::Release);
+    flusher.armed.set();
     rouse(flusher, priority);
     true
 }
@@ -263,8 +263,7 @@ async fn flush(index: usize) {
     let (mut before, mut pause) = (0, PAUSE);
     poll_fn(move |_| {
         let flusher = &FLUSHERS[index];
-        // Acquire: the requests, see `submit`.
-        if flusher.armed.swap(0, Ordering::AcqRel) != 0 {
+        if flusher.armed.take() {
             // SAFETY: the ring exists before its flusher, and stays mapped.
             let header = unsafe { &*flusher.header.load(Ordering::Relaxed) };
             let made = header.tail.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Every interleaving of small cases of channels and mutexes: no wake-up is lost, and a guard excludes all others.
+//! Every interleaving of small cases of channels, mutexes, records of calls and the flusher of a ring: no wake-up is
+//! lost, a guard excludes all others, and a result or a buffer reaches one side.
 //!
 //! The modules are compiled here a second time, over a lock of loom's, because the rest of the runtime has static words
 //! that loom's atomics cannot be. The lock is thereby taken as correct; it is that of the crate `spin`.
@@ -9,10 +10,16 @@ extern crate alloc;
 
 #[path = "../src/channel.rs"]
 mod channel;
+#[path = "../src/meeting.rs"]
+mod meeting;
 #[path = "../src/mutex.rs"]
 mod mutex;
 #[path = "../src/waiting.rs"]
 mod waiting;
+
+mod atomics {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
 
 mod lock {
     //! The runtime's lock, as a model.
@@ -89,6 +96,7 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use loom::cell::Cell;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex as LoomMutex};
 use loom::thread;
 
@@ -193,6 +201,125 @@ fn the_last_receiver_that_goes_wakes_senders() {
         let goes = thread::spawn(move || drop(receiver));
         assert_eq!(block_on(sender.send(2)), Err(channel::Closed(2)));
         goes.join().unwrap();
+    });
+}
+
+/// A buffer that future and completion hand over.
+struct Payload(Cell<u32>);
+
+// SAFETY: loom reports accesses by two threads without an order between them.
+unsafe impl Sync for Payload {}
+
+/// The future of a call: polled as a coroutine, or first with a waker and then as a coroutine.
+fn result_of(meeting: &meeting::Meeting, bell: &Bell, waker_first: bool) -> usize {
+    if meeting.is_done() || waker_first && meeting.wait_with_waker() || meeting.wait_as(5) {
+        return meeting.result();
+    }
+    bell.sleep();
+    // The only wake-up that there is comes behind the result.
+    assert!(meeting.is_done());
+    meeting.result()
+}
+
+#[test]
+fn a_call_gives_its_future_the_result() {
+    for (in_interrupt, waker_first) in [(false, false), (true, false), (false, true), (true, true)] {
+        model(move || {
+            let meeting = Arc::new(meeting::Meeting::new());
+            let bell = Bell::new();
+            let (other, rung) = (meeting.clone(), bell.clone());
+            let completes = thread::spawn(move || {
+                let simply = in_interrupt.then(|| other.complete_simply(7)).flatten();
+                match simply.unwrap_or_else(|| other.complete(7)) {
+                    meeting::Waiter::Own(cid) => {
+                        assert_eq!(cid, 5);
+                        rung.wake();
+                    }
+                    // Between its two polls, the future finds the result by itself at the second.
+                    meeting::Waiter::Foreign => assert!(waker_first),
+                    meeting::Waiter::None => {}
+                    meeting::Waiter::Abandoned => unreachable!(),
+                }
+            });
+            assert_eq!(result_of(&meeting, &bell, waker_first), 7);
+            completes.join().unwrap();
+        });
+    }
+}
+
+/// loom reports two threads that access the cell without an order between them.
+#[test]
+fn the_payload_of_an_abandoned_call_reaches_one_side() {
+    for was_polled in [false, true] {
+        model(move || {
+            let shared = Arc::new((meeting::Meeting::new(), Payload(Cell::new(0))));
+            let other = shared.clone();
+            let completes = thread::spawn(move || {
+                let (meeting, Payload(payload)) = &*other;
+                let is_left = meeting.complete(7) == meeting::Waiter::Abandoned;
+                if is_left {
+                    payload.set(payload.get() + 1);
+                }
+                is_left
+            });
+            let (meeting, Payload(payload)) = &*shared;
+            let is_done = was_polled && meeting.wait_as(5);
+            payload.set(10);
+            let is_back = is_done || meeting.abandon();
+            if is_back {
+                assert_eq!(meeting.result(), 7);
+                payload.set(payload.get() + 1);
+            }
+            assert_ne!(completes.join().unwrap(), is_back);
+            assert_eq!(payload.get(), 11);
+        });
+    }
+}
+
+#[test]
+fn a_completion_in_an_interrupt_leaves_an_abandoned_call_alone() {
+    model(|| {
+        let shared = Arc::new((meeting::Meeting::new(), Payload(Cell::new(0))));
+        let other = shared.clone();
+        let completes = thread::spawn(move || match other.0.complete_simply(7) {
+            Some(waiter) => assert_eq!(waiter, meeting::Waiter::None),
+            // The executor does the rest, with the payload.
+            None => {
+                assert_eq!(other.0.complete(7), meeting::Waiter::Abandoned);
+                assert_eq!(other.1.0.get(), 10);
+            }
+        });
+        shared.1.0.set(10);
+        if shared.0.abandon() {
+            assert_eq!((shared.0.result(), shared.1.0.get()), (7, 10));
+        }
+        completes.join().unwrap();
+    });
+}
+
+/// A request is published before the flag is set; the flusher clears the flag before it looks.
+#[test]
+fn a_flusher_misses_no_request() {
+    model(|| {
+        let shared = Arc::new((meeting::Armed::new(), AtomicUsize::new(0)));
+        let bell = Bell::new();
+        let (other, rung) = (shared.clone(), bell.clone());
+        let submits = thread::spawn(move || {
+            for request in 1..=2 {
+                other.1.store(request, Ordering::Relaxed);
+                if other.0.set() {
+                    rung.clone().wake();
+                }
+            }
+        });
+        let mut seen = 0;
+        while seen < 2 {
+            bell.sleep();
+            if shared.0.take() {
+                seen = shared.1.load(Ordering::Relaxed);
+            }
+        }
+        submits.join().unwrap();
     });
 }
 
