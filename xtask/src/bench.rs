@@ -334,10 +334,10 @@ pub fn keep_and_show(context: &Context, results: &Results, arguments: &cli::Benc
 }
 
 /// One boot of a scenario: its arguments, the number of harts, and the machine's clock.
-type Boot = (&'static [&'static str], u8, Clock);
+type BenchBoot = (&'static [&'static str], u8, Clock);
 
 /// The boots of a benchmark, whose lines come one after the other.
-fn boots(name: BenchName) -> &'static [Boot] {
+fn boots(name: BenchName) -> &'static [BenchBoot] {
     match name {
         BenchName::AsyncCalls => {
             &[(&["count"], 1, Clock::Instructions), (&["time"], 1, Clock::Host), (&["time"], 4, Clock::Host)]

@@ -43,7 +43,7 @@ pub struct Board {
     pub qemu: Qemu,
     /// Values for an empty command line.
     pub defaults: Defaults,
-    machines: BTreeMap<Variant, Machine>,
+    machines: BTreeMap<Variant, MachineArguments>,
     devices: Vec<Device>,
     /// The folder of the file.
     #[serde(skip)]
@@ -76,7 +76,7 @@ pub struct Defaults {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Machine {
+struct MachineArguments {
     arguments: Vec<String>,
     /// Folder of the patches for QEMU that this machine needs, beside the board file.
     patches: Option<PathBuf>,

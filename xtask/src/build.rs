@@ -21,7 +21,7 @@ use crate::children::{self, Child, Ending};
 use crate::progress::{Activity, Progress};
 use crate::toolchain::{Item, Toolchain, install_command};
 use crate::vdso;
-use crate::workspace::{Kernel, Package, TARGET, Workspace, write_if_changed};
+use crate::workspace::{Crate, Kernel, TARGET, Workspace, write_if_changed};
 
 /// The package whose image is the vDSO.
 const VDSO: &str = "vdso";
@@ -141,14 +141,14 @@ pub fn own_programs(
     let builder = Builder { workspace, toolchain, progress };
     let manifest = manifest.canonicalize().with_context(|| format!("cannot read {}", manifest.display()))?;
     let other = Workspace::of(&manifest)?;
-    let is_meant = |package: &&Package| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
+    let is_meant = |package: &&Crate| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
     let package = other.packages.iter().find(is_meant);
     let package = package.with_context(|| format!("{} is the manifest of no package", manifest.display()))?;
-    let mut command = builder.cargo("build", Part::Programs);
+    let mut command = builder.cargo("build", Compiled::Programs);
     // The configuration files of cargo that lie beside the package are for it.
     command.current_dir(manifest.parent().unwrap_or(Path::new("/"))).arg("--manifest-path").arg(&manifest);
     run_cargo(command, &format!("Building {}", package.name), progress)?;
-    let file = |program: &crate::workspace::Target| builder.output(Part::Programs).join(&program.name);
+    let file = |program: &crate::workspace::CrateTarget| builder.output(Compiled::Programs).join(&program.name);
     crate::own::first(&package.name, package.programs().map(|program| (program.name.clone(), file(program))).collect())
 }
 
@@ -177,8 +177,8 @@ pub fn microkernel(
 ) -> Result<Products> {
     let builder = Builder { workspace, toolchain, progress };
     let contained = workspace.products().join("contained.cpio");
-    write_if_changed(&contained, &archive(&builder.programs(Package::is_contained, None, Broken::Fail)?)?)?;
-    let programs = builder.programs(Package::is_root_task, Some(&contained), Broken::Fail)?;
+    write_if_changed(&contained, &archive(&builder.programs(Crate::is_contained, None, Broken::Fail)?)?)?;
+    let programs = builder.programs(Crate::is_root_task, Some(&contained), Broken::Fail)?;
     for program in &programs {
         write_if_changed(&workspace.products().join(&program.name), &program.content)?;
     }
@@ -260,7 +260,7 @@ pub fn suites(
     machine: Option<&str>,
 ) -> Result<Vec<(String, PathBuf)>> {
     let builder = Builder { workspace, toolchain, progress };
-    let is_suite = |package: &&Package| {
+    let is_suite = |package: &&Crate| {
         package.name != KERNEL
             && package.name != MICROKERNEL
             && package.cops().is_some_and(|cops| cops.rank == "kernel" && cops.machine.as_deref() == machine)
@@ -270,13 +270,13 @@ pub fn suites(
     if packages.is_empty() {
         return Ok(Vec::new());
     }
-    let mut command = builder.cargo("build", Part::Kernel);
+    let mut command = builder.cargo("build", Compiled::Kernel);
     for package in &packages {
         command.args(["--package", &package.name]);
     }
     run_cargo(command, "Building the kernels that are suites", progress)?;
     let programs = packages.iter().flat_map(|package| package.programs());
-    Ok(programs.map(|program| (program.name.clone(), builder.output(Part::Kernel).join(&program.name))).collect())
+    Ok(programs.map(|program| (program.name.clone(), builder.output(Compiled::Kernel).join(&program.name))).collect())
 }
 
 /// Builds the vDSO image unless there is one.
@@ -293,7 +293,7 @@ pub fn ensure_vdso(workspace: &Workspace, toolchain: &Toolchain, progress: &Prog
 pub fn cargo_for_target(workspace: &Workspace, toolchain: &Toolchain, subcommand: &str) -> Command {
     let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
     // The flags of programs, without which not all of their crates can be compiled.
-    let mut command = builder.cargo(subcommand, Part::Programs);
+    let mut command = builder.cargo(subcommand, Compiled::Programs);
     command.env(VDSO_VARIABLE, builder.vdso_image());
     command
 }
@@ -306,20 +306,20 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// Returns cargo's output directory for the target.
-    fn output(&self, part: Part) -> PathBuf {
+    fn output(&self, part: Compiled) -> PathBuf {
         self.target(part).join(TARGET).join(part.profile())
     }
 
     /// The two parts are compiled with different flags: in one directory each would invalidate the other.
-    fn target(&self, part: Part) -> PathBuf {
+    fn target(&self, part: Compiled) -> PathBuf {
         self.workspace.products().join(self.toolchain.directory()).join(part.directory())
     }
 
-    fn package(&self, name: &str) -> Result<&Package> {
+    fn package(&self, name: &str) -> Result<&Crate> {
         self.workspace.package(name).with_context(|| format!("the workspace has no package `{name}`"))
     }
 
-    fn cargo(&self, subcommand: &str, part: Part) -> Command {
+    fn cargo(&self, subcommand: &str, part: Compiled) -> Command {
         let mut command = self.toolchain.cargo(subcommand);
         command
             .current_dir(&self.workspace.root)
@@ -332,11 +332,11 @@ impl Builder<'_> {
 
     fn vdso(&self) -> Result<PathBuf> {
         self.package(VDSO)?;
-        let mut command = self.cargo("rustc", Part::Kernel);
+        let mut command = self.cargo("rustc", Compiled::Kernel);
         command.args(["--package", VDSO, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
         run_cargo(command, "Building the vDSO image", self.progress)?;
 
-        let library = self.output(Part::Kernel).join("libvdso.a");
+        let library = self.output(Compiled::Kernel).join("libvdso.a");
         let image = self.vdso_image();
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;
@@ -358,7 +358,7 @@ impl Builder<'_> {
     /// Builds the `chosen` programs; those that contain others find their archive in a file.
     fn programs(
         &self,
-        chosen: impl Fn(&Package) -> bool,
+        chosen: impl Fn(&Crate) -> bool,
         contained: Option<&Path>,
         broken: Broken,
     ) -> Result<Vec<Program>> {
@@ -366,8 +366,8 @@ impl Builder<'_> {
         if packages.is_empty() {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
-        let build = |packages: &[&Package]| {
-            let mut command = self.cargo("build", Part::Programs);
+        let build = |packages: &[&Crate]| {
+            let mut command = self.cargo("build", Compiled::Programs);
             if let Some(contained) = contained {
                 command.env(CONTAINED_VARIABLE, contained);
             }
@@ -396,7 +396,9 @@ impl Builder<'_> {
             eprintln!("{error:#}\n\nLeft out, because they do not compile: {}", left_out.join(", "));
         }
         let programs = packages.iter().flat_map(|package| package.programs());
-        programs.map(|program| Program::read(&program.name, &self.output(Part::Programs).join(&program.name))).collect()
+        programs
+            .map(|program| Program::read(&program.name, &self.output(Compiled::Programs).join(&program.name)))
+            .collect()
     }
 
     /// The C programs: directories under apps that hold C files and no manifest. Each is linked with the files of
@@ -448,19 +450,19 @@ impl Builder<'_> {
     fn kernel(&self, vdso: &Path, feature: Option<&str>) -> Result<PathBuf> {
         self.package(KERNEL)?;
         let mut name = KERNEL.to_string();
-        let mut command = self.cargo("build", Part::Kernel);
+        let mut command = self.cargo("build", Compiled::Kernel);
         command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
         if let Some(feature) = feature {
             command.args(["--features", feature]);
             name += &format!("-{feature}");
         }
         run_cargo(command, "Building the kernel", self.progress)?;
-        self.product(Part::Kernel, KERNEL, &name)
+        self.product(Compiled::Kernel, KERNEL, &name)
     }
 
     fn microkernel(&self, variation: Variation) -> Result<PathBuf> {
         self.package(MICROKERNEL)?;
-        let mut command = self.cargo("build", Part::Microkernel);
+        let mut command = self.cargo("build", Compiled::Microkernel);
         command.args(["--package", MICROKERNEL, "--bin", MICROKERNEL]);
         let mut name = MICROKERNEL.to_string();
         if variation.debug_calls == DebugCalls::None {
@@ -482,11 +484,11 @@ impl Builder<'_> {
             name += "-told";
         }
         run_cargo(command, "Building the microkernel", self.progress)?;
-        self.product(Part::Microkernel, MICROKERNEL, &name)
+        self.product(Compiled::Microkernel, MICROKERNEL, &name)
     }
 
     /// Copies cargo's output to the place where users find it.
-    fn product(&self, part: Part, program: &str, name: &str) -> Result<PathBuf> {
+    fn product(&self, part: Compiled, program: &str, name: &str) -> Result<PathBuf> {
         let product = self.workspace.products().join(name);
         let built = self.output(part).join(program);
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
@@ -497,7 +499,7 @@ impl Builder<'_> {
 
 /// The parts that are compiled for the target with different flags.
 #[derive(Clone, Copy)]
-enum Part {
+enum Compiled {
     /// The kernel, kernels that are suites, and the scheduler's image, through which a kernel's backtrace goes.
     Kernel,
     /// The microkernel.
@@ -506,32 +508,32 @@ enum Part {
     Programs,
 }
 
-impl Part {
+impl Compiled {
     /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a
     /// twelfth of the text and several instructions of every kernel entry. Programs have tables in their files instead,
     /// which the host reads, and which change no instruction. For them the crate `getrandom` asks `cops`, whose feature
     /// of that name answers; it takes this choice from flags alone.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            Part::Kernel => &["-Cforce-frame-pointers=yes"],
-            Part::Programs => &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""],
-            Part::Microkernel => &[],
+            Compiled::Kernel => &["-Cforce-frame-pointers=yes"],
+            Compiled::Programs => &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""],
+            Compiled::Microkernel => &[],
         }
     }
 
     /// The profile of `Cargo.toml`: the microkernel is compiled for size, but for the crates on its hot paths.
     fn profile(self) -> &'static str {
         match self {
-            Part::Kernel | Part::Programs => "release",
-            Part::Microkernel => "small",
+            Compiled::Kernel | Compiled::Programs => "release",
+            Compiled::Microkernel => "small",
         }
     }
 
     fn directory(self) -> &'static str {
         match self {
-            Part::Kernel => "kernel",
-            Part::Microkernel => "microkernel",
-            Part::Programs => "programs",
+            Compiled::Kernel => "kernel",
+            Compiled::Microkernel => "microkernel",
+            Compiled::Programs => "programs",
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::symbols::{Symbols, annotate_report};
 const MAXIMUM_DEPTH: usize = 64;
 
 /// A program's file.
-pub struct Program {
+pub struct SymbolisedProgram {
     symbols: Symbols,
     /// Contents and address of the section with the tables; empty if the file has none.
     tables: Vec<u8>,
@@ -37,19 +37,19 @@ struct Frame {
     return_address: Option<i64>,
 }
 
-impl Program {
+impl SymbolisedProgram {
     /// Reads a program's file.
     ///
     /// # Errors
     ///
     /// It cannot be read or is not an ELF file.
-    pub fn load(elf: &Path) -> Result<Program> {
+    pub fn load(elf: &Path) -> Result<SymbolisedProgram> {
         let symbols = Symbols::load(elf)?;
         let content = std::fs::read(elf).with_context(|| format!("cannot read {}", elf.display()))?;
         let file = object::File::parse(&*content)?;
         let section = file.section_by_name(".eh_frame");
         let tables = section.as_ref().and_then(|section| section.data().ok()).unwrap_or_default().to_vec();
-        Ok(Program { symbols, tables, tables_address: section.map_or(0, |section| section.address()) })
+        Ok(SymbolisedProgram { symbols, tables, tables_address: section.map_or(0, |section| section.address()) })
     }
 
     fn frame(&self, pc: u64) -> Option<Frame> {
@@ -125,7 +125,7 @@ impl Program {
 #[derive(Default)]
 pub struct Programs {
     files: Vec<(String, PathBuf)>,
-    read: HashMap<PathBuf, Option<Program>>,
+    read: HashMap<PathBuf, Option<SymbolisedProgram>>,
 }
 
 impl Programs {
@@ -141,7 +141,7 @@ impl Programs {
         let is =
             |name: &str| name == callers.program || callers.program.len() >= 15 && name.starts_with(callers.program);
         let Some((_, file)) = self.files.iter().find(|(name, _)| is(name)) else { return Vec::new() };
-        let program = self.read.entry(file.clone()).or_insert_with(|| Program::load(file).ok());
+        let program = self.read.entry(file.clone()).or_insert_with(|| SymbolisedProgram::load(file).ok());
         program.as_ref().map_or_else(Vec::new, |program| program.backtrace(&callers))
     }
 }
@@ -151,9 +151,9 @@ mod tests {
     use super::*;
 
     /// This test program as a program whose tables are ignored: each next candidate is a caller.
-    fn without_tables() -> Program {
+    fn without_tables() -> SymbolisedProgram {
         let symbols = Symbols::load(&std::env::current_exe().unwrap()).unwrap();
-        Program { symbols, tables: Vec::new(), tables_address: 0 }
+        SymbolisedProgram { symbols, tables: Vec::new(), tables_address: 0 }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::figures::{figure, short};
 
 /// A series of points, joined by lines.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct PlottedSeries {
     /// Name in the legend.
     pub name: String,
     /// The points, from left to right.
@@ -57,7 +57,7 @@ pub struct Chart {
     /// From bottom to top.
     pub y: Axis,
     /// The drawn lines.
-    pub series: Vec<Series>,
+    pub series: Vec<PlottedSeries>,
 }
 
 const WIDTH: f64 = 720.0;
@@ -193,7 +193,7 @@ impl Chart {
         svg + "</svg>\n"
     }
 
-    fn draw(&self, svg: &mut String, colour: usize, series: &Series, x: &Placed<'_>, y: &Placed<'_>) {
+    fn draw(&self, svg: &mut String, colour: usize, series: &PlottedSeries, x: &Placed<'_>, y: &Placed<'_>) {
         let placed: Vec<_> = series.points.iter().filter(|point| point.1.is_finite()).collect();
         let path: Vec<_> =
             placed.iter().map(|point| format!("{:.1},{:.1}", x.position(point.0), y.position(point.1))).collect();
@@ -296,8 +296,8 @@ mod tests {
             x: axis(Scale::Logarithmic, &[1.0, 16.0, 256.0]),
             y: axis(y, &[]),
             series: vec![
-                Series { name: "one".into(), points, style: Style::Measured },
-                Series { name: "two".into(), points: vec![(1.0, 1.0), (256.0, 100.0)], style: Style::Reference },
+                PlottedSeries { name: "one".into(), points, style: Style::Measured },
+                PlottedSeries { name: "two".into(), points: vec![(1.0, 1.0), (256.0, 100.0)], style: Style::Reference },
             ],
         }
     }

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::context::{Context, Need};
 use crate::suites::{self, Suite};
 use crate::tidy;
-use crate::workspace::{self, Package};
+use crate::workspace::{self, Crate};
 
 /// A step of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -128,7 +128,7 @@ fn clippy(context: &Context) -> Result<()> {
     host.args(["--", "-D", "warnings"]);
     show(host, "clippy, on the host")?;
     // Dependencies of programs and kernels are checked with them.
-    let mut target = for_target(context, "clippy", Package::is_linked)?;
+    let mut target = for_target(context, "clippy", Crate::is_linked)?;
     target.args(["--", "-D", "warnings"]);
     show(target, "clippy, for the target")
 }
@@ -137,7 +137,7 @@ fn docs(context: &Context) -> Result<()> {
     let mut host = workspace_cargo(context, &["doc", "--workspace", "--no-deps"]);
     exclude_target_only(context, &mut host);
     run_cargo(deny_warnings(host), "Documenting", &context.progress)?;
-    let target = for_target(context, "doc", Package::is_target_only)?;
+    let target = for_target(context, "doc", Crate::is_target_only)?;
     let mut target = deny_warnings(target);
     target.arg("--no-deps");
     run_cargo(target, "Documenting the packages for the target only", &context.progress)
@@ -149,7 +149,7 @@ fn deny_warnings(mut command: Command) -> Command {
 }
 
 /// Returns cargo for the target, for all packages that `wanted` selects.
-fn for_target(context: &Context, subcommand: &str, wanted: impl Fn(&Package) -> bool) -> Result<Command> {
+fn for_target(context: &Context, subcommand: &str, wanted: impl Fn(&Crate) -> bool) -> Result<Command> {
     let toolchain = context.toolchain(Need::Everything)?;
     // The kernel contains the vDSO image, so the image has to exist before any look at the kernel; an old one will do.
     build::ensure_vdso(&context.workspace, &toolchain, &context.progress)?;

@@ -13,7 +13,7 @@ use crate::cli;
 use crate::context::{Context as Tools, Need};
 use crate::guest::{self, Echo, Failure, FailureKind, Forward, Guest};
 use crate::progress::Activity;
-use crate::report::{self, Conditions, Report, Row};
+use crate::report::{self, Conditions, ReportPage, Row};
 use crate::toolchain::Toolchain;
 use crate::workspace::{Kernel, write_if_changed};
 
@@ -90,7 +90,7 @@ pub fn demo(tools: &Tools, arguments: &cli::Demo) -> Result<()> {
     let mut served = serve(tools, arguments, &toolchain, &products, &command_line, &log)?;
 
     let programme = Programme::new(arguments.quick, &arguments.connections);
-    let mut report = Report {
+    let mut report = ReportPage {
         rows: Vec::new(),
         peak: None,
         conditions: conditions(tools, arguments.kernel, &toolchain, &served, &programme),
@@ -179,7 +179,7 @@ fn conditions(
 }
 
 /// Measures the programme's rows, as long as the server answers; returns the first failure of an answer.
-fn ask(tools: &Tools, served: &mut Served, programme: &Programme, report: &mut Report) -> Result<Option<String>> {
+fn ask(tools: &Tools, served: &mut Served, programme: &Programme, report: &mut ReportPage) -> Result<Option<String>> {
     let mut first_failure = None;
     let activity = tools.progress.start_steps("Asking", programme.length_ms());
     for (index, &(connections, pace)) in programme.rows.iter().enumerate() {
@@ -281,7 +281,7 @@ fn measure(plan: &Plan, guest: &mut Guest, activity: &Activity, before: u64) -> 
     })
 }
 
-fn verdict(report: &Report, rows: usize, first_failure: Option<String>, log: &Path) -> Result<()> {
+fn verdict(report: &ReportPage, rows: usize, first_failure: Option<String>, log: &Path) -> Result<()> {
     let measured = report.all().count();
     if report.is_faultless() && measured == rows {
         return Ok(());

@@ -35,7 +35,7 @@ use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::guest::{self, Echo, FailureKind, Forward, Guest};
 use crate::ipc;
-use crate::linux::{self, Linux};
+use crate::linux::{self, DebianKernel};
 use crate::micro_async;
 use crate::report;
 use crate::results;
@@ -192,7 +192,7 @@ pub struct Lab<'a> {
     way: Option<Way>,
     toolchain: Toolchain,
     products: Products,
-    linux: OnceCell<Option<Linux>>,
+    linux: OnceCell<Option<DebianKernel>>,
     /// Linux's basic costs, which several experiments show.
     basics: RefCell<BTreeMap<Way, Vec<Line>>>,
     /// Messages of machines about parts that they could not measure.
@@ -274,9 +274,9 @@ impl<'a> Lab<'a> {
     }
 
     /// Returns Linux, if it is available; otherwise one message reports that.
-    pub fn linux(&self) -> Option<&Linux> {
+    pub fn linux(&self) -> Option<&DebianKernel> {
         self.linux
-            .get_or_init(|| match Linux::prepare(self.context) {
+            .get_or_init(|| match DebianKernel::prepare(self.context) {
                 Ok(linux) => Some(linux),
                 Err(error) => {
                     eprintln!("Linux is left out: {error:#}");

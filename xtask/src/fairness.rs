@@ -1,7 +1,7 @@
 //! `bench fairness`: whether processor time, kernel memory and the network are shared out as promised under attack.
 //!
 //! A scenario is a file of its own in `fairness/`: it names its goals and measures, mostly by booting the program
-//! `bench` with `fairness NAME ARGUMENT...` ([`Lab::boot`]), whose part of it is a file of that name in
+//! `bench` with `fairness NAME ARGUMENT...` ([`ScenarioLab::boot`]), whose part of it is a file of that name in
 //! `apps/bench/src/fairness`. A scenario that drives the machine from outside, or boots the microkernel, does that in
 //! its own `measure` and returns lines of the same form. Where a figure is measured on several machines, its goal is
 //! for the worst of them ([`worst`]).
@@ -33,7 +33,7 @@ pub struct Scenario {
     /// Goals by the id of the figure; each figure has to be reported.
     pub goals: &'static [Goal],
     /// Measures, and returns the lines of results.
-    pub measure: fn(&Lab<'_>) -> Result<Vec<String>>,
+    pub measure: fn(&ScenarioLab<'_>) -> Result<Vec<String>>,
 }
 
 /// All scenarios.
@@ -47,7 +47,7 @@ const SCENARIOS: &[Scenario] = &[
 ];
 
 /// The means of scenarios to boot machines.
-pub struct Lab<'a> {
+pub struct ScenarioLab<'a> {
     /// The workspace, the board, the way to show progress.
     pub context: &'a Context,
     toolchain: Toolchain,
@@ -55,7 +55,7 @@ pub struct Lab<'a> {
 }
 
 /// A boot of the program `bench`.
-pub struct Boot<'a> {
+pub struct ScenarioBoot<'a> {
     /// The program's arguments after `fairness`: the scenario's name first.
     pub words: &'a [&'a str],
     /// Number of harts.
@@ -66,13 +66,13 @@ pub struct Boot<'a> {
     pub clock: Clock,
 }
 
-impl Lab<'_> {
+impl ScenarioLab<'_> {
     /// Boots the program `bench` and collects its lines.
     ///
     /// # Errors
     ///
     /// The machine does not end by itself, or reports a failure.
-    pub fn boot(&self, boot: &Boot<'_>) -> Result<Vec<String>> {
+    pub fn boot(&self, boot: &ScenarioBoot<'_>) -> Result<Vec<String>> {
         let plural = if boot.harts == 1 { "" } else { "s" };
         let title = format!("Measuring {} on {} hart{plural}", boot.words.join(" "), boot.harts);
         let activity = self.context.progress.start(title);
@@ -87,7 +87,7 @@ impl Lab<'_> {
     /// # Errors
     ///
     /// It cannot be started.
-    pub fn start(&self, boot: &Boot<'_>, network: Network) -> Result<Guest> {
+    pub fn start(&self, boot: &ScenarioBoot<'_>, network: Network) -> Result<Guest> {
         let words: Vec<String> = ["fairness"].iter().chain(boot.words).map(ToString::to_string).collect();
         let machine = cli::Machine {
             harts: Some(boot.harts),
@@ -141,7 +141,7 @@ pub fn run(context: &Context, arguments: &cli::Bench) -> Result<()> {
         bail!("there is no such scenario; there are: {}", names.join(", "));
     }
     let (toolchain, products) = context.build(Need::Boot)?;
-    let lab = Lab { context, toolchain, products };
+    let lab = ScenarioLab { context, toolchain, products };
     let mut lines = Vec::new();
     let mut goals = Vec::new();
     let mut notes = Vec::new();

@@ -3,7 +3,8 @@
 //! An emulated machine of one hart keeps at most one core of the host busy, and one of several harts, most of whose
 //! tests wait for one hart, seldom more than one and a half. So two lanes work off the parts: the first prefers the
 //! machines of several harts, and the second takes the others only. Two machines of several harts are never beside each
-//! other: their harts would be more than twice as slow as alone, since each waits for others that the host does not run.
+//! other: their harts would be more than twice as slow as alone, since each waits for others that the host does not
+//! run.
 //!
 //! The lines of the part that began first are shown as they come; those of the other are kept until it has ended.
 
@@ -42,7 +43,7 @@ impl<'a> Job<'a> {
 pub fn run(jobs: Vec<Job<'_>>, cores: usize, output: &mut (dyn Write + Send)) {
     let (several, one): (VecDeque<_>, VecDeque<_>) = jobs.into_iter().partition(|job| job.load == Load::Several);
     let waiting = Mutex::new(Waiting { several, one, begun: 0 });
-    let screen = Mutex::new(Screen { output, first: 0, others: BTreeMap::new() });
+    let screen = Mutex::new(OrderedLines { output, first: 0, others: BTreeMap::new() });
     let work = |prefers: Load| {
         loop {
             // A statement of its own, behind which the lock is free.
@@ -85,7 +86,7 @@ impl<'a> Waiting<'a> {
 }
 
 /// The lines of the parts that have begun.
-struct Screen<'o> {
+struct OrderedLines<'o> {
     output: &'o mut (dyn Write + Send),
     /// The part whose lines are shown as they come: all before it have ended.
     first: usize,
@@ -93,7 +94,7 @@ struct Screen<'o> {
     others: BTreeMap<usize, (Vec<String>, bool)>,
 }
 
-impl Screen<'_> {
+impl OrderedLines<'_> {
     fn show(&mut self, number: usize, line: &str) {
         if number == self.first {
             self.write(line);

@@ -68,7 +68,7 @@ pub enum Servers {
 
 /// A Linux that can be booted.
 #[derive(Clone, Debug)]
-pub struct Linux {
+pub struct DebianKernel {
     kernel: PathBuf,
     initramfs: PathBuf,
     /// The kernel's version, as Debian names it.
@@ -77,22 +77,22 @@ pub struct Linux {
     pub servers: Vec<&'static str>,
 }
 
-impl Linux {
+impl DebianKernel {
     /// Fetches missing files and builds the programs.
     ///
     /// # Errors
     ///
     /// The host has no apt, no Debian archive is configured or it cannot be reached, a compiler is missing or fails.
-    pub fn prepare(context: &Context) -> Result<Linux> {
-        Linux::prepare_with(context, Servers::All)
+    pub fn prepare(context: &Context) -> Result<DebianKernel> {
+        DebianKernel::prepare_with(context, Servers::All)
     }
 
-    /// Prepares as [`prepare`](Linux::prepare) does; of the servers only those that are wanted.
+    /// Prepares as [`prepare`](DebianKernel::prepare) does; of the servers only those that are wanted.
     ///
     /// # Errors
     ///
-    /// As of [`prepare`](Linux::prepare).
-    pub fn prepare_with(context: &Context, wanted: Servers) -> Result<Linux> {
+    /// As of [`prepare`](DebianKernel::prepare).
+    pub fn prepare_with(context: &Context, wanted: Servers) -> Result<DebianKernel> {
         toolchain::ensure_on_host(&[Item::RiscvGcc, Item::RiscvLibc], &context.progress)?;
         let directory = context.workspace.products().join("linux");
         std::fs::create_dir_all(&directory)?;
@@ -127,7 +127,7 @@ impl Linux {
         // Each choice has a file of its own, so that neither is written anew for the other.
         let initramfs = directory.join(if wanted == Servers::All { "initramfs.cpio" } else { "initramfs-c.cpio" });
         write_if_changed(&initramfs, &archive(&directory, &programs)?)?;
-        Ok(Linux { kernel: directory.join("kernel"), initramfs, version, servers })
+        Ok(DebianKernel { kernel: directory.join("kernel"), initramfs, version, servers })
     }
 
     /// Returns a boot's choices: the board's, with this kernel, and the arguments of bench/peers.

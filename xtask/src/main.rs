@@ -145,7 +145,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Symbolise(arguments) => {
             let elf = arguments.elf.clone().unwrap_or_else(|| context.workspace.products().join(build::KERNEL));
             let symbols = symbols::Symbols::load(&elf)?;
-            let program = callers::Program::load(&elf)?;
+            let program = callers::SymbolisedProgram::load(&elf)?;
             let explain = |line: &str| program.explain(line);
             symbols::pipe(&symbols, explain, std::io::stdin().lock(), std::io::stdout().lock())
                 .context("standard input cannot be copied")

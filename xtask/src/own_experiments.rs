@@ -57,7 +57,7 @@ struct Description {
     #[serde(default)]
     parameters: BTreeMap<String, Vec<Parameter>>,
     #[serde(default)]
-    goals: BTreeMap<String, Goal>,
+    goals: BTreeMap<String, Threshold>,
 }
 
 fn one_hart() -> Vec<u8> {
@@ -134,7 +134,7 @@ impl Policy {
 /// The largest good value of a figure, or the least.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Goal {
+enum Threshold {
     AtMost(f64),
     AtLeast(f64),
 }
@@ -307,8 +307,8 @@ impl Collected {
         }
         let goal = description.goals.get(id);
         let (limit, at_least) = match goal {
-            Some(Goal::AtMost(limit)) => (Some(*limit), false),
-            Some(Goal::AtLeast(limit)) => (Some(*limit), true),
+            Some(Threshold::AtMost(limit)) => (Some(*limit), false),
+            Some(Threshold::AtLeast(limit)) => (Some(*limit), true),
             None => (None, false),
         };
         let met = limit.map(|limit| if at_least { value >= limit } else { value <= limit });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use load::Measurement;
 use serde::Serialize;
 
-use crate::chart::{Axis, Chart, Scale, Series, Style, escape};
+use crate::chart::{Axis, Chart, PlottedSeries, Scale, Style, escape};
 use crate::figures::{count, duration_us, figure, table};
 
 /// Quantiles of the distribution plot: the least, half, then all but one in ever more.
@@ -103,7 +103,7 @@ pub struct Conditions {
 
 /// All figures of a demonstration.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ReportPage {
     /// One request on each connection in each interval.
     pub rows: Vec<Row>,
     /// Each connection sends as soon as it is answered: the most that the machine can do.
@@ -112,7 +112,7 @@ pub struct Report {
     pub conditions: Conditions,
 }
 
-impl Report {
+impl ReportPage {
     /// Returns whether every request got a right answer.
     pub fn is_faultless(&self) -> bool {
         !self.rows.is_empty() && self.all().all(|row| row.answered > 0 && row.wrong == 0 && row.lost == 0)
@@ -149,9 +149,9 @@ impl Report {
         }
     }
 
-    fn series(&self, name: &str, style: Style, value: impl Fn(&Row) -> f64) -> Series {
+    fn series(&self, name: &str, style: Style, value: impl Fn(&Row) -> f64) -> PlottedSeries {
         let points = self.rows.iter().map(|row| (row.connections as f64, value(row))).collect();
-        Series { name: name.into(), points, style }
+        PlottedSeries { name: name.into(), points, style }
     }
 
     fn throughput(&self) -> Chart {
@@ -197,7 +197,7 @@ impl Report {
             let known = known.filter(|(quantile, _)| requests_for(**quantile) <= row.answered.max(1) as f64);
             let points = known.map(|(quantile, us)| (requests_for(*quantile), *us as f64 / 1e3));
             let name = format!("{} connection{}", row.connections, if row.connections == 1 { "" } else { "s" });
-            Series { name, points: points.collect(), style: Style::Measured }
+            PlottedSeries { name, points: points.collect(), style: Style::Measured }
         });
         Chart {
             title: "Latency by share of the requests".into(),
@@ -433,8 +433,8 @@ mod tests {
         }
     }
 
-    fn report(lost: u64) -> Report {
-        Report {
+    fn report(lost: u64) -> ReportPage {
+        ReportPage {
             rows: vec![
                 Row::new(&measurement(1, &[100, 200, 300, 1000], 0)),
                 Row::new(&measurement(16, &[50; 100], lost)),
@@ -491,7 +491,7 @@ mod tests {
     fn a_row_without_answers_has_no_latency() {
         let row = Row::new(&measurement(4, &[], 8));
         assert_eq!(row.cells("4".into()), ["4", "0", "-", "-", "-", "-", "0", "8"]);
-        let report = Report { rows: vec![row], peak: None, ..report(0) };
+        let report = ReportPage { rows: vec![row], peak: None, ..report(0) };
         assert!(!report.is_faultless());
         assert!(!report.html().contains("NaN"));
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::bench::{self, BenchName, Results};
-use crate::chart::{Axis, Chart, Scale, Series, Style, escape};
+use crate::chart::{Axis, Chart, PlottedSeries, Scale, Style, escape};
 use crate::cli;
 use crate::context::Context;
 use crate::figures::figure;
@@ -115,7 +115,7 @@ fn charts(results: &Results) -> Vec<Chart> {
             },
             series: members
                 .iter()
-                .map(|series| Series {
+                .map(|series| PlottedSeries {
                     name: series.id.clone(),
                     points: series.points.clone(),
                     style: if series.cited { Style::Reference } else { Style::Measured },

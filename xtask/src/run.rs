@@ -21,7 +21,7 @@ use crate::root_task;
 use crate::screen::Screen;
 use crate::terminal::{Console, From, Key, Keys};
 use crate::toolchain::Toolchain;
-use crate::workspace::{Kernel, Package};
+use crate::workspace::{Crate, Kernel};
 
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
 
@@ -119,7 +119,7 @@ fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products,
     let name = match (&chosen, &own) {
         (_, Some(programs)) => programs[0].0.clone(),
         (Chosen::Tree(name), None) if products.programs.contains(name) => name.clone(),
-        (Chosen::Tree(name), None) if context.workspace.package(name).is_some_and(Package::is_program) => {
+        (Chosen::Tree(name), None) if context.workspace.package(name).is_some_and(Crate::is_program) => {
             bail!("`{name}` is no program of the Unix kernel that compiles")
         }
         _ => bail!(

@@ -36,12 +36,12 @@ use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
-use crate::linux::{self, Linux, Servers};
+use crate::linux::{self, DebianKernel, Servers};
 use crate::own::{self, Chosen};
 use crate::serial::{TestLine, test_line};
 use crate::soak;
 use crate::toolchain::Toolchain;
-use crate::workspace::{self, Package, Target, Workspace};
+use crate::workspace::{self, Crate, CrateTarget, Workspace};
 
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -395,11 +395,12 @@ pub const MODELS_ENVIRONMENT: [(&str, &str); 2] = [("RUSTFLAGS", "--cfg loom"), 
 /// Returns how to run the models of a package, which has some if it depends on loom: cargo's arguments that choose test
 /// programs with `loom` in their name, or the library where there are none; then those that choose the library's tests
 /// with `loom` in theirs.
-pub fn models(package: &Package) -> Option<(Vec<String>, Vec<String>)> {
+pub fn models(package: &Crate) -> Option<(Vec<String>, Vec<String>)> {
     if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
         return None;
     }
-    let is_model = |target: &&Target| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
+    let is_model =
+        |target: &&CrateTarget| target.kind.iter().any(|kind| kind == "test") && target.name.contains("loom");
     let programs: Vec<_> =
         package.targets.iter().filter(is_model).map(|model| format!("--test={}", model.name)).collect();
     Some(if programs.is_empty() { (vec!["--lib".into()], vec!["loom".into()]) } else { (programs, vec![]) })
@@ -581,7 +582,7 @@ fn linux_with_user_level_interrupts(
     let board = context.board.clone().with_plic(Variant::Uintc);
     let plural = |harts| if harts == 1 { "" } else { "s" };
     let boot = |harts| {
-        let linux = Linux::prepare_with(context, Servers::InC)?;
+        let linux = DebianKernel::prepare_with(context, Servers::InC)?;
         let words = ["bench", "basics"].map(String::from);
         let mut configuration = linux.configuration(context, harts, Clock::Host, &words)?;
         configuration.machine = Variant::Uintc;

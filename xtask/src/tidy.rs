@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::{Cops, Package, Workspace};
+use crate::workspace::{Cops, Crate, Workspace};
 
 /// Ranks, from low to high; those of one element are equal.
 const RANKS: [&[&str]; 6] = [&["abi"], &["part"], &["kernel-part", "user"], &["kernel"], &["app"], &["tool"]];
@@ -92,7 +92,7 @@ pub fn tidy(workspace: &Workspace) -> Result<()> {
     bail!("tidy has {} objection{}", problems.len(), if problems.len() == 1 { "" } else { "s" })
 }
 
-fn read(package: &Package, workspace: &Workspace) -> Result<Facts> {
+fn read(package: &Crate, workspace: &Workspace) -> Result<Facts> {
     let relative = |file: &Path| file.strip_prefix(&workspace.root).unwrap_or(file).display().to_string();
     let text = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
     let is_root = |kind: &String| kind != "test" && kind != "bench" && kind != "example" && kind != "custom-build";

@@ -16,7 +16,7 @@ pub const TARGET: &str = "riscv64gc-unknown-none-elf";
 #[derive(Debug, Deserialize)]
 pub struct Workspace {
     /// The packages of the workspace.
-    pub packages: Vec<Package>,
+    pub packages: Vec<Crate>,
     /// The directory of the root manifest.
     #[serde(rename = "workspace_root")]
     pub root: PathBuf,
@@ -26,7 +26,7 @@ pub struct Workspace {
 
 /// A package.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Package {
+pub struct Crate {
     /// Name of the package.
     pub name: String,
     /// Path of its manifest.
@@ -34,7 +34,7 @@ pub struct Package {
     /// Its dependencies.
     pub dependencies: Vec<Dependency>,
     /// The targets that it is compiled to.
-    pub targets: Vec<Target>,
+    pub targets: Vec<CrateTarget>,
     #[serde(default)]
     metadata: Option<Metadata>,
 }
@@ -52,7 +52,7 @@ pub struct Dependency {
 
 /// A library, program or test of a package.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Target {
+pub struct CrateTarget {
     /// Name of the target.
     pub name: String,
     /// `lib`, `bin`, `test` and so on.
@@ -99,14 +99,14 @@ pub enum Kernel {
     Micro,
 }
 
-impl Package {
+impl Crate {
     /// Returns the manifest's table for this project; `None` without one.
     pub fn cops(&self) -> Option<&Cops> {
         self.metadata.as_ref()?.cops.as_ref()
     }
 
     /// Returns the programs of the package.
-    pub fn programs(&self) -> impl Iterator<Item = &Target> {
+    pub fn programs(&self) -> impl Iterator<Item = &CrateTarget> {
         self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"))
     }
 
@@ -180,7 +180,7 @@ impl Workspace {
     }
 
     /// The package of this name, if there is one.
-    pub fn package(&self, name: &str) -> Option<&Package> {
+    pub fn package(&self, name: &str) -> Option<&Crate> {
         self.packages.iter().find(|package| package.name == name)
     }
 

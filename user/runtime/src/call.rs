@@ -42,8 +42,8 @@
 //! store the cid and then only *load* the state: the completion could come between the two without either side seeing
 //! the other.
 //!
-//! [`Meeting`] has the three words of these changes, one method for each. Access to the fields. The *drainer* is the code that takes completions, the *releaser* the code that frees the
-//! record:
+//! [`Meeting`] has the three words of these changes, with a method for each change. Access to the fields. The *drainer*
+//! is the code that takes completions, the *releaser* the code that frees the record:
 //!
 //! * `state`: all: the future (to own, foreign, abandoned), the drainer (to done), the releaser (to waiting).
 //! * `result`: the drainer, before `done` (release); the future after it (acquire).
@@ -77,7 +77,7 @@ use ring::Completions;
 use crate::executor;
 use crate::local;
 use crate::lock::{Lock, Section};
-use crate::meeting::{Meeting, Waiter};
+use crate::meeting::{Awaiting, Meeting};
 use crate::room::ROOM;
 use crate::submission;
 use unix::Result;
@@ -491,7 +491,7 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
     }
     let Some(record) = POOL.find(token) else { return true };
     match record.meeting.complete_simply(result) {
-        Some(Waiter::Own(cid)) => executor::wake_raw(cid),
+        Some(Awaiting::Own(cid)) => executor::wake_raw(cid),
         Some(_) => {}
         // A combinator's waker, or an abandoned buffer, needs more than is allowed here.
         None => return false,
@@ -506,9 +506,9 @@ fn complete(token: u64, cid: u64, result: usize) {
     // No record has the token 0 or an alarm's.
     let Some(record) = POOL.find(token) else { return complete_without_record(token, cid) };
     match record.meeting.complete(result) {
-        Waiter::Own(cid) => executor::wake_raw(cid),
-        Waiter::Foreign => record.waker.wake(),
-        Waiter::Abandoned => {
+        Awaiting::Own(cid) => executor::wake_raw(cid),
+        Awaiting::Foreign => record.waker.wake(),
+        Awaiting::Abandoned => {
             // SAFETY: the dropped future wrote this before it set the state, and left it to the drainer.
             unsafe {
                 let abandoned = (*record.abandoned.get()).assume_init_read();
@@ -516,7 +516,7 @@ fn complete(token: u64, cid: u64, result: usize) {
             }
             release(record);
         }
-        Waiter::None => {}
+        Awaiting::None => {}
     }
 }
 

@@ -81,13 +81,13 @@ impl<T> ChannelState<T> {
     }
 }
 
-type SharedState<T> = Arc<Lock<ChannelState<T>>>;
+type SharedChannel<T> = Arc<Lock<ChannelState<T>>>;
 
 /// The sending end of a channel. Clones are further senders of the same channel.
-pub struct Sender<T>(SharedState<T>);
+pub struct Sender<T>(SharedChannel<T>);
 
 /// The receiving end of a channel. Clones are further receivers: each value goes to one of them.
-pub struct Receiver<T>(SharedState<T>);
+pub struct Receiver<T>(SharedChannel<T>);
 
 /// Makes a channel that holds at most `capacity` values; senders wait while it is full.
 ///
@@ -247,7 +247,7 @@ impl<T> Drop for Receiver<T> {
 /// Future of [`Sender::send`].
 #[must_use = "nothing is sent unless this is awaited"]
 pub struct Send<'a, T> {
-    channel: &'a SharedState<T>,
+    channel: &'a SharedChannel<T>,
     value: Option<T>,
     ticket: u64,
 }
@@ -330,7 +330,7 @@ impl<T> Receiver<T> {
 /// Future of [`Receiver::receive`].
 #[must_use = "nothing is received unless this is awaited"]
 pub struct Receive<'a, T> {
-    channel: &'a SharedState<T>,
+    channel: &'a SharedChannel<T>,
     ticket: u64,
 }
 

@@ -333,9 +333,9 @@ impl fmt::Debug for Scope {
 #[doc(alias("nursery", "structured concurrency", "TaskTracker"))]
 pub async fn scope<T>(body: impl AsyncFnOnce(&Scope) -> T) -> T {
     /// Cancels the coroutines that still run.
-    struct Guard(Scope);
+    struct CancelOnDrop(Scope);
 
-    impl Drop for Guard {
+    impl Drop for CancelOnDrop {
         fn drop(&mut self) {
             for cid in self.0.drop_all() {
                 // A coroutine that has ended needs no end.
@@ -344,7 +344,7 @@ pub async fn scope<T>(body: impl AsyncFnOnce(&Scope) -> T) -> T {
         }
     }
 
-    let guard = Guard(Scope::new());
+    let guard = CancelOnDrop(Scope::new());
     let output = body(&guard.0).await;
     guard.0.ended().await;
     output

@@ -14,9 +14,9 @@ use log::{LevelFilter, Log, Metadata, Record, SetLoggerError};
 use crate::time::Duration;
 
 /// The logger. It prints up to the crate's own maximum level, so a record that is not printed costs a comparison.
-struct Console;
+struct ConsoleLogger;
 
-impl Log for Console {
+impl Log for ConsoleLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Line<'_> {
 /// If there is a logger already.
 #[doc(alias("env_logger", "set_logger"))]
 pub fn init(level: LevelFilter) -> Result<(), SetLoggerError> {
-    log::set_logger(&Console)?;
+    log::set_logger(&ConsoleLogger)?;
     log::set_max_level(level);
     Ok(())
 }
@@ -73,7 +73,7 @@ mod tests {
         assert!(init(LevelFilter::Warn).is_ok());
         assert!(init(LevelFilter::Trace).is_err());
         assert_eq!(log::max_level(), LevelFilter::Warn);
-        let of = |level| Console.enabled(&Metadata::builder().level(level).build());
+        let of = |level| ConsoleLogger.enabled(&Metadata::builder().level(level).build());
         assert_eq!((of(log::Level::Warn), of(log::Level::Info)), (true, false));
     }
 }

@@ -24,7 +24,7 @@ pub struct Meeting {
 /// The side that a completion finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Waiter {
+pub enum Awaiting {
     /// No future has been polled since, or the call was done before: nothing to do.
     None,
     /// The coroutine with this cid is to be woken.
@@ -106,32 +106,32 @@ impl Meeting {
 
     /// Completes the call.
     #[inline(always)]
-    pub fn complete(&self, result: usize) -> Waiter {
+    pub fn complete(&self, result: usize) -> Awaiting {
         self.result.store(result, Ordering::Relaxed);
         // Release: the result before the state. Acquire: the cid, or the payload of an abandoned call.
         match self.state.swap(DONE, Ordering::AcqRel) {
-            OWN => Waiter::Own(self.cid.load(Ordering::Relaxed)),
-            FOREIGN => Waiter::Foreign,
-            ABANDONED => Waiter::Abandoned,
-            _ => Waiter::None,
+            OWN => Awaiting::Own(self.cid.load(Ordering::Relaxed)),
+            FOREIGN => Awaiting::Foreign,
+            ABANDONED => Awaiting::Abandoned,
+            _ => Awaiting::None,
         }
     }
 
     /// Completes the call if it finds no waiter or a coroutine; `None`, and no change, otherwise.
     #[inline(always)]
-    pub fn complete_simply(&self, result: usize) -> Option<Waiter> {
+    pub fn complete_simply(&self, result: usize) -> Option<Awaiting> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             match state {
                 WAITING | OWN => {}
-                DONE => return Some(Waiter::None),
+                DONE => return Some(Awaiting::None),
                 _ => return None,
             }
             self.result.store(result, Ordering::Relaxed);
             // As in `complete`.
             match self.state.compare_exchange(state, DONE, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(OWN) => return Some(Waiter::Own(self.cid.load(Ordering::Relaxed))),
-                Ok(_) => return Some(Waiter::None),
+                Ok(OWN) => return Some(Awaiting::Own(self.cid.load(Ordering::Relaxed))),
+                Ok(_) => return Some(Awaiting::None),
                 Err(now) => state = now,
             }
         }
@@ -155,7 +155,7 @@ impl Armed {
         Armed(AtomicU32::new(0))
     }
 
-    /// Sets it; returns whether it was not set: then the other side is to be woken, and otherwise it has not looked yet.
+    /// Sets it; returns whether it was not set: then the other side is to be woken; otherwise it has not looked yet.
     #[inline(always)]
     pub fn set(&self) -> bool {
         // Release: publishes what was left. Acquire: nothing, but the two swaps have one order.

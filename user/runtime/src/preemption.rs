@@ -162,16 +162,15 @@ mod machine {
         stacks: Cell<usize>,
     }
 
-    struct All([Aside; MAXIMUM_WORKERS]);
+    struct AllAsides([Aside; MAXIMUM_WORKERS]);
 
     // SAFETY: each element is used by its own worker alone.
-    unsafe impl Sync for All {}
+    unsafe impl Sync for AllAsides {}
 
-    static ASIDE: All =
-        All(
-            [const { Aside { idle: Cell::new(ptr::null()), suspended: Cell::new(ptr::null()), stacks: Cell::new(0) } };
-                MAXIMUM_WORKERS],
-        );
+    static ASIDE: AllAsides = AllAsides(
+        [const { Aside { idle: Cell::new(ptr::null()), suspended: Cell::new(ptr::null()), stacks: Cell::new(0) } };
+            MAXIMUM_WORKERS],
+    );
 
     /// The handler's last step: preempts the interrupted coroutine if a more important one is ready.
     pub(crate) fn consider() {

@@ -42,7 +42,7 @@ struct Spans {
     last: u64,
 }
 
-struct Console {
+struct ConsoleSubscriber {
     level: LevelFilter,
     spans: Lock<Spans>,
 }
@@ -68,10 +68,10 @@ fn runner() -> u64 {
     }
 }
 
-impl Console {
-    const fn new(level: LevelFilter) -> Console {
+impl ConsoleSubscriber {
+    const fn new(level: LevelFilter) -> ConsoleSubscriber {
         let spans = Spans { open: BTreeMap::new(), entered: BTreeMap::new(), last: 0 };
-        Console { level, spans: Lock::new(spans) }
+        ConsoleSubscriber { level, spans: Lock::new(spans) }
     }
 
     /// Returns an event as it is printed: seconds, level, the spans with their fields, module, message, fields.
@@ -91,7 +91,7 @@ impl Console {
     }
 }
 
-impl Subscriber for Console {
+impl Subscriber for ConsoleSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= self.level
     }
@@ -171,7 +171,7 @@ impl Subscriber for Console {
 /// If there is a subscriber already.
 #[doc(alias("tracing_subscriber", "fmt"))]
 pub fn init(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
-    set_global_default(Dispatch::new(Console::new(level)))
+    set_global_default(Dispatch::new(ConsoleSubscriber::new(level)))
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
 
     /// Keeps the lines of a console.
     struct Kept {
-        console: Console,
+        console: ConsoleSubscriber,
         lines: Mutex<Vec<String>>,
     }
 
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn events_name_the_spans_around_them_and_closed_spans_are_forgotten() {
-        static KEPT: Kept = Kept { console: Console::new(LevelFilter::INFO), lines: Mutex::new(Vec::new()) };
+        static KEPT: Kept = Kept { console: ConsoleSubscriber::new(LevelFilter::INFO), lines: Mutex::new(Vec::new()) };
         set_global_default(Dispatch::new(&KEPT)).unwrap();
         let outer = info_span!("request", id = 7, code = tracing_core::field::Empty);
         let again = outer.clone();

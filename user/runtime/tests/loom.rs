@@ -231,14 +231,14 @@ fn a_call_gives_its_future_the_result() {
             let completes = thread::spawn(move || {
                 let simply = in_interrupt.then(|| other.complete_simply(7)).flatten();
                 match simply.unwrap_or_else(|| other.complete(7)) {
-                    meeting::Waiter::Own(cid) => {
+                    meeting::Awaiting::Own(cid) => {
                         assert_eq!(cid, 5);
                         rung.wake();
                     }
                     // Between its two polls, the future finds the result by itself at the second.
-                    meeting::Waiter::Foreign => assert!(waker_first),
-                    meeting::Waiter::None => {}
-                    meeting::Waiter::Abandoned => unreachable!(),
+                    meeting::Awaiting::Foreign => assert!(waker_first),
+                    meeting::Awaiting::None => {}
+                    meeting::Awaiting::Abandoned => unreachable!(),
                 }
             });
             assert_eq!(result_of(&meeting, &bell, waker_first), 7);
@@ -256,7 +256,7 @@ fn the_payload_of_an_abandoned_call_reaches_one_side() {
             let other = shared.clone();
             let completes = thread::spawn(move || {
                 let (meeting, Payload(payload)) = &*other;
-                let is_left = meeting.complete(7) == meeting::Waiter::Abandoned;
+                let is_left = meeting.complete(7) == meeting::Awaiting::Abandoned;
                 if is_left {
                     payload.set(payload.get() + 1);
                 }
@@ -282,10 +282,10 @@ fn a_completion_in_an_interrupt_leaves_an_abandoned_call_alone() {
         let shared = Arc::new((meeting::Meeting::new(), Payload(Cell::new(0))));
         let other = shared.clone();
         let completes = thread::spawn(move || match other.0.complete_simply(7) {
-            Some(waiter) => assert_eq!(waiter, meeting::Waiter::None),
+            Some(waiter) => assert_eq!(waiter, meeting::Awaiting::None),
             // The executor does the rest, with the payload.
             None => {
-                assert_eq!(other.0.complete(7), meeting::Waiter::Abandoned);
+                assert_eq!(other.0.complete(7), meeting::Awaiting::Abandoned);
                 assert_eq!(other.1.0.get(), 10);
             }
         });

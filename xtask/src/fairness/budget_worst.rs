@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use super::{Boot, Lab, Scenario};
+use super::{Scenario, ScenarioBoot, ScenarioLab};
 use crate::board::Clock;
 
 pub const SCENARIO: Scenario = Scenario { name: "budget_worst", goals: &[("budget_worst_percent", 12.0)], measure };
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
-    lab.boot(&Boot { words: &["budget_worst"], harts: 1, memory: None, clock: Clock::SlowInstructions })
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
+    lab.boot(&ScenarioBoot { words: &["budget_worst"], harts: 1, memory: None, clock: Clock::SlowInstructions })
 }

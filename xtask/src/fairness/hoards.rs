@@ -3,12 +3,12 @@
 
 use anyhow::Result;
 
-use super::{Boot, Lab, Scenario};
+use super::{Scenario, ScenarioBoot, ScenarioLab};
 use crate::board::Clock;
 
 pub const SCENARIO: Scenario =
     Scenario { name: "hoards", goals: &[("innocent_failures", 0.0), ("spawn_failures", 0.0)], measure };
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
-    lab.boot(&Boot { words: &["hoards"], harts: 1, memory: Some("512M"), clock: Clock::Instructions })
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
+    lab.boot(&ScenarioBoot { words: &["hoards"], harts: 1, memory: Some("512M"), clock: Clock::Instructions })
 }

@@ -6,15 +6,15 @@
 
 use anyhow::Result;
 
-use super::{Boot, Lab, Scenario, worst};
+use super::{Scenario, ScenarioBoot, ScenarioLab, worst};
 use crate::board::Clock;
 
 pub const SCENARIO: Scenario = Scenario { name: "largest_gap", goals: &[("largest_gap_ms", 1100.0)], measure };
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (harts, clock) in [(1, Clock::SlowInstructions), (4, Clock::Host)] {
-        lines.extend(lab.boot(&Boot { words: &["largest_gap"], harts, memory: None, clock })?);
+        lines.extend(lab.boot(&ScenarioBoot { words: &["largest_gap"], harts, memory: None, clock })?);
     }
     lines.push(worst("largest_gap_ms", &lines)?);
     Ok(lines)

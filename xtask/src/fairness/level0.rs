@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 
-use super::{Lab, Scenario, line};
+use super::{Scenario, ScenarioLab, line};
 use crate::experiments;
 
 pub const SCENARIO: Scenario = Scenario {
@@ -16,7 +16,7 @@ pub const SCENARIO: Scenario = Scenario {
     measure,
 };
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
     let measured = experiments::level0_of_alone(lab.context, &[1, 2, 4])?;
     let figures = measured.iter().flat_map(|(harts, of_alone)| {
         [

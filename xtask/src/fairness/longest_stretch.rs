@@ -3,12 +3,12 @@
 
 use anyhow::Result;
 
-use super::{Boot, Lab, Scenario};
+use super::{Scenario, ScenarioBoot, ScenarioLab};
 use crate::board::Clock;
 
 pub const SCENARIO: Scenario = Scenario { name: "longest_stretch", goals: &[("longest_stretch", 50_000.0)], measure };
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
     // On one hart: with several, QEMU's clock counts the instructions of all.
-    lab.boot(&Boot { words: &["longest_stretch"], harts: 1, memory: None, clock: Clock::Instructions })
+    lab.boot(&ScenarioBoot { words: &["longest_stretch"], harts: 1, memory: None, clock: Clock::Instructions })
 }

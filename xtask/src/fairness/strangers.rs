@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use ethernet::{Link, ReceivedFrame};
 use network::{Address, Configuration, ConnectionId, Received, Seeds, Sent, Stack, TcpOptions};
 
-use super::{Boot, Lab, Scenario, line};
+use super::{Scenario, ScenarioBoot, ScenarioLab, line};
 use crate::board::{Clock, Network};
 use crate::guest::Guest;
 
@@ -237,12 +237,12 @@ fn forged_request(number: u32, hardware: [u8; 6]) -> [u8; HEADERS] {
     frame
 }
 
-fn measure(lab: &Lab<'_>) -> Result<Vec<String>> {
+fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
     let ours = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("this host has no free UDP port")?;
     let theirs = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("this host has no free UDP port")?.local_addr()?;
     ours.connect(theirs)?;
     ours.set_nonblocking(true)?;
-    let boot = Boot { words: &["strangers"], harts: 1, memory: Some("256M"), clock: Clock::Host };
+    let boot = ScenarioBoot { words: &["strangers"], harts: 1, memory: Some("256M"), clock: Clock::Host };
     let network = Network::Frames { card: theirs.port(), other: ours.local_addr()?.port() };
     let activity = lab.context.progress.start("Measuring strangers on 1 hart");
     let mut guest = lab.start(&boot, network)?;

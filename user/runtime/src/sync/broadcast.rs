@@ -85,14 +85,14 @@ impl<T> BroadcastState<T> {
     }
 }
 
-type SharedState<T> = Arc<Lock<BroadcastState<T>>>;
+type SharedBroadcast<T> = Arc<Lock<BroadcastState<T>>>;
 
 /// The sending end of a broadcast. Clones are further senders.
-pub struct Sender<T>(SharedState<T>);
+pub struct Sender<T>(SharedBroadcast<T>);
 
 /// A receiving end of a broadcast: it gets every value that is sent after it was made.
 pub struct Receiver<T> {
-    shared: SharedState<T>,
+    shared: SharedBroadcast<T>,
     /// Number of the next value to receive.
     next: u64,
 }
@@ -117,7 +117,7 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(shared.clone()), Receiver { shared, next: 0 })
 }
 
-fn subscribe<T>(shared: &SharedState<T>) -> Receiver<T> {
+fn subscribe<T>(shared: &SharedBroadcast<T>) -> Receiver<T> {
     let mut state = shared.lock();
     state.receivers += 1;
     Receiver { shared: shared.clone(), next: state.end() }

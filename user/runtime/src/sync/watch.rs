@@ -42,14 +42,14 @@ impl<T> WatchState<T> {
     }
 }
 
-type SharedState<T> = Arc<Lock<WatchState<T>>>;
+type SharedWatch<T> = Arc<Lock<WatchState<T>>>;
 
 /// The writing end of a watched value. There is one.
-pub struct Sender<T>(SharedState<T>);
+pub struct Sender<T>(SharedWatch<T>);
 
 /// A reading end of a watched value. Clones are further ones, which have seen the same.
 pub struct Receiver<T> {
-    shared: SharedState<T>,
+    shared: SharedWatch<T>,
     /// The version that was seen last.
     seen: u64,
 }
