@@ -8,7 +8,9 @@ use cops::time::Duration;
 use cops::{Errno, system};
 use core::pin::pin;
 
-use crate::harness::{LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, counter, poll_once};
+use crate::harness::{
+    LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, counter, no_call_is_in_flight, poll_once,
+};
 use crate::{check, check_eq, must};
 
 pub async fn ready_calls_are_done_in_place() -> Outcome {
@@ -100,6 +102,7 @@ pub async fn a_dropped_call_lets_go_of_its_buffer() -> Outcome {
 /// A call that is dropped while it waits for input is over at once: a coroutine that begins calls and drops them never
 /// accumulates calls in flight, however busy the machine is with other processes.
 pub async fn dropped_calls_do_not_pile_up() -> Outcome {
+    no_call_is_in_flight().await?;
     let in_flight = calls_in_flight()?;
     let (reader, writer) = must!(pipe());
     for _ in 0..1000 {
@@ -118,6 +121,7 @@ pub async fn dropped_calls_do_not_pile_up() -> Outcome {
 
 /// A call that was polled owns its buffer until its completion, whatever happens to the future.
 pub async fn a_call_under_way_is_not_made_again() -> Outcome {
+    no_call_is_in_flight().await?;
     let in_flight = calls_in_flight()?;
     let (reader, writer) = must!(pipe());
     let mut read = reader.read(alloc::vec![0; 4]);

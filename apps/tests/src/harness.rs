@@ -200,6 +200,17 @@ pub fn calls_in_flight() -> Result<u64, String> {
     Ok(process.calls_in_flight)
 }
 
+/// Waits until this process has no call in flight, at the begin of a test that counts exactly: the runtime's alarm for
+/// the sleep before the test may not be over.
+pub async fn no_call_is_in_flight() -> Outcome {
+    let start = Instant::now();
+    while calls_in_flight()? > 0 {
+        check!(start.elapsed() < LIMIT, "{} calls are in flight at the begin", calls_in_flight()?);
+        cops::yield_now().await;
+    }
+    Ok(())
+}
+
 /// Waits until this process has at most so many calls in flight, beside the runtime's alarm and the one that replaces
 /// it.
 pub async fn calls_in_flight_return_to(value: u64) -> Outcome {
