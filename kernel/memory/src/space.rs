@@ -1522,15 +1522,20 @@ impl AddressSpace {
     /// See [`StringError`].
     #[doc(alias = "strncpy_from_user")]
     pub fn copy_in_string(&mut self, address: u64, limit: usize) -> Result<Vec<u8>, StringError> {
+        /// Bytes of the first piece, since most strings are short, and of the others.
+        const FIRST: usize = 64;
+        const OTHERS: usize = 512;
         let mut string = Vec::new();
-        let mut piece = [0; 64];
+        let mut piece = [0; OTHERS];
         let mut at = address;
         loop {
             // Up to the next multiple of the piece's size, so that a piece never crosses a page.
-            let length = piece.len() - (at % piece.len() as u64) as usize;
+            let size = if at == address { FIRST } else { OTHERS };
+            let length = size - (at % size as u64) as usize;
             let piece = &mut piece[..length];
             self.copy_in(at, piece)?;
-            let end = piece.iter().position(|&byte| byte == 0);
+            // `contains` looks at a word at a time.
+            let end = if piece.contains(&0) { piece.iter().position(|&byte| byte == 0) } else { None };
             let found = &piece[..end.unwrap_or(length)];
             if string.len() + found.len() > limit {
                 return Err(StringError::TooLong);

@@ -73,24 +73,31 @@ fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno>
 }
 
 /// Reads the buffers of a vector call (`struct iovec`).
+#[doc(alias = "import_iovec")]
 pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
+    /// Bytes of an entry; number of entries that are copied together.
+    const ENTRY: usize = 16;
+    const COPIED_AT_ONCE: usize = 32;
     if count > MOST_BUFFERS {
         return Err(Errno::EINVAL);
     }
     let mut buffers = Buffers::new();
     buffers.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
     let mut total = 0usize;
-    for position in 0..count {
-        let mut bytes = [0; 16];
-        process.copy_in(address.checked_add(position * 16).ok_or(Errno::EFAULT)?, &mut bytes)?;
-        let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
-        let (base, length) = (word(0), word(8));
-        if (length as isize) < 0 {
-            return Err(Errno::EINVAL);
+    let mut entries = [0; COPIED_AT_ONCE * ENTRY];
+    for first in (0..count).step_by(COPIED_AT_ONCE) {
+        let entries = &mut entries[..(count - first).min(COPIED_AT_ONCE) * ENTRY];
+        process.copy_in(address.checked_add(first * ENTRY).ok_or(Errno::EFAULT)?, entries)?;
+        for entry in entries.chunks_exact(ENTRY) {
+            let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| entry[at + i]));
+            let (base, length) = (word(0), word(8));
+            if (length as isize) < 0 {
+                return Err(Errno::EINVAL);
+            }
+            let length = length.min(LARGEST_TRANSFER - total);
+            total += length;
+            buffers.push(UserBuffer::new(base, length)?);
         }
-        let length = length.min(LARGEST_TRANSFER - total);
-        total += length;
-        buffers.push(UserBuffer::new(base, length)?);
     }
     Ok(buffers)
 }
