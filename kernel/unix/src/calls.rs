@@ -18,6 +18,7 @@ mod locks;
 mod mapping;
 mod messages;
 mod mounting;
+mod paths;
 mod processes;
 mod readiness;
 mod scheduling;

@@ -65,4 +65,5 @@ pub use quota::{Maker, Owner};
 pub use tree::{Filesystem, Replacement, Usage};
 pub use walk::{
     Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,
+    leading_slashes,
 };

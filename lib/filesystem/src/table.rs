@@ -33,7 +33,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -280,6 +280,8 @@ pub(crate) struct Shared {
     pub(crate) rename: Mutex<()>,
     /// Whether its root covers a directory of another tree, so that `..` and `/` lead out of it.
     pub(crate) is_below: bool,
+    /// Work of one walk, in components. Relaxed: it says nothing about other memory.
+    pub(crate) work_of_a_step: AtomicUsize,
     /// Number of changes under way and of files that are open for writing, or [`READ_ONLY`].
     writers: AtomicU32,
     /// The next tree to be dismantled.
@@ -302,6 +304,7 @@ impl Shared {
         limit: u64,
         remains: Arc<Remains>,
         is_below: bool,
+        work_of_a_step: usize,
         owner: Option<&Arc<dyn Owner>>,
     ) -> Result<Shared, Error> {
         let shared = Shared {
@@ -312,6 +315,7 @@ impl Shared {
             remains,
             rename: Mutex::new(()),
             is_below,
+            work_of_a_step: AtomicUsize::new(work_of_a_step),
             writers: AtomicU32::new(0),
             next_removed: None,
         };

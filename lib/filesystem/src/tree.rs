@@ -6,6 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use spin::RwLockWriteGuard;
 
@@ -77,7 +78,15 @@ impl Filesystem {
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::NoSpace`] if not even the root fits.
     pub fn new(limit: u64) -> Result<Filesystem, Error> {
-        Ok(Filesystem { shared: Arc::new(Shared::new(limit, Arc::new(Remains::default()), false, None)?) })
+        let remains = Arc::new(Remains::default());
+        Ok(Filesystem { shared: Arc::new(Shared::new(limit, remains, false, usize::MAX, None)?) })
+    }
+
+    /// Lets operations follow at most so many components of a path at once, and at least one: [`Error::Crossing`] and
+    /// [`Departure::Later`](crate::Departure::Later) beyond them. Trees that are made [`beside`](Self::beside) this one
+    /// from then on do so, too.
+    pub fn walk_in_steps_of(&self, components: usize) {
+        self.shared.work_of_a_step.store(components, Ordering::Relaxed);
     }
 
     /// Makes another tree whose root is to cover a directory of this tree, or of one that was made beside it. All such
@@ -90,7 +99,15 @@ impl Filesystem {
     #[doc(alias = "mount")]
     pub fn beside(&self, limit: u64, owner: Option<&Arc<dyn Owner>>) -> Result<Filesystem, Error> {
         let remains = Arc::clone(&self.shared.remains);
-        Ok(Filesystem { shared: Arc::new(Shared::new(limit, remains, true, owner)?) })
+        Ok(Filesystem {
+            shared: Arc::new(Shared::new(
+                limit,
+                remains,
+                true,
+                self.shared.work_of_a_step.load(Ordering::Relaxed),
+                owner,
+            )?),
+        })
     }
 
     /// Gives up a tree that was made [`beside`](Self::beside) another and to which nothing else refers. Its files

@@ -8,9 +8,16 @@
 //!
 //! The walk holds no lock when it returns. An operation that changes a directory looks again under that directory's
 //! lock.
+//!
+//! # Long paths
+//!
+//! A path may have two thousand components, and lead through forty links whose targets have as many. A file system that
+//! is [walked in steps](crate::Filesystem::walk_in_steps_of) ends a walk when it has done the work of one; the caller
+//! goes on from there ([`Departure::Later`]) when others have had their turn.
 
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use crate::error::Error;
 use crate::memory;
@@ -26,8 +33,11 @@ pub const MAX_PATH_LENGTH: usize = 4095;
 /// Maximum number of symbolic links that one lookup follows.
 pub const MAX_SYMBOLIC_LINKS: usize = 40;
 
-/// The longest rest of a path that led here from another file system: a path, and the target of each link on its way.
-pub const MAX_WAY_LENGTH: usize = (MAX_SYMBOLIC_LINKS + 1) * MAX_PATH_LENGTH;
+/// The longest path with the targets of the links that were put in front of its rest, in bytes.
+pub const MAX_WAY_LENGTH: usize = 2 * MAX_PATH_LENGTH;
+
+/// Bytes of a path that are as much work as a component.
+const BYTES_OF_A_COMPONENT: usize = 64;
 
 /// Treatment of a symbolic link as the last component of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +75,8 @@ pub enum Departure {
     Up,
     /// The rest is absolute.
     Root,
+    /// The walk has done the work of a step: the rest, which is relative, begins in this directory.
+    Later(Node),
 }
 
 /// The part of a path that this file system cannot follow.
@@ -212,6 +224,8 @@ pub(crate) fn walk_noting<'shared, 'path>(
     let mut path = Path::Given(path);
     let mut at = 0;
     let mut links = 0;
+    let most = shared.work_of_a_step.load(Ordering::Relaxed).max(1);
+    let mut work = 0;
     if path.bytes()[0] == b'/' {
         if shared.is_below {
             return Err(depart(note, || Departure::Root, path.bytes(), links));
@@ -222,9 +236,15 @@ pub(crate) fn walk_noting<'shared, 'path>(
     }
 
     loop {
+        if work >= most {
+            // The slashes before the next component would make the rest absolute.
+            let rest = &path.bytes()[at + leading_slashes(&path.bytes()[at..])..];
+            return Err(depart(note, || Departure::Later(Node::new(&directory)), rest, links));
+        }
         let Some(step) = Step::next(path.bytes(), at) else {
             return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path, links });
         };
+        work += 1 + (step.name.end - at) / BYTES_OF_A_COMPONENT;
         let name = &path.bytes()[step.name.clone()];
         let special = Last::special(name);
         let found = match special {
@@ -251,6 +271,7 @@ pub(crate) fn walk_noting<'shared, 'path>(
                 }
                 directory = Held::root(shared);
             }
+            work += made.len() / BYTES_OF_A_COMPONENT;
             path = Path::Made(made);
             at = 0;
             continue;
@@ -286,9 +307,6 @@ fn check(path: &[u8]) -> Result<(), Error> {
     if path.len() > MAX_WAY_LENGTH {
         return Err(Error::NameTooLong);
     }
-    if path.contains(&0) {
-        return Err(Error::InvalidArgument);
-    }
     Ok(())
 }
 
@@ -309,6 +327,14 @@ fn enter<'shared>(
     }
 }
 
+/// Returns the number of slashes with which a path begins.
+pub fn leading_slashes(path: &[u8]) -> usize {
+    const SLASHES: [u8; 16] = [b'/'; 16];
+    // A path may have thousands of them.
+    let whole = path.chunks_exact(SLASHES.len()).take_while(|chunk| **chunk == SLASHES).count() * SLASHES.len();
+    whole + path[whole..].iter().take_while(|byte| **byte == b'/').count()
+}
+
 /// One component of a path.
 struct Step {
     name: Range<usize>,
@@ -318,11 +344,14 @@ struct Step {
 
 impl Step {
     fn next(path: &[u8], at: usize) -> Option<Step> {
-        let is_slash = |byte: &u8| *byte == b'/';
-        let start = at + path[at..].iter().position(|byte| !is_slash(byte))?;
-        let length = path[start..].iter().position(is_slash);
+        let start = at + leading_slashes(&path[at..]);
+        if start == path.len() {
+            return None;
+        }
+        let length = path[start..].iter().position(|byte| *byte == b'/');
         let end = length.map_or(path.len(), |length| start + length);
-        Some(Step { name: start..end, has_slash: end < path.len(), is_last: path[end..].iter().all(is_slash) })
+        let is_last = end + leading_slashes(&path[end..]) == path.len();
+        Some(Step { name: start..end, has_slash: end < path.len(), is_last })
     }
 
     fn follows(&self, last: LastComponent) -> bool {
@@ -343,6 +372,9 @@ fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Hel
     }
     if name.len() > MAX_NAME_LENGTH {
         return Err(Error::NameTooLong);
+    }
+    if name.contains(&0) {
+        return Err(Error::InvalidArgument);
     }
     // The entry is a link, and stays one while the lock is held.
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
@@ -368,8 +400,12 @@ fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
     let Content::SymbolicLink(target) = &*content else {
         return Err(Error::InvalidArgument);
     };
+    let length = target.len() + rest.len();
+    if length > MAX_WAY_LENGTH {
+        return Err(Error::NameTooLong);
+    }
     let mut path = Vec::new();
-    memory::reserve(&mut path, target.len() + rest.len())?;
+    memory::reserve(&mut path, length)?;
     path.extend_from_slice(target);
     path.extend_from_slice(rest);
     Ok(path)

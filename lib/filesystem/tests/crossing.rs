@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use filesystem::{
-    Departure, Error, Filesystem, LastComponent, LastLink, Maker, Node, OpenOptions, Owner, Replacement, Timestamp,
-    WayOn,
+    Departure, Error, Filesystem, LastComponent, LastLink, MAX_SYMBOLIC_LINKS, Maker, Node, OpenOptions, Owner,
+    Replacement, Timestamp, WayOn,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -229,4 +229,66 @@ fn a_limit_can_be_changed_to_any_that_is_not_exceeded() {
     assert_eq!(top.make_directory(&root, b"new", 0o755, NOW).err(), Some(Error::NoSpace));
     assert_eq!(top.set_limit(used + 10_000), Ok(()));
     assert!(top.make_directory(&root, b"new", 0o755, NOW).is_ok());
+}
+
+/// A tree that follows paths in steps leads to where one leads that follows them at once, and counts as many links.
+#[test]
+fn a_walk_in_steps_arrives_where_one_without_does() {
+    let parts = ["a", "a", "b", "..", "..", "..", ".", "l", "l", "n", ""];
+    let trees = [usize::MAX, 1, 2, 3, 5].map(|components| {
+        let tree = Filesystem::new(1 << 24).unwrap();
+        let root = tree.root();
+        for path in ["/a", "/a/b", "/a/b/a", "/b"] {
+            tree.make_directory(&root, path.as_bytes(), 0o755, NOW).unwrap();
+        }
+        tree.make_file(&root, b"/a/x", b"", 0o644, NOW).unwrap();
+        for (path, target) in
+            [("/l", "a//b/./../b"), ("/a/l", "../l/.."), ("/a/b/l", "/a/m"), ("/a/m", "l/x"), ("/n", "n/a")]
+        {
+            tree.make_symbolic_link(&root, path.as_bytes(), target.as_bytes(), NOW).unwrap();
+        }
+        tree.walk_in_steps_of(components);
+        tree
+    });
+    let arrive = |tree: &Filesystem, path: &[u8]| {
+        let (mut base, mut path, mut links) = (tree.root(), path.to_vec(), 0);
+        loop {
+            match tree.look_up(&base, &path, LastLink::Follow) {
+                Err(Error::Crossing) => {}
+                found => {
+                    let node = found?;
+                    links += tree.links_on(&base, &path, LastLink::Follow.into())?;
+                    let is_too_long = links > MAX_SYMBOLIC_LINKS;
+                    return if is_too_long {
+                        Err(Error::TooManySymbolicLinks)
+                    } else {
+                        Ok((tree.path_of(&node)?, links))
+                    };
+                }
+            }
+            let way = tree.way_on(&base, &path, LastLink::Follow.into()).unwrap().unwrap();
+            let Departure::Later(directory) = way.departure else { panic!("{:?}", way.departure) };
+            assert!(!way.rest.is_empty() && !way.rest.starts_with(b"/"), "{:?}", way.rest);
+            (base, path, links) = (directory, way.rest, links + way.links);
+            if links > MAX_SYMBOLIC_LINKS {
+                return Err(Error::TooManySymbolicLinks);
+            }
+        }
+    };
+    let (mut found, mut seed) = (0, 1u64);
+    for _ in 0..3000 {
+        let mut path = String::new();
+        for _ in 0..7 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            path += parts[(seed >> 33) as usize % parts.len()];
+            path += "/";
+        }
+        let path = if seed >> 40 & 1 == 0 { &path[..] } else { path.trim_end_matches('/') };
+        let whole = arrive(&trees[0], path.as_bytes());
+        found += usize::from(whole.is_ok());
+        for tree in &trees[1..] {
+            assert_eq!(arrive(tree, path.as_bytes()), whole, "{path}");
+        }
+    }
+    assert!(found > 100, "{found} of the paths lead somewhere");
 }

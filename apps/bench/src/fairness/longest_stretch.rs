@@ -5,6 +5,7 @@
 //! otherwise idle machine; in the end the kernel reports its measurements.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
@@ -12,11 +13,11 @@ use core::sync::atomic::AtomicU32;
 use abi_queue::{Request, request};
 use abi_unix::trace::stretch::{self, CAUSES, STRETCH_WORDS};
 use abi_unix::trace::subject;
-use abi_unix::types::{control, epoll, futex, mapping, open, protection};
+use abi_unix::types::{self, MessageHeader, control, epoll, futex, mapping, message, open, protection, socket_option};
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
 use cops::process::Ending;
 use cops::system::raw::asynchronous_number;
-use cops::system::{syscall, syscall_asynchronous};
+use cops::system::{self, file, syscall, syscall_asynchronous};
 
 use crate::{Outcome, attempt, figure};
 
@@ -262,6 +263,153 @@ fn pipes() -> Result<()> {
     Ok(())
 }
 
+/// Most buffers of a call, and the bytes of each.
+const BUFFERS: usize = 1024;
+const PART: usize = 64;
+
+/// Moves as many buffers as a call may have through a pipe and through local sockets, with as many files as a message
+/// may have; and closes a socket with many files.
+fn messages() -> Result<()> {
+    let mut bytes = vec![7u8; BUFFERS * PART];
+    let place = bytes.as_mut_ptr() as usize;
+    let parts: Vec<[usize; 2]> = (0..BUFFERS).map(|index| [place + index * PART, PART]).collect();
+    let list = parts.as_ptr() as usize;
+    let mut ends = [0u32; 2];
+    call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0])?;
+    expect(call(SystemCall::WriteVector, [ends[1] as usize, list, BUFFERS, 0, 0, 0])?, bytes.len())?;
+    expect(call(SystemCall::ReadVector, [ends[0] as usize, list, BUFFERS, 0, 0, 0])?, bytes.len())?;
+    let mut rights = vec![ends[0]; 4 + message::MOST_FILES];
+    let length = rights.len() * 4;
+    rights[..4].copy_from_slice(&[length as u32, 0, socket_option::SOL_SOCKET, message::SCM_RIGHTS]);
+    let header = |count: usize, control: usize| {
+        let header = MessageHeader {
+            buffers: list as u64,
+            count: count as u64,
+            control: control as u64,
+            control_length: if control == 0 { 0 } else { length as u64 },
+            ..MessageHeader::default()
+        };
+        header.to_bytes()
+    };
+    let message = |name: SystemCall, socket: u32, header: &[u8], flags: u32| {
+        call(name, [socket as usize, header.as_ptr() as usize, flags as usize, 0, 0, 0])
+    };
+    for kind in [types::SOCK_STREAM, types::SOCK_DGRAM] {
+        let mut pair = [0u32; 2];
+        call(SystemCall::SocketPair, [1, kind as usize, 0, pair.as_mut_ptr() as usize, 0, 0])?;
+        let whole = header(BUFFERS, rights.as_ptr() as usize);
+        expect(message(SystemCall::SendMessage, pair[0], &whole, 0)?, bytes.len())?;
+        for flags in [message::PEEK, 0] {
+            let mut control = vec![0u32; rights.len()];
+            let place = header(BUFFERS, control.as_mut_ptr() as usize);
+            expect(message(SystemCall::ReceiveMessage, pair[1], &place, flags)?, bytes.len())?;
+            for &file in &control[4..] {
+                call(SystemCall::Close, [file as usize, 0, 0, 0, 0, 0])?;
+            }
+        }
+        // As many messages and files as there is room for, which the other end does not receive.
+        let small = header(1, rights.as_ptr() as usize);
+        while message(SystemCall::SendMessage, pair[0], &small, message::DONTWAIT).is_ok() {}
+        let none = header(usize::from(kind == types::SOCK_STREAM), 0);
+        for _ in 0..300 {
+            let _ = message(SystemCall::SendMessage, pair[0], &none, message::DONTWAIT);
+        }
+        for end in [pair[1], pair[0]] {
+            call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
+        }
+    }
+    for end in ends {
+        call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Edits lines that are as long as a terminal takes them, and reads one.
+fn terminals() -> Result<()> {
+    const LINE: usize = 4090;
+    let master = system::terminal::pseudo_terminal()?;
+    let slave = system::terminal::open_slave(master.raw(), open::RDWR | open::NOCTTY)?;
+    let mut buffer = vec![0u8; 8192];
+    let mut shown = || {
+        while system::terminal::readable(master.raw())? > 0 {
+            file::read(master.raw(), &mut buffer)?;
+        }
+        Ok::<(), Errno>(())
+    };
+    // The keys that erase a word, show a line again, and erase it.
+    for (key, edits) in [(b'x', b"\x17"), (b'x', b"\x12"), (b'x', b"\x15"), (b'\t', b"\x15"), (0x01, b"\x15")] {
+        file::write(master.raw(), &vec![key; LINE])?;
+        shown()?;
+        file::write(master.raw(), edits)?;
+        shown()?;
+        file::write(master.raw(), b"\x15")?;
+        shown()?;
+    }
+    file::write(master.raw(), &vec![b'x'; LINE])?;
+    file::write(master.raw(), b"\n")?;
+    let mut line = vec![0u8; 8192];
+    let mut read = 0;
+    while read <= LINE {
+        read += file::read(slave.raw(), &mut line)?;
+    }
+    shown()
+}
+
+/// Follows paths of as many components as one can have: to itself, to its parent, through directories, and through
+/// symbolic links of that kind, of which a path may lead through forty.
+fn paths() -> Result<()> {
+    const LENGTH: usize = 4095;
+    const LINKS: usize = 40;
+    let status = [0u64; 16];
+    let look =
+        |path: &[u8]| call(SystemCall::StatusAt, [HERE, path.as_ptr() as usize, status.as_ptr() as usize, 0, 0, 0]);
+    let winding = |part: &str, end: &str| {
+        let mut path = part.repeat((LENGTH - end.len()) / part.len());
+        path.push_str(end);
+        path.push('\0');
+        path.into_bytes()
+    };
+    expect(look(&winding("./", ""))?, 0)?;
+    expect(look(&winding("../", ""))?, 0)?;
+    expect(look(&winding("/", ""))?, 0)?;
+    let directory = c"/deep";
+    call(SystemCall::MakeDirectory, [HERE, path(directory), 0o700, 0, 0, 0])?;
+    call(SystemCall::ChangeDirectory, [path(directory), 0, 0, 0, 0, 0])?;
+    for _ in 0..LENGTH / 2 {
+        call(SystemCall::MakeDirectory, [HERE, path(c"d"), 0o700, 0, 0, 0])?;
+        call(SystemCall::ChangeDirectory, [path(c"d"), 0, 0, 0, 0, 0])?;
+    }
+    call(SystemCall::ChangeDirectory, [path(directory), 0, 0, 0, 0, 0])?;
+    let inside = winding("d/", "");
+    expect(look(&inside)?, 0)?;
+    for part in ["./", "../deep/"] {
+        for index in 0..LINKS {
+            let next = if index + 1 < LINKS { alloc::format!("{}", index + 1) } else { String::from(".") };
+            let target = winding(part, &next);
+            let name = alloc::format!("{index}\0");
+            call(SystemCall::SymbolicLink, [target.as_ptr() as usize, HERE, name.as_ptr() as usize, 0, 0, 0])?;
+        }
+        expect(look(b"0\0")?, 0)?;
+        for call_on_path in [SystemCall::Open, SystemCall::Access, SystemCall::ChangeModeAt, SystemCall::ChangeOwnerAt]
+        {
+            let _ = call(call_on_path, [HERE, b"0\0".as_ptr() as usize, 0, 0, 0, 0]);
+            let _ = call(call_on_path, [HERE, inside.as_ptr() as usize, 0, 0, 0, 0]);
+        }
+        let through = |name: &str| winding("./", &alloc::format!("0/{name}"));
+        let (old, new) = (through("old"), through("new"));
+        let (old, new) = (old.as_ptr() as usize, new.as_ptr() as usize);
+        call(SystemCall::MakeDirectory, [HERE, old, 0o700, 0, 0, 0])?;
+        call(SystemCall::Rename, [HERE, old, HERE, new, 0, 0])?;
+        call(SystemCall::Unlink, [HERE, new, 0x200, 0, 0, 0])?;
+        for index in 0..LINKS {
+            let name = alloc::format!("{index}\0");
+            call(SystemCall::Unlink, [HERE, name.as_ptr() as usize, 0, 0, 0, 0])?;
+        }
+    }
+    call(SystemCall::ChangeDirectory, [path(c"/"), 0, 0, 0, 0, 0])?;
+    Ok(())
+}
+
 /// Executes another program, with many descriptors of which the last is closed by that, and with many completions that
 /// were not taken.
 fn execute_with_much() -> Result<()> {
@@ -371,6 +519,9 @@ const DRIVES: &[Drive] = &[
     ("directories", directories),
     ("inodes", inodes),
     ("pipes", pipes),
+    ("messages", messages),
+    ("terminals", terminals),
+    ("paths", paths),
     ("readiness", readiness),
     ("watching", watching),
 ];

@@ -1,7 +1,6 @@
 //! The calls on paths and descriptors.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, control, file_control, open as flag};
@@ -14,51 +13,30 @@ use filesystem::{
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::calls::locks::{self, LockCommand};
+use crate::calls::paths::{Effect, follow, path_from, read_path, read_path_from_here, read_two_paths};
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
-use crate::files::mounts::{self, Node, Opened, Path, Place};
+use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
 use crate::files::stored::status_of;
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
 use crate::process::Process;
 use crate::scheduling::steps;
 
-/// Reads a path from the arguments of a call: a directory's descriptor, or `AT_FDCWD`, and the address of the path.
-fn read_path(call: &Call<'_>, directory: usize, path: usize) -> Result<Path, Errno> {
-    path_from(call.process(), call.signed(directory), call.process().copy_in_path(call.address(path))?)
-}
-
-/// Reads two paths from such pairs of arguments. Both are read before a directory is looked at, as on Linux.
-fn read_two_paths(call: &Call<'_>, first: (usize, usize), second: (usize, usize)) -> Result<(Path, Path), Errno> {
-    let process = call.process();
-    let old = process.copy_in_path(call.address(first.1))?;
-    let new = process.copy_in_path(call.address(second.1))?;
-    Ok((path_from(process, call.signed(first.0), old)?, path_from(process, call.signed(second.0), new)?))
-}
-
-/// Returns a path with the place from which it begins.
-pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Result<Path, Errno> {
-    let place = if path.first() == Some(&b'/') {
-        mounts::root()
-    } else if directory == types::AT_FDCWD {
-        process.directory.lock().clone()
-    } else {
-        let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
-        let file = process.descriptors.lock().get(number)?.clone();
-        file.object().directory()?
-    };
-    Ok(Path::new(place, path, process.id))
-}
-
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
-fn refuse_archived(path: &Path, last: LastLink) -> Result<(), Errno> {
+fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Halt> {
     // A copy: looking a path up leads it behind the links to other file systems.
-    match path.copy()?.look_up(last) {
+    let mut copy = path.copy()?;
+    match copy.look_up(last) {
         Ok(place) => match place.node.stored().and_then(|node| node.archived_bytes()) {
-            Some(bytes) if !bytes.is_empty() => Err(Errno::EROFS),
+            Some(bytes) if !bytes.is_empty() => Err(Errno::EROFS.into()),
             _ => Ok(()),
         },
-        Err(_) => Ok(()),
+        Err(Halt::Later) => {
+            *path = copy;
+            Err(Halt::Later)
+        }
+        Err(Halt::Failed(_)) => Ok(()),
     }
 }
 
@@ -105,14 +83,17 @@ fn last_of(options: &OpenOptions) -> LastComponent {
 /// Performs `openat`.
 #[inline(never)]
 pub(super) fn open(call: Call<'_>) -> Decoding {
-    let process = call.admitted()?;
-    let flags = call.unsigned(2);
-    let mut path = read_path(&call, 0, 1)?;
+    call.admitted()?;
+    follow(&call, [read_path(&call, 0, 1)?], Effect::Frees, open_at)
+}
+
+fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<usize, Halt> {
+    let (process, flags) = (call.process(), call.unsigned(2));
     let options = open_options(flags, permissions_of_new(process, call.unsigned(3)))?;
     let writes = options.access != Access::Read || options.contents == Contents::Discard;
     // A file that is made is no archived one.
     if writes && options.creation != Creation::Always {
-        refuse_archived(&path, options.last_link)?;
+        refuse_archived(path, options.last_link)?;
     }
     let charge = file::charge(&process.account)?;
     let owner = owner(process);
@@ -125,13 +106,11 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)
         }
         Opened::Same(file) => {
-            let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
-            return Ok(descriptor.into());
+            return Ok(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?);
         }
     };
     let file = Arc::new(OpenFile::of(object, access, flags & flag::NONBLOCK != 0, charge));
-    let descriptor = process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?;
-    Ok(settled(process, call.number, descriptor))
+    Ok(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?)
 }
 
 /// Performs `close`.
@@ -175,18 +154,6 @@ pub(super) fn settled(process: &Arc<Process>, call: SystemCall, value: usize) ->
     if !remains::are_left() {
         return value.into();
     }
-    settled_in_steps(process, call, Ok(value))
-}
-
-/// Ends a call in this way that has failed, and may have given up things that it had made.
-pub(super) fn failed(process: &Arc<Process>, call: SystemCall, error: Errno) -> Decoding {
-    if !remains::are_left() {
-        return Err(error);
-    }
-    Ok(settled_in_steps(process, call, Err(error)))
-}
-
-fn settled_in_steps(process: &Arc<Process>, call: SystemCall, result: Result<usize, Errno>) -> Decoded {
     let process = process.clone();
     kept_steps(call, async move {
         // The call itself was a step.
@@ -194,7 +161,7 @@ fn settled_in_steps(process: &Arc<Process>, call: SystemCall, result: Result<usi
         while remains::free_some() {
             steps::pause(&process).await;
         }
-        result
+        Ok(value)
     })
 }
 
@@ -340,16 +307,16 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
 /// Performs `chdir`.
 #[inline(never)]
 pub(super) fn change_directory(call: Call<'_>) -> Decoding {
-    let process = call.process();
-    let place =
-        path_from(process, types::AT_FDCWD, process.copy_in_path(call.address(0))?)?.look_up(LastLink::Follow)?;
-    if place.node.kind() != FileKind::Directory {
-        return Err(Errno::ENOTDIR);
-    }
-    let old = core::mem::replace(&mut *process.directory.lock(), place);
-    drop(old);
-    // The old one may have been the last use of a mount.
-    Ok(settled(process, call.number, 0))
+    // The old one may have been the last use of a mount, of which there are remains then.
+    follow(&call, [read_path_from_here(&call, 0)?], Effect::Frees, |call, [path]| {
+        let place = path.look_up(LastLink::Follow)?;
+        if place.node.kind() != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let old = core::mem::replace(&mut *call.process().directory.lock(), place);
+        drop(old);
+        Ok(0)
+    })
 }
 
 /// Performs `fchdir`.
@@ -364,13 +331,14 @@ pub(super) fn change_directory_to(call: Call<'_>) -> Decoding {
 /// Performs `mkdirat`.
 #[inline(never)]
 pub(super) fn make_directory(call: Call<'_>) -> Decoding {
-    let owner = owner(call.admitted()?);
-    let mut path = read_path(&call, 0, 1)?;
-    let permissions = permissions_of_new(call.process(), call.unsigned(2));
-    path.perform(LastComponent::Name, |mount, base, path| {
-        mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| ())
-    })?;
-    Ok(0.into())
+    call.admitted()?;
+    follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, |call, [path]| {
+        let owner = owner(call.process());
+        let permissions = permissions_of_new(call.process(), call.unsigned(2));
+        path.perform(LastComponent::Name, |mount, base, path| {
+            mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| 0)
+        })
+    })
 }
 
 /// Performs `unlinkat`.
@@ -380,24 +348,26 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
     if flags & !types::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL);
     }
-    let mut path = read_path(&call, 0, 1)?;
-    path.perform(LastComponent::Name, |mount, base, path| match flags & types::AT_REMOVEDIR != 0 {
-        true => mount.tree().remove_directory(base, path, now()),
-        false => mount.tree().unlink(base, path, now()),
-    })?;
-    Ok(settled(call.process(), call.number, 0))
+    let is_directory = flags & types::AT_REMOVEDIR != 0;
+    follow(&call, [read_path(&call, 0, 1)?], Effect::Frees, move |_, [path]| {
+        path.perform(LastComponent::Name, |mount, base, path| match is_directory {
+            true => mount.tree().remove_directory(base, path, now()).map(|()| 0),
+            false => mount.tree().unlink(base, path, now()).map(|()| 0),
+        })
+    })
 }
 
 /// Performs `symlinkat`.
 #[inline(never)]
 pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
-    let owner = owner(call.admitted()?);
-    let target = call.process().copy_in_path(call.address(0))?;
-    let mut path = read_path(&call, 1, 2)?;
-    path.perform(LastComponent::Name, |mount, base, path| {
-        mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| ())
-    })?;
-    Ok(0.into())
+    call.admitted()?;
+    follow(&call, [read_path(&call, 1, 2)?], Effect::Keeps, |call, [path]| {
+        let owner = owner(call.process());
+        let target = call.process().copy_in_path(call.address(0))?;
+        path.perform(LastComponent::Name, |mount, base, path| {
+            mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| 0)
+        })
+    })
 }
 
 /// Performs `linkat`.
@@ -405,56 +375,58 @@ pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
 pub(super) fn link(call: Call<'_>) -> Decoding {
     /// `AT_SYMLINK_FOLLOW`.
     const FOLLOW: u32 = 0x400;
-    let owner = owner(call.admitted()?);
+    call.admitted()?;
     let flags = call.unsigned(4);
     if flags & !FOLLOW != 0 {
         return Err(Errno::EINVAL);
     }
-    let (mut old, mut new) = read_two_paths(&call, (0, 1), (2, 3))?;
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
-    old.perform_with(&mut new, (last.into(), LastComponent::Name), |mount, old, new| {
-        mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner))
-    })?;
-    Ok(0.into())
+    follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Keeps, move |call, [old, new]| {
+        let owner = owner(call.process());
+        old.perform_with(new, (last.into(), LastComponent::Name), |mount, old, new| {
+            mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner)).map(|()| 0)
+        })
+    })
 }
 
 /// Performs `renameat2`.
 #[inline(never)]
 pub(super) fn rename(call: Call<'_>) -> Decoding {
-    let process = call.admitted()?;
+    call.admitted()?;
     let replacement = match call.unsigned(4) {
         0 => Replacement::Replace,
         1 => Replacement::Refuse,
         2 => Replacement::Exchange,
         _ => return Err(Errno::EINVAL),
     };
-    let (mut old, mut new) = read_two_paths(&call, (0, 1), (2, 3))?;
-    let owner = owner(process);
-    old.perform_with(&mut new, (LastComponent::Name, LastComponent::Name), |mount, old, new| {
-        mount.tree().rename(old.0, old.1, new.0, new.1, replacement, made_by(&owner))
-    })?;
-    Ok(settled(process, call.number, 0))
+    follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Frees, move |call, [old, new]| {
+        let owner = owner(call.process());
+        old.perform_with(new, (LastComponent::Name, LastComponent::Name), |mount, old, new| {
+            mount.tree().rename(old.0, old.1, new.0, new.1, replacement, made_by(&owner)).map(|()| 0)
+        })
+    })
 }
 
 /// Performs `readlinkat`: cuts off bytes that do not fit.
 #[inline(never)]
 pub(super) fn read_link(call: Call<'_>) -> Decoding {
-    let process = call.process();
-    let path = process.copy_in_path(call.address(1))?;
+    let path = read_path(&call, 0, 1)?;
     if call.signed(3) <= 0 {
         return Err(Errno::EINVAL);
     }
-    let place = path_from(process, call.signed(0), path)?.look_up(LastLink::Keep)?;
-    let buffer = call.buffer(2)?;
-    let copy = |target: &[u8]| {
-        let count = target.len().min(buffer.len());
-        process.copy_out(buffer.address(), &target[..count]).map(|()| count)
-    };
-    let copied = match &place.node {
-        Node::Stored(node) => node.read_link(copy).map_err(errno_of)?,
-        Node::Generated(entry) => copy(entry.target(process.id)?.text()),
-    };
-    copied.map(Into::into)
+    follow(&call, [path], Effect::Keeps, |call, [path]| {
+        let (process, place) = (call.process(), path.look_up(LastLink::Keep)?);
+        let buffer = call.buffer(2)?;
+        let copy = |target: &[u8]| {
+            let count = target.len().min(buffer.len());
+            process.copy_out(buffer.address(), &target[..count]).map(|()| count)
+        };
+        let copied = match &place.node {
+            Node::Stored(node) => node.read_link(copy).map_err(errno_of)?,
+            Node::Generated(entry) => copy(entry.target(process.id)?.text()),
+        };
+        Ok(copied?)
+    })
 }
 
 /// Performs `faccessat` and `faccessat2`: everything may be read, and written unless its file system is read-only; only
@@ -466,35 +438,46 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let place = find_place(&call, flags & !types::AT_EACCESS)?;
-    let kind = place.node.kind();
-    if mode & 1 != 0 && kind == FileKind::Regular {
-        mounts::require_executable(&place.mount)?;
-        if !place.metadata().is_executable() {
-            return Err(Errno::EACCES);
+    on_place(&call, flags & !types::AT_EACCESS, move |_, place| {
+        let kind = place.node.kind();
+        if mode & 1 != 0 && kind == FileKind::Regular {
+            mounts::require_executable(&place.mount)?;
+            if !place.metadata().is_executable() {
+                return Err(Errno::EACCES);
+            }
         }
-    }
-    if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.is_read_only() {
-        return Err(Errno::EROFS);
-    }
-    Ok(0.into())
+        if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.is_read_only() {
+            return Err(Errno::EROFS);
+        }
+        Ok(0)
+    })
 }
 
-/// Returns the file of a directory and a path, the first two arguments; with `AT_EMPTY_PATH` and an empty path the file
-/// that is open there.
-fn find_place(call: &Call<'_>, flags: u32) -> Result<Place, Errno> {
+/// Performs a call on the file of a directory and a path, the first two arguments; with `AT_EMPTY_PATH` and an empty
+/// path on the file that is open there.
+fn on_place(
+    call: &Call<'_>,
+    flags: u32,
+    act: impl Fn(&Call<'_>, &Place) -> Result<usize, Errno> + Copy + Send + 'static,
+) -> Decoding {
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
     let path = call.process().copy_in_path(call.address(1))?;
     if path.is_empty() && flags & types::AT_EMPTY_PATH != 0 {
-        return match call.signed(0) {
-            types::AT_FDCWD => Ok(call.process().directory.lock().clone()),
-            _ => place_of(&*call.file(0)?),
+        let place = match call.signed(0) {
+            types::AT_FDCWD => call.process().directory.lock().clone(),
+            _ => place_of(&*call.file(0)?)?,
         };
+        return act(call, &place).map(Into::into);
     }
-    let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-    path_from(call.process(), call.signed(0), path)?.look_up(last)
+    let (path, last) = (path_from(call.process(), call.signed(0), path)?, last_link(flags));
+    follow(call, [path], Effect::Keeps, move |call, [path]| Ok(act(call, &path.look_up(last)?)?))
+}
+
+/// Returns the treatment of a link at the end of a path, for a call with these flags.
+fn last_link(flags: u32) -> LastLink {
+    if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow }
 }
 
 /// Returns the stored file or directory that is open. `EOPNOTSUPP` for pipes, sockets and devices, whose attributes are
@@ -512,30 +495,30 @@ fn changeable(place: &Place) -> Result<&filesystem::Node, Errno> {
 }
 
 /// Gives a file other permissions.
-fn give_permissions(place: &Place, permissions: u32) -> Decoding {
+fn give_permissions(place: &Place, permissions: u32) -> Result<usize, Errno> {
     if place.node.kind() == FileKind::SymbolicLink {
         return Err(Errno::EOPNOTSUPP);
     }
     changeable(place)?.set_permissions((permissions & 0o7777) as u16, now());
-    Ok(0.into())
+    Ok(0)
 }
 
 /// Performs `fchmod`.
 #[inline(never)]
 pub(super) fn change_mode(call: Call<'_>) -> Decoding {
-    give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1))
+    give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1)).map(Into::into)
 }
 
 /// Performs `fchmodat` and `fchmodat2`.
 #[inline(never)]
 pub(super) fn change_mode_at(call: Call<'_>) -> Decoding {
     let flags = if call.number == SystemCall::ChangeModeWith { call.unsigned(3) } else { 0 };
-    give_permissions(&find_place(&call, flags)?, call.unsigned(2))
+    on_place(&call, flags, |call, place| give_permissions(place, call.unsigned(2)))
 }
 
 /// Gives a file to a user and a group, given by these arguments. There is no other than 0, as in a user namespace of
 /// Linux that has one.
-fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Decoding {
+fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Result<usize, Errno> {
     /// Permission bits for another user, and for another group.
     const OF_USER: u16 = 0o4000;
     const OF_GROUP: u16 = 0o2000;
@@ -553,21 +536,20 @@ fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Decodin
         }
     }
     node.set_permissions(permissions, now());
-    Ok(0.into())
+    Ok(0)
 }
 
 /// Performs `fchown`.
 #[inline(never)]
 pub(super) fn change_owner(call: Call<'_>) -> Decoding {
     let place = place_of(&*call.file(0)?)?;
-    give_to(&call, &place, 1, 2)
+    give_to(&call, &place, 1, 2).map(Into::into)
 }
 
 /// Performs `fchownat`.
 #[inline(never)]
 pub(super) fn change_owner_at(call: Call<'_>) -> Decoding {
-    let place = find_place(&call, call.unsigned(4))?;
-    give_to(&call, &place, 2, 3)
+    on_place(&call, call.unsigned(4), |call, place| give_to(call, place, 2, 3))
 }
 
 /// Performs `utimensat`.
@@ -591,14 +573,16 @@ pub(super) fn set_times(call: Call<'_>) -> Decoding {
             return Ok(0.into());
         }
     }
-    let place = match (call.address(1), call.signed(0)) {
-        (0, types::AT_FDCWD) => return Err(Errno::EFAULT),
-        (0, _) if call.unsigned(3) != 0 => return Err(Errno::EINVAL),
-        (0, _) => place_of(&*call.file(0)?)?,
-        _ => find_place(&call, call.unsigned(3))?,
+    let set = move |place: &Place| {
+        changeable(place)?.set_times(times[0], times[1], now);
+        Ok(0)
     };
-    changeable(&place)?.set_times(times[0], times[1], now);
-    Ok(0.into())
+    match (call.address(1), call.signed(0)) {
+        (0, types::AT_FDCWD) => Err(Errno::EFAULT),
+        (0, _) if call.unsigned(3) != 0 => Err(Errno::EINVAL),
+        (0, _) => set(&place_of(&*call.file(0)?)?).map(Into::into),
+        _ => on_place(&call, call.unsigned(3), move |_, place| set(place)),
+    }
 }
 
 /// Performs `umask`.
@@ -637,41 +621,43 @@ pub(super) fn advise(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
     let length = call.offset(1)?;
-    let path = call.process().copy_in_path(call.address(0))?;
-    let mut path = path_from(call.process(), types::AT_FDCWD, path)?;
-    refuse_archived(&path, LastLink::Follow)?;
-    let place = path.look_up(LastLink::Follow)?;
-    let node = changeable(&place)?;
-    if node.kind() == FileKind::Regular && length > node.metadata().size {
-        call.admitted()?;
-    }
-    node.truncate(length, now()).map_err(errno_of)?;
-    Ok(settled(call.process(), call.number, 0))
+    follow(&call, [read_path_from_here(&call, 0)?], Effect::Frees, move |call, [path]| {
+        refuse_archived(path, LastLink::Follow)?;
+        let place = path.look_up(LastLink::Follow)?;
+        let node = changeable(&place)?;
+        if node.kind() == FileKind::Regular && length > node.metadata().size {
+            call.admitted()?;
+        }
+        node.truncate(length, now()).map_err(errno_of)?;
+        Ok(0)
+    })
 }
 
-/// Returns the status of the file at a path, or of an open file if the path is empty and the flags permit that.
-fn find_status(call: &Call<'_>, flags: u32) -> Result<types::Status, Errno> {
+/// Writes the status of the file at a path, or of an open file if the path is empty and the flags permit that.
+fn write_status(call: &Call<'_>, flags: u32, write: fn(&Call<'_>, &types::Status) -> Result<usize, Errno>) -> Decoding {
     let (process, directory) = (call.process(), call.signed(0));
     // Nothing is mounted automatically.
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH | types::AT_NO_AUTOMOUNT) != 0 {
         return Err(Errno::EINVAL);
     }
     let path = process.copy_in_path(call.address(1))?;
-    Ok(if !path.is_empty() || flags & types::AT_EMPTY_PATH == 0 {
-        let last = if flags & types::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-        status_of(&path_from(process, directory, path)?.look_up(last)?)
-    } else if directory == types::AT_FDCWD {
-        status_of(&process.directory.lock())
-    } else {
-        call.file(0)?.object().status()
-    })
+    if path.is_empty() && flags & types::AT_EMPTY_PATH != 0 {
+        let status = match directory {
+            types::AT_FDCWD => status_of(&process.directory.lock()),
+            _ => call.file(0)?.object().status(),
+        };
+        return write(call, &status).map(Into::into);
+    }
+    let (path, last) = (path_from(process, directory, path)?, last_link(flags));
+    follow(call, [path], Effect::Keeps, move |call, [path]| Ok(write(call, &status_of(&path.look_up(last)?))?))
 }
 
 /// Performs `newfstatat`.
 #[inline(never)]
 pub(super) fn status_at(call: Call<'_>) -> Decoding {
-    let status = find_status(&call, call.unsigned(3))?;
-    call.process().copy_out(call.address(2), &status.to_bytes()).map(Into::into)
+    write_status(&call, call.unsigned(3), |call, status| {
+        call.process().copy_out(call.address(2), &status.to_bytes()).map(|()| 0)
+    })
 }
 
 /// Performs `fstat`.
@@ -686,8 +672,9 @@ pub(super) fn status(call: Call<'_>) -> Decoding {
 pub(super) fn extended_status(call: Call<'_>) -> Decoding {
     /// `AT_STATX_SYNC_TYPE`: the file system has no other state than the one in memory.
     const SYNCHRONISATION: u32 = 0x6000;
-    let status = find_status(&call, call.unsigned(2) & !SYNCHRONISATION)?;
-    call.process().copy_out(call.address(4), &status.to_extended_bytes()).map(Into::into)
+    write_status(&call, call.unsigned(2) & !SYNCHRONISATION, |call, status| {
+        call.process().copy_out(call.address(4), &status.to_extended_bytes()).map(|()| 0)
+    })
 }
 
 /// Performs `ftruncate`.

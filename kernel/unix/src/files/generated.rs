@@ -16,11 +16,13 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, Status};
-use filesystem::{FileKind, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Metadata};
+use filesystem::{
+    FileKind, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Metadata, leading_slashes,
+};
 use spin::{Mutex, Once};
 
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
-use crate::files::mounts::{Mount, Node, Place};
+use crate::files::mounts::{COMPONENTS_OF_A_STEP, Mount, Node, Place};
 use crate::files::stored::{Record, status_in};
 use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
 use crate::process::user::{Caller, UserBuffer};
@@ -178,6 +180,15 @@ pub(crate) enum Walked {
         /// Number of symbolic links that were followed.
         links: usize,
     },
+    /// The work of a step is done.
+    Later {
+        /// The directory where the rest begins.
+        from: Entry,
+        /// The rest of the path.
+        rest: Vec<u8>,
+        /// Number of symbolic links that were followed.
+        links: usize,
+    },
 }
 
 /// Follows a path from an entry on, on which so many symbolic links were followed before.
@@ -192,13 +203,20 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
     if base.kind() != FileKind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    let (mut entry, mut path, mut at, mut links) = (base, path.to_vec(), 0, 0);
+    let (mut entry, mut path, mut at, mut links, mut components) = (base, path.to_vec(), 0, 0, 0);
     loop {
-        let Some(start) = path[at..].iter().position(|byte| *byte != b'/').map(|skipped| at + skipped) else {
+        if components >= COMPONENTS_OF_A_STEP && at < path.len() {
+            // From the next component on: an absolute path would begin elsewhere.
+            let start = at + leading_slashes(&path[at..]);
+            return Ok(Walked::Later { from: entry, rest: path.split_off(start), links });
+        }
+        components += 1;
+        let start = at + leading_slashes(&path[at..]);
+        if start == path.len() {
             return Ok(Walked::At(entry));
-        };
+        }
         let end = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |length| start + length);
-        let is_last = path[end..].iter().all(|byte| *byte == b'/');
+        let is_last = end + leading_slashes(&path[end..]) == path.len();
         let has_slash = end < path.len();
         if entry.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);

@@ -41,9 +41,10 @@ use crate::process::accounts::{Account, Charge, Resource};
 /// The largest number of mounts at a time; `ENOSPC` for more.
 const MOST: usize = 64;
 
-/// Number of times that a path may lead from one file system to another; `ELOOP` for more. It bounds the time of a
-/// call, as the number of symbolic links does.
-const MOST_CROSSINGS: usize = 40;
+/// Number of components of a path that are followed in a step, and of times that it leads from one file system to
+/// another in a step. An operation on two paths follows each of them up to three times.
+pub(crate) const COMPONENTS_OF_A_STEP: usize = 14;
+const CROSSINGS_OF_A_STEP: usize = 6;
 
 /// Share of the machine's memory that a tree may take, as with Linux's tmpfs: the machine's divided by this.
 const MEMORY_SHARE: usize = 2;
@@ -444,7 +445,26 @@ impl Place {
     }
 }
 
+/// Reason why a path has not been followed to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// It leads nowhere, or the operation has failed.
+    Failed(Errno),
+    /// The work of a step is done. The path remembers how far it was followed: the next attempt of the operation, which
+    /// must be the same one, goes on from there.
+    Later,
+}
+
+impl From<Errno> for Halt {
+    fn from(error: Errno) -> Halt {
+        Halt::Failed(error)
+    }
+}
+
 /// A path on its way through the mounts.
+///
+/// Long paths are followed in steps ([`Halt::Later`]): a program can make one of tens of thousands of components, by
+/// symbolic links.
 pub(crate) struct Path {
     place: Place,
     path: Vec<u8>,
@@ -474,26 +494,26 @@ impl Path {
         &mut self,
         last: LastComponent,
         mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<R, Error>,
-    ) -> Result<R, Errno> {
-        for _ in 0..=MOST_CROSSINGS {
+    ) -> Result<R, Halt> {
+        for _ in 0..CROSSINGS_OF_A_STEP {
             let Node::Stored(node) = &self.place.node else {
                 if self.cross(last)? {
                     continue;
                 }
-                return Err(Errno::EPERM);
+                return Err(Errno::EPERM.into());
             };
             self.count_links(node, last)?;
             match act(&self.place.mount, node, &self.path) {
                 Err(Error::Crossing) => self.cross(last)?,
-                result => return result.map_err(errno_of),
+                result => return Ok(result.map_err(errno_of)?),
             };
         }
-        Err(Errno::ELOOP)
+        Err(Halt::Later)
     }
 
     /// Returns the file at its end.
-    pub(crate) fn look_up(&mut self, last: LastLink) -> Result<Place, Errno> {
-        for _ in 0..=MOST_CROSSINGS {
+    pub(crate) fn look_up(&mut self, last: LastLink) -> Result<Place, Halt> {
+        for _ in 0..CROSSINGS_OF_A_STEP {
             // A link of a process may lead to a file whose path is not known.
             if self.path.is_empty() && self.links > 0 {
                 return Ok(self.place.clone());
@@ -513,15 +533,34 @@ impl Path {
                 Node::Generated(entry) => {
                     match generated::walk(*entry, &self.path, self.links, last.into(), self.caller)? {
                         Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
-                        Walked::Missing => return Err(Errno::ENOENT),
+                        Walked::Missing => return Err(Errno::ENOENT.into()),
                         // It has no place.
-                        Walked::File(_) => return Err(Errno::ENXIO),
+                        Walked::File(_) => return Err(Errno::ENXIO.into()),
                         Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                        Walked::Later { from, rest, links } => return Err(self.go_on_later(from, rest, links)),
                     }
                 }
             }
         }
-        Err(Errno::ELOOP)
+        Err(Halt::Later)
+    }
+
+    /// Returns the file at its end, and no longer uses a mount itself.
+    pub(crate) fn take(&mut self, last: LastLink) -> Result<Place, Halt> {
+        let found = self.look_up(last)?;
+        self.place = root();
+        Ok(found)
+    }
+
+    /// Returns the file at its end, however long it is: for a path of the kernel itself.
+    pub(crate) fn look_up_at_once(&mut self, last: LastLink) -> Result<Place, Errno> {
+        loop {
+            match self.look_up(last) {
+                Ok(place) => return Ok(place),
+                Err(Halt::Failed(error)) => return Err(error),
+                Err(Halt::Later) => {}
+            }
+        }
     }
 
     /// Opens the file at its end.
@@ -530,8 +569,8 @@ impl Path {
         options: &OpenOptions,
         last: LastComponent,
         owner: &Arc<dyn Owner>,
-    ) -> Result<Opened, Errno> {
-        for _ in 0..=MOST_CROSSINGS {
+    ) -> Result<Opened, Halt> {
+        for _ in 0..CROSSINGS_OF_A_STEP {
             let Place { node, mount } = &self.place;
             if let Node::Stored(base) = node {
                 self.count_links(base, last)?;
@@ -550,13 +589,24 @@ impl Path {
                         require_openable(entry, options)?;
                         return Ok(Opened::Generated(entry, mount.clone()));
                     }
-                    Walked::Missing => return Err(Errno::ENOENT),
+                    Walked::Missing => return Err(Errno::ENOENT.into()),
                     Walked::File(file) => return Ok(Opened::Same(file)),
                     Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
+                    Walked::Later { from, rest, links } => return Err(self.go_on_later(from, rest, links)),
                 },
             }
         }
-        Err(Errno::ELOOP)
+        Err(Halt::Later)
+    }
+
+    /// Remembers an entry, from which the rest of the path goes on in the next step.
+    fn go_on_later(&mut self, from: Entry, rest: Vec<u8>, links: usize) -> Halt {
+        if let Err(error) = self.follow(links) {
+            return error.into();
+        }
+        self.place.node = Node::Generated(from);
+        self.path = rest;
+        Halt::Later
     }
 
     /// Goes on where generated files lead to.
@@ -595,8 +645,8 @@ impl Path {
         other: &mut Path,
         (last, other_last): (LastComponent, LastComponent),
         mut act: impl FnMut(&Arc<Mount>, PathFrom<'_>, PathFrom<'_>) -> Result<R, Error>,
-    ) -> Result<R, Errno> {
-        for _ in 0..=MOST_CROSSINGS {
+    ) -> Result<R, Halt> {
+        for _ in 0..CROSSINGS_OF_A_STEP {
             if Arc::ptr_eq(&self.place.mount, &other.place.mount)
                 && let (Node::Stored(node), Node::Stored(other_node)) = (&self.place.node, &other.place.node)
             {
@@ -605,7 +655,7 @@ impl Path {
                 let (first, second) = ((node, &self.path[..]), (other_node, &other.path[..]));
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
-                    result => return result.map_err(errno_of),
+                    result => return Ok(result.map_err(errno_of)?),
                 }
             }
             // Both to their ends, as far as mounts are concerned.
@@ -613,31 +663,31 @@ impl Path {
             if crossed == [false, false] {
                 let is_one = Arc::ptr_eq(&self.place.mount, &other.place.mount);
                 match (is_one, &self.place.node) {
-                    (false, _) => return Err(Errno::EXDEV),
-                    (true, Node::Generated(_)) => return Err(Errno::EPERM),
+                    (false, _) => return Err(Errno::EXDEV.into()),
+                    (true, Node::Generated(_)) => return Err(Errno::EPERM.into()),
                     (true, Node::Stored(_)) => {}
                 }
             }
         }
-        Err(Errno::ELOOP)
+        Err(Halt::Later)
     }
 
     /// Goes on until the path stays in its file system; returns whether it has left one.
-    fn settle(&mut self, last: LastComponent) -> Result<bool, Errno> {
+    fn settle(&mut self, last: LastComponent) -> Result<bool, Halt> {
         let mut has_crossed = false;
-        for _ in 0..=MOST_CROSSINGS {
+        for _ in 0..CROSSINGS_OF_A_STEP {
             if !self.cross(last)? {
                 return Ok(has_crossed);
             }
             has_crossed = true;
         }
-        Err(Errno::ELOOP)
+        Err(Halt::Later)
     }
 
     /// Goes on to the next file system on the path; returns `false` if there is none.
     #[cold]
     #[doc(alias = "follow_mount")]
-    fn cross(&mut self, last: LastComponent) -> Result<bool, Errno> {
+    fn cross(&mut self, last: LastComponent) -> Result<bool, Halt> {
         let mount = self.place.mount.clone();
         let way = match &self.place.node {
             Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
@@ -645,7 +695,8 @@ impl Path {
                 let walked = generated::walk(*entry, &self.path, self.links, last, self.caller)?;
                 match walked {
                     Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
-                    Walked::Missing if matches!(last, LastComponent::File(_)) => return Err(Errno::ENOENT),
+                    Walked::Later { from, rest, links } => return Err(self.go_on_later(from, rest, links)),
+                    Walked::Missing if matches!(last, LastComponent::File(_)) => return Err(Errno::ENOENT.into()),
                     Walked::Missing | Walked::At(_) | Walked::File(_) => return Ok(false),
                 }
                 return Ok(true);
@@ -654,6 +705,7 @@ impl Path {
         let Some(way) = way else { return Ok(false) };
         self.follow(way.links)?;
         let mut rest = way.rest;
+        let is_later = matches!(way.departure, Departure::Later(_));
         self.place = match way.departure {
             // The directory itself if the mount has gone meanwhile.
             Departure::Down(directory) => {
@@ -662,9 +714,10 @@ impl Path {
             }
             Departure::Up => above(&mount, &mut rest)?,
             Departure::Root => root(),
+            Departure::Later(directory) => Place { node: Node::Stored(directory), mount },
         };
         self.path = rest;
-        Ok(true)
+        if is_later { Err(Halt::Later) } else { Ok(true) }
     }
 }
 
@@ -725,8 +778,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
 
 /// Returns the rest of a path from a directory on, without the slashes in front: `.` if nothing is left.
 fn relative(mut rest: Vec<u8>) -> Result<Vec<u8>, Errno> {
-    let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
-    rest.drain(..slashes);
+    rest.drain(..filesystem::leading_slashes(&rest));
     if rest.is_empty() {
         rest.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         rest.push(b'.');
@@ -810,7 +862,7 @@ fn put(
 
 /// Mounts the generated files at `/proc`, when the machine starts.
 pub(crate) fn mount_proc() -> Result<(), Errno> {
-    let at = Path::new(root(), b"/proc".to_vec(), 0).look_up(LastLink::Follow)?;
+    let at = Path::new(root(), b"/proc".to_vec(), 0).look_up_at_once(LastLink::Follow)?;
     let flags = flag::NO_SET_USER | flag::NO_DEVICES | flag::NO_EXECUTION;
     put(at, &PROC, Number::take()?, None, flags, (PROC.name.to_vec(), None))
 }

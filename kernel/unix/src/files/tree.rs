@@ -3,7 +3,6 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use abi_unix::Errno;
 use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, Timestamp};
@@ -47,6 +46,7 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
         platform::println!("initramfs: {error}");
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");
     }
+    root.walk_in_steps_of(mounts::COMPONENTS_OF_A_STEP);
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
     for (path, permissions) in [("/dev", 0o755), ("/dev/pts", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
@@ -69,7 +69,7 @@ pub(crate) fn path_of_device(number: u64) -> String {
 
 /// Returns the node of a device that is there when the first program starts.
 pub(crate) fn place_of_device(path: &str) -> Option<Place> {
-    Path::new(mounts::root(), path.as_bytes().to_vec(), 0).look_up(LastLink::Follow).ok()
+    Path::new(mounts::root(), path.as_bytes().to_vec(), 0).look_up_at_once(LastLink::Follow).ok()
 }
 
 /// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).
@@ -112,6 +112,15 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
 pub(crate) struct Content(Place);
 
 impl Content {
+    /// Returns the file in this place as that of a program. `EACCES` if it must not be executed.
+    pub(crate) fn of(place: Place) -> Result<Content, Errno> {
+        mounts::require_executable(&place.mount)?;
+        if place.node.stored().is_none() || !place.metadata().is_executable() {
+            return Err(Errno::EACCES);
+        }
+        Ok(Content(place))
+    }
+
     /// Returns its length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.0.metadata().size
@@ -128,20 +137,6 @@ impl Content {
     }
 }
 
-/// Returns the file that `execve` or `spawn` names.
-pub(crate) fn executable(directory: &Place, path: &[u8], caller: u32) -> Result<Content, Errno> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
-    copy.extend_from_slice(path);
-    let base = if path.first() == Some(&b'/') { mounts::root() } else { directory.clone() };
-    let place = Path::new(base, copy, caller).look_up(LastLink::Follow)?;
-    mounts::require_executable(&place.mount)?;
-    if place.node.stored().is_none() || !place.metadata().is_executable() {
-        return Err(Errno::EACCES);
-    }
-    Ok(Content(place))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +145,7 @@ mod tests {
     #[test]
     fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
-            let look = |path: &str| Path::new(mounts::root(), path.into(), 1).look_up(LastLink::Follow);
+            let look = |path: &str| Path::new(mounts::root(), path.into(), 1).look_up_at_once(LastLink::Follow);
             for (path, device) in STANDARD_DEVICES {
                 assert_eq!(
                     look(path).ok().and_then(|place| place.node.stored().and_then(|node| node.device())),
@@ -167,16 +162,18 @@ mod tests {
     #[test]
     fn programs_are_found_and_read_to_their_end() {
         run(|_| {
-            let base = mounts::root();
-            let program = executable(&base, b"bin/test", 1).unwrap();
+            let executable = |path: &str| {
+                Path::new(mounts::root(), path.into(), 1).look_up_at_once(LastLink::Follow).and_then(Content::of)
+            };
+            let program = executable("bin/test").unwrap();
             let mut head = [0; 4];
             assert_eq!((program.read_at(0, &mut head), &head), (4, b"\x7fELF"));
             let mut rest = [0; 100];
             assert_eq!(program.read_at(program.size() - 10, &mut rest), 10);
             assert_eq!(program.read_at(program.size(), &mut rest), 0);
-            assert_eq!(executable(&base, b"bin", 1).err(), Some(Errno::EACCES));
-            assert_eq!(executable(&base, b"dev/null", 1).err(), Some(Errno::EACCES));
-            assert_eq!(executable(&base, b"bin/missing", 1).err(), Some(Errno::ENOENT));
+            assert_eq!(executable("bin").err(), Some(Errno::EACCES));
+            assert_eq!(executable("dev/null").err(), Some(Errno::EACCES));
+            assert_eq!(executable("bin/missing").err(), Some(Errno::ENOENT));
         });
     }
 

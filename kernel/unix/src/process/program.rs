@@ -21,7 +21,7 @@ use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
-use filesystem::Access;
+use filesystem::{Access, LastLink};
 use hal_api::UserContext;
 use memory::space::{Placement, Sharing};
 use memory::sv39::Protection;
@@ -32,8 +32,8 @@ use crate::asynchronous::user_interrupts;
 use crate::files::console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
-use crate::files::mounts::{self, Place};
-use crate::files::tree::{self, Content};
+use crate::files::mounts::{self, Halt, Path, Place};
+use crate::files::tree::Content;
 use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
@@ -192,13 +192,13 @@ struct Found {
 
 impl Found {
     /// Looks a program up, and the interpreters that scripts name in its place.
-    fn look_up(directory: &Place, path: &[u8], caller: u32) -> Result<Found, Errno> {
+    async fn look_up(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Found, Errno> {
         let mut path = copied(path)?;
         let mut before = Vec::new();
         // A path and an argument for each, and the first script's path.
         before.try_reserve_exact(2 * LONGEST_CHAIN + 1).map_err(|_| Errno::ENOMEM)?;
         for _ in 0..=LONGEST_CHAIN {
-            let content = tree::executable(directory, &path, caller)?;
+            let content = executable(directory, &path, caller, whom).await?;
             let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
             if !script::is_script(&head) {
                 if !before.is_empty() {
@@ -213,6 +213,13 @@ impl Found {
             }
         }
         Err(Errno::ELOOP)
+    }
+
+    /// Checks the program, and decides its place.
+    fn check(self) -> Result<(Executable, Layout), Errno> {
+        let Found { content, head, .. } = self;
+        let (image, layout) = place(|base| Image::parse_head(&head, content.size(), base))?;
+        Ok((Executable { content, image }, layout))
     }
 
     /// Returns the list that the program's other arguments are added to.
@@ -231,12 +238,17 @@ impl Found {
 }
 
 /// Finds the dynamic linker that a program names.
-fn linker_of(program: &Executable, directory: &Place, layout: &Layout) -> Result<Option<Executable>, Errno> {
+async fn linker_of(
+    program: &Executable,
+    directory: &Place,
+    layout: &Layout,
+    whom: For<'_>,
+) -> Result<Option<Executable>, Errno> {
     let Some(range) = program.image.interpreter() else { return Ok(None) };
     let path = read_range(&program.content, range)?;
     // One NUL, at the end.
     let path = path.strip_suffix(b"\0").filter(|path| !path.contains(&0)).ok_or(Errno::ENOEXEC)?;
-    let content = tree::executable(directory, path, 0)?;
+    let content = executable(directory, path, 0, whom).await?;
     let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
     // A linker's own request for a linker is ignored, as on Linux: there is no chain of them.
     let image = Image::parse_head_below(&head, content.size(), layout.mapping_top).map_err(linker_error)?;
@@ -308,6 +320,19 @@ enum For<'a> {
     /// A process that has given its old program up. It ends only if the machine has no memory left. Its account is not
     /// checked again: a full one has refused the call before, or has been filled by its children since.
     Itself(&'a Process),
+}
+
+/// Returns the file of a program, and follows its path in steps.
+async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
+    let base = if path.first() == Some(&b'/') { mounts::root() } else { directory.clone() };
+    let mut path = Path::new(base, copied(path)?, caller);
+    loop {
+        match path.look_up(LastLink::Follow) {
+            Ok(place) => return Content::of(place),
+            Err(Halt::Failed(error)) => return Err(error),
+            Err(Halt::Later) => pause_for(whom).await?,
+        }
+    }
 }
 
 /// Lets the work pause between two parts. Others may have used memory up meanwhile, so the process is admitted again.
@@ -406,26 +431,13 @@ impl Plan {
     ) -> Result<Plan, Errno> {
         let path = process.copy_in_path(path)?;
         let directory = process.directory.lock().clone();
-        let found = Found::look_up(&directory, &path, process.id)?;
+        let found = Found::look_up(&directory, &path, process.id, For::Parent(process)).await?;
         let first = found.first_arguments()?;
         let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
         let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
         let environment = read_strings(process, environment, 0, Texts::new(), &mut left).await?;
-        Plan::new(&directory, path, found, arguments, environment)
-    }
-
-    /// Checks a program that was found.
-    fn new(
-        directory: &Place,
-        path: Vec<u8>,
-        found: Found,
-        arguments: Texts,
-        environment: Texts,
-    ) -> Result<Plan, Errno> {
-        let Found { content, head, .. } = found;
-        let (image, layout) = place(|base| Image::parse_head(&head, content.size(), base))?;
-        let program = Executable { content, image };
-        let linker = linker_of(&program, directory, &layout)?;
+        let (program, layout) = found.check()?;
+        let linker = linker_of(&program, &directory, &layout, For::Parent(process)).await?;
         Ok(Plan { path, program, linker, layout, arguments, environment })
     }
 
@@ -663,16 +675,28 @@ pub(crate) async fn spawn(
     begun.map(|id| id as usize)
 }
 
+/// Does work for [`For::Nobody`], which does not pause.
+fn without_pauses<T>(work: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(Errno::ENOMEM),
+    }
+}
+
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
 #[doc(alias = "run_init_process")]
 pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
-    let found = Found::look_up(&mounts::root(), path.as_bytes(), 0)?;
-    let mut given = found.first_arguments()?;
-    for argument in arguments.iter().skip(found.replaced()) {
-        given.push(argument).map_err(stack_error)?;
-    }
-    let plan = Plan::new(&mounts::root(), path.as_bytes().to_vec(), found, given, environment)?;
+    let plan = without_pauses(async {
+        let found = Found::look_up(&mounts::root(), path.as_bytes(), 0, For::Nobody).await?;
+        let mut given = found.first_arguments()?;
+        for argument in arguments.iter().skip(found.replaced()) {
+            given.push(argument).map_err(stack_error)?;
+        }
+        let (program, layout) = found.check()?;
+        let linker = linker_of(&program, &mounts::root(), &layout, For::Nobody).await?;
+        Ok(Plan { path: path.as_bytes().to_vec(), program, linker, layout, arguments: given, environment })
+    })?;
     let account = Account::of_the_first();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
@@ -683,12 +707,8 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority };
-    // Without a process there are no pauses.
-    let Poll::Ready(loaded) = pin!(plan.load_anew(space, For::Nobody)).poll(&mut Context::from_waker(Waker::noop()))
-    else {
-        return Err(Errno::ENOMEM);
-    };
-    plan.start(loaded?, 0, origin, mounts::root(), descriptors, Priority::DEFAULT)?;
+    let loaded = without_pauses(plan.load_anew(space, For::Nobody))?;
+    plan.start(loaded, 0, origin, mounts::root(), descriptors, Priority::DEFAULT)?;
     Ok(())
 }
 

@@ -18,14 +18,19 @@
 //!
 //! # Work that may miss the goal
 //!
-//! Nothing that the scenario drives misses it. Not driven by it, and not in steps:
+//! Driven by the scenario, and up to fifteen times as long:
+//!
+//! * `readv`, `writev`, `sendmsg` and `recvmsg` with a thousand small buffers, on pipes and sockets;
+//! * a key of a terminal that erases a line of some thousand keys, or shows it again.
+//!
+//! Not driven by it, and not in steps:
 //!
 //! * a write to a pipe of all that this holds, from memory that has not been touched;
 //! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
 //! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
-//! * a key of a terminal that erases a line of some thousand keys, or shows it again;
+//! * `getcwd` in, and `renameat2` into, a directory that is thousands of directories deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
 //! * the OOM killer's search, over all processes and their descriptors.
 //!
