@@ -218,9 +218,11 @@ impl State {
         Ok(address)
     }
 
-    /// Maps a stack whose first page is there, so that it needs none while an allocation fails; returns its end.
+    /// Maps a stack whose first page is there, so that it needs none while an allocation fails; returns its end. The
+    /// mapping stays until the process ends: a thread may not have begun when the script is over.
     fn stack(&mut self) -> Result<usize> {
         let end = self.fresh(8192)? + 8192;
+        self.mapped = None;
         // SAFETY: the mapping is new.
         unsafe { (end as *mut u64).sub(1).write_volatile(0) };
         Ok(end)
