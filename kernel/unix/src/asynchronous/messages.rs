@@ -7,12 +7,12 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{MessageHeader, SocketAddress, message, socket_option};
+use spin::Mutex;
 
-use crate::asynchronous::operation::Buffers;
+use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, OpenFile, ReceivedMessage};
 use crate::files::sent_files::SentFiles;
-use crate::process::Process;
-use crate::process::user::{AddressOut, length_of};
+use crate::process::user::{AddressOut, Buffers, Caller, length_of};
 use crate::scheduling::steps;
 
 /// A message to send.
@@ -60,7 +60,7 @@ pub(crate) const CONTROL_HEADER: usize = 16;
 
 impl MessageToSend {
     /// Tries to send.
-    pub(crate) fn poll(&mut self, caller: &Process, waker: Option<&Waker>) -> Attempt {
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         let how = (self.flags, self.address);
         self.file.send_message(caller, &self.buffers, how, &mut self.files, &mut self.sent, waker)
     }
@@ -69,10 +69,15 @@ impl MessageToSend {
 impl MessageToReceive {
     /// Tries to receive: one message, or the part of a stream that is there. With `MSG_WAITALL` goes on until the
     /// buffers are full, or files came.
-    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Attempt {
+    pub(crate) fn poll(
+        &mut self,
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        waker: Option<&Waker>,
+    ) -> Attempt {
         loop {
             let object = self.file.object();
-            let received = match object.receive_message(process, &self.buffers, self.done, self.flags, waker) {
+            let received = match object.receive_message(caller, &self.buffers, self.done, self.flags, waker) {
                 Poll::Ready(Ok(received)) => received,
                 Poll::Ready(Err(_)) if self.done > 0 => return Poll::Ready(Ok(self.done)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -81,32 +86,37 @@ impl MessageToReceive {
             let waits_for_all = self.flags & (message::WAITALL | message::PEEK) == message::WAITALL;
             let goes_on = waits_for_all && received.goes_on && received.files.is_none() && received.count > 0;
             let (count, length) = (received.count, received.length);
-            self.tell(process, received)?;
+            self.tell(caller, descriptors, received)?;
             if !goes_on || self.done + count == length_of(&self.buffers) {
                 let value = if self.flags & message::TRUNC != 0 { length } else { count };
                 return Poll::Ready(Ok(self.done + value));
             }
             self.done += count;
-            if steps::must_pause(process, waker) {
+            if steps::must_pause(caller, waker) {
                 return Poll::Pending;
             }
         }
     }
 
     /// Tells the caller about a message: its sender, its files, and what did not fit.
-    fn tell(&self, process: &Process, received: ReceivedMessage) -> Result<(), Errno> {
+    fn tell(
+        &self,
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        received: ReceivedMessage,
+    ) -> Result<(), Errno> {
         let sender = received.sender.map(SocketAddress::to_bytes);
         let sender = sender.as_ref().map_or(&[][..], |bytes| &bytes[..]);
         let (address, header) = match &self.out {
             MessageOut::Address(None) => return Ok(()),
-            MessageOut::Address(Some(out)) => return out.write_bytes(process, sender),
+            MessageOut::Address(Some(out)) => return out.write_bytes(caller, sender),
             MessageOut::Header(address, header) => (*address, header),
         };
         let mut flags = if received.length > received.count { message::TRUNC } else { 0 };
         let control_length = match received.files {
             Some(files) => {
                 let close = self.flags & message::CMSG_CLOEXEC != 0;
-                let (length, all) = receive_files(process, files, header, close);
+                let (length, all) = receive_files(caller, descriptors, files, header, close);
                 flags |= if all { 0 } else { message::CTRUNC };
                 length
             }
@@ -114,22 +124,28 @@ impl MessageToReceive {
         };
         if header.name != 0 {
             let room = (header.name_length as usize).min(sender.len());
-            process.copy_out(header.name as usize, &sender[..room])?;
-            process.copy_out(address + MessageHeader::NAME_LENGTH, &(sender.len() as u32).to_le_bytes())?;
+            caller.copy_out(header.name as usize, &sender[..room])?;
+            caller.copy_out(address + MessageHeader::NAME_LENGTH, &(sender.len() as u32).to_le_bytes())?;
         }
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&(control_length as u64).to_le_bytes());
         bytes[8..].copy_from_slice(&flags.to_le_bytes());
-        process.copy_out(address + MessageHeader::CONTROL_LENGTH, &bytes)
+        caller.copy_out(address + MessageHeader::CONTROL_LENGTH, &bytes)
     }
 }
 
 /// Gives files of a message descriptors, as many as there are free ones and room for in the caller's control messages,
 /// and writes those. Returns the bytes that were written, and whether these were all files. The others are closed.
-fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, close: bool) -> (usize, bool) {
+fn receive_files(
+    caller: &dyn Caller,
+    descriptors: &Mutex<Descriptors>,
+    sent: SentFiles,
+    header: &MessageHeader,
+    close: bool,
+) -> (usize, bool) {
     let room = if header.control == 0 { 0 } else { header.control_length as usize };
     let most = room.saturating_sub(CONTROL_HEADER) / 4;
-    if most == 0 || process.account.admit().is_err() {
+    if most == 0 || caller.account().admit().is_err() {
         return (0, false);
     }
     let files = sent.files();
@@ -137,7 +153,7 @@ fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, clo
     let mut count = 0;
     // Locked until the numbers are written: another thread could give one of them to a file of its own otherwise, which
     // a failure would then close.
-    let mut descriptors = process.descriptors.lock();
+    let mut descriptors = descriptors.lock();
     for file in files.iter().take(most.min(message::MOST_FILES)) {
         let Ok(descriptor) = descriptors.add(file.clone(), close, 0) else { break };
         control[CONTROL_HEADER + 4 * count..][..4].copy_from_slice(&(descriptor as i32).to_le_bytes());
@@ -150,7 +166,7 @@ fn receive_files(process: &Process, sent: SentFiles, header: &MessageHeader, clo
     control[..8].copy_from_slice(&(length as u64).to_le_bytes());
     control[8..12].copy_from_slice(&socket_option::SOL_SOCKET.to_le_bytes());
     control[12..16].copy_from_slice(&message::SCM_RIGHTS.to_le_bytes());
-    if process.copy_out(header.control as usize, &control[..length]).is_err() {
+    if caller.copy_out(header.control as usize, &control[..length]).is_err() {
         // Descriptors of which the caller does not learn would stay open.
         for number in control[CONTROL_HEADER..length].chunks_exact(4) {
             let descriptor = i32::from_le_bytes([number[0], number[1], number[2], number[3]]) as usize;

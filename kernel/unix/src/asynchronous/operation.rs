@@ -16,7 +16,6 @@ use abi_unix::types::{self, SocketAddress, TimeSpec};
 use abi_unix::{Counter, Errno, SystemCall};
 use hal_api::Machine as _;
 use platform::Machine;
-use smallvec::SmallVec;
 
 use crate::asynchronous::input;
 use crate::asynchronous::messages::{MessageToReceive, MessageToSend};
@@ -30,16 +29,13 @@ use crate::process::ending;
 use crate::process::futex::FutexWait;
 use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
-use crate::process::user::{AddressOut, UserBuffer};
+use crate::process::user::{AddressOut, Buffers, UserBuffer};
 use crate::process::{CallOwner, Process, table};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::steps::{self, Long};
 use crate::scheduling::stretch;
 use crate::time::{self, Alarm};
-
-/// Buffers of one vector call; a single buffer, the common case, needs no allocation.
-pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
 
 /// The form in which a wait for a child tells about it, with the address; 0 for none.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +180,7 @@ impl Operation {
                 file.receive(caller, *buffer, *flags, *address, waker)
             }
             Operation::SendMessage(sending) => sending.poll(caller, waker),
-            Operation::ReceiveMessage(receiving) => receiving.poll(caller, waker),
+            Operation::ReceiveMessage(receiving) => receiving.poll(caller, &process.descriptors, waker),
             Operation::Control { file, command, argument } => file.object().control(caller, *command, *argument, waker),
             Operation::Sleep { deadline, alarm } => {
                 if Machine::now() >= *deadline {

@@ -8,7 +8,7 @@ use abi_unix::types::{self, MessageHeader, message, socket_option};
 use filesystem::Access;
 
 use crate::asynchronous::messages::{CONTROL_HEADER, MessageOut, MessageToReceive, MessageToSend};
-use crate::asynchronous::operation::{Buffers, Operation};
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::calls::files::add_two;
 use crate::calls::sockets::{address_in, address_out};
@@ -18,6 +18,7 @@ use crate::files::local_socket::LocalSocket;
 use crate::files::sent_files::SentFiles;
 use crate::network::socket::Socket;
 use crate::process::Process;
+use crate::process::user::Buffers;
 
 /// Most bytes of control messages.
 const LONGEST_CONTROL: usize = 8192;

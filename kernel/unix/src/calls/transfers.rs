@@ -2,10 +2,10 @@
 
 use abi_unix::Errno;
 
-use crate::asynchronous::operation::{Buffers, Operation};
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
-use crate::process::user::{LARGEST_TRANSFER, UserBuffer, length_of};
+use crate::process::user::{Buffers, LARGEST_TRANSFER, UserBuffer, length_of};
 
 /// Greatest number of buffers of one vector call (`IOV_MAX`).
 pub(super) const MOST_BUFFERS: usize = 1024;

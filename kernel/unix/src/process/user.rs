@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use abi_unix::Errno;
 use abi_unix::types::SocketAddress;
 use memory::space::MapError;
+use smallvec::SmallVec;
 use usermode::Fault;
 
 use crate::process::accounts::Account;
@@ -132,6 +133,9 @@ impl UserBuffer {
         self.length == 0
     }
 }
+
+/// Buffers of one vector call; a single buffer, the common case, needs no allocation.
+pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
 
 /// Returns the error of a call whose copy met this fault.
 pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
