@@ -205,7 +205,7 @@ impl Operation {
                 }
             }
             Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
-            Operation::Lock(wait) => wait.poll(process, waker),
+            Operation::Lock(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Futex(wait) => wait.poll(process, waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),

@@ -24,9 +24,10 @@ use spin::Mutex;
 use tables::Table;
 use waiters::Waiters;
 
+use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, OpenFile};
-use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::Caller;
 
 /// Number of locks that one file can have (`ENOLCK`): each change looks at all of them.
 pub(crate) const MOST: usize = 512;
@@ -332,11 +333,16 @@ impl LockWait {
     }
 
     /// Tries to make the change. `EAGAIN` if it must not wait, `EDEADLK` if it would wait for itself, `EBADF` if the
-    /// process has closed the descriptor meanwhile.
-    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Attempt {
+    /// process, which has these descriptors, has closed the lock's meanwhile.
+    pub(crate) fn poll(
+        &mut self,
+        caller: &dyn Caller,
+        descriptors: &Mutex<Descriptors>,
+        waker: Option<&Waker>,
+    ) -> Attempt {
         let (file, holder, own) = (self.file.identity(), self.change.holder, core::ptr::from_ref(self).addr());
         let mut locks = LOCKS.lock();
-        if let Some(awaited) = locks.try_change(file, &self.change, &process.account)? {
+        if let Some(awaited) = locks.try_change(file, &self.change, caller.account())? {
             if !self.waits {
                 return Poll::Ready(Err(Errno::EAGAIN));
             }
@@ -361,8 +367,7 @@ impl LockWait {
         drop(locks);
         if let Holder::Process(number) = holder {
             // A close that came in between has found no lock to free.
-            let is_open =
-                process.descriptors.lock().get(self.descriptor).is_ok_and(|file| Arc::ptr_eq(file, &self.file));
+            let is_open = descriptors.lock().get(self.descriptor).is_ok_and(|file| Arc::ptr_eq(file, &self.file));
             if !is_open && self.change.kind.is_some() {
                 process_has_closed(&self.file, number);
                 return Poll::Ready(Err(Errno::EBADF));
