@@ -1,5 +1,5 @@
-//! The coroutine that takes back the registrations of epolls and lists that have gone, for their owners. Those of a
-//! process whose budget is used up fall behind all other work, as everything of such a process does.
+//! The coroutine that does the rest of what calls have left ([`remains`]), for their owners. The remains of a process
+//! whose budget is used up fall behind all other work, as everything of such a process does.
 
 use core::cell::Cell;
 use core::future::poll_fn;
@@ -9,44 +9,42 @@ use abi_queue::Priority;
 use hal_api::Machine as _;
 use platform::Machine;
 
-use crate::files::epoll::{self, CLEANER};
-use crate::files::remains::{self, Remains};
+use crate::files::mounts;
+use crate::files::remains::{self, CLEANER, OfFileSystems};
 use crate::process::table;
 use crate::scheduling::payers::Since;
 use crate::scheduling::{self, executor, standing, steps};
 
 /// Starts the coroutine.
 pub(crate) fn start() {
-    remains::register(Remains {
-        free_some: epoll::free_remains,
-        free_any: epoll::free_any,
-        are_left: epoll::has_remains,
-        look_behind: epoll::look_behind,
+    remains::register(OfFileSystems {
+        free_some: || mounts::top().tree().free_remains(),
+        are_left: || mounts::top().tree().has_remains(),
     });
     executor::spawn_for_kernel(standing::worth_of(Priority::DEFAULT), clean());
 }
 
-/// Takes back registrations that dropped calls have left, for ever: they hold files open.
+/// Frees what calls have left, for ever: registrations, for one, hold files open.
 async fn clean() {
     loop {
         CLEANER.summoned().await;
-        let mut unseen = epoll::number_to_look_at();
+        let mut unseen = remains::number_to_look_at();
         poll_fn(|cx| clean_until_wanted(&mut unseen, cx.waker())).await;
     }
 }
 
-/// Takes back registrations until there are none or the hart is wanted. Owners pay for all of the turn, looks and
+/// Frees remains until there are none or the hart is wanted. Owners pay for all of the turn, looks and
 /// searches too: a step is short beside these.
 fn clean_until_wanted(unseen: &mut usize, waker: &Waker) -> Poll<()> {
     let since = Cell::new(Since::at(Machine::now()));
     loop {
-        if epoll::free_remains_for_owners(|owner, step| charging(owner, step, &since)) {
+        if remains::free_for_owners(|owner, step| charging(owner, step, &since)) {
             if steps::must_pause(&steps::Endless, Some(waker)) {
                 return Poll::Pending;
             }
         } else if *unseen > 0 {
             *unseen -= 1;
-            epoll::bring_forward();
+            remains::bring_forward();
         } else {
             return Poll::Ready(());
         }
@@ -74,7 +72,8 @@ mod tests {
     use platform::Machine;
 
     use super::*;
-    use crate::files::epoll::{PollEntries, Remain, leave};
+    use crate::files::epoll::{ListRegistrations, PollEntries};
+    use crate::files::remains::leave;
     use crate::testing::{run, simulation};
 
     /// A clock that goes on by so many ticks when it is woken: work that takes long.
@@ -102,10 +101,10 @@ mod tests {
             // The last piece goes first, at once.
             let entries = PollEntries::from_iter([vec![(event::IN, Some(file))], vec![]]);
             let before = process.cpu_ticks();
-            leave(Remain::List { entries, waker: None, owner: process.id });
-            assert!(epoll::has_remains());
+            leave(ListRegistrations { entries, waker: None, owner: process.id });
+            assert!(remains::has_left());
             program.sleep_ns(1_000_000);
-            assert!(!epoll::has_remains());
+            assert!(!remains::has_left());
             let charged = process.cpu_ticks() - before;
             assert!(charged >= LONG, "{charged}");
         });
@@ -123,36 +122,36 @@ mod tests {
             let process = table::find(owner as u32).unwrap();
             let list = || {
                 let entries = (0..3).map(|_| vec![(event::IN, Some(file.clone()))]);
-                Remain::List { entries: entries.collect(), waker: None, owner: process.id }
+                ListRegistrations { entries: entries.collect(), waker: None, owner: process.id }
             };
             let exhaust = || scheduling::charge(&process, u64::MAX, Machine::now());
             // Nothing less important than the cleaner runs, and all of it is done in its turn.
             leave(list());
             let _ = program.call(SystemCall::Yield, []);
-            assert!(!epoll::has_remains() && epoll::number_behind() == 0, "it has budget");
+            assert!(!remains::has_left() && remains::number_behind() == 0, "it has budget");
 
             exhaust();
             leave(list());
             for _ in 0..10 {
                 let _ = program.call(SystemCall::Yield, []);
             }
-            assert_eq!((epoll::has_remains(), epoll::number_behind()), (false, 1), "it has none");
+            assert_eq!((remains::has_left(), remains::number_behind()), (false, 1), "it has none");
             // A process that closes something does not do the other's work.
             program.close(reader).unwrap();
-            assert_eq!(epoll::number_behind(), 1);
+            assert_eq!(remains::number_behind(), 1);
             program.sleep_ns(1000);
-            assert_eq!(epoll::number_behind(), 0, "nothing else was ready");
+            assert_eq!(remains::number_behind(), 0, "nothing else was ready");
 
             leave(list());
             let _ = program.call(SystemCall::Yield, []);
-            assert_eq!(epoll::number_behind(), 1);
+            assert_eq!(remains::number_behind(), 1);
             let charged = process.cpu_ticks();
             // The machine is never idle, and its budget is refilled after some periods.
             simulation().advance(crate::time::ticks_at_ns(10_000_000_000));
             for _ in 0..10 {
                 let _ = program.call(SystemCall::Yield, []);
             }
-            assert!(!epoll::has_remains() && epoll::number_behind() == 0);
+            assert!(!remains::has_left() && remains::number_behind() == 0);
             assert!(process.cpu_ticks() >= charged);
             process.end(crate::process::ending::Ending::Killed(9));
             program.wait_for(owner).unwrap();

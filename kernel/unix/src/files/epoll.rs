@@ -29,11 +29,9 @@
 //! An epoll and a list of `ppoll` may have as many descriptors as a process. A step looks at [`steps::ENTRIES`] of
 //! them. `epoll_pwait` reports its findings when a step has found something, and goes on otherwise. `ppoll` looks at
 //! all; events that come meanwhile ring a [`ListBell`], and then it begins anew. Registrations of a large list or
-//! epoll, or with a file, that has gone are taken back in steps too, by the call that has ended it, by the next call
-//! that closes something, or by a coroutine of the kernel ([`free_remains`]). Until then their wake-ups have no effect.
-//! The watchers of a file that has become another object are woken in the same way. The process that has made the epoll
-//! or the call pays for the coroutine's steps; while its budget is used up, its registrations wait for the next period,
-//! or for a hart with nothing else to do.
+//! epoll, or with a file, that has gone are taken back in steps too, as [`remains`](crate::files::remains). Until then
+//! their wake-ups have no effect. The watchers of a file that has become another object are woken in the same way. The
+//! process that has made the epoll or the call pays.
 //!
 //! # Locks
 //!
@@ -60,12 +58,9 @@ use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous};
-use crate::files::pseudo_terminal::HangUp;
-use crate::files::sent_files::UnreceivedFiles;
+use crate::files::remains::{Remain, leave};
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
-use crate::process::kill::{self, GroupSignals};
 use crate::process::user::{Caller, UserBuffer};
-use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
 use crate::scheduling::{remainders, steps};
 use crate::time::limit::TimeLimit;
 
@@ -339,269 +334,95 @@ impl Drop for Epoll {
         let Items { entries, charge } = self.items.get_mut();
         let nothing = charge.account().nothing(Resource::Memory);
         let (entries, charge) = (core::mem::take(entries), core::mem::replace(charge, nothing));
-        leave(Remain::Items { suspects, entries, _charge: charge, owner: self.owner });
+        leave(EpollRegistrations { suspects, entries, _charge: charge, owner: self.owner });
     }
 }
 
-/// Registrations of an epoll, of a long list or with a file that has gone, watchers of a file that are to be woken, and
-/// what else goes on after a call; with the number of the process that pays for the work.
-pub(crate) enum Remain {
-    Items {
-        suspects: VecDeque<Arc<Item>>,
-        entries: BTreeMap<WatchKey, Arc<Item>>,
-        _charge: Charge,
-        owner: u32,
-    },
-    List {
-        entries: PollEntries,
-        waker: Option<Waker>,
-        owner: u32,
-    },
-    /// The owners of their epolls pay.
-    Watchers(Segments<Weak<Item>>),
-    /// Files of messages that nobody receives.
-    Files(UnreceivedFiles),
-    /// Signals of a terminal to a group.
-    Signals(GroupSignals),
-    /// The end of a pseudo-terminal whose master was closed.
-    HangUp(HangUp),
-    /// The watchers before an index.
-    Wakes {
-        file: Weak<OpenFile>,
-        before: usize,
-        owner: u32,
-    },
+/// Registrations of an epoll that has gone.
+struct EpollRegistrations {
+    suspects: VecDeque<Arc<Item>>,
+    entries: BTreeMap<WatchKey, Arc<Item>>,
+    _charge: Charge,
+    owner: u32,
 }
 
-/// All remains: those that are next, and those of processes whose budget is used up. Each list has room for the other's
-/// too, so that no change of the list needs memory.
-struct Lists {
-    next: Vec<Remain>,
-    behind: VecDeque<Remain>,
-}
-
-impl Lists {
-    /// Makes room for one more; returns whether there is memory.
-    fn reserve(&mut self) -> bool {
-        let (next, behind) = (self.next.len(), self.behind.len());
-        self.next.try_reserve(behind + 1).is_ok() && self.behind.try_reserve(next + 1).is_ok()
-    }
-}
-
-static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
-/// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there
-/// are none.
-// Changed with release, most often under the lock of the lists, and read with acquire: a number that is not 0 leads to
-// lists that have them. A number that is seen too late costs the summoned cleaner nothing, as it looks again.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Number of remains that are behind, for the same reason and in the same orders.
-static BEHIND: AtomicUsize = AtomicUsize::new(0);
-/// Set if a budget was refilled since the cleaner's last look at those that are behind.
-// Set with release before the cleaner is summoned, and taken by a swap before the lists are read: a later refill sets
-// it again.
-static IS_REFILLED: AtomicBool = AtomicBool::new(false);
-
-impl Remain {
-    /// Returns the number of the process that pays for the next step.
+impl Remain for EpollRegistrations {
     fn owner(&self) -> Option<u32> {
-        Some(match self {
-            Remain::Items { owner, .. } | Remain::List { owner, .. } | Remain::Wakes { owner, .. } => *owner,
-            Remain::Files(files) => files.owner,
-            Remain::Signals(signals) => signals.owner,
-            Remain::HangUp(hang_up) => hang_up.owner(),
-            Remain::Watchers(items) => items.last()?.upgrade()?.epoll.upgrade()?.owner,
-        })
+        Some(self.owner)
     }
 
-    /// Takes back some of the registrations, or wakes some watchers; returns whether none are left.
     fn step(&mut self) -> bool {
-        match self {
-            Remain::Items { suspects, entries, .. } => {
-                if !suspects.is_empty() {
-                    suspects.drain(..suspects.len().min(steps::ENTRIES));
-                    return false;
-                }
-                for _ in 0..steps::ENTRIES {
-                    let Some((_, item)) = entries.pop_first() else { return true };
-                    item.removed.store(true, Ordering::Release);
-                    if let Some(file) = item.file.upgrade() {
-                        item.let_go_of(&file);
-                    }
-                }
-                entries.is_empty()
-            }
-            Remain::List { entries, waker, .. } => {
-                forget_some(entries, waker.as_ref());
-                entries.is_empty()
-            }
-            Remain::Files(files) => files.step(),
-            Remain::Signals(signals) => {
-                let is_over = signals.step();
-                if is_over {
-                    kill::end_turn(signals.owner);
-                }
-                is_over
-            }
-            Remain::HangUp(hang_up) => hang_up.step(),
-            Remain::Watchers(items) => {
-                for item in (0..steps::ENTRIES).map_while(|_| items.pop()).filter_map(|item| item.upgrade()) {
-                    if let Some(epoll) = item.epoll.upgrade() {
-                        epoll.remove(item.key);
-                    }
-                }
-                items.is_empty()
-            }
-            Remain::Wakes { file, before, .. } => {
-                // A file that has gone takes its items out of their epolls.
-                *before = file.upgrade().map_or(0, |file| file.watchers.wake_some(*before));
-                *before == 0
+        if !self.suspects.is_empty() {
+            self.suspects.drain(..self.suspects.len().min(steps::ENTRIES));
+            return false;
+        }
+        for _ in 0..steps::ENTRIES {
+            let Some((_, item)) = self.entries.pop_first() else { return true };
+            item.removed.store(true, Ordering::Release);
+            if let Some(file) = item.file.upgrade() {
+                item.let_go_of(&file);
             }
         }
+        self.entries.is_empty()
     }
 }
 
-/// The coroutine that takes back the rest: [`cleaning`](crate::files::cleaning).
-pub(crate) static CLEANER: Attendant = Attendant::new();
+/// Registrations of a long list that has gone.
+pub(super) struct ListRegistrations {
+    /// The entries of the list.
+    pub entries: PollEntries,
+    /// The waker that is registered with their files.
+    pub waker: Option<Waker>,
+    /// Number of the process that made the call.
+    pub owner: u32,
+}
 
-/// Does one step of the work immediately, and leaves the others to [`free_remains`].
-pub(crate) fn leave(mut remain: Remain) {
-    if remain.step() {
-        return;
+impl Remain for ListRegistrations {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
     }
-    {
-        let mut lists = REMAINS.lock();
-        if lists.reserve() {
-            // The cleaner finds out whether the owner has budget left.
-            lists.next.push(remain);
-            COUNT.fetch_add(1, Ordering::Release);
-            drop(lists);
-            CLEANER.summon();
-            return;
+
+    fn step(&mut self) -> bool {
+        forget_some(&mut self.entries, self.waker.as_ref());
+        self.entries.is_empty()
+    }
+}
+
+/// Watchers of a file that has gone, which are still in their epolls. The owners of these pay.
+struct OrphanedWatchers(Segments<Weak<Item>>);
+
+impl Remain for OrphanedWatchers {
+    fn owner(&self) -> Option<u32> {
+        Some(self.0.last()?.upgrade()?.epoll.upgrade()?.owner)
+    }
+
+    fn step(&mut self) -> bool {
+        for item in (0..steps::ENTRIES).map_while(|_| self.0.pop()).filter_map(|item| item.upgrade()) {
+            if let Some(epoll) = item.epoll.upgrade() {
+                epoll.remove(item.key);
+            }
         }
-    }
-    while !remain.step() {}
-}
-
-/// Takes back some registrations of epolls and lists that have gone; returns `false` if there are none. The calling
-/// coroutine pays. Those that are behind are for callers that are themselves behind all others.
-pub(crate) fn free_remains() -> bool {
-    COUNT.load(Ordering::Acquire) != 0 && free_next(|remain| Some(remain.step()))
-        || is_behind_all() && free_one_behind()
-}
-
-/// Returns whether the calling coroutine works only while no other wants to.
-fn is_behind_all() -> bool {
-    executor::current_priority() == EXHAUSTED
-}
-
-/// Does as [`free_remains`] where time is nothing that another wants: those that are behind are taken back, too.
-pub(super) fn free_any() -> bool {
-    free_remains() || free_one_behind()
-}
-
-/// Does as [`free_remains`] for the cleaner; the owner of the registrations pays: `charging` does a step for the
-/// process with this number, or returns `None` if that has no budget left, and then its registrations are put behind.
-pub(super) fn free_remains_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> Option<bool>) -> bool {
-    COUNT.load(Ordering::Acquire) != 0
-        && free_next(|remain| match remain.owner() {
-            Some(owner) => charging(owner, &mut || remain.step()),
-            None => Some(remain.step()),
-        })
-}
-
-fn free_next(step: impl Fn(&mut Remain) -> Option<bool>) -> bool {
-    let last = REMAINS.lock().next.pop();
-    // Another hart may be working on the last remains: they count until that is done.
-    let Some(mut remain) = last else { return true };
-    // Without the lock: files may go with their last registration.
-    loop {
-        let result = step(&mut remain);
-        if result == Some(true) {
-            break;
-        }
-        let mut lists = REMAINS.lock();
-        if result.is_none() && lists.behind.len() < lists.behind.capacity() {
-            lists.behind.push_back(remain);
-            BEHIND.fetch_add(1, Ordering::Release);
-            COUNT.fetch_sub(1, Ordering::Release);
-            return true;
-        }
-        if lists.next.len() < lists.next.capacity() {
-            lists.next.push(remain);
-            return true;
-        }
-        drop(lists);
-        // Without room for them they are taken back at once.
-        if remain.step() {
-            break;
-        }
-    }
-    drop(remain);
-    COUNT.fetch_sub(1, Ordering::Release);
-    true
-}
-
-/// Takes back some registrations that are behind; returns `false` if there are none.
-fn free_one_behind() -> bool {
-    let Some(mut remain) = take_from_behind() else { return false };
-    if !remain.step() {
-        let mut lists = REMAINS.lock();
-        if lists.behind.len() < lists.behind.capacity() {
-            lists.behind.push_front(remain);
-            BEHIND.fetch_add(1, Ordering::Release);
-            return true;
-        }
-        drop(lists);
-        while !remain.step() {}
-    }
-    true
-}
-
-fn take_from_behind() -> Option<Remain> {
-    if BEHIND.load(Ordering::Acquire) == 0 {
-        return None;
-    }
-    let remain = REMAINS.lock().behind.pop_front()?;
-    BEHIND.fetch_sub(1, Ordering::Release);
-    Some(remain)
-}
-
-/// Returns the number of remains that are behind, if a budget has been refilled since the last call.
-pub(super) fn number_to_look_at() -> usize {
-    if IS_REFILLED.swap(false, Ordering::AcqRel) { REMAINS.lock().behind.len() } else { 0 }
-}
-
-/// Returns the number of remains that are behind.
-#[cfg(test)]
-pub(super) fn number_behind() -> usize {
-    BEHIND.load(Ordering::Relaxed)
-}
-
-/// Puts the first one of those that are behind before the others.
-pub(super) fn bring_forward() {
-    let Some(mut remain) = take_from_behind() else { return };
-    let mut lists = REMAINS.lock();
-    if lists.next.len() < lists.next.capacity() {
-        lists.next.push(remain);
-        COUNT.fetch_add(1, Ordering::Release);
-        return;
-    }
-    drop(lists);
-    while !remain.step() {}
-}
-
-/// Makes the cleaner look at those that are behind: a budget has been refilled, or an owner has ended.
-pub(super) fn look_behind() {
-    if BEHIND.load(Ordering::Acquire) != 0 {
-        IS_REFILLED.store(true, Ordering::Release);
-        CLEANER.summon();
+        self.0.is_empty()
     }
 }
 
-/// Returns whether there is something for [`free_remains`].
-pub(crate) fn has_remains() -> bool {
-    // Acquire: pairs with the release in `leave`.
-    COUNT.load(Ordering::Acquire) != 0 || BEHIND.load(Ordering::Acquire) != 0 && is_behind_all()
+/// Watchers of a file before an index, which are to be woken.
+struct WatchersToWake {
+    file: Weak<OpenFile>,
+    before: usize,
+    owner: u32,
+}
+
+impl Remain for WatchersToWake {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn step(&mut self) -> bool {
+        // A file that has gone takes its items out of their epolls.
+        self.before = self.file.upgrade().map_or(0, |file| file.watchers.wake_some(self.before));
+        self.before == 0
+    }
 }
 
 /// The items that watch an open file. Each knows its index, so that leaving takes as long for one of thousands as for
@@ -636,7 +457,7 @@ impl Watchers {
     pub(crate) fn wake(file: &Arc<OpenFile>, owner: u32) {
         let before = file.watchers.wake_some(usize::MAX);
         if before > 0 {
-            leave(Remain::Wakes { file: Arc::downgrade(file), before, owner });
+            leave(WatchersToWake { file: Arc::downgrade(file), before, owner });
         }
     }
 
@@ -656,7 +477,7 @@ impl Watchers {
     pub(crate) fn close(&mut self) {
         let items = core::mem::take(self.0.get_mut());
         if !items.is_empty() {
-            leave(Remain::Watchers(items));
+            leave(OrphanedWatchers(items));
         }
     }
 }
@@ -1120,7 +941,7 @@ impl Drop for PollFiles {
     fn drop(&mut self) {
         if self.is_long() {
             let entries = core::mem::take(&mut self.entries);
-            leave(Remain::List { entries, waker: self.bell.take().map(Waker::from), owner: self.owner });
+            leave(ListRegistrations { entries, waker: self.bell.take().map(Waker::from), owner: self.owner });
         }
     }
 }
@@ -1173,6 +994,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::files::remains;
     use crate::observing::counters;
     use crate::testing::{Program, run};
 
@@ -1478,8 +1300,8 @@ mod tests {
             copies.sort();
             assert_eq!(found, copies);
             program.close(watching).unwrap();
-            while free_remains() {}
-            assert!(!has_remains());
+            while remains::free_some() {}
+            assert!(!remains::has_left());
         });
     }
 

@@ -663,7 +663,7 @@ mod tests {
     use abi_unix::types::{MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control};
 
     use super::*;
-    use crate::files::epoll::has_remains;
+    use crate::files::remains;
     use crate::testing::{DATA, LENGTH, Program, run};
 
     /// Buffers with as many bytes as a direction holds; their contents do not matter.
@@ -884,7 +884,7 @@ mod tests {
             }
             all.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
             program.sleep_ns(1_000_000);
-            assert!(!has_remains());
+            assert!(!remains::has_left());
             assert_eq!(account.used(Resource::Memory), before);
         });
     }

@@ -26,11 +26,11 @@ use filesystem::{Access, DeviceNumber};
 use spin::{Mutex, MutexGuard};
 use waiters::Waiters;
 
-use crate::files::epoll::{Remain, leave};
 use crate::files::file::{self, Attempt, FileOperations, OpenFile, Properties};
 use crate::files::job_control::{self, HANGUP};
 use crate::files::line_discipline;
 use crate::files::mounts::{self, Place};
+use crate::files::remains::{Remain, leave};
 use crate::files::stored::status_of;
 use crate::files::terminal::{Output, State, Terminal, TerminalFile, process_of};
 use crate::files::tree::{self, SLAVES};
@@ -166,7 +166,7 @@ fn path_of(number: u32) -> alloc::string::String {
 ///
 /// Rejected: a coroutine of the kernel's own that tells all. Nobody would pay for that, and a process could close one
 /// master after the other, each with a large group in its foreground.
-pub(crate) struct HangUp {
+struct HangUp {
     terminal: Arc<Terminal>,
     number: u32,
     /// The process that has opened the master, and pays.
@@ -183,17 +183,18 @@ impl HangUp {
         if let Some(leader) = table::find(session).filter(|leader| Some(leader.group()) != foreground) {
             HANGUP.into_iter().for_each(|signal| delivery::send_from_kernel(&leader, signal));
         }
-        let signals = foreground.map(|group| GroupSignals::new(owner, group, HANGUP.map(Some)));
+        let signals = foreground.map(|group| GroupSignals::new(group, HANGUP.map(Some)));
         HangUp { terminal: terminal.clone(), number, owner, session, signals }
     }
+}
 
-    /// Returns the number of the process that pays.
-    pub(super) fn owner(&self) -> u32 {
-        self.owner
+impl Remain for HangUp {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
     }
 
-    /// Tells some of the foreground; hangs up when all know. Returns whether it is over.
-    pub(super) fn step(&mut self) -> bool {
+    /// Tells some of the foreground; hangs up when all know.
+    fn step(&mut self) -> bool {
         // A shell that found the end of its input first would end without a word to its jobs.
         if self.signals.as_mut().is_some_and(|signals| !signals.step()) {
             return false;
@@ -346,7 +347,7 @@ impl Drop for MasterFile {
         };
         drop(unused);
         if session != 0 {
-            leave(Remain::HangUp(HangUp::begin(&self.terminal, self.number, self.owner, session)));
+            leave(HangUp::begin(&self.terminal, self.number, self.owner, session));
         }
     }
 }

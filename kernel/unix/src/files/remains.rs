@@ -1,51 +1,264 @@
-//! Remains of files, file systems and epolls that have gone, which are freed in steps.
+//! Remains: work that goes on in steps after the call that has caused it.
+//!
+//! A call can end much at once: an epoll with thousands of registrations, messages with files that nobody receives, a
+//! large file, a pseudo-terminal whose foreground is to be told. It does the first step and leaves the rest as a
+//! [`Remain`], a value that knows its next step and the process that pays for it. The next call that closes something
+//! does a step, the end of a process does all, and a coroutine of the kernel, [`CLEANER`], does the others for their
+//! owners ([`cleaning`](crate::files::cleaning)). While the budget of an owner is used up, its remains are *behind*:
+//! they wait for the next period, or for a hart with nothing else to do.
+//!
+//! The remains of file systems stay in the file systems; [`register`] tells how to free them. So this is below all
+//! kinds of objects that leave something. Rejected: one enum of all remains, which was above the process, as signals
+//! are, and below open files at the same time.
+//!
+//! Remains need no memory to be left: without any, all of the work is done at once.
 
-use spin::Once;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::files::mounts;
+use spin::{Mutex, Once};
 
-/// Remains of other objects than files.
+use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
+use crate::scheduling::steps;
+
+/// Work that goes on after a call, some in each step.
 #[doc(alias = "delayed_fput")]
-pub(crate) struct Remains {
+pub(crate) trait Remain: Send {
+    /// Returns the number of the process that pays for the next step; `None` if it has gone.
+    fn owner(&self) -> Option<u32>;
+
+    /// Does a step; returns whether nothing is left.
+    fn step(&mut self) -> bool;
+}
+
+// The type of a box for one value that can be made without a panic.
+impl<R: Remain> Remain for [R; 1] {
+    fn owner(&self) -> Option<u32> {
+        self[0].owner()
+    }
+
+    fn step(&mut self) -> bool {
+        self[0].step()
+    }
+}
+
+/// All remains: those that are next, and those of processes whose budget is used up. Each list has room for the other's
+/// too, so that no change of the list needs memory.
+struct Lists {
+    next: Vec<Box<dyn Remain>>,
+    behind: VecDeque<Box<dyn Remain>>,
+}
+
+impl Lists {
+    /// Makes room for one more; returns whether there is memory.
+    fn reserve(&mut self) -> bool {
+        let (next, behind) = (self.next.len(), self.behind.len());
+        self.next.try_reserve(behind + 1).is_ok() && self.behind.try_reserve(next + 1).is_ok()
+    }
+}
+
+static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
+/// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there
+/// are none.
+// Changed with release, most often under the lock of the lists, and read with acquire: a number that is not 0 leads to
+// lists that have them. A number that is seen too late costs the summoned cleaner nothing, as it looks again.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Number of remains that are behind, for the same reason and in the same orders.
+static BEHIND: AtomicUsize = AtomicUsize::new(0);
+/// Set if a budget was refilled since the cleaner's last look at those that are behind.
+// Set with release before the cleaner is summoned, and taken by a swap before the lists are read: a later refill sets
+// it again.
+static IS_REFILLED: AtomicBool = AtomicBool::new(false);
+
+/// The coroutine that does the rest: [`cleaning`](crate::files::cleaning).
+pub(super) static CLEANER: Attendant = Attendant::new();
+
+/// Remains of file systems.
+pub(crate) struct OfFileSystems {
     /// Frees some; returns `false` if there are none.
     pub free_some: fn() -> bool,
-    /// Does so too for processes whose budget is used up.
-    pub free_any: fn() -> bool,
     /// Returns whether there are some.
     pub are_left: fn() -> bool,
-    /// Called when the budget of a process has been refilled, or when it has ended.
-    pub look_behind: fn(),
 }
 
-static OTHERS: Once<Remains> = Once::new();
+static OF_FILE_SYSTEMS: Once<OfFileSystems> = Once::new();
 
-/// Registers the remains of other objects than files. Called once.
-pub(crate) fn register(others: Remains) {
-    OTHERS.call_once(|| others);
+/// Registers the remains of file systems. Called once.
+pub(super) fn register(of_file_systems: OfFileSystems) {
+    OF_FILE_SYSTEMS.call_once(|| of_file_systems);
 }
 
-/// Frees some pages of files or a piece of a file system that has gone, or takes back some registrations of epolls that
-/// have; returns `false` if there are none.
+/// Does one step of the work immediately, and leaves the others.
+pub(crate) fn leave(mut remain: impl Remain + 'static) {
+    if remain.step() {
+        return;
+    }
+    let mut place = Vec::new();
+    if place.try_reserve_exact(1).is_err() {
+        while !remain.step() {}
+        return;
+    }
+    place.push(remain);
+    // A vector of one becomes a box in place.
+    let Ok(mut remain) = <Box<[_; 1]>>::try_from(place) else { return };
+    {
+        let mut lists = REMAINS.lock();
+        if lists.reserve() {
+            // The cleaner finds out whether the owner has budget left.
+            lists.next.push(remain);
+            COUNT.fetch_add(1, Ordering::Release);
+            drop(lists);
+            CLEANER.summon();
+            return;
+        }
+    }
+    while !remain.step() {}
+}
+
+/// Does a step of what calls have left; returns `false` if there is none. The calling coroutine pays. Remains that are
+/// behind are for callers that are themselves behind all others.
+fn free_left() -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && free_next(|remain| Some(remain.step()))
+        || is_behind_all() && free_one_behind()
+}
+
+/// Returns whether the calling coroutine works only while no other wants to.
+fn is_behind_all() -> bool {
+    executor::current_priority() == EXHAUSTED
+}
+
+/// Does a step of what calls have left, or frees some pages of files or a piece of a file system that has gone; returns
+/// `false` if there is nothing of these.
 pub(crate) fn free_some() -> bool {
-    OTHERS.get().is_some_and(|others| (others.free_some)()) || mounts::top().tree().free_remains()
+    free_left() || OF_FILE_SYSTEMS.get().is_some_and(|others| (others.free_some)())
+}
+
+/// Frees all remains, in steps of work that ends a process or gives one up.
+///
+/// # Cancellation
+/// Weak: the rest is left to others.
+pub(crate) async fn free_at_the_end() {
+    while free_some() {
+        steps::pause_at_the_end().await;
+    }
 }
 
 /// Does as [`free_some`] where time is nothing that another wants: remains of processes whose budget is used up are
 /// freed, too.
 pub(crate) fn free_any() -> bool {
-    free_some() || OTHERS.get().is_some_and(|others| (others.free_any)())
+    free_some() || free_one_behind()
 }
 
-/// Makes remains of processes without budget be looked at again: a budget has been refilled, or a process has ended.
+/// Does a step for the cleaner, for which the owner pays: `charging` does it for the process with this number, or
+/// returns `None` if that has no budget left, and then its remains are put behind. Returns `false` if there are none.
+pub(super) fn free_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> Option<bool>) -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+        && free_next(|remain| match remain.owner() {
+            Some(owner) => charging(owner, &mut || remain.step()),
+            None => Some(remain.step()),
+        })
+}
+
+fn free_next(step: impl Fn(&mut dyn Remain) -> Option<bool>) -> bool {
+    let last = REMAINS.lock().next.pop();
+    // Another hart may be working on the last remains: they count until that is done.
+    let Some(mut remain) = last else { return true };
+    // Without the lock: files may go with their last registration, and leave remains of their own.
+    loop {
+        let result = step(&mut *remain);
+        if result == Some(true) {
+            break;
+        }
+        let mut lists = REMAINS.lock();
+        if result.is_none() && lists.behind.len() < lists.behind.capacity() {
+            lists.behind.push_back(remain);
+            BEHIND.fetch_add(1, Ordering::Release);
+            COUNT.fetch_sub(1, Ordering::Release);
+            return true;
+        }
+        if lists.next.len() < lists.next.capacity() {
+            lists.next.push(remain);
+            return true;
+        }
+        drop(lists);
+        // Without room for them they go at once.
+        if remain.step() {
+            break;
+        }
+    }
+    drop(remain);
+    COUNT.fetch_sub(1, Ordering::Release);
+    true
+}
+
+/// Does a step for remains that are behind; returns `false` if there are none.
+fn free_one_behind() -> bool {
+    let Some(mut remain) = take_from_behind() else { return false };
+    if !remain.step() {
+        let mut lists = REMAINS.lock();
+        if lists.behind.len() < lists.behind.capacity() {
+            lists.behind.push_front(remain);
+            BEHIND.fetch_add(1, Ordering::Release);
+            return true;
+        }
+        drop(lists);
+        while !remain.step() {}
+    }
+    true
+}
+
+fn take_from_behind() -> Option<Box<dyn Remain>> {
+    if BEHIND.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let remain = REMAINS.lock().behind.pop_front()?;
+    BEHIND.fetch_sub(1, Ordering::Release);
+    Some(remain)
+}
+
+/// Returns the number of remains that are behind, if a budget has been refilled since the last call.
+pub(super) fn number_to_look_at() -> usize {
+    if IS_REFILLED.swap(false, Ordering::AcqRel) { REMAINS.lock().behind.len() } else { 0 }
+}
+
+/// Returns the number of remains that are behind.
+#[cfg(test)]
+pub(super) fn number_behind() -> usize {
+    BEHIND.load(Ordering::Relaxed)
+}
+
+/// Puts the first one of those that are behind before the others.
+pub(super) fn bring_forward() {
+    let Some(mut remain) = take_from_behind() else { return };
+    let mut lists = REMAINS.lock();
+    if lists.next.len() < lists.next.capacity() {
+        lists.next.push(remain);
+        COUNT.fetch_add(1, Ordering::Release);
+        return;
+    }
+    drop(lists);
+    while !remain.step() {}
+}
+
+/// Makes the cleaner look at those that are behind: a budget has been refilled, or an owner has ended.
 pub(crate) fn look_behind() {
-    if let Some(others) = OTHERS.get() {
-        (others.look_behind)();
+    if BEHIND.load(Ordering::Acquire) != 0 {
+        IS_REFILLED.store(true, Ordering::Release);
+        CLEANER.summon();
     }
 }
 
 /// Returns whether there is something for [`free_some`].
 pub(crate) fn are_left() -> bool {
-    OTHERS.get().is_some_and(|others| (others.are_left)()) || mounts::top().tree().has_remains()
+    has_left() || OF_FILE_SYSTEMS.get().is_some_and(|others| (others.are_left)())
+}
+
+/// Returns whether calls have left something that the calling coroutine may free.
+pub(super) fn has_left() -> bool {
+    // Acquire: pairs with the release in `leave`.
+    COUNT.load(Ordering::Acquire) != 0 || BEHIND.load(Ordering::Acquire) != 0 && is_behind_all()
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use abi_unix::Errno;
 
-use crate::files::epoll::{Remain, leave};
 use crate::files::file::OpenFile;
 use crate::files::local_socket::LocalSocket;
+use crate::files::remains::{Remain, leave};
 use crate::process::accounts::{Charge, Resource};
 use crate::process::user::Caller;
 
@@ -66,7 +66,7 @@ impl Drop for SentFiles {
 }
 
 fn leave_files(files: Vec<Arc<OpenFile>>, owner: u32) {
-    leave(Remain::Files(UnreceivedFiles { messages: VecDeque::new(), files, owner }));
+    leave(UnreceivedFiles { messages: VecDeque::new(), files, owner });
 }
 
 /// A message in a queue: the number of its bytes there, and its files.
@@ -82,19 +82,25 @@ pub(crate) struct UnreceivedFiles {
     messages: VecDeque<Record>,
     files: Vec<Arc<OpenFile>>,
     /// The process that pays for closing them.
-    pub owner: u32,
+    owner: u32,
 }
 
 impl UnreceivedFiles {
     /// Leaves the messages of a queue that a process has closed.
     pub(super) fn leave_messages(messages: VecDeque<Record>, owner: u32) {
         if messages.iter().any(|message| message.files.is_some()) {
-            leave(Remain::Files(UnreceivedFiles { messages, files: Vec::new(), owner }));
+            leave(UnreceivedFiles { messages, files: Vec::new(), owner });
         }
     }
+}
 
-    /// Closes some of the files; returns whether none are left.
-    pub(super) fn step(&mut self) -> bool {
+impl Remain for UnreceivedFiles {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    /// Closes some of the files.
+    fn step(&mut self) -> bool {
         for _ in 0..CLOSED_AT_ONCE {
             if let Some(file) = self.files.pop() {
                 // Its own messages may hold files: the next one has to wait for another step.

@@ -6,8 +6,7 @@ use core::task::{Poll, Waker};
 use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
-use crate::files::epoll::{Remain, leave};
-use crate::files::remains;
+use crate::files::remains::{self, Remain, leave};
 use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, delivery};
@@ -94,8 +93,6 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
 
 /// Signals of a terminal on their way to the members of a process group, some in each step.
 pub(crate) struct GroupSignals {
-    /// The process that has caused them, and pays.
-    pub owner: u32,
     /// A member that gets them at another time; 0 for none.
     but: u32,
     signals: [Option<Signal>; 2],
@@ -104,9 +101,9 @@ pub(crate) struct GroupSignals {
 }
 
 impl GroupSignals {
-    /// Begins; a process that has caused them pays.
-    pub(crate) fn new(owner: u32, group: u32, signals: [Option<Signal>; 2]) -> GroupSignals {
-        GroupSignals { owner, but: 0, signals, members: Walk::of_group(group) }
+    /// Begins.
+    pub(crate) fn new(group: u32, signals: [Option<Signal>; 2]) -> GroupSignals {
+        GroupSignals { but: 0, signals, members: Walk::of_group(group) }
     }
 
     /// Reaches some of the members; returns whether none are left.
@@ -155,7 +152,8 @@ impl SignalTurn<'_> {
         let caller = self.0;
         // The walk ends it.
         core::mem::forget(self);
-        leave(Remain::Signals(GroupSignals { but: caller.id, ..GroupSignals::new(caller.id, group, signals) }));
+        let others = GroupSignals { but: caller.id, ..GroupSignals::new(group, signals) };
+        leave(SignalsOfATurn { owner: caller.id, signals: others });
         if caller.group() == group {
             send_each(caller, signals);
         }
@@ -168,10 +166,24 @@ impl Drop for SignalTurn<'_> {
     }
 }
 
-/// Ends the turn of a process whose signals have reached all members of a group.
-pub(crate) fn end_turn(owner: u32) {
-    if let Some(process) = find(owner) {
-        process.family.is_signalling.store(false, Ordering::Release);
+/// Signals that a process has sent in its turn, which ends with them.
+struct SignalsOfATurn {
+    /// The process, which pays.
+    owner: u32,
+    signals: GroupSignals,
+}
+
+impl Remain for SignalsOfATurn {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn step(&mut self) -> bool {
+        let is_over = self.signals.step();
+        if is_over && let Some(process) = find(self.owner) {
+            process.family.is_signalling.store(false, Ordering::Release);
+        }
+        is_over
     }
 }
 

@@ -86,14 +86,10 @@ impl Process {
             if number % CLOSED_AT_A_TIME == 0 || remains::are_left() {
                 steps::pause_at_the_end().await;
             }
-            while remains::free_some() {
-                steps::pause_at_the_end().await;
-            }
+            remains::free_at_the_end().await;
         }
         // Remains of calls that have ended with the process, too.
-        while remains::free_some() {
-            steps::pause_at_the_end().await;
-        }
+        remains::free_at_the_end().await;
     }
 
     /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed) tells.
@@ -173,9 +169,7 @@ impl Process {
         }
         job_control::leader_has_ended(self).await;
         self.leave_mounts();
-        while remains::free_some() {
-            steps::pause_at_the_end().await;
-        }
+        remains::free_at_the_end().await;
         steps::pause_at_the_end().await;
         // Taken out of the lock before they are woken.
         let (mut waiters, is_orphaned) = table::unregister(self, ending, ticks);
