@@ -70,11 +70,12 @@
 //! * **Refused instructions.** The kernel does for a sender what it does for a store ([`complete_refused`]), and a
 //!   handler without a slot finds no vector. Every other refusal is a mistake of the program.
 
+pub(crate) mod back_end;
 mod slots;
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::pages::{PAGE_SIZE, SEND_OFFSET, SEND_PAGES};
 use abi_unix::types::Status;
@@ -88,8 +89,8 @@ use memory::space::Placement;
 use memory::sv39::Protection;
 use platform::{Machine, Pending, guest_page, println};
 use spin::Mutex;
-use usermode::Kind;
 
+use self::back_end::BackEnd;
 pub(crate) use self::slots::SenderTable;
 use self::slots::finish;
 use crate::files::file::{self, FileOperations, OpenFile, status_of_anonymous};
@@ -187,43 +188,11 @@ static FILE_USES: [Mutex<[FileUse; FILES]>; MAXIMUM_HARTS] =
     [const { Mutex::new([const { FileUse::Free }; FILES]) }; MAXIMUM_HARTS];
 /// Set if a hart has orphans.
 static HAS_ORPHANS: [AtomicBool; MAXIMUM_HARTS] = [const { AtomicBool::new(false) }; MAXIMUM_HARTS];
-/// The back end, as a number for programs: `abi_unix::types::auxiliary::COPS_USER_INTERRUPTS`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum BackEnd {
-    Kernel = 0,
-    Imsic = 1,
-    Uintc = 2,
-}
-
-/// The back end of all processes. It does not change after the start.
-static BACK_END: AtomicU8 = AtomicU8::new(BackEnd::Kernel as u8);
-
-fn back_end() -> BackEnd {
-    match BACK_END.load(Ordering::Relaxed) {
-        1 => BackEnd::Imsic,
-        2 => BackEnd::Uintc,
-        _ => BackEnd::Kernel,
-    }
-}
-
-/// Returns whether interrupts reach programs without the kernel, which then has work when a worker comes to a hart and
-/// leaves it.
-#[inline(always)]
-pub(crate) fn is_in_hardware() -> bool {
-    BACK_END.load(Ordering::Relaxed) != BackEnd::Kernel as u8
-}
-
-/// Returns the back end's number for programs.
-pub(crate) fn number_of_back_end() -> usize {
-    BACK_END.load(Ordering::Relaxed).into()
-}
 
 /// Chooses the back end by the word of the boot command line: `kernel`, `imsic`, `uintc`, or `auto`, which is the first
 /// of `uintc` and `imsic` that the machine has.
 pub(crate) fn start(choice: Option<&str>, harts: usize) {
-    let chosen = choose(choice.unwrap_or("kernel"), harts);
-    BACK_END.store(chosen as u8, Ordering::Relaxed);
+    back_end::set(choose(choice.unwrap_or("kernel"), harts));
 }
 
 fn choose(choice: &str, harts: usize) -> BackEnd {
@@ -265,11 +234,6 @@ fn on_interrupt(pending: Pending) {
         on_guest_files();
     }
     drain_orphans();
-}
-
-/// Returns the kind of new processes.
-pub(crate) fn kind_of_processes() -> Kind {
-    if back_end() == BackEnd::Imsic { Kind::Virtualised } else { Kind::User }
 }
 
 /// Words at the stack pointer of an interrupted program: program counter, `a7`, stack pointer, and a word of padding.
@@ -317,11 +281,11 @@ impl InterruptLine {
     /// Makes the program go on in its handler if that is possible now.
     pub(crate) fn deliver(&self, process: &Process, context: &mut UserContext) {
         let handler = self.handler.load(Ordering::Relaxed);
-        if is_in_hardware() {
+        if back_end::is_in_hardware() {
             if handler != 0 {
                 self.pending.store(false, Ordering::Relaxed);
                 counters::count(Counter::UserInterrupts);
-                match back_end() {
+                match back_end::present() {
                     BackEnd::Uintc => Machine::raise_user_interrupt(),
                     _ if self.notify_directly() => {}
                     _ => Machine::notify_virtualised(),
@@ -390,7 +354,7 @@ impl InterruptLine {
 
 /// Brings a worker to a hart, for which it has its own interrupts if they come in hardware.
 pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
-    match back_end() {
+    match back_end::present() {
         BackEnd::Kernel => {}
         BackEnd::Imsic => arrive_virtualised(worker, context, hart),
         BackEnd::Uintc => arrive_armed(worker, context, hart),
@@ -399,7 +363,7 @@ pub(crate) fn arrive(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
 
 /// Takes a worker, which `stays_ready` if it waits for nothing, from the hart.
 pub(crate) fn depart(worker: &Arc<Worker>, context: &mut UserContext, hart: usize, stays_ready: bool) {
-    match back_end() {
+    match back_end::present() {
         BackEnd::Kernel => return,
         BackEnd::Imsic => depart_virtualised(worker, context, hart, stays_ready),
         BackEnd::Uintc => depart_armed(worker, context, hart, stays_ready),
@@ -530,10 +494,10 @@ fn settle(worker: &Arc<Worker>, hart: usize) -> usize {
 /// Gives a new receiver's worker, which runs on this hart, a place in the hardware immediately.
 fn settle_now(worker: &Arc<Worker>) {
     let hart = Machine::hart();
-    if !is_in_hardware() || has_place(worker) {
+    if !back_end::is_in_hardware() || has_place(worker) {
         return;
     }
-    if back_end() == BackEnd::Uintc {
+    if back_end::present() == BackEnd::Uintc {
         let Some(slot) = take_slot(worker) else { return };
         slots::receive_in(hart, slot);
         let mut arrival = worker.line.arrival.lock();
@@ -553,7 +517,7 @@ fn settle_now(worker: &Arc<Worker>) {
 
 /// Lets a worker, which runs on this hart, use the registers of its handler, from the moment at which it sets one.
 pub(crate) fn handler_is_set() {
-    if back_end() == BackEnd::Uintc {
+    if back_end::present() == BackEnd::Uintc {
         slots::arm_if_needed(Machine::hart());
     }
 }
@@ -595,7 +559,7 @@ pub(crate) fn give_up(worker: &Arc<Worker>) {
 /// harts on which a send through that entry may not have ended yet.
 #[must_use]
 fn unmap(process: &Process, page: usize) -> HartSet {
-    if back_end() == BackEnd::Uintc {
+    if back_end::present() == BackEnd::Uintc {
         return process.sender_table.get().map_or(HartSet::EMPTY, |table| table.invalidate(page));
     }
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
@@ -700,7 +664,7 @@ pub(crate) fn has_place(worker: &Worker) -> bool {
 ///   a hart without a free file; or it has none, and the kernel has interrupted it. It finds nothing, since its
 ///   interrupts are in its word.
 pub(crate) fn complete_refused(worker: &Worker, context: &mut UserContext, trap: Trap) -> bool {
-    let destination = match back_end() {
+    let destination = match back_end::present() {
         BackEnd::Kernel => None,
         BackEnd::Imsic => trap.claim_without_file(),
         BackEnd::Uintc => match trap.refused_uipi() {
@@ -798,7 +762,7 @@ impl Arrival {
 /// Performs the `interrupt_page` call.
 pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, Errno> {
     let receiver = right.receiver()?;
-    if back_end() == BackEnd::Uintc && process.sender_table.get().is_none() {
+    if back_end::present() == BackEnd::Uintc && process.sender_table.get().is_none() {
         let table = SenderTable::new(&process.account)?;
         process.sender_table.call_once(|| table);
     }
@@ -820,7 +784,7 @@ pub(crate) fn page(process: &Arc<Process>, right: &Arc<Right>) -> Result<usize, 
             }
         }
     };
-    if back_end() == BackEnd::Uintc {
+    if back_end::present() == BackEnd::Uintc {
         // No index is 0.
         return Ok(page + 1);
     }

@@ -79,11 +79,7 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
         }
         Err(error) => Err(error),
     };
-    match begun {
-        Ok(_) => process.beginnings.remove(&beginning),
-        Err(_) => process.beginnings.give_up(&beginning).await,
-    }
-    begun
+    process.beginnings.finish(&beginning, begun).await
 }
 
 /// Parts of a process that begins as a copy.

@@ -28,7 +28,7 @@ use memory::sv39::Protection;
 use platform::println;
 use usermode::Space;
 
-use crate::asynchronous::user_interrupts;
+use crate::asynchronous::user_interrupts::back_end;
 use crate::files::console;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
@@ -474,7 +474,7 @@ impl Plan {
             (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
             (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
             (auxiliary::COPS_HARTS, number(crate::machine::harts())),
-            (auxiliary::COPS_USER_INTERRUPTS, number(user_interrupts::number_of_back_end())),
+            (auxiliary::COPS_USER_INTERRUPTS, number(back_end::number())),
         ];
         let contents = Contents { arguments: &self.arguments, environment: &self.environment, auxiliary: &vector };
         let image = contents.lay_out(self.layout.stack_start, 2 * LARGEST_STRINGS).map_err(stack_error)?;
@@ -668,11 +668,7 @@ pub(crate) async fn spawn(
         }
         Err(error) => Err(error),
     };
-    match begun {
-        Ok(_) => process.beginnings.remove(&beginning),
-        Err(_) => process.beginnings.give_up(&beginning).await,
-    }
-    begun.map(|id| id as usize)
+    process.beginnings.finish(&beginning, begun).await.map(|id| id as usize)
 }
 
 /// Does work for [`For::Nobody`], which does not pause.

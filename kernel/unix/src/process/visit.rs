@@ -14,7 +14,7 @@ use abi_unix::trace::{Cause, Kind, Reason};
 use hal_api::{Access, Machine as _, Trap, UserContext};
 use platform::{Machine, Pending};
 
-use crate::asynchronous::user_interrupts;
+use crate::asynchronous::user_interrupts::{self, back_end};
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::observing::{callers, counters, trace};
@@ -71,7 +71,7 @@ impl<'a> Visit<'a> {
         // sends, or the look before user mode sees the change that it announces.
         worker.visits(hart);
         executor::begin_visit(hart, worker.process.id, importance);
-        let in_hardware = user_interrupts::is_in_hardware();
+        let in_hardware = back_end::is_in_hardware();
         if in_hardware {
             user_interrupts::arrive(worker, context, hart);
         }

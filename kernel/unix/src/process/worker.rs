@@ -18,7 +18,7 @@ use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
 
-use crate::asynchronous::user_interrupts::{self, InterruptLine};
+use crate::asynchronous::user_interrupts::{self, InterruptLine, back_end};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
@@ -512,7 +512,7 @@ impl Worker {
     /// stays in a guest interrupt file, which is watched, or the worker takes it out of its slot.
     fn interrupt_in_hardware(&self) -> bool {
         let hart = self.hart.load(Ordering::Relaxed);
-        user_interrupts::is_in_hardware() && hart != NOWHERE && hart != Machine::hart() && self.line.notify_directly()
+        back_end::is_in_hardware() && hart != NOWHERE && hart != Machine::hart() && self.line.notify_directly()
     }
 
     /// Wakes the worker, now or when it is about to sleep: an interrupt has come in its guest interrupt file while it
@@ -571,7 +571,7 @@ impl Worker {
             self.process.post_waiting_completions();
             let mut parking = self.parking.lock();
             // A handler that came in the middle of the scheduler's image has left its word for a little later.
-            let left_for_later = user_interrupts::is_in_hardware() && self.process.shared.has_interrupts(self.index());
+            let left_for_later = back_end::is_in_hardware() && self.process.shared.has_interrupts(self.index());
             let interrupted = self.line.has_handler() && (self.line.is_pending() || left_for_later);
             if core::mem::take(&mut parking.permit) || interrupted || self.process.posted() != seen {
                 parking.sleeper = None;
