@@ -40,6 +40,7 @@ pub(crate) mod ending;
 pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod futex;
+mod keeper;
 pub(crate) mod kill;
 pub(crate) mod killer;
 pub(crate) mod life;

@@ -12,7 +12,7 @@ use crate::calls::call::{Call, Decoding};
 use crate::calls::signals::thread_of;
 use crate::files::file::{self, OpenFile};
 use crate::files::timer::TimerFile;
-use crate::process::timers::{Counts, Description, Tells};
+use crate::process::timers::{Counts, Description, SignalReceiver};
 use crate::time;
 
 impl Call<'_> {
@@ -34,7 +34,7 @@ impl Call<'_> {
 
 #[inline(never)]
 pub(super) fn get_interval(call: Call<'_>) -> Decoding {
-    let left = call.process().interval_left(call.unsigned(0) as usize)?;
+    let left = call.process().timers.interval_left(call.process(), call.unsigned(0) as usize)?;
     call.process().copy_out(call.address(1), &left.to_val())?;
     Ok(0.into())
 }
@@ -47,7 +47,7 @@ pub(super) fn set_interval(call: Call<'_>) -> Decoding {
         0 => Setting::default(),
         _ => call.setting(1, Setting::from_val)?,
     };
-    let left = process.set_interval(call.unsigned(0) as usize, setting)?;
+    let left = process.timers.set_interval(process, call.unsigned(0) as usize, setting)?;
     call.write_setting(2, left.to_val())
 }
 
@@ -69,28 +69,28 @@ pub(super) fn create(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let counts = counted(call.unsigned(0))?;
     let description = match call.address(1) {
-        0 => Description { counts, tells: Tells::Process(Signal::ALRM), value: None },
+        0 => Description { counts, tells: SignalReceiver::Process(Signal::ALRM), value: None },
         address => {
             let mut bytes = [0; timer::NOTIFICATION];
             process.copy_in(address, &mut bytes)?;
             let Notification { value, signal, kind, thread } = Notification::from_bytes(&bytes);
             let signal = Signal::new(signal).ok_or(Errno::EINVAL);
             let tells = match kind {
-                Notification::NONE => Tells::Nobody,
-                Notification::SIGNAL | Notification::THREAD => Tells::Process(signal?),
+                Notification::NONE => SignalReceiver::Nobody,
+                Notification::SIGNAL | Notification::THREAD => SignalReceiver::Process(signal?),
                 Notification::THREAD_ID => {
                     let thread = thread_of(process, thread as i32).map_err(|_| Errno::EINVAL)?;
-                    Tells::Thread(signal?, thread.index())
+                    SignalReceiver::Thread(signal?, thread.index())
                 }
                 _ => return Err(Errno::EINVAL),
             };
             Description { counts, tells, value: Some(value) }
         }
     };
-    let number = process.create_timer(description)?;
+    let number = process.timers.create(&process.account, description)?;
     let written = process.copy_out(call.address(2), &(number as i32).to_le_bytes());
     if let Err(error) = written {
-        process.delete_timer(number)?;
+        process.timers.delete(number)?;
         return Err(error);
     }
     Ok(0.into())
@@ -98,14 +98,14 @@ pub(super) fn create(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn get(call: Call<'_>) -> Decoding {
-    let left = call.process().timer_left(call.unsigned(0) as usize)?;
+    let left = call.process().timers.left(call.process(), call.unsigned(0) as usize)?;
     call.process().copy_out(call.address(1), &left.to_spec())?;
     Ok(0.into())
 }
 
 #[inline(never)]
 pub(super) fn overrun(call: Call<'_>) -> Decoding {
-    call.process().timer_overrun(call.unsigned(0) as usize).map(Into::into)
+    call.process().timers.overrun(call.unsigned(0) as usize).map(Into::into)
 }
 
 #[inline(never)]
@@ -114,13 +114,13 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
     let setting = call.setting(2, Setting::from_spec)?;
     // Unknown flags are ignored, as on Linux.
     let is_absolute = call.unsigned(1) & timer::ABSOLUTE != 0;
-    let left = process.set_timer(call.unsigned(0) as usize, setting, is_absolute)?;
+    let left = process.timers.set(process, call.unsigned(0) as usize, setting, is_absolute)?;
     call.write_setting(3, left.to_spec())
 }
 
 #[inline(never)]
 pub(super) fn delete(call: Call<'_>) -> Decoding {
-    call.process().delete_timer(call.unsigned(0) as usize).map(Into::into)
+    call.process().timers.delete(call.unsigned(0) as usize).map(Into::into)
 }
 
 #[inline(never)]

@@ -1,0 +1,92 @@
+//! The keeper of a process's timers: the coroutine that sends their signals ([`timers`](crate::process::timers)).
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use abi_unix::Errno;
+
+use crate::process::timers::{Due, KeeperStep, SignalReceiver, Timed};
+use crate::process::{Process, delivery};
+use crate::scheduling::executor::{self, Cid, SpawnError};
+use crate::time::{self, Alarm, Reservation};
+
+impl Timed for Arc<Process> {
+    fn processor_ticks(&self) -> u64 {
+        self.cpu_ticks()
+    }
+
+    fn start_keeper(&self) -> Result<Cid, Errno> {
+        let future = keep(self.clone(), Reservation::new()?);
+        let keeper = executor::spawn_for(self.clone(), self.claimed_priority(), future);
+        keeper.map_err(|SpawnError(_)| Errno::ENOMEM)
+    }
+}
+
+/// Sends a signal that is due.
+fn send(process: &Process, due: &Due) {
+    match due {
+        Due::Interval(signal) => delivery::send_from_kernel(process, *signal),
+        Due::Timer(tells, information) => {
+            let target = match tells {
+                // A thread that is gone gets none.
+                SignalReceiver::Thread(_, slot) => match process.worker_or_thread(*slot) {
+                    None => return,
+                    found => found,
+                },
+                _ => None,
+            };
+            delivery::send_of_timer(process, target.as_deref(), *information);
+        }
+    }
+}
+
+/// The keeper's deadline, which is taken back with it.
+struct Deadline {
+    reserved: Reservation,
+    alarm: Option<Alarm>,
+}
+
+impl Deadline {
+    fn clear(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            time::clear(alarm);
+        }
+    }
+
+    fn set(&mut self, ticks: u64, waker: &Waker) {
+        self.clear();
+        self.alarm = Some(self.reserved.set(ticks, waker));
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The keeper of a process's timers.
+async fn keep(process: Arc<Process>, reserved: Reservation) {
+    let (mut deadline, mut pass) = (Deadline { reserved, alarm: None }, None);
+    poll_fn(|cx| {
+        let priority = process.claimed_priority();
+        if executor::current_priority() != priority {
+            executor::set_priority(executor::current(), priority);
+        }
+        let mut due = heapless::Vec::new();
+        match process.timers.next_for_keeper(&process, &mut pass, &mut due) {
+            KeeperStep::Leave => return Poll::Ready(()),
+            KeeperStep::SleepUntil(ticks) => deadline.set(ticks, cx.waker()),
+            KeeperStep::Send => {
+                due.iter().for_each(|due| send(&process, due));
+                cx.waker().wake_by_ref();
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    drop(deadline);
+    process.timers.keeper_has_left();
+    process.timers_are_at_rest();
+}
