@@ -7,7 +7,7 @@ use abi_unix::{Errno, SystemCall};
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::file::OpenFile;
-use crate::files::locks::{self, Change, Family, Holder, LockWait, TO_THE_END};
+use crate::files::locks::{self, Holder, LockChange, LockFamily, LockWait, TO_THE_END};
 
 /// A command of `fcntl` about locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) fn control(call: Call<'_>, command: LockCommand) -> Decoding {
         Holder::Process(process.id)
     };
     let (first, last) = range(&file, record)?;
-    let change = Change { family: Family::Ranges, holder, kind, first, last };
+    let change = LockChange { family: LockFamily::Ranges, holder, kind, first, last };
     if command.does == Does::Ask {
         if kind.is_none() {
             return Err(Errno::EINVAL);
@@ -118,7 +118,7 @@ pub(super) fn lock_file(call: Call<'_>) -> Decoding {
     };
     file.will_lock();
     let holder = Holder::OpenFile(core::ptr::from_ref(&*file).addr());
-    let change = Change { family: Family::Whole, holder, kind, first: 0, last: TO_THE_END };
+    let change = LockChange { family: LockFamily::Whole, holder, kind, first: 0, last: TO_THE_END };
     let waits = operation & lock::NON_BLOCKING == 0;
     Ok(Operation::Lock(kept(LockWait::new(file, call.descriptor(0)?, change, waits))).into())
 }

@@ -23,7 +23,7 @@ use spin::{Mutex, Once};
 
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
 use crate::files::mounts::{COMPONENTS_OF_A_STEP, Mount, Node, Place};
-use crate::files::stored::{Record, status_in};
+use crate::files::stored::{DirectoryRecord, status_in};
 use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
@@ -419,7 +419,7 @@ impl FileOperations for Generated {
                 },
             };
             let metadata = entry.metadata();
-            let record = Record::new(metadata.inode, next, metadata.kind, name.as_bytes());
+            let record = DirectoryRecord::new(metadata.inode, next, metadata.kind, name.as_bytes());
             if done + record.bytes().len() > buffer.len() {
                 if done == 0 {
                     return Err(Errno::EINVAL);

@@ -37,7 +37,7 @@ use crate::files::byte_queue::ByteQueue;
 use crate::files::file::{
     Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
 };
-use crate::files::sent_files::{Record, SentFiles, UnreceivedFiles};
+use crate::files::sent_files::{QueuedMessage, SentFiles, UnreceivedFiles};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer, length_of, write_option};
 
@@ -57,7 +57,7 @@ const KEPT_RECORDS: usize = 16;
 /// One direction of a pair.
 struct Direction {
     queue: ByteQueue,
-    records: VecDeque<Record>,
+    records: VecDeque<QueuedMessage>,
     /// Number of files in the records.
     files: usize,
     /// Charge for the queue's buffer and the list of records.
@@ -86,7 +86,7 @@ static LEVELS: Mutex<()> = Mutex::new(());
 
 /// Two sockets that are connected to each other.
 #[doc(alias = "unix_sock")]
-struct Pair {
+struct LocalPair {
     kind: u32,
     /// The process that made it.
     maker: u32,
@@ -100,7 +100,7 @@ struct Pair {
 
 /// One of the two sockets of a pair.
 pub(crate) struct LocalSocket {
-    pair: Arc<Pair>,
+    pair: Arc<LocalPair>,
     side: usize,
 }
 
@@ -121,7 +121,7 @@ impl Direction {
 
     /// Returns the bytes of kernel memory of its contents, with room for this many records.
     fn memory_with(&self, more: usize, records: usize) -> usize {
-        self.queue.memory_with(more, CAPACITY) + records * size_of::<Record>()
+        self.queue.memory_with(more, CAPACITY) + records * size_of::<QueuedMessage>()
     }
 
     /// Makes room for `more` bytes and one more record. `ENOMEM`; nothing has changed then.
@@ -235,7 +235,7 @@ impl Direction {
     }
 }
 
-impl Pair {
+impl LocalPair {
     /// Begins to carry these files in a message. `ETOOMANYREFS` if a socket among them could come to carry this one.
     fn carry(&self, files: &SentFiles) -> Result<(), Errno> {
         let _guard = LEVELS.lock();
@@ -251,7 +251,7 @@ impl Pair {
     }
 
     // Relaxed in these three functions: the lock orders all accesses.
-    fn carry_pair(&self, other: &Pair) -> Result<(), Errno> {
+    fn carry_pair(&self, other: &LocalPair) -> Result<(), Errno> {
         let (own, below) = (&self.levels, other.levels.level.load(Ordering::Relaxed));
         if core::ptr::eq(self, other) {
             return Err(Errno::ETOOMANYREFS);
@@ -292,10 +292,10 @@ impl LocalSocket {
     /// Makes a pair of this kind for a process.
     pub(crate) fn pair(kind: u32, caller: &dyn Caller) -> Result<[LocalSocket; 2], Errno> {
         let account = caller.account();
-        let pair = Arc::new(Pair {
+        let pair = Arc::new(LocalPair {
             kind,
             maker: caller.number(),
-            _charge: account.charge(Resource::Memory, size_of::<Pair>())?,
+            _charge: account.charge(Resource::Memory, size_of::<LocalPair>())?,
             directions: [0, 1].map(|_| Mutex::new(Direction::new(account))),
             is_reset: [const { AtomicBool::new(false) }; 2],
             levels: Levels::default(),
@@ -391,7 +391,7 @@ impl LocalSocket {
         direction.files += files.as_ref().map_or(0, |files| files.files().len());
         match direction.records.back_mut() {
             Some(last) if self.pair.is_stream() && files.is_none() && last.files.is_none() => last.length += count,
-            _ => direction.records.push_back(Record { length: count, files: files.take() }),
+            _ => direction.records.push_back(QueuedMessage { length: count, files: files.take() }),
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ pub(crate) enum Holder {
 
 /// Locks that exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum LockFamily {
     /// Those on ranges of bytes.
     Ranges,
     /// Those on whole files.
@@ -62,9 +62,9 @@ pub(crate) enum Family {
 
 /// A change of a holder's locks on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct LockChange {
     /// Its family.
-    pub family: Family,
+    pub family: LockFamily,
     /// Its holder.
     pub holder: Holder,
     /// The lock that the range gets; `None` to unlock it.
@@ -78,7 +78,7 @@ pub(crate) struct Change {
 /// A lock.
 #[doc(alias = "file_lock")]
 struct Lock {
-    family: Family,
+    family: LockFamily,
     holder: Holder,
     kind: Kind,
     first: u64,
@@ -88,7 +88,7 @@ struct Lock {
 }
 
 impl Lock {
-    fn is_of(&self, change: &Change) -> bool {
+    fn is_of(&self, change: &LockChange) -> bool {
         self.family == change.family && self.holder == change.holder
     }
 
@@ -96,7 +96,7 @@ impl Lock {
         self.first <= last && first <= self.last
     }
 
-    fn excludes(&self, change: &Change, kind: Kind) -> bool {
+    fn excludes(&self, change: &LockChange, kind: Kind) -> bool {
         self.family == change.family
             && self.holder != change.holder
             && self.overlaps(change.first, change.last)
@@ -113,7 +113,7 @@ struct OfFile {
 
 impl OfFile {
     /// Makes room for a change, and takes the memory that it could need. `ENOLCK` if the file has too many locks.
-    fn prepare(&mut self, change: &Change, account: &Arc<Account>) -> Result<[Charge; 2], Errno> {
+    fn prepare(&mut self, change: &LockChange, account: &Arc<Account>) -> Result<[Charge; 2], Errno> {
         // Unlocking, which can part a lock in two, is still possible when there are that many.
         let most = if change.kind.is_some() { MOST } else { 2 * MOST };
         if self.locks.len() + 2 > most {
@@ -127,7 +127,7 @@ impl OfFile {
 
     /// Makes a change for which there is room. The holder's locks on other ranges stay; neighbours of one kind become
     /// one lock.
-    fn apply(&mut self, change: &Change, charges: [Charge; 2]) {
+    fn apply(&mut self, change: &LockChange, charges: [Charge; 2]) {
         let [for_new, mut for_rest] = charges.map(Some);
         let (mut first, mut last) = (change.first, change.last);
         let mut rest = None;
@@ -254,7 +254,7 @@ impl Locks {
     fn try_change(
         &mut self,
         file: FileIdentity,
-        change: &Change,
+        change: &LockChange,
         account: &Arc<Account>,
     ) -> Result<Option<Holder>, Errno> {
         if change.kind.is_none() && self.find(file).is_none() {
@@ -300,7 +300,7 @@ pub(crate) fn open_file_closes(file: &OpenFile) {
 }
 
 /// Returns the first lock that excludes a change, or `None`.
-pub(crate) fn excluding(file: &OpenFile, change: &Change) -> Option<Record> {
+pub(crate) fn excluding(file: &OpenFile, change: &LockChange) -> Option<Record> {
     let kind = change.kind?;
     let locks = LOCKS.lock();
     let of_file = locks.files.get(locks.find(file.identity())?)?;
@@ -317,7 +317,7 @@ pub(crate) fn excluding(file: &OpenFile, change: &Change) -> Option<Record> {
 /// A change of locks that may have to wait, with its file.
 pub(crate) struct LockWait {
     file: Arc<OpenFile>,
-    change: Change,
+    change: LockChange,
     /// Descriptor of a lock of a process.
     descriptor: usize,
     /// Whether it waits.
@@ -328,7 +328,7 @@ pub(crate) struct LockWait {
 
 impl LockWait {
     /// Makes a change of the locks of a file, which the process has as this descriptor.
-    pub(crate) fn new(file: Arc<OpenFile>, descriptor: usize, change: Change, waits: bool) -> LockWait {
+    pub(crate) fn new(file: Arc<OpenFile>, descriptor: usize, change: LockChange, waits: bool) -> LockWait {
         LockWait { file, change, descriptor, waits, is_noted: false }
     }
 
@@ -442,7 +442,7 @@ mod tests {
             let mut locks = Locks { files: Table::new(), notes: Vec::new() };
             let mut model = [[None; BYTES]; 3];
             for Step { holder, kind, first, last } in steps {
-                let change = Change { family: Family::Ranges, holder: Holder::Process(holder), kind, first, last };
+                let change = LockChange { family: LockFamily::Ranges, holder: Holder::Process(holder), kind, first, last };
                 let bytes = first as usize..=last as usize;
                 let is_excluded = kind.is_some_and(|kind| {
                     let others = model.iter().enumerate().filter(|(other, _)| *other != holder as usize);
@@ -476,21 +476,21 @@ mod tests {
         let _guard = crate::testing::alone();
         let account = Account::of_the_first();
         let mut locks = Locks { files: Table::new(), notes: Vec::new() };
-        let whole = Change {
-            family: Family::Whole,
+        let whole = LockChange {
+            family: LockFamily::Whole,
             holder: Holder::OpenFile(1),
             kind: Some(Kind::Write),
             first: 0,
             last: TO_THE_END,
         };
-        let range = Change { family: Family::Ranges, holder: Holder::Process(1), ..whole };
+        let range = LockChange { family: LockFamily::Ranges, holder: Holder::Process(1), ..whole };
         assert_eq!(locks.try_change((7, 0), &whole, &account), Ok(None));
         assert_eq!(locks.try_change((7, 0), &range, &account), Ok(None));
-        let other = Change { holder: Holder::OpenFile(2), ..whole };
+        let other = LockChange { holder: Holder::OpenFile(2), ..whole };
         assert_eq!(locks.try_change((7, 0), &other, &account), Ok(Some(Holder::OpenFile(1))));
         assert_eq!(locks.try_change((7, 1), &other, &account), Ok(None), "another file");
         let at = locks.find((7, 0)).unwrap();
-        let middle = Change { kind: None, first: 5, last: 9, ..range };
+        let middle = LockChange { kind: None, first: 5, last: 9, ..range };
         assert_eq!(locks.try_change((7, 0), &middle, &account), Ok(None));
         let ends: Vec<_> = locks.files.get(at).unwrap().locks.iter().map(|lock| (lock.first, lock.last)).collect();
         assert_eq!(ends, [(0, TO_THE_END), (0, 4), (10, TO_THE_END)]);
@@ -501,8 +501,8 @@ mod tests {
         let _guard = crate::testing::alone();
         let account = Account::of_the_first();
         let mut locks = Locks { files: Table::new(), notes: Vec::new() };
-        let at = |byte: u64| Change {
-            family: Family::Ranges,
+        let at = |byte: u64| LockChange {
+            family: LockFamily::Ranges,
             holder: Holder::Process(1),
             kind: Some(Kind::Read),
             first: byte,
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(made.count(), MOST - 1);
         assert_eq!(locks.try_change((7, 0), &at(5000), &account), Err(Errno::ENOLCK));
         // The list shrinks with its charges.
-        let most = Change { kind: None, last: TO_THE_END, ..at(4) };
+        let most = LockChange { kind: None, last: TO_THE_END, ..at(4) };
         assert_eq!(locks.try_change((7, 0), &most, &account), Ok(None));
         let entry = locks.find((7, 0)).unwrap();
         let list = &locks.files.get(entry).unwrap().locks;

@@ -32,7 +32,7 @@ use crate::files::line_discipline;
 use crate::files::mounts::{self, Place};
 use crate::files::remains::{Remain, leave};
 use crate::files::stored::status_of;
-use crate::files::terminal::{Output, State, Terminal, TerminalFile, process_of};
+use crate::files::terminal::{Output, Terminal, TerminalFile, TerminalState, process_of};
 use crate::files::tree::{self, SLAVES};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::kill::GroupSignals;
@@ -57,7 +57,7 @@ const COST_OF_A_STEP: usize = 8192;
 const OF_A_KEY: usize = 64;
 
 /// A place in the table of pairs.
-struct Pair {
+struct TerminalPair {
     terminal: Arc<Terminal>,
     /// The account of the process that has opened the master.
     account: Arc<Account>,
@@ -65,7 +65,7 @@ struct Pair {
     is_closed: bool,
 }
 
-static PAIRS: Mutex<[Option<Pair>; MOST]> = Mutex::new([const { None }; MOST]);
+static PAIRS: Mutex<[Option<TerminalPair>; MOST]> = Mutex::new([const { None }; MOST]);
 
 /// The master, as its terminal sees it.
 pub(super) struct Master {
@@ -244,7 +244,7 @@ impl MasterFile {
             let device = DeviceNumber { major: SLAVES, minor: number as u32 };
             let terminal = Arc::new(Terminal::new(device, Output::Master(master), [0; 4])?);
             pairs[number] =
-                Some(Pair { terminal: terminal.clone(), account: process.account.clone(), is_closed: false });
+                Some(TerminalPair { terminal: terminal.clone(), account: process.account.clone(), is_closed: false });
             (terminal, number as u32)
         };
         // Dropped if the node cannot be made.
@@ -257,7 +257,7 @@ impl MasterFile {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TerminalState> {
         self.terminal.state.lock()
     }
 
@@ -323,7 +323,7 @@ impl MasterFile {
 }
 
 /// Calls a function with the master of a locked pair.
-fn with_master<T>(state: &mut State, then: impl FnOnce(&mut Master) -> T) -> T {
+fn with_master<T>(state: &mut TerminalState, then: impl FnOnce(&mut Master) -> T) -> T {
     let Output::Master(master) = &mut state.output else { unreachable!("a pair has a master") };
     then(master)
 }

@@ -70,7 +70,7 @@ fn leave_files(files: Vec<Arc<OpenFile>>, owner: u32) {
 }
 
 /// A message in a queue: the number of its bytes there, and its files.
-pub(crate) struct Record {
+pub(crate) struct QueuedMessage {
     /// The bytes that are left of it.
     pub length: usize,
     /// The files that came with it, until they are received.
@@ -79,7 +79,7 @@ pub(crate) struct Record {
 
 /// Files that nobody receives any more.
 pub(crate) struct UnreceivedFiles {
-    messages: VecDeque<Record>,
+    messages: VecDeque<QueuedMessage>,
     files: Vec<Arc<OpenFile>>,
     /// The process that pays for closing them.
     owner: u32,
@@ -87,7 +87,7 @@ pub(crate) struct UnreceivedFiles {
 
 impl UnreceivedFiles {
     /// Leaves the messages of a queue that a process has closed.
-    pub(super) fn leave_messages(messages: VecDeque<Record>, owner: u32) {
+    pub(super) fn leave_messages(messages: VecDeque<QueuedMessage>, owner: u32) {
         if messages.iter().any(|message| message.files.is_some()) {
             leave(UnreceivedFiles { messages, files: Vec::new(), owner });
         }
@@ -152,8 +152,8 @@ mod tests {
             let (reader, _) = program.pipe(0);
             let file = process.descriptors.lock().get(reader).unwrap().clone();
             let files = || alloc::vec![file.clone(); CLOSED_AT_ONCE];
-            let message = Record { length: 1, files: Some(SentFiles::new(files(), &*process).unwrap()) };
-            let messages = VecDeque::from([Record { length: 1, files: None }, message]);
+            let message = QueuedMessage { length: 1, files: Some(SentFiles::new(files(), &*process).unwrap()) };
+            let messages = VecDeque::from([QueuedMessage { length: 1, files: None }, message]);
             let mut left = UnreceivedFiles { messages, files: files(), owner: process.id };
             let mut steps = 0;
             while !left.step() {

@@ -52,14 +52,14 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
 
 /// One entry of a listing, as `getdents64` writes it (`struct linux_dirent64`): inode, offset of the next, length,
 /// type, name with its NUL; 8-byte aligned.
-pub(crate) struct Record {
+pub(crate) struct DirectoryRecord {
     bytes: [u8; 280],
     length: usize,
 }
 
-impl Record {
+impl DirectoryRecord {
     /// Makes a record of a name that is not too long.
-    pub(crate) fn new(inode: u64, next: u64, kind: FileKind, name: &[u8]) -> Record {
+    pub(crate) fn new(inode: u64, next: u64, kind: FileKind, name: &[u8]) -> DirectoryRecord {
         let length = (19 + name.len() + 1).next_multiple_of(8);
         let mut bytes = [0; 280];
         bytes[..8].copy_from_slice(&inode.to_le_bytes());
@@ -67,7 +67,7 @@ impl Record {
         bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
         bytes[18] = (kind.mode_bits() >> 12) as u8;
         bytes[19..19 + name.len()].copy_from_slice(name);
-        Record { bytes, length }
+        DirectoryRecord { bytes, length }
     }
 
     /// Returns its bytes.
@@ -233,7 +233,7 @@ impl FileOperations for Stored {
                     return ControlFlow::Break(());
                 }
                 left -= 1;
-                let record = Record::new(entry.inode, entry.next, entry.kind, entry.name);
+                let record = DirectoryRecord::new(entry.inode, entry.next, entry.kind, entry.name);
                 if done + record.length > buffer.len() {
                     failed = Some(Errno::EINVAL);
                     return ControlFlow::Break(());

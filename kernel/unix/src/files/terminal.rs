@@ -49,11 +49,11 @@ pub(crate) struct Terminal {
     pub foreground: AtomicU32,
     /// Number of times that it was hung up. Files that were opened before the last time are of no use any more.
     hangups: AtomicU32,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<TerminalState>,
 }
 
 /// The state of a terminal.
-pub(super) struct State {
+pub(super) struct TerminalState {
     /// Between keys and input.
     pub discipline: LineDiscipline,
     /// Where output goes.
@@ -116,10 +116,10 @@ impl Output {
     }
 }
 
-impl State {
+impl TerminalState {
     /// Takes a key that was pressed. Returns the signal that it stands for.
     fn press(&mut self, key: u8) -> Option<u32> {
-        let State { discipline, output, .. } = self;
+        let TerminalState { discipline, output, .. } = self;
         let signal = discipline.press(key, &mut |echo| output.try_show(echo));
         if self.discipline.is_ready(1) {
             self.readers.wake_all();
@@ -132,7 +132,7 @@ impl Terminal {
     /// Creates a terminal of no session. `ENOMEM`.
     pub(super) fn new(device: DeviceNumber, output: Output, window: [u16; 4]) -> Result<Terminal, Errno> {
         let (readers, writers) = (Waiters::new(), Waiters::new());
-        let state = State { discipline: LineDiscipline::new()?, output, readers, writers, window };
+        let state = TerminalState { discipline: LineDiscipline::new()?, output, readers, writers, window };
         let [session, foreground, hangups] = [const { AtomicU32::new(0) }; 3];
         Ok(Terminal { device, session, foreground, hangups, state: Mutex::new(state) })
     }
@@ -276,7 +276,7 @@ impl Terminal {
             if let Some(waker) = waker {
                 state.writers.forget(waker);
             }
-            let State { discipline, output, .. } = &mut *state;
+            let TerminalState { discipline, output, .. } = &mut *state;
             discipline.write(&bytes[..count], &mut |bytes| output.show(bytes));
             *done += count;
         }

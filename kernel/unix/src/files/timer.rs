@@ -28,10 +28,10 @@ pub(crate) struct TimerFile {
 }
 
 /// The part of a timer that its deadline reaches.
-struct Expiring(Mutex<State>);
+struct Expiring(Mutex<TimerFileState>);
 
 #[derive(Default)]
-struct State {
+struct TimerFileState {
     schedule: Schedule,
     /// Expirations that were counted and not read.
     unread: u64,
@@ -84,7 +84,7 @@ impl TimerFile {
     }
 
     /// Registers a waker for the next expiration, and for another setting.
-    fn register(&self, state: &mut State, waker: &Waker) -> Result<(), Errno> {
+    fn register(&self, state: &mut TimerFileState, waker: &Waker) -> Result<(), Errno> {
         if state.alarm.is_none()
             && let Some(next_ns) = state.schedule.next_ns()
         {
@@ -95,7 +95,7 @@ impl TimerFile {
     }
 }
 
-impl State {
+impl TimerFileState {
     /// Counts the expirations up to now; returns those that were not read.
     fn count(&mut self, now_ns: u64) -> u64 {
         self.unread = self.unread.saturating_add(self.schedule.expirations(now_ns));

@@ -40,7 +40,7 @@ use spin::MutexGuard;
 
 use crate::process::ending::Ending;
 use crate::process::shared;
-use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalWait, State};
+use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalState, SignalWait};
 use crate::process::worker::{Attention, Worker};
 use crate::process::{self, FIRST, Process, table};
 use crate::scheduling::executor;
@@ -105,7 +105,7 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
 }
 
 /// Removes signals of a process and of all its workers.
-fn remove_everywhere(process: &Process, state: &mut State, signals: Set) {
+fn remove_everywhere(process: &Process, state: &mut SignalState, signals: Set) {
     state.remove_all(signals);
     if state.is_directed {
         process.visit_workers(|worker| {
@@ -229,7 +229,7 @@ fn is_kept_running(process: &Process, signal: Signal) -> bool {
 
 /// Stops a process: none of its workers goes on before it is continued. The lock of its signals is held since the
 /// signal was taken, so that a continuation that is sent later comes later.
-fn stop(process: &Process, state: MutexGuard<'_, State>, signal: Signal) {
+fn stop(process: &Process, state: MutexGuard<'_, SignalState>, signal: Signal) {
     let before = process.signals.stopped.swap(signal.number(), Ordering::AcqRel);
     process.set_stopped(true);
     drop(state);
@@ -241,7 +241,7 @@ fn stop(process: &Process, state: MutexGuard<'_, State>, signal: Signal) {
 }
 
 /// Continues a process that is stopped.
-fn go_on(process: &Process, state: MutexGuard<'_, State>) {
+fn go_on(process: &Process, state: MutexGuard<'_, SignalState>) {
     let before = process.signals.stopped.swap(0, Ordering::AcqRel);
     process.set_stopped(false);
     drop(state);
@@ -434,7 +434,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
 
 /// Gives a worker back the blocked signals from before a call that had replaced them: at once, or after its handlers if
 /// the call was interrupted. Returns whether there was such a call.
-fn restore_blocked(worker: &Worker, state: &State, after_handlers: bool) -> bool {
+fn restore_blocked(worker: &Worker, state: &SignalState, after_handlers: bool) -> bool {
     let mut own = worker.signals.state.lock();
     if own.was_interrupted && !after_handlers {
         return false;
@@ -452,7 +452,12 @@ fn restore_blocked(worker: &Worker, state: &State, after_handlers: bool) -> bool
 const HANDLERS_AT_A_TIME: usize = 8;
 
 /// Begins the handler of a signal that is pending. Without memory for its frame (`ENOMEM`) nothing has changed.
-fn begin_handler(state: &mut State, worker: &Worker, context: &mut UserContext, signal: Signal) -> Result<(), Errno> {
+fn begin_handler(
+    state: &mut SignalState,
+    worker: &Worker,
+    context: &mut UserContext,
+    signal: Signal,
+) -> Result<(), Errno> {
     let process = &worker.process;
     let mut own = worker.signals.state.lock();
     let blocked = worker.signals.blocked();
@@ -551,7 +556,7 @@ pub(crate) fn replace_blocked(worker: &Worker, set: Set) {
 
 /// Sets the signals that a worker blocks. Another receiver is looked for if a signal to the process that it was to
 /// handle is among them.
-pub(super) fn block(process: &Process, state: &State, worker: &Worker, set: Set) {
+pub(super) fn block(process: &Process, state: &SignalState, worker: &Worker, set: Set) {
     let before = worker.signals.blocked();
     worker.signals.blocked.store(set.bits(), Ordering::Relaxed);
     find_receivers(process, state.pending.set().intersection(set.without(before)));

@@ -17,7 +17,7 @@ use crate::process::accounts::{Account, Charge, Resource};
 
 /// The signals of a process.
 pub(crate) struct Signals {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<SignalState>,
     /// Number of the signal that has stopped the process; 0 while it runs.
     // Changed under the lock of `state` by a swap, which tells the first change from a repeated one; read with acquire
     // without the lock by workers, which look again after each wake-up.
@@ -26,7 +26,7 @@ pub(crate) struct Signals {
     pub(super) continued: Mutex<Waiters>,
 }
 
-pub(super) struct State {
+pub(super) struct SignalState {
     pub(super) actions: Actions,
     /// Signals to the process as a whole.
     pub(super) pending: Pending,
@@ -87,8 +87,13 @@ pub(crate) enum Interruption {
 impl Signals {
     /// Creates the signals of a process that begins.
     pub(crate) const fn new() -> Signals {
-        let state =
-            State { actions: Actions::new(), pending: Pending::new(), queued: 0, is_directed: false, charge: None };
+        let state = SignalState {
+            actions: Actions::new(),
+            pending: Pending::new(),
+            queued: 0,
+            is_directed: false,
+            charge: None,
+        };
         Signals { state: Mutex::new(state), stopped: AtomicU8::new(0), continued: Mutex::new(Waiters::new()) }
     }
 
@@ -178,7 +183,7 @@ impl OwnSignals {
     }
 }
 
-impl State {
+impl SignalState {
     /// Makes room for actions and pending signals, at the first use of either.
     pub(super) fn prepare(&mut self, account: &Arc<Account>) -> Result<(), Errno> {
         if self.charge.is_none() {

@@ -121,12 +121,12 @@ const INTERVAL_TIMERS: [(Counts, Signal); 3] = [
 /// The timers of a process.
 #[doc(alias = "posix_timers")]
 pub(crate) struct Timers {
-    state: Mutex<State>,
+    state: Mutex<TimersState>,
     /// Number of keepers that have not finished: one that leaves can meet its successor.
     keepers: AtomicUsize,
 }
 
-struct State {
+struct TimersState {
     intervals: [Schedule; 3],
     /// By their numbers.
     timers: Vec<Option<Timer>>,
@@ -135,7 +135,7 @@ struct State {
     keeper: Option<Cid>,
 }
 
-impl State {
+impl TimersState {
     fn timer(&mut self, number: usize) -> Result<&mut Timer, Errno> {
         self.timers.get_mut(number).and_then(Option::as_mut).ok_or(Errno::EINVAL)
     }
@@ -177,7 +177,7 @@ pub(super) struct Pass {
 impl Timers {
     /// Makes the state without any.
     pub(crate) const fn new() -> Timers {
-        let state = State { intervals: [Schedule::NONE; 3], timers: Vec::new(), charge: None, keeper: None };
+        let state = TimersState { intervals: [Schedule::NONE; 3], timers: Vec::new(), charge: None, keeper: None };
         Timers { state: Mutex::new(state), keepers: AtomicUsize::new(0) }
     }
 
@@ -293,7 +293,7 @@ impl Timers {
 
     /// Makes the keeper look at a schedule that is about to be set, under the lock; makes one if there is none.
     /// `ENOMEM`, or `EAGAIN` if the process has ended.
-    fn prepare_keeper(&self, process: &impl Timed, state: &mut State, schedule: Schedule) -> Result<(), Errno> {
+    fn prepare_keeper(&self, process: &impl Timed, state: &mut TimersState, schedule: Schedule) -> Result<(), Errno> {
         if schedule.next_ns().is_none() {
             return Ok(());
         }

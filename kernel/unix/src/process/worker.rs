@@ -464,7 +464,7 @@ impl Worker {
     }
 
     /// Looks again at its signals before user mode, after a change to the set that it blocks.
-    pub(super) fn look_again(&self, signals: &signals::State) {
+    pub(super) fn look_again(&self, signals: &signals::SignalState) {
         if signals.has_any_for(&self.signals) {
             self.set_attention(Attention::SIGNAL);
         }
