@@ -200,3 +200,150 @@ pub(crate) fn set_foreground(terminal: &Terminal, process: &Process, group: i32)
     terminal.wake_all();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::signal;
+    use filesystem::DeviceNumber;
+
+    use super::*;
+    use crate::files::terminal::Output;
+    use crate::testing::{Program, run};
+
+    const MS: usize = 1_000_000;
+
+    /// A terminal beside the console, which has the serial line for its output.
+    fn new() -> Arc<Terminal> {
+        let number = DeviceNumber { major: 4, minor: 98 };
+        Arc::new(Terminal::new(number, Output::Serial, [1, 2, 3, 4]).unwrap())
+    }
+
+    /// Runs a closure as the leader of a session of its own, which has a terminal.
+    fn lead(program: &mut Program, body: impl FnOnce(&mut Program, Arc<Terminal>) + Send + 'static) {
+        let leader = program.spawn(|program| {
+            program.call(SystemCall::SetSession, []).unwrap();
+            let terminal = new();
+            acquire(&terminal, &program.process()).unwrap();
+            body(program, terminal);
+        });
+        let leader = leader.unwrap();
+        assert_eq!(program.wait_for(leader), Ok((leader, 0)));
+    }
+
+    /// Starts a child in a group of its own.
+    fn start_group(program: &mut Program, body: impl FnOnce(&mut Program) + Send + 'static) -> usize {
+        let child = program.spawn(body).unwrap();
+        assert_eq!(program.call(SystemCall::SetProcessGroup, [child, child]), Ok(0));
+        child
+    }
+
+    #[test]
+    fn a_process_without_the_terminal_is_refused() {
+        run(|program| {
+            let (process, terminal) = (program.process(), new());
+            assert_ne!(process.session(), process.id, "it leads no session");
+            assert_eq!(acquire(&terminal, &process), Err(Errno::EPERM));
+            assert_eq!(require_own(&terminal, &process), Err(Errno::ENOTTY));
+            assert_eq!(foreground(&terminal, &process), Err(Errno::ENOTTY));
+            assert_eq!(session(&terminal, &process), Err(Errno::ENOTTY));
+            assert_eq!(set_foreground(&terminal, &process, process.group() as i32), Err(Errno::ENOTTY));
+            assert_eq!(give_up(&terminal, &process, None), Poll::Ready(Err(Errno::ENOTTY)));
+            let access = require_foreground(&terminal, &process, Signal::TTIN, None);
+            assert_eq!(access, Poll::Ready(Ok(())), "it is in no terminal's background");
+            assert_eq!(terminal.session.load(Ordering::Relaxed), 0);
+        });
+    }
+
+    #[test]
+    fn the_leader_of_a_session_gets_one_free_terminal_and_chooses_the_foreground() {
+        run(|program| {
+            let stranger = program.process().group() as i32;
+            lead(program, move |program, terminal| {
+                let process = program.process();
+                let others = new();
+                others.session.store(process.session() + 1, Ordering::Relaxed);
+                assert_eq!(acquire(&others, &process), Err(Errno::EPERM), "it is another session's");
+                assert_eq!(acquire(&terminal, &process), Ok(()), "it has it already");
+                assert_eq!(session(&terminal, &process), Ok(process.id));
+                assert_eq!(foreground(&terminal, &process), Ok(process.group()));
+                for (group, error) in [(-1, Errno::EINVAL), (30_000, Errno::ESRCH), (stranger, Errno::EPERM)] {
+                    assert_eq!(set_foreground(&terminal, &process, group), Err(error), "{group}");
+                }
+                assert_eq!(foreground(&terminal, &process), Ok(process.group()));
+                let child = start_group(program, |program| program.sleep_ns(10 * MS));
+                assert_eq!(set_foreground(&terminal, &process, child as i32), Ok(()));
+                assert_eq!(foreground(&terminal, &process), Ok(child as u32));
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+                release(&terminal, process.session() + 1);
+                assert_eq!(session(&terminal, &process), Ok(process.id), "only its own session loses it");
+                release(&terminal, process.session());
+                assert_eq!(session(&terminal, &process), Err(Errno::ENOTTY));
+            });
+        });
+    }
+
+    /// An access from the background stops the group, unless nothing could: then it fails, or is permitted.
+    #[test]
+    fn a_group_in_the_background_is_stopped_by_its_access() {
+        run(|program| {
+            lead(program, |program, terminal| {
+                let (process, shared) = (program.process(), terminal.clone());
+                let child = start_group(program, move |program| {
+                    program.sleep_ns(MS);
+                    let process = program.process();
+                    let access = |signal| require_foreground(&shared, &process, signal, None);
+                    for (action, expected) in [(1u64, Poll::Ready(Err(Errno::EIO))), (0, Poll::Pending)] {
+                        let action = program.store(&[action.to_le_bytes(), [0; 8], [0; 8]].concat());
+                        assert_eq!(
+                            program.call(SystemCall::SignalAction, [signal::TTIN as usize, action, 0, 8]),
+                            Ok(0)
+                        );
+                        assert_eq!(access(Signal::TTIN), expected);
+                    }
+                    assert!(delivery::is_pending(&process, Signal::TTIN));
+                    assert_eq!(access(Signal::TTIN), Poll::Pending, "the signal is on its way");
+                    program.sleep_ns(MS);
+                    // It has been stopped and continued; now it is in the foreground.
+                    assert_eq!(access(Signal::TTIN), Poll::Ready(Ok(())));
+                });
+                program.sleep_ns(10 * MS);
+                let stopped = table::find(child as u32).unwrap();
+                assert!(stopped.signals.are_stopped());
+                drop(stopped);
+                assert_eq!(set_foreground(&terminal, &process, child as i32), Ok(()));
+                // No shell would continue the leader's own group.
+                for signal in [Signal::TTIN, Signal::TTOU] {
+                    assert_eq!(require_foreground(&terminal, &process, signal, None), Poll::Ready(Err(Errno::EIO)));
+                }
+                assert_eq!(program.call(SystemCall::Kill, [child, signal::CONT as usize]), Ok(0));
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            });
+        });
+    }
+
+    #[test]
+    fn a_member_gives_the_terminal_up_for_itself_and_the_leader_for_all() {
+        run(|program| {
+            lead(program, |program, terminal| {
+                let (process, shared) = (program.process(), terminal.clone());
+                let member = program.spawn(move |program| {
+                    let process = program.process();
+                    assert_eq!(session(&shared, &process), Ok(process.session()));
+                    assert_eq!(give_up(&shared, &process, None), Poll::Ready(Ok(0)));
+                    assert_eq!(session(&shared, &process), Err(Errno::ENOTTY));
+                    assert!(terminal_of(&process).is_none());
+                });
+                let member = member.unwrap();
+                assert_eq!(program.wait_for(member), Ok((member, 0)));
+                assert_eq!(session(&terminal, &process), Ok(process.id), "the others keep it");
+                let child = start_group(program, |program| program.sleep_ns(1_000_000 * MS));
+                set_foreground(&terminal, &process, child as i32).unwrap();
+                assert_eq!(give_up(&terminal, &process, None), Poll::Ready(Ok(0)));
+                assert_eq!(session(&terminal, &process), Err(Errno::ENOTTY));
+                assert_eq!(terminal.foreground.load(Ordering::Relaxed), 0);
+                assert_eq!(program.wait_for(child), Ok((child, signal::HUP)), "the foreground is told");
+            });
+        });
+    }
+}

@@ -150,3 +150,86 @@ impl FileOperations for TimerFile {
         self.expiring.0.lock().waiting.forget(waker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::testing::{Bell, DATA, run, simulation};
+
+    const MS: u64 = 1_000_000;
+
+    fn pass_ns(ns: u64) {
+        simulation().advance(time::ticks_at_ns(ns));
+    }
+
+    #[test]
+    fn short_buffers_and_bad_addresses_are_refused_and_lose_no_expiration() {
+        run(|program| {
+            let (process, timer) = (program.process(), TimerFile::new(0));
+            timer.set(Setting { value_ns: MS, interval_ns: MS }, false);
+            pass_ns(3 * MS + MS / 2);
+            let read = |buffer: UserBuffer| timer.read(&*process, buffer, None);
+            let [short, unmapped, good] =
+                [(DATA, 7), (0x1000, 8), (DATA, 8)].map(|(address, length)| UserBuffer::new(address, length).unwrap());
+            assert_eq!(read(short), Poll::Ready(Err(Errno::EINVAL)));
+            assert_eq!(read(unmapped), Poll::Ready(Err(Errno::EFAULT)));
+            assert_eq!(read(good), Poll::Ready(Ok(8)));
+            assert_eq!(program.read_u64(DATA), 3);
+            assert_eq!(read(good), Poll::Pending, "they are read once");
+        });
+    }
+
+    #[test]
+    fn another_setting_forgets_what_was_not_read() {
+        run(|program| {
+            let (process, timer) = (program.process(), TimerFile::new(10 * MS));
+            let is_ready = || timer.readiness(&*process, event::IN, None).unwrap() != 0;
+            assert_eq!(timer.set(Setting { value_ns: MS, interval_ns: 0 }, false), Setting::default());
+            assert!(timer.left().value_ns > MS / 2 && !is_ready());
+            pass_ns(2 * MS);
+            assert!(is_ready() && timer.left() == Setting::default());
+            // On its own clock, which is ahead.
+            let at = time::now_ns() + 10 * MS + 5 * MS;
+            timer.set(Setting { value_ns: at, interval_ns: 0 }, true);
+            assert!(!is_ready());
+            let left = timer.left().value_ns;
+            assert!((4 * MS..=5 * MS).contains(&left), "{left}");
+            timer.set(Setting::default(), false);
+            pass_ns(10 * MS);
+            assert!(!is_ready(), "it is not set any more");
+        });
+    }
+
+    /// A waiter is woken when the timer expires and when it is set anew; a forgotten one, or that of a timer that has
+    /// gone, is not.
+    #[test]
+    fn waiters_are_woken_by_the_deadline_and_by_another_setting() {
+        run(|program| {
+            let process = program.process();
+            let timer = TimerFile::new(0);
+            let [waiting, forgotten] = [(); 2].map(|()| Arc::new(Bell::default()));
+            let rings = |bell: &Arc<Bell>| bell.0.load(Ordering::Relaxed);
+            let register = |timer: &TimerFile| {
+                for bell in [&waiting, &forgotten] {
+                    timer.readiness(&*process, event::IN, Some(&Waker::from(bell.clone()))).unwrap();
+                }
+                timer.forget_reader(&Waker::from(forgotten.clone()));
+            };
+            register(&timer);
+            timer.set(Setting { value_ns: 5 * MS, interval_ns: 0 }, false);
+            assert_eq!((rings(&waiting), rings(&forgotten)), (1, 0));
+            register(&timer);
+            program.sleep_ns(2_000_000);
+            assert_eq!(rings(&waiting), 1, "it is too early");
+            program.sleep_ns(10_000_000);
+            assert_eq!((rings(&waiting), rings(&forgotten)), (2, 0));
+            timer.set(Setting { value_ns: 5 * MS, interval_ns: 0 }, false);
+            register(&timer);
+            drop(timer);
+            program.sleep_ns(10_000_000);
+            assert_eq!((rings(&waiting), rings(&forgotten)), (2, 0));
+        });
+    }
+}
