@@ -22,7 +22,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
-use abi_unix::types::{TimeSpec, clone, open, signal};
+use abi_unix::types::{AF_UNIX, MessageHeader, TimeSpec, clone, open, signal};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -578,6 +578,27 @@ impl Program {
         let ends = self.place(8);
         assert_eq!(self.call(SystemCall::Pipe, [ends, flags as usize]), Ok(0));
         (self.read_u32(ends) as usize, self.read_u32(ends + 4) as usize)
+    }
+
+    /// Makes a pair of local sockets of this kind; returns their descriptors.
+    pub(crate) fn socket_pair(&mut self, kind: u32) -> (usize, usize) {
+        let ends = self.place(8);
+        assert_eq!(self.call(SystemCall::SocketPair, [AF_UNIX as usize, kind as usize, 0, ends]), Ok(0));
+        (self.read_u32(ends) as usize, self.read_u32(ends + 4) as usize)
+    }
+
+    /// Stores the header of a message with these buffers and these control messages; returns its address.
+    pub(crate) fn message_header(&mut self, buffers: &[(usize, usize)], control: (usize, usize)) -> usize {
+        let list: Vec<u8> = buffers.iter().flat_map(|part| [part.0, part.1].map(usize::to_le_bytes).concat()).collect();
+        let list = self.store(&list);
+        let header = MessageHeader {
+            buffers: list as u64,
+            count: buffers.len() as u64,
+            control: control.0 as u64,
+            control_length: control.1 as u64,
+            ..MessageHeader::default()
+        };
+        self.store(&header.to_bytes())
     }
 
     /// Reads up to so many bytes from a descriptor.

@@ -19,17 +19,17 @@ use crate::scheduling::steps;
 #[doc(alias = "sendmsg")]
 pub(crate) struct MessageToSend {
     /// The socket.
-    pub file: Arc<OpenFile>,
+    file: Arc<OpenFile>,
     /// The bytes.
-    pub buffers: Buffers,
+    buffers: Buffers,
     /// Flags of the call.
-    pub flags: u32,
+    flags: u32,
     /// The receiver.
-    pub address: Option<SocketAddress>,
+    address: Option<SocketAddress>,
     /// Open files, until they are sent.
-    pub files: Option<SentFiles>,
+    files: Option<SentFiles>,
     /// Bytes that were sent.
-    pub sent: usize,
+    sent: usize,
 }
 
 /// The place for a message's sender and control messages.
@@ -44,21 +44,47 @@ pub(crate) enum MessageOut {
 #[doc(alias = "recvmsg")]
 pub(crate) struct MessageToReceive {
     /// The socket.
-    pub file: Arc<OpenFile>,
+    file: Arc<OpenFile>,
     /// The place for the bytes.
-    pub buffers: Buffers,
+    buffers: Buffers,
     /// Flags of the call.
-    pub flags: u32,
+    flags: u32,
     /// The place for everything else.
-    pub out: MessageOut,
+    out: MessageOut,
     /// Bytes of a stream that were received, and told to the caller.
-    pub done: usize,
+    done: usize,
 }
 
 /// Bytes before the data of a control message (`struct cmsghdr`).
 pub(crate) const CONTROL_HEADER: usize = 16;
 
 impl MessageToSend {
+    /// Makes a message of which nothing was sent.
+    pub(crate) fn new(
+        file: Arc<OpenFile>,
+        buffers: Buffers,
+        flags: u32,
+        address: Option<SocketAddress>,
+        files: Option<SentFiles>,
+    ) -> MessageToSend {
+        MessageToSend { file, buffers, flags, address, files, sent: 0 }
+    }
+
+    /// Returns the socket.
+    pub(crate) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
+    /// Returns whether the call must not wait.
+    pub(crate) fn must_not_wait(&self) -> bool {
+        self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0
+    }
+
+    /// Returns the number of bytes that were sent.
+    pub(crate) fn sent(&self) -> usize {
+        self.sent
+    }
+
     /// Tries to send.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         let how = (self.flags, self.address);
@@ -67,6 +93,26 @@ impl MessageToSend {
 }
 
 impl MessageToReceive {
+    /// Makes a message of which nothing was received.
+    pub(crate) fn new(file: Arc<OpenFile>, buffers: Buffers, flags: u32, out: MessageOut) -> MessageToReceive {
+        MessageToReceive { file, buffers, flags, out, done: 0 }
+    }
+
+    /// Returns the socket.
+    pub(crate) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
+    /// Returns whether the call must not wait.
+    pub(crate) fn must_not_wait(&self) -> bool {
+        self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0
+    }
+
+    /// Returns the number of bytes of a stream that the caller has.
+    pub(crate) fn received(&self) -> usize {
+        self.done
+    }
+
     /// Tries to receive: one message, or the part of a stream that is there. With `MSG_WAITALL` goes on until the
     /// buffers are full, or files came.
     pub(crate) fn poll(
@@ -181,8 +227,6 @@ fn receive_files(
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use abi_unix::SystemCall;
     use abi_unix::types;
 
@@ -193,29 +237,12 @@ mod tests {
     const FLAGS: usize = 48;
 
     fn pair(program: &mut Program) -> (usize, usize) {
-        let place = program.place(8);
-        let kind = (types::SOCK_DGRAM | types::SOCK_NONBLOCK) as usize;
-        assert_eq!(program.call(SystemCall::SocketPair, [types::AF_UNIX as usize, kind, 0, place]), Ok(0));
-        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
-    }
-
-    /// Stores a header with these buffers and this control memory.
-    fn header(program: &mut Program, buffers: &[(usize, usize)], control: (usize, usize)) -> usize {
-        let list: Vec<u8> = buffers.iter().flat_map(|part| [part.0, part.1].map(usize::to_le_bytes).concat()).collect();
-        let list = program.store(&list);
-        let header = MessageHeader {
-            buffers: list as u64,
-            count: buffers.len() as u64,
-            control: control.0 as u64,
-            control_length: control.1 as u64,
-            ..MessageHeader::default()
-        };
-        program.store(&header.to_bytes())
+        program.socket_pair(types::SOCK_DGRAM | types::SOCK_NONBLOCK)
     }
 
     fn send(program: &mut Program, socket: usize, bytes: &[u8], control: &[u8]) {
         let (place, control_place) = (program.store(bytes), program.store(control));
-        let header = header(program, &[(place, bytes.len())], (control_place, control.len()));
+        let header = program.message_header(&[(place, bytes.len())], (control_place, control.len()));
         assert_eq!(program.call(SystemCall::SendMessage, [socket, header, 0]), Ok(bytes.len()));
     }
 
@@ -224,7 +251,7 @@ mod tests {
         run(|program| {
             let (sender, receiver) = pair(program);
             let places = (program.place(8), program.place(8));
-            let header = header(program, &[(places.0, 2), (places.1, 3)], (0, 0));
+            let header = program.message_header(&[(places.0, 2), (places.1, 3)], (0, 0));
             for (bytes, flags, result, told) in [
                 (&b"abcd"[..], 0, 4, 0),
                 (b"efghijk", 0, 5, message::TRUNC),
@@ -254,7 +281,7 @@ mod tests {
                 rights.extend(words.map(u32::to_le_bytes).concat());
                 send(program, sender, b"x", &rights);
                 program.close(writer).unwrap();
-                let header = header(program, &[(place, 8)], control);
+                let header = program.message_header(&[(place, 8)], control);
                 assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, 0]), Ok(1));
                 assert_eq!(program.read_u32(header + FLAGS), message::CTRUNC);
                 assert_eq!(program.read_u64(header + MessageHeader::CONTROL_LENGTH), 0);

@@ -134,8 +134,8 @@ impl Operation {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
                 file.object().is_filled_by(process);
             }
-            Operation::SendMessage(sending) => sending.file.object().is_filled_by(process),
-            Operation::ReceiveMessage(receiving) => receiving.file.object().is_asked_by(process),
+            Operation::SendMessage(sending) => sending.file().object().is_filled_by(process),
+            Operation::ReceiveMessage(receiving) => receiving.file().object().is_asked_by(process),
             _ => {
                 if let Some(file) = self.waits_for_input_of() {
                     file.object().is_asked_by(process);
@@ -254,12 +254,8 @@ impl Operation {
             Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
-            Operation::SendMessage(sending) => {
-                sending.file.is_non_blocking() || sending.flags & types::message::DONTWAIT != 0
-            }
-            Operation::ReceiveMessage(receiving) => {
-                receiving.file.is_non_blocking() || receiving.flags & types::message::DONTWAIT != 0
-            }
+            Operation::SendMessage(sending) => sending.must_not_wait(),
+            Operation::ReceiveMessage(receiving) => receiving.must_not_wait(),
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
@@ -285,8 +281,8 @@ impl Operation {
             {
                 Ok(*done)
             }
-            Operation::SendMessage(sending) if sending.sent > 0 => Ok(sending.sent),
-            Operation::ReceiveMessage(receiving) if receiving.done > 0 => Ok(receiving.done),
+            Operation::SendMessage(sending) if sending.sent() > 0 => Ok(sending.sent()),
+            Operation::ReceiveMessage(receiving) if receiving.received() > 0 => Ok(receiving.received()),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // The waking thread counts on this wake-up.
             Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
@@ -349,8 +345,8 @@ impl Operation {
             | Operation::Send { file, .. }
             | Operation::Connect { file, .. }
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
-            Operation::SendMessage(sending) => sending.file.object().forget_writer(waker),
-            Operation::ReceiveMessage(receiving) => receiving.file.object().forget_reader(waker),
+            Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
+            Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),
             Operation::Sleep { alarm, .. } => {
                 if let Some(alarm) = alarm.take() {
                     time::clear(alarm);

@@ -64,7 +64,7 @@ pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let sending = MessageToSend { file, buffers, flags, address: None, files: None, sent: 0 };
+    let sending = MessageToSend::new(file, buffers, flags, None, None);
     Ok(Operation::SendMessage(kept(sending)).into())
 }
 
@@ -78,7 +78,7 @@ pub(super) fn receive_as_message(call: Call<'_>, file: Arc<OpenFile>) -> Decodin
         return Err(Errno::EOPNOTSUPP);
     }
     let out = MessageOut::Address(address_out(&call, 4));
-    Ok(Operation::ReceiveMessage(kept(MessageToReceive { file, buffers, flags, out, done: 0 })).into())
+    Ok(Operation::ReceiveMessage(kept(MessageToReceive::new(file, buffers, flags, out))).into())
 }
 
 /// Performs `sendmsg`.
@@ -102,7 +102,7 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
         (0, _) | (_, 0) => None,
         (address, length) => read_control(call.admitted()?, address as usize, length)?,
     };
-    Ok(Operation::SendMessage(kept(MessageToSend { file, buffers, flags, address, files, sent: 0 })).into())
+    Ok(Operation::SendMessage(kept(MessageToSend::new(file, buffers, flags, address, files))).into())
 }
 
 /// Performs `recvmsg`.
@@ -116,7 +116,7 @@ pub(super) fn receive(call: Call<'_>) -> Decoding {
         return Err(Errno::EOPNOTSUPP);
     }
     let out = MessageOut::Header(call.address(1), header);
-    Ok(Operation::ReceiveMessage(kept(MessageToReceive { file, buffers, flags, out, done: 0 })).into())
+    Ok(Operation::ReceiveMessage(kept(MessageToReceive::new(file, buffers, flags, out))).into())
 }
 
 fn require_socket(file: &OpenFile) -> Result<(), Errno> {
@@ -199,10 +199,7 @@ mod tests {
     const NOWHERE: usize = 0x10;
 
     fn pair(program: &mut Program) -> (usize, usize) {
-        let place = program.place(8);
-        let kind = (types::SOCK_STREAM | types::SOCK_NONBLOCK) as usize;
-        assert_eq!(program.call(SystemCall::SocketPair, [types::AF_UNIX as usize, kind, 0, place]), Ok(0));
-        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+        program.socket_pair(types::SOCK_STREAM | types::SOCK_NONBLOCK)
     }
 
     /// Sends a byte with these control messages.

@@ -670,9 +670,7 @@ mod tests {
     const PARTS: [(usize, usize); 4] = [(DATA, CAPACITY / 4); 4];
 
     fn pair(program: &mut Program, kind: u32) -> (usize, usize) {
-        let place = program.place(8);
-        program.call(SystemCall::SocketPair, [1, (kind | SOCK_NONBLOCK) as usize, 0, place]).unwrap();
-        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+        program.socket_pair(kind | SOCK_NONBLOCK)
     }
 
     /// Returns a control message with these files.
@@ -683,23 +681,9 @@ mod tests {
         bytes
     }
 
-    fn header(program: &mut Program, buffers: &[(usize, usize)], control: (usize, usize)) -> usize {
-        let list: Vec<u8> =
-            buffers.iter().flat_map(|part| [part.0.to_le_bytes(), part.1.to_le_bytes()].concat()).collect();
-        let list = program.store(&list);
-        let header = MessageHeader {
-            buffers: list as u64,
-            count: buffers.len() as u64,
-            control: control.0 as u64,
-            control_length: control.1 as u64,
-            ..MessageHeader::default()
-        };
-        program.store(&header.to_bytes())
-    }
-
     fn send(program: &mut Program, socket: usize, bytes: &[u8], control: &[u8]) -> Result<usize, Errno> {
         let (place, control_place) = (program.store(bytes), program.store(control));
-        let header = header(program, &[(place, bytes.len())], (control_place, control.len()));
+        let header = program.message_header(&[(place, bytes.len())], (control_place, control.len()));
         program.call(SystemCall::SendMessage, [socket, header, 0])
     }
 
@@ -712,7 +696,7 @@ mod tests {
         flags: u32,
     ) -> Result<(Vec<u8>, Vec<usize>, u32), Errno> {
         let (place, control) = (program.place(room.max(8)), program.place(control_room.max(8)));
-        let header = header(program, &[(place, room)], (control, control_room));
+        let header = program.message_header(&[(place, room)], (control, control_room));
         let count = program.call(SystemCall::ReceiveMessage, [socket, header, flags as usize])?;
         let bytes = program.read(place, count.min(room));
         let length = program.read_u64(header + MessageHeader::CONTROL_LENGTH) as usize;
@@ -742,9 +726,9 @@ mod tests {
                 let whole = [b, place, 2, message::TRUNC as usize, 0, 0];
                 assert_eq!(program.call(SystemCall::ReceiveFrom, whole), Ok(5));
                 assert_eq!(program.read_from(b, 100), Err(Errno::EAGAIN), "the rest is lost");
-                let largest = header(program, &PARTS, (0, 0));
+                let largest = program.message_header(&PARTS, (0, 0));
                 assert_eq!(program.call(SystemCall::SendMessage, [a, largest, 0]), Ok(CAPACITY));
-                let larger = header(program, &[&PARTS[..], &[(DATA, 1)]].concat(), (0, 0));
+                let larger = program.message_header(&[&PARTS[..], &[(DATA, 1)]].concat(), (0, 0));
                 assert_eq!(program.call(SystemCall::SendMessage, [a, larger, 0]), Err(Errno::EMSGSIZE));
             }
         });
@@ -764,7 +748,7 @@ mod tests {
                 assert_eq!(receive(program, b, 1, 0, 0), Ok((vec![], vec![], 0)));
             }
             let (c, d) = pair(program, SOCK_STREAM);
-            let much = header(program, &[PARTS, PARTS].concat(), (0, 0));
+            let much = program.message_header(&[PARTS, PARTS].concat(), (0, 0));
             assert_eq!(program.call(SystemCall::SendMessage, [c, much, 0]), Ok(CAPACITY));
             assert_eq!(program.call(SystemCall::SendMessage, [c, much, 0]), Err(Errno::EAGAIN));
             for socket in [a, b, c, d] {
@@ -841,7 +825,7 @@ mod tests {
                 assert_eq!(send(program, a, b"x", &control), Err(error), "{control:?}");
             }
             let place = program.store(b"x");
-            let far = header(program, &[(place, 1)], (0x1000, 24));
+            let far = program.message_header(&[(place, 1)], (0x1000, 24));
             assert_eq!(program.call(SystemCall::SendMessage, [a, far, 0]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::SendMessage, [a, DATA + LENGTH - 8, 0]), Err(Errno::EFAULT));
             assert_eq!(program.read_from(b, 1), Err(Errno::EAGAIN));
@@ -982,26 +966,24 @@ mod tests {
     #[test]
     fn receivers_and_senders_wait_for_each_other() {
         run(|program| {
-            let place = program.place(8);
-            program.call(SystemCall::SocketPair, [1, SOCK_STREAM as usize, 0, place]).unwrap();
-            let (a, b) = (program.read_u32(place) as usize, program.read_u32(place + 4) as usize);
+            let (a, b) = program.socket_pair(SOCK_STREAM);
             program
                 .add_worker(move |program| {
                     for part in [b"in ".as_slice(), b"three", b" parts"] {
                         program.sleep_ns(100_000);
                         assert_eq!(program.write_to(a, part), Ok(part.len()));
                     }
-                    let much = header(program, &[PARTS, PARTS, PARTS].concat(), (0, 0));
+                    let much = program.message_header(&[PARTS, PARTS, PARTS].concat(), (0, 0));
                     assert_eq!(program.call(SystemCall::SendMessage, [a, much, 0]), Ok(3 * CAPACITY));
                     program.close(a).unwrap();
                 })
                 .unwrap();
             let place = program.place(16384);
-            let short = header(program, &[(place, 4), (place + 4, 10)], (0, 0));
+            let short = program.message_header(&[(place, 4), (place + 4, 10)], (0, 0));
             let all = message::WAITALL as usize;
             assert_eq!(program.call(SystemCall::ReceiveMessage, [b, short, all]), Ok(14));
             assert_eq!(program.read(place, 14), b"in three parts");
-            let long = header(program, &[(place, 16384); 12], (0, 0));
+            let long = program.message_header(&[(place, 16384); 12], (0, 0));
             assert_eq!(program.call(SystemCall::ReceiveMessage, [b, long, all]), Ok(3 * CAPACITY));
             let place = program.place(8);
             assert_eq!(program.call(SystemCall::ReceiveFrom, [b, place, 8, all, 0, 0]), Ok(0));
@@ -1013,9 +995,7 @@ mod tests {
     #[test]
     fn a_look_does_not_wait_for_all_bytes() {
         run(|program| {
-            let place = program.place(8);
-            program.call(SystemCall::SocketPair, [1, SOCK_STREAM as usize, 0, place]).unwrap();
-            let (a, b) = (program.read_u32(place) as usize, program.read_u32(place + 4) as usize);
+            let (a, b) = program.socket_pair(SOCK_STREAM);
             program
                 .add_worker(move |program| {
                     program.sleep_ns(100_000);
@@ -1056,7 +1036,7 @@ mod tests {
             assert_eq!((bytes, files, flags), (b"y".to_vec(), vec![], message::CTRUNC));
             program.close(writer).unwrap();
             // A place for control messages that is none: the message is lost, and its file closed.
-            let far = header(program, &[(DATA, 1)], (0x1000, 24));
+            let far = program.message_header(&[(DATA, 1)], (0x1000, 24));
             assert_eq!(send(program, a, b"z", &rights(&[reader])), Ok(1));
             assert_eq!(program.call(SystemCall::ReceiveMessage, [b, far, 0]), Ok(1));
             assert_eq!(program.read_u32(far + 48), message::CTRUNC);

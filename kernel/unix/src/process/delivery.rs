@@ -727,7 +727,7 @@ fn accept(process: &Process, found: &Information, address: usize) -> Result<usiz
 mod tests {
     use ::signals::Pending;
     use abi_unix::SystemCall;
-    use abi_unix::types::{self, MessageHeader, TimeSpec, signal};
+    use abi_unix::types::{self, TimeSpec, signal};
     use alloc::vec::Vec;
 
     use super::*;
@@ -878,22 +878,12 @@ mod tests {
     /// Stores the header of a message with so many buffers of this length, which lie over each other, and these bytes
     /// of control messages; returns its address.
     fn message(program: &mut Program, (count, length): (usize, usize), control: &[u8]) -> usize {
-        let buffer = [crate::testing::DATA.to_le_bytes(), length.to_le_bytes()].concat();
-        let list = program.store(&buffer.repeat(count));
-        let header = MessageHeader {
-            buffers: list as u64,
-            count: count as u64,
-            control: program.store(control) as u64,
-            control_length: control.len() as u64,
-            ..MessageHeader::default()
-        };
-        program.store(&header.to_bytes())
+        let control = (program.store(control), control.len());
+        program.message_header(&alloc::vec![(crate::testing::DATA, length); count], control)
     }
 
     fn stream(program: &mut Program) -> (usize, usize) {
-        let place = program.place(8);
-        program.call(SystemCall::SocketPair, [1, types::SOCK_STREAM as usize, 0, place]).unwrap();
-        (program.read_u32(place) as usize, program.read_u32(place + 4) as usize)
+        program.socket_pair(types::SOCK_STREAM)
     }
 
     /// A message that waits is over, or made again with everything that it carries; bytes that were moved count.
