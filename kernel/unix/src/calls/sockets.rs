@@ -11,7 +11,7 @@ use crate::files::file::OpenFile;
 use crate::files::local_socket::LocalSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::AddressOut;
+use crate::process::user::{AddressOut, OptionOut};
 
 /// Flags of `recvfrom` that [`messages`] has.
 const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
@@ -134,12 +134,12 @@ pub(super) fn set_option(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn get_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    let (level, option) = (call.unsigned(1), call.unsigned(2));
-    let (process, value, size) = (&**call.process(), call.address(3), call.address(4));
+    let option = (call.unsigned(1), call.unsigned(2));
+    let (process, out) = (&**call.process(), OptionOut::new(call.address(3), call.address(4)));
     if let Ok(socket) = LocalSocket::of(&file) {
-        return socket.get_option(process, level, option, value, size).map(Into::into);
+        return socket.get_option(process, option, out).map(Into::into);
     }
-    Socket::of(&file)?.get_option(process, level, option, value, size).map(Into::into)
+    Socket::of(&file)?.get_option(process, option, out).map(Into::into)
 }
 
 #[inline(never)]

@@ -39,7 +39,7 @@ use crate::files::file::{
 };
 use crate::files::sent_files::{QueuedMessage, SentFiles, UnreceivedFiles};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{AddressOut, Caller, UserBuffer, length_of, write_option};
+use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 
 /// Bytes that a direction holds, and that a message may have.
 pub(crate) const CAPACITY: usize = 65536;
@@ -498,15 +498,9 @@ impl LocalSocket {
         }
     }
 
-    /// Performs the `getsockopt` call.
-    pub(crate) fn get_option(
-        &self,
-        caller: &dyn Caller,
-        level: u32,
-        name: u32,
-        value: usize,
-        size: usize,
-    ) -> Result<usize, Errno> {
+    /// Performs the `getsockopt` call for the option of this level and name.
+    pub(crate) fn get_option(&self, caller: &dyn Caller, asked: (u32, u32), out: OptionOut) -> Result<usize, Errno> {
+        let (level, name) = asked;
         if level != option::SOL_SOCKET {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -523,11 +517,11 @@ impl LocalSocket {
                 // Process, user and group of the process that made the pair.
                 let mut credentials = [0; 12];
                 credentials[..4].copy_from_slice(&self.pair.maker.to_le_bytes());
-                return write_option(caller, &credentials, value, size);
+                return out.write(caller, &credentials);
             }
             _ => return Err(Errno::ENOPROTOOPT),
         };
-        write_option(caller, &number.to_le_bytes(), value, size)
+        out.write(caller, &number.to_le_bytes())
     }
 }
 

@@ -31,7 +31,7 @@ use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{AddressOut, Caller, UserBuffer, length_of, write_option};
+use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::{executor, standing};
 
@@ -495,18 +495,11 @@ impl Socket {
         Ok(0)
     }
 
-    /// Performs the `getsockopt` call.
-    pub(crate) fn get_option(
-        &self,
-        caller: &dyn Caller,
-        level: u32,
-        name: u32,
-        value: usize,
-        size: usize,
-    ) -> Result<usize, Errno> {
+    /// Performs the `getsockopt` call for the option of this level and name.
+    pub(crate) fn get_option(&self, caller: &dyn Caller, asked: (u32, u32), out: OptionOut) -> Result<usize, Errno> {
         let inner = self.inner.lock();
         let mut second = None;
-        let number = match (level, name) {
+        let number = match asked {
             (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
             (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
             (option::SOL_SOCKET, option::SO_PROTOCOL) => match self.kind {
@@ -539,7 +532,7 @@ impl Socket {
         bytes[..4].copy_from_slice(&number.to_le_bytes());
         bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
         let full = if second.is_some() { 8 } else { 4 };
-        write_option(caller, &bytes[..full], value, size)
+        out.write(caller, &bytes[..full])
     }
 }
 

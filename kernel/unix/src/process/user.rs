@@ -81,17 +81,26 @@ fn read_room(memory: &(impl UserMemory + ?Sized), size: usize) -> Result<usize, 
     if room > i32::MAX as usize { Err(Errno::EINVAL) } else { Ok(room) }
 }
 
-/// Ends `getsockopt`: writes an option's value, cut to the room there is, and the size that was written.
-pub(crate) fn write_option(
-    memory: &(impl UserMemory + ?Sized),
-    bytes: &[u8],
+/// Place for the value of a socket option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OptionOut {
     value: usize,
     size: usize,
-) -> Result<usize, Errno> {
-    let count = read_room(memory, size)?.min(bytes.len());
-    memory.copy_out(value, &bytes[..count])?;
-    memory.copy_out(size, &(count as u32).to_le_bytes())?;
-    Ok(0)
+}
+
+impl OptionOut {
+    /// Creates one from the address of a value and that of its size, a `u32` with the room that there is.
+    pub(crate) fn new(value: usize, size: usize) -> OptionOut {
+        OptionOut { value, size }
+    }
+
+    /// Ends `getsockopt`: writes a value, cut to the room there is, and the size that was written.
+    pub(crate) fn write(self, memory: &(impl UserMemory + ?Sized), bytes: &[u8]) -> Result<usize, Errno> {
+        let count = read_room(memory, self.size)?.min(bytes.len());
+        memory.copy_out(self.value, &bytes[..count])?;
+        memory.copy_out(self.size, &(count as u32).to_le_bytes())?;
+        Ok(0)
+    }
 }
 
 /// Bytes of all buffers of a call.
