@@ -90,3 +90,34 @@ async fn keep(process: Arc<Process>, reserved: Reservation) {
     process.timers.keeper_has_left();
     process.timers_are_at_rest();
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::timer::Setting;
+
+    use super::*;
+    use crate::process::table;
+    use crate::testing::run;
+
+    /// The end of a process does not wait for a timer that is set for later.
+    #[test]
+    fn a_keeper_leaves_with_its_process_which_gets_no_other() {
+        run(|program| {
+            let setting = Setting { value_ns: 1_000_000_000_000, interval_ns: 0 };
+            let child = program.spawn(move |program| {
+                let process = program.process();
+                assert!(process.timers.are_at_rest());
+                assert_eq!(process.timers.set_interval(&process, 0, setting), Ok(Setting::default()));
+                program.sleep_ns(2_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            let process = table::find(child as u32).unwrap();
+            assert!(!process.timers.are_at_rest(), "it has a keeper");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert!(process.timers.are_at_rest());
+            assert_eq!(process.timers.set_interval(&process, 0, setting), Err(Errno::EAGAIN));
+            assert!(process.timers.are_at_rest());
+        });
+    }
+}
