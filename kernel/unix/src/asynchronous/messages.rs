@@ -115,12 +115,7 @@ impl MessageToReceive {
 
     /// Tries to receive: one message, or the part of a stream that is there. With `MSG_WAITALL` goes on until the
     /// buffers are full, or files came.
-    pub(crate) fn poll(
-        &mut self,
-        caller: &dyn Caller,
-        descriptors: &Mutex<Descriptors>,
-        waker: Option<&Waker>,
-    ) -> Attempt {
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, table: &Mutex<Descriptors>, waker: Option<&Waker>) -> Attempt {
         loop {
             let object = self.file.object();
             let received = match object.receive_message(caller, &self.buffers, self.done, self.flags, waker) {
@@ -132,7 +127,7 @@ impl MessageToReceive {
             let waits_for_all = self.flags & (message::WAITALL | message::PEEK) == message::WAITALL;
             let goes_on = waits_for_all && received.goes_on && received.files.is_none() && received.count > 0;
             let (count, length) = (received.count, received.length);
-            self.tell(caller, descriptors, received)?;
+            self.tell(caller, table, received)?;
             if !goes_on || self.done + count == length_of(&self.buffers) {
                 let value = if self.flags & message::TRUNC != 0 { length } else { count };
                 return Poll::Ready(Ok(self.done + value));

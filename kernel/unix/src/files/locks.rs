@@ -333,13 +333,8 @@ impl LockWait {
     }
 
     /// Tries to make the change. `EAGAIN` if it must not wait, `EDEADLK` if it would wait for itself, `EBADF` if the
-    /// process, which has these descriptors, has closed the lock's meanwhile.
-    pub(crate) fn poll(
-        &mut self,
-        caller: &dyn Caller,
-        descriptors: &Mutex<Descriptors>,
-        waker: Option<&Waker>,
-    ) -> Attempt {
+    /// process, which has this table of descriptors, has closed the lock's meanwhile.
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, table: &Mutex<Descriptors>, waker: Option<&Waker>) -> Attempt {
         let (file, holder, own) = (self.file.identity(), self.change.holder, core::ptr::from_ref(self).addr());
         let mut locks = LOCKS.lock();
         if let Some(awaited) = locks.try_change(file, &self.change, caller.account())? {
@@ -367,7 +362,7 @@ impl LockWait {
         drop(locks);
         if let Holder::Process(number) = holder {
             // A close that came in between has found no lock to free.
-            let is_open = descriptors.lock().get(self.descriptor).is_ok_and(|file| Arc::ptr_eq(file, &self.file));
+            let is_open = table.lock().get(self.descriptor).is_ok_and(|file| Arc::ptr_eq(file, &self.file));
             if !is_open && self.change.kind.is_some() {
                 process_has_closed(&self.file, number);
                 return Poll::Ready(Err(Errno::EBADF));
