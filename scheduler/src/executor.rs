@@ -91,7 +91,8 @@ impl<O: Order> Header<O> {
     /// Changes the key of the coroutine, which takes effect when it becomes ready next.
     ///
     /// # Safety
-    /// The caller is the coroutine's own poll; or the coroutine is not spawned yet.
+    /// The caller is the coroutine's own poll; or the coroutine is not spawned yet; or it is blocked, and no other code
+    /// makes it ready meanwhile.
     pub unsafe fn set_key(&self, key: O::Key) {
         // SAFETY: a key is read only while the coroutine is in a list or is being linked, by the lock's holder, and the
         // caller excludes both.
@@ -520,6 +521,7 @@ impl<O: Order> Executor<O> {
     ///
     /// # Errors
     /// [`Stale`]: there is no such coroutine (any more). Nothing happened.
+    #[doc(alias = "try_to_wake_up")]
     pub fn wake(&self, cid: u64) -> Result<(), Stale> {
         if self.wake_or_1(cid) == 0 { Ok(()) } else { Err(Stale) }
     }

@@ -1,9 +1,9 @@
 //! The priority coroutine scheduler: ready sets, states, many workers.
 //!
-//! One implementation schedules the coroutines of both kernels and, through the shared image (crate `vdso`), of every
-//! process. It depends on no machine and no kernel, allocates nothing, has no globals and never panics: all its state
-//! is an [`Executor`] and its slots, in the caller's memory. Rust programs use the crate `coroutine`, a safe interface;
-//! C programs use `user/c/cops.h`.
+//! One implementation schedules the coroutines of the Unix-like kernel and, through the shared image (crate `vdso`), of
+//! every process; programs of the microkernel link it. It depends on no machine and no kernel, allocates nothing, has
+//! no globals and never panics: all its state is an [`Executor`] and its slots, in the caller's memory. Rust programs
+//! use the crate `coroutine`, a safe interface; C programs use `user/c/cops.h`.
 //!
 //! # The objects
 //!
@@ -32,7 +32,7 @@
 //!   everything that the waking thread wrote before the wake.
 //! * [`Executor::set_priority`] works in every state.
 //! * A cancelled coroutine is not polled again, and `finish` is called exactly once for each.
-//! * The cost of every operation is independent of the number of coroutines.
+//! * The cost of every operation is independent of the number of coroutines, under the image's order.
 //! * The caller's functions are called without a lock held. If workers are not preempted inside this code, no worker
 //!   ever waits for one that does not run.
 //!

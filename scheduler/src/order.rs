@@ -2,7 +2,7 @@
 //!
 //! The scheduler itself fixes one thing only: a ready coroutine of a more important priority runs before a less
 //! important one. The order among equals is an [`Order`], the type parameter of [`Executor`](crate::Executor).
-//! [`Image`] is the order of the shared image, and so of both kernels and of every process.
+//! [`Image`] is the order of the shared image, and so of the Unix-like kernel and of every process.
 //!
 //! # The published word is independent of the order
 //!
@@ -17,6 +17,7 @@
 //! Under any other order the walk is as long as the number of coroutines that are passed, under the shard's lock.
 
 /// An order among equally important coroutines of one shard.
+#[doc(alias("scheduling policy", "EDF", "sched_class"))]
 pub trait Order: 'static {
     /// Property of a coroutine that the order compares; it lies in the coroutine's [`Header`](crate::Header).
     ///

@@ -283,6 +283,7 @@ impl<O: Order> Executor<O> {
     ///
     /// # Safety
     /// The worker has the lock of its shard, which is released.
+    #[doc(alias = "work stealing")]
     #[inline(never)]
     unsafe fn take_among(&self, shard: &Shard, polls: u64) -> *const Header<O> {
         // Shards from which a steal has just failed.

@@ -41,6 +41,7 @@ impl Link {
 }
 
 /// The data of one worker.
+#[doc(alias("run queue", "local queue", "rq"))]
 #[repr(C, align(128))]
 pub(crate) struct Shard {
     lock: AtomicU32,

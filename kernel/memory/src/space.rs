@@ -1208,7 +1208,8 @@ impl AddressSpace {
         })
     }
 
-    /// Gives the space its own copy of a page that it shares with others.
+    /// Gives the space its own copy of a page that it shares with others (copy-on-write).
+    #[doc(alias("COW", "do_wp_page"))]
     fn copy_before_write(&mut self, page: u64) -> Result<(), Fault> {
         let copy = match self.table.is_shared(page) {
             // The others have copied it.
@@ -1272,7 +1273,7 @@ impl AddressSpace {
     /// # Errors
     /// [`OutOfMemory`]; the other space has a part of the pages. The flush is to be done in any case, and before this
     /// space is unlocked: until then harts may write to pages that a fault of another hart would copy.
-    #[doc(alias = "copy_page_range")]
+    #[doc(alias("copy_page_range", "copy-on-write"))]
     pub fn share_pages(&mut self, other: &mut Self, from: u64) -> (Flush, Result<Option<u64>, OutOfMemory>) {
         let index = self.first_above(from);
         let next = self.regions.iter().skip(index).find(|region| matches!(region.backing, Backing::Anonymous));

@@ -21,7 +21,8 @@
 //!
 //! A kernel entry is a few hundred instructions, so one lock serves all harts; the few long operations have preemption
 //! points and are restarted. The state of a thread that runs on another hart is accessed only after that hart has
-//! entered the kernel (`smp`, over the words of `hart`): this is the only wait of a kernel entry.
+//! entered the kernel (`smp`, over the words of `hart`). Besides the lock, a kernel entry waits only for that, for
+//! harts that must leave an address space, and for one that must empty an interrupt file.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

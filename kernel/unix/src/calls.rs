@@ -1,6 +1,7 @@
 //! The dispatcher: from registers to a decoded call, and from its result back to registers.
 //!
-//! Each call is one line of [`decode`] and one function of its family, all of one form. The function checks the
+//! Each call is one line of [`decode`] or [`decode_other`]. Trivial calls are answered there; every other one is a
+//! function of its family, all of one form. The function checks the
 //! process's arguments, by the accessors of [`Call`], before it changes anything; then it acts at once, or returns an
 //! [`Operation`] if the call may have to wait.
 //!

@@ -2,8 +2,8 @@
 //!
 //! A call owns its buffer while it is in flight, so a program that wants lines, or slices of its own to be filled,
 //! needs bytes between the call and itself. They are kept here, and so is the call: a future of these types that is
-//! dropped leaves the call in flight, and the next one continues it. Their verdict is therefore *strict* where that of
-//! a plain read is *weak*.
+//! dropped leaves the call in flight, and the next one continues it. The verdict of most is therefore *strict* where
+//! that of a plain read is *weak*.
 
 use core::fmt;
 use core::future::poll_fn;

@@ -279,6 +279,7 @@ pub fn executor() -> &'static Executor {
 /// # Panics
 ///
 /// If memory is exhausted, or the process has 262,144 coroutines.
+#[doc(alias("spawn_local", "LocalSet"))]
 #[inline]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where

@@ -2,8 +2,6 @@
 //!
 //! ```ignore
 //! #![no_std]
-// The models in `tests/loom.rs` compile single modules.
-#![cfg(not(loom))]
 //! #![no_main]
 //!
 //! #[cops::main]
@@ -46,6 +44,8 @@
 //!   the arguments are lost. The text names the loss.
 //! * **None**: an object is unusable until the operation has been completed. No function of this crate has this
 //!   verdict.
+// The models in `tests/loom.rs` compile single modules.
+#![cfg(not(loom))]
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(not(target_os = "none"), allow(dead_code, reason = "its users are in the start-up code of the target"))]
@@ -77,6 +77,7 @@ mod atomics {
 }
 pub mod buffer;
 mod buffered;
+#[doc(alias("reactor", "mio", "I/O driver"))]
 pub mod call;
 mod cancellation;
 pub mod channel;

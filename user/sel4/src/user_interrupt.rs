@@ -241,8 +241,8 @@ pub fn receive(thread: Thread, notification: Notification) -> Result<bool> {
 }
 
 /// Receives as [`receive`] does; on a machine that can do that, the bits `hints` of the badge can also come from a
-/// [`Sender`], without the kernel. A sender of one of them can then send all of them, so they should mean no more than
-/// a place to look at. Bit 63 cannot be a hint. Returns whether the machine can.
+/// [`Sender`], without the kernel. With guest interrupt files a sender of one of them can then send all of them, so
+/// they should mean no more than a place to look at. Bit 63 cannot be a hint. Returns whether the machine can.
 ///
 /// A thread for which this was called once runs with registers for its interrupts ever after, which makes its system
 /// calls slower.
@@ -282,9 +282,9 @@ pub fn end(thread: Thread) -> Result<()> {
     thread.unbind_notification()
 }
 
-/// A page to which a store signals a notification: without the kernel if the receiver runs or waits, and otherwise
-/// through it. The page is unmapped with the capability; after that a store there does nothing. [`Signaller`] requests
-/// one at its first signal.
+/// A page to which a store signals a notification: with guest interrupt files without the kernel if the receiver runs
+/// or waits, and otherwise through it; by the instruction of UINTC without the kernel if the receiver runs. The page is
+/// unmapped with the capability; after that a store there does nothing. [`Signaller`] requests one at its first signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     address: u64,

@@ -1,4 +1,4 @@
-//! Calls on paths, which go on in steps if a path is long.
+//! Paths of calls, read and followed: in steps if they are long.
 //!
 //! The function of such a call checks its other arguments and reads its paths; then [`follow`] acts on them. An act
 //! changes nothing before its paths have been followed to their ends. If that is more than the work of a step

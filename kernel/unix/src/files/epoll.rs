@@ -3,8 +3,8 @@
 //! An epoll has an *item* for each descriptor that it watches. The item itself waits: its waker is registered with the
 //! file, as that of a blocked reader would be. When the file wakes it, the item enters the epoll's *ready list* and
 //! wakes the callers that wait for the epoll. So every event that can make a call go on can make a descriptor ready,
-//! pipes and sockets have no code for epoll, and a wait costs as much as there is in the ready list, however many items
-//! the epoll has.
+//! pipes and sockets have no code for epoll but `readiness`, and a wait costs as much as there is in the ready list,
+//! however many items the epoll has.
 //!
 //! An item in the list may be ready; it need not. A waiting caller takes items out and looks at each file. A ready item
 //! is reported; if it is level-triggered it goes back to the end of the list, because it may still be ready the next

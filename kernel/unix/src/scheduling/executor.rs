@@ -167,9 +167,7 @@ pub(crate) fn start(table: Table) -> Result<(), &'static str> {
     EXECUTOR.initialise(table, &READY, &HARTS).map_err(|_| "the executor was started twice")
 }
 
-/// The calling hart's worker.
-#[doc(alias = "rq")]
-#[doc(alias = "runqueue")]
+/// The calling hart's worker. The run queue itself is the scheduler's shard.
 pub(crate) struct HartWorker(coroutine::Worker);
 
 impl HartWorker {

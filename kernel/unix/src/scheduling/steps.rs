@@ -8,6 +8,12 @@
 //! asks for. [`stretch`] measures it, and `cargo xtask bench fairness --scenario longest_stretch` drives calls at their
 //! largest.
 //!
+//! A look handles the interrupts that are pending, as the executor's loop does, and then tells whether the hart is
+//! wanted: by something more important than the working coroutine, or, when that has worked for a slice, by anything,
+//! since its process may have no budget left for more. If so, the operation is put aside like any other that has to
+//! wait, and goes on when its coroutine has its turn again. If not, it goes on in place: a look costs little beside a
+//! step, and long work is not slower on a hart that nothing else wants.
+//!
 //! # Tables
 //!
 //! A table that doubles copies all of its entries. So everything that a process can fill by the thousand is in
@@ -35,13 +41,6 @@
 //! * the OOM killer's search, over all processes and their descriptors.
 //!
 //! Frames of the network are not measured here.
-//!
-//! A look handles the interrupts that are pending, as the executor's loop does, and then tells whether the hart is
-//! wanted: by something more important than the working coroutine, or, when that has worked for a slice, by anything,
-//! since its process may have no budget left for more.
-//! If so, the operation is put aside like any other that has to wait, and goes on when its coroutine has its turn
-//! again. If not, it goes on in place: a look costs little beside a step, and long work is not slower on a hart that
-//! nothing else wants.
 //!
 //! # In new code
 //!
