@@ -27,7 +27,8 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 
-use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
+pub use abi_queue::Priority;
+use abi_queue::{MAXIMUM_WORKERS, ReadyWord};
 use atomic_waker::AtomicWaker;
 use coroutine::{Executor, JoinHandle, Platform, Signals, Table};
 
