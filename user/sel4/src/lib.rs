@@ -36,6 +36,9 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 extern crate alloc;
+// For the examples in the book, which are whole programs: the host's heap and panic.
+#[cfg(not(any(test, target_os = "none")))]
+extern crate std;
 
 // The examples in the book are compiled with this crate's own.
 #[cfg(doctest)]
