@@ -2,7 +2,8 @@
 //!
 //! Arguments are words of the message, in order; capabilities among them travel as the message's capabilities and not
 //! as words. The answer has the label 0 or an [`Error`], and its words are the results or the error's details.
-//! Endpoints, notifications and replies are invoked by a message with any label and are not in this table.
+//! Endpoints, notifications and replies are invoked by a message with any label and are not in this table. The manual's
+//! `seL4_TCB_SetPriority` is `"TCB SetPriority"` here, and so the variant `TcbSetPriority`.
 
 use crate::Error;
 

@@ -23,7 +23,7 @@
 //! preempted elsewhere joins in the same way.
 //!
 //! A revocation that finds remains in a slot of their own object destroys that object only: the other objects of the
-//! ring belong to another deletion, or were unreachable before. The invariants are stated and argued in
+//! ring belong to another deletion, or were unreachable before. The invariants are argued in
 //! [decision 024](../../../docs/decisions/024-deleting-and-revoking.md).
 
 use objects::{Capability, Dying, Page, Queue, Ref, Slot};

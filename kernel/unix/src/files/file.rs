@@ -2,9 +2,9 @@
 //!
 //! The common part of all kinds is here: access, flags, charges, and the loops that move buffers in steps. The trait
 //! [`FileOperations`] has their differences; its methods answer with Linux's error for the kinds that do not support an
-//! operation. So a kind is one type with one `impl`, in a file of its own, and this file depends on none of them:
-//! regular files and directories ([`stored`](crate::files::stored)), ends of pipes, devices, the console, epolls, event
-//! counters, sockets, rights and receivers of user interrupts.
+//! operation. So a kind is one type with one `impl`, in a file of its own, and this file depends on the objects of none
+//! of them: regular files and directories ([`stored`](crate::files::stored)), ends of pipes, devices, generated files,
+//! terminals, local sockets, epolls, event counters, timers, sockets, rights and receivers of user interrupts.
 //!
 //! A kind knows its caller by the trait [`Caller`] alone: memory, account and number. So files are below processes,
 //! which have them.

@@ -1,7 +1,7 @@
 //! A visit to user mode: the kernel's work from the moment at which a worker gets a hart until it pauses.
 //!
 //! User mode is a call that returns a trap. A system call is dispatched and the program goes on; an interrupt is served
-//! and the program goes on, unless something else must run; a fault is mended, or ends the process.
+//! and the program goes on, unless something else must run; a fault is mended, or becomes a signal of the process.
 
 use alloc::sync::Arc;
 use core::ops::ControlFlow;
@@ -329,7 +329,8 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
     trace::of_worker(Kind::Trap, worker.process.id, worker.index(), cause as u64, number);
 }
 
-/// Ends a process for a forbidden access. Apart from the visit, which is the way of every call.
+/// Sends a process the signal of a forbidden access, which ends it unless it has a handler. Apart from the visit, which
+/// is the way of every call.
 #[doc(alias = "bad_area")]
 #[doc(alias = "SIGSEGV")]
 #[cold]
