@@ -420,7 +420,7 @@ impl<'a> Lab<'a> {
         Ok(server)
     }
 
-    /// Boots Linux with all of its servers; those of [`Linux::servers`] answer.
+    /// Boots Linux with all of its servers; those of [`DebianKernel::servers`] answer.
     pub fn serve_linux(&self, title: &str, harts: u8) -> Result<Server> {
         let linux = self.linux().context("there is no Linux")?;
         let mut configuration = linux.configuration(self.context, harts, Clock::Host, &["serve".to_string()])?;

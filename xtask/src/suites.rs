@@ -7,7 +7,7 @@
 //! Tests that compare the work of processes run on one hart whose clock counts instructions instead ([`COUNTED`]): on
 //! the host's time, a busy host would take work from one of them and not from the other.
 //!
-//! Parts run beside each other where the host has a core for both ([`lanes`](crate::lanes)).
+//! Parts run beside each other where the host has a core for both ([`lanes`]).
 //!
 //! Kernels that are suites themselves test the machine below the kernel in the same way. They can also be told to make
 //! a mistake ([`FAULTS`]), which they must not survive: the test is that they report it and end the machine as failed.

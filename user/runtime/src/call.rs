@@ -42,7 +42,7 @@
 //! store the cid and then only *load* the state: the completion could come between the two without either side seeing
 //! the other.
 //!
-//! [`Meeting`] has the three words of these changes, with a method for each change. Access to the fields. The *drainer*
+//! `Meeting` has the three words of these changes, with a method for each change. Access to the fields. The *drainer*
 //! is the code that takes completions, the *releaser* the code that frees the record:
 //!
 //! * `state`: all: the future (to own, foreign, abandoned), the drainer (to done), the releaser (to waiting).

@@ -392,7 +392,7 @@ fn paths() -> Result<()> {
         expect(look(b"0\0")?, 0)?;
         for call_on_path in [SystemCall::Open, SystemCall::Access, SystemCall::ChangeModeAt, SystemCall::ChangeOwnerAt]
         {
-            let _ = call(call_on_path, [HERE, b"0\0".as_ptr() as usize, 0, 0, 0, 0]);
+            let _ = call(call_on_path, [HERE, path(c"0"), 0, 0, 0, 0]);
             let _ = call(call_on_path, [HERE, inside.as_ptr() as usize, 0, 0, 0, 0]);
         }
         let through = |name: &str| winding("./", &alloc::format!("0/{name}"));
