@@ -304,7 +304,6 @@ impl Shared {
         limit: u64,
         remains: Arc<Remains>,
         is_below: bool,
-        work_of_a_step: usize,
         owner: Option<&Arc<dyn Owner>>,
     ) -> Result<Shared, Error> {
         let shared = Shared {
@@ -315,7 +314,7 @@ impl Shared {
             remains,
             rename: Mutex::new(()),
             is_below,
-            work_of_a_step: AtomicUsize::new(work_of_a_step),
+            work_of_a_step: AtomicUsize::new(usize::MAX),
             writers: AtomicU32::new(0),
             next_removed: None,
         };

@@ -78,8 +78,7 @@ impl Filesystem {
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::NoSpace`] if not even the root fits.
     pub fn new(limit: u64) -> Result<Filesystem, Error> {
-        let remains = Arc::new(Remains::default());
-        Ok(Filesystem { shared: Arc::new(Shared::new(limit, remains, false, usize::MAX, None)?) })
+        Ok(Filesystem { shared: Arc::new(Shared::new(limit, Arc::new(Remains::default()), false, None)?) })
     }
 
     /// Lets operations follow at most so many components of a path at once, and at least one: [`Error::Crossing`] and
@@ -99,15 +98,9 @@ impl Filesystem {
     #[doc(alias = "mount")]
     pub fn beside(&self, limit: u64, owner: Option<&Arc<dyn Owner>>) -> Result<Filesystem, Error> {
         let remains = Arc::clone(&self.shared.remains);
-        Ok(Filesystem {
-            shared: Arc::new(Shared::new(
-                limit,
-                remains,
-                true,
-                self.shared.work_of_a_step.load(Ordering::Relaxed),
-                owner,
-            )?),
-        })
+        let tree = Filesystem { shared: Arc::new(Shared::new(limit, remains, true, owner)?) };
+        tree.walk_in_steps_of(self.shared.work_of_a_step.load(Ordering::Relaxed));
+        Ok(tree)
     }
 
     /// Gives up a tree that was made [`beside`](Self::beside) another and to which nothing else refers. Its files

@@ -236,14 +236,14 @@ pub(crate) fn walk_noting<'shared, 'path>(
     }
 
     loop {
-        if work >= most {
-            // The slashes before the next component would make the rest absolute.
-            let rest = &path.bytes()[at + leading_slashes(&path.bytes()[at..])..];
-            return Err(depart(note, || Departure::Later(Node::new(&directory)), rest, links));
-        }
         let Some(step) = Step::next(path.bytes(), at) else {
             return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path, links });
         };
+        if work >= most {
+            // From the next component on: the slashes before it would make the rest absolute.
+            let rest = &path.bytes()[step.name.start..];
+            return Err(depart(note, || Departure::Later(Node::new(&directory)), rest, links));
+        }
         work += 1 + (step.name.end - at) / BYTES_OF_A_COMPONENT;
         let name = &path.bytes()[step.name.clone()];
         let special = Last::special(name);

@@ -234,7 +234,7 @@ fn a_limit_can_be_changed_to_any_that_is_not_exceeded() {
 /// A tree that follows paths in steps leads to where one leads that follows them at once, and counts as many links.
 #[test]
 fn a_walk_in_steps_arrives_where_one_without_does() {
-    let parts = ["a", "a", "b", "..", "..", "..", ".", "l", "l", "n", ""];
+    let parts = ["a", "a", "b", "..", "..", "..", ".", "l", "l", "n", "r", ""];
     let trees = [usize::MAX, 1, 2, 3, 5].map(|components| {
         let tree = Filesystem::new(1 << 24).unwrap();
         let root = tree.root();
@@ -242,9 +242,14 @@ fn a_walk_in_steps_arrives_where_one_without_does() {
             tree.make_directory(&root, path.as_bytes(), 0o755, NOW).unwrap();
         }
         tree.make_file(&root, b"/a/x", b"", 0o644, NOW).unwrap();
-        for (path, target) in
-            [("/l", "a//b/./../b"), ("/a/l", "../l/.."), ("/a/b/l", "/a/m"), ("/a/m", "l/x"), ("/n", "n/a")]
-        {
+        for (path, target) in [
+            ("/l", "a//b/./../b"),
+            ("/a/l", "../l/.."),
+            ("/a/b/l", "/a/m"),
+            ("/a/m", "l/x"),
+            ("/n", "n/a"),
+            ("/r", "//"),
+        ] {
             tree.make_symbolic_link(&root, path.as_bytes(), target.as_bytes(), NOW).unwrap();
         }
         tree.walk_in_steps_of(components);

@@ -205,16 +205,15 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
     }
     let (mut entry, mut path, mut at, mut links, mut components) = (base, path.to_vec(), 0, 0, 0);
     loop {
-        if components >= COMPONENTS_OF_A_STEP && at < path.len() {
-            // From the next component on: an absolute path would begin elsewhere.
-            let start = at + leading_slashes(&path[at..]);
-            return Ok(Walked::Later { from: entry, rest: path.split_off(start), links });
-        }
-        components += 1;
         let start = at + leading_slashes(&path[at..]);
         if start == path.len() {
             return Ok(Walked::At(entry));
         }
+        if components >= COMPONENTS_OF_A_STEP {
+            // From the next component on: the slashes before it would make the rest absolute.
+            return Ok(Walked::Later { from: entry, rest: path.split_off(start), links });
+        }
+        components += 1;
         let end = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |length| start + length);
         let is_last = end + leading_slashes(&path[end..]) == path.len();
         let has_slash = end < path.len();
