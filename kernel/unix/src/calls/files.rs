@@ -142,9 +142,7 @@ pub(super) fn close_range(call: Call<'_>) -> Decoding {
             drop(taken);
             steps::pause(&process).await;
         }
-        while remains::free_some() {
-            steps::pause(&process).await;
-        }
+        remains::free_for(&process).await;
         Ok(0)
     }))
 }
@@ -158,9 +156,7 @@ pub(super) fn settled(process: &Arc<Process>, call: SystemCall, value: usize) ->
     kept_steps(call, async move {
         // The call itself was a step.
         steps::pause(&process).await;
-        while remains::free_some() {
-            steps::pause(&process).await;
-        }
+        remains::free_for(&process).await;
         Ok(value)
     })
 }

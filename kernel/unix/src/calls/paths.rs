@@ -116,8 +116,8 @@ fn go_on<const COUNT: usize>(
             }
             attempt = act(&Call::new(&worker, number, ArgumentSource::Request(&arguments)), &mut paths);
         };
-        while effect.leaves_remains() && remains::free_some() {
-            steps::pause(&worker.process).await;
+        if effect.leaves_remains() {
+            remains::free_for(&worker.process).await;
         }
         result
     })

@@ -145,6 +145,16 @@ pub(crate) async fn free_at_the_end() {
     }
 }
 
+/// Frees all remains in steps, in a call of a process.
+///
+/// # Cancellation
+/// The rest is freed by others.
+pub(crate) async fn free_for<P: steps::Ends>(payer: &P) {
+    while free_some() {
+        steps::pause(payer).await;
+    }
+}
+
 /// Does as [`free_some`] where time is nothing that another wants: remains of processes whose budget is used up are
 /// freed, too.
 pub(crate) fn free_any() -> bool {
