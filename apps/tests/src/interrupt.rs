@@ -1,5 +1,9 @@
 //! User interrupts of a busy worker that does not pause.
 
+use alloc::boxed::Box;
+use core::future::{Future as _, poll_fn};
+use core::task::Poll;
+
 use abi_unix::Counter;
 use cops::time::{Duration, Instant};
 use cops::{Priority, State};
@@ -19,34 +23,62 @@ fn compute(steps: u32) -> [f64; 8] {
     sums
 }
 
+/// Lets a coroutine nap for three milliseconds while this worker computes and does not look at the ring. Returns
+/// whether an interrupt alone made the coroutine ready; `false` if the try has no result, because the nap was over
+/// before.
+async fn compute_beside_a_nap(expected: &[f64; 8]) -> core::result::Result<bool, alloc::string::String> {
+    let sleeper = cops::spawn_at(Priority::HIGHEST, async { cops::macros::nanosleep(3_000_000).await.0 });
+    let cid = sleeper.cid();
+    // The sleeper runs first, and waits.
+    cops::yield_now().await;
+    if cops::executor().state(cid) != Ok(State::Blocked) {
+        // On a slow machine the nap may be over already.
+        check_eq!(must!(sleeper.await), Ok(0));
+        return Ok(false);
+    }
+    // From here on this worker does not look at the ring: only an interrupt can make the sleeper ready.
+    let start = Instant::now();
+    while cops::executor().state(cid) == Ok(State::Blocked) {
+        check_eq!(compute(200), *expected);
+        check!(start.elapsed() < LIMIT, "no completion interrupts");
+    }
+    check_eq!(must!(sleeper.await), Ok(0));
+    Ok(true)
+}
+
 pub async fn a_busy_worker_learns_of_completions() -> Outcome {
     let delivered = counter(Counter::UserInterrupts)?;
     let expected = compute(200);
     let mut seen = 0;
     for _ in 0..200 {
-        let sleeper = cops::spawn_at(Priority::HIGHEST, async { cops::macros::nanosleep(3_000_000).await.0 });
-        let cid = sleeper.cid();
-        // The sleeper runs first, and waits.
-        cops::yield_now().await;
-        if cops::executor().state(cid) != Ok(State::Blocked) {
-            // On a slow machine the nap may be over already: then this try has no result.
-            check_eq!(must!(sleeper.await), Ok(0));
-            continue;
-        }
-        // From here on this worker does not look at the ring: only an interrupt can make the sleeper ready.
-        let start = Instant::now();
-        while cops::executor().state(cid) == Ok(State::Blocked) {
-            check_eq!(compute(200), expected);
-            check!(start.elapsed() < LIMIT, "no completion interrupts");
-        }
-        check_eq!(must!(sleeper.await), Ok(0));
-        seen += 1;
+        seen += u64::from(compute_beside_a_nap(&expected).await?);
         if seen == 20 {
             break;
         }
     }
     check!(seen > 0);
     check!(counter(Counter::UserInterrupts)? >= delivered + seen);
+    Ok(())
+}
+
+/// The completion of the alarm comes first, and only the executor can handle it.
+pub async fn a_busy_worker_learns_of_completions_behind_the_alarms() -> Outcome {
+    let expected = compute(200);
+    let mut seen = 0;
+    for _ in 0..200 {
+        // Its alarm stays in the kernel.
+        let mut dropped = Box::pin(cops::time::sleep(Duration::from_millis(1)));
+        let is_over = poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context).is_ready())).await;
+        drop(dropped);
+        let is_seen = compute_beside_a_nap(&expected).await?;
+        seen += u64::from(is_seen && !is_over);
+        // The alarm that follows is set.
+        cops::time::sleep(Duration::from_micros(100)).await;
+        if seen == 5 {
+            break;
+        }
+    }
+    check!(seen > 0);
     Ok(())
 }
 

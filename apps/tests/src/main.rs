@@ -185,6 +185,7 @@ const TESTS: &[Test] = tests![
     models::servers_of_coroutines;
     models::servers_of_threads;
     interrupt::a_busy_worker_learns_of_completions;
+    interrupt::a_busy_worker_learns_of_completions_behind_the_alarms;
     interrupt::less_important_completions_do_not_interrupt;
     interrupt::returning_without_an_interrupt_is_an_error;
     preemption::no_coroutine_is_put_aside_without_preemption;

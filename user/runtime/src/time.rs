@@ -149,9 +149,18 @@ static TIMERS: Lock<Timers> = Lock::new(Timers { waiting: BTreeMap::new(), next:
 /// Earliest deadline in nanoseconds, `u64::MAX` if there is none. Written under the lock of `TIMERS`.
 static EARLIEST: AtomicU64 = AtomicU64::new(u64::MAX);
 
+/// Value of [`EARLIEST`] from the moment at which the handler of interrupts has taken the alarm's completion: the next
+/// look of any worker is due, and sets the next alarm.
+const AT_ONCE: u64 = 0;
+
 impl Timers {
+    fn earliest(&self) -> u64 {
+        self.waiting.keys().next().map_or(u64::MAX, |(deadline, _)| *deadline)
+    }
+
+    /// Publishes the earliest deadline. It may replace [`AT_ONCE`], so [`Timers::alarm_for`] comes next.
     fn publish_earliest(&self) -> u64 {
-        let earliest = self.waiting.keys().next().map_or(u64::MAX, |(deadline, _)| *deadline);
+        let earliest = self.earliest();
         // Relaxed: it is a hint when to look; the map is behind the lock.
         EARLIEST.store(earliest, Ordering::Relaxed);
         earliest
@@ -311,6 +320,14 @@ pub(crate) fn alarm_came() {
     expire_now();
 }
 
+/// Notes the alarm's completion in the handler of interrupts, which must not take the lock: the calling worker handles
+/// it when its poll has ended, unless another one looks at the clock before.
+#[cold]
+pub(crate) fn alarm_came_in_handler() {
+    EARLIEST.store(AT_ONCE, Ordering::Relaxed);
+    crate::interrupt::raise_attention();
+}
+
 /// Future of [`sleep`] and [`sleep_until`].
 #[derive(Debug)]
 #[must_use = "nothing waits unless this is awaited"]
@@ -331,10 +348,10 @@ impl Sleep {
         if let Some(ticket) = self.ticket.take() {
             let mut timers = TIMERS.lock();
             // The entry is gone if the deadline has passed.
-            if timers.waiting.remove(&(self.deadline_ns, ticket)).is_some()
-                && EARLIEST.load(Ordering::Relaxed) == self.deadline_ns
-            {
-                timers.publish_earliest();
+            if timers.waiting.remove(&(self.deadline_ns, ticket)).is_some() {
+                // In one step, so that it does not replace `AT_ONCE`.
+                let (own, earliest) = (self.deadline_ns, timers.earliest());
+                let _ = EARLIEST.compare_exchange(own, earliest, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
@@ -581,6 +598,28 @@ mod tests {
         for sleep in &mut sleeps {
             assert!(Pin::new(sleep).poll(&mut context).is_ready());
         }
+    }
+
+    /// The handler of interrupts may take the alarm's completion at any point, also in the middle of a change.
+    #[test]
+    fn an_alarm_that_the_handler_has_taken_is_due_at_the_next_look() {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (wakes, waker) = Wakes::counted();
+        let mut context = Context::from_waker(&waker);
+        let start = Instant::now();
+        let [mut dropped, mut kept] = [1, 3_600_000].map(|ms| sleep_until(start + Duration::from_millis(ms)));
+        assert!(Pin::new(&mut dropped).poll(&mut context).is_pending());
+        assert!(Pin::new(&mut kept).poll(&mut context).is_pending());
+        alarm_came_in_handler();
+        assert!(is_due());
+        drop(dropped);
+        assert!(is_due(), "forgetting another deadline does not hide that the alarm has come");
+        assert_eq!(longest_sleep_ns(), 0);
+        // Nothing has to be woken; the clock is that of the deadlines again.
+        assert!(!expire());
+        assert_eq!((wakes.count(), earliest_deadline_ns()), (0, kept.deadline_ns));
+        drop(kept);
+        assert_eq!(earliest_deadline_ns(), u64::MAX);
     }
 
     #[test]
