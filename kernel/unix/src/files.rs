@@ -10,6 +10,7 @@ pub(crate) mod devices;
 pub(crate) mod epoll;
 pub(crate) mod event_counter;
 pub(crate) mod file;
+pub(crate) mod gathered;
 pub(crate) mod generated;
 pub(crate) mod job_control;
 pub(crate) mod line_discipline;

@@ -13,7 +13,9 @@ use core::sync::atomic::AtomicU32;
 use abi_queue::{Request, request};
 use abi_unix::trace::stretch::{self, CAUSES, STRETCH_WORDS};
 use abi_unix::trace::subject;
-use abi_unix::types::{self, MessageHeader, control, epoll, futex, mapping, message, open, protection, socket_option};
+use abi_unix::types::{
+    self, MessageHeader, SocketAddress, control, epoll, futex, mapping, message, open, protection, socket_option,
+};
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED, errno};
 use cops::process::Ending;
 use cops::system::raw::asynchronous_number;
@@ -277,7 +279,11 @@ fn messages() -> Result<()> {
     let mut ends = [0u32; 2];
     call(SystemCall::Pipe, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0])?;
     expect(call(SystemCall::WriteVector, [ends[1] as usize, list, BUFFERS, 0, 0, 0])?, bytes.len())?;
-    expect(call(SystemCall::ReadVector, [ends[0] as usize, list, BUFFERS, 0, 0, 0])?, bytes.len())?;
+    let mut read = 0;
+    while read < bytes.len() {
+        // It may end at an interrupt.
+        read += call(SystemCall::ReadVector, [ends[0] as usize, list, BUFFERS, 0, 0, 0])?;
+    }
     let mut rights = vec![ends[0]; 4 + message::MOST_FILES];
     let length = rights.len() * 4;
     rights[..4].copy_from_slice(&[length as u32, 0, socket_option::SOL_SOCKET, message::SCM_RIGHTS]);
@@ -299,10 +305,12 @@ fn messages() -> Result<()> {
         call(SystemCall::SocketPair, [1, kind as usize, 0, pair.as_mut_ptr() as usize, 0, 0])?;
         let whole = header(BUFFERS, rights.as_ptr() as usize);
         expect(message(SystemCall::SendMessage, pair[0], &whole, 0)?, bytes.len())?;
-        for flags in [message::PEEK, 0] {
+        for flags in [message::PEEK, message::WAITALL] {
             let mut control = vec![0u32; rights.len()];
             let place = header(BUFFERS, control.as_mut_ptr() as usize);
-            expect(message(SystemCall::ReceiveMessage, pair[1], &place, flags)?, bytes.len())?;
+            let received = message(SystemCall::ReceiveMessage, pair[1], &place, flags)?;
+            // A look at a stream, and a read up to its files, may show less.
+            expect(received.min(bytes.len()), received)?;
             for &file in &control[4..] {
                 call(SystemCall::Close, [file as usize, 0, 0, 0, 0, 0])?;
             }
@@ -320,6 +328,101 @@ fn messages() -> Result<()> {
     }
     for end in ends {
         call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
+/// Makes connections over the loopback device, of a stream and of datagrams: a socket that sends, and one that
+/// receives.
+fn connections() -> Result<[[usize; 2]; 2]> {
+    let place = |port| SocketAddress { address: [127, 0, 0, 1], port }.to_bytes();
+    let socket = |kind: u32| call(SystemCall::Socket, [types::AF_INET as usize, kind as usize, 0, 0, 0, 0]);
+    let with = |name: SystemCall, socket: usize, address: &[u8; 16]| {
+        call(name, [socket, address.as_ptr() as usize, address.len(), 0, 0, 0])
+    };
+    let (stream, datagrams) = (place(7101), place(7102));
+    let listener = socket(types::SOCK_STREAM)?;
+    with(SystemCall::Bind, listener, &stream)?;
+    call(SystemCall::Listen, [listener, 1, 0, 0, 0, 0])?;
+    let client = socket(types::SOCK_STREAM)?;
+    with(SystemCall::Connect, client, &stream)?;
+    let server = call(SystemCall::Accept, [listener, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Close, [listener, 0, 0, 0, 0, 0])?;
+    let (sender, receiver) = (socket(types::SOCK_DGRAM)?, socket(types::SOCK_DGRAM)?);
+    with(SystemCall::Bind, receiver, &datagrams)?;
+    with(SystemCall::Connect, sender, &datagrams)?;
+    for socket in [client, server, sender, receiver] {
+        call(SystemCall::FileControl, [socket, control::SETFL as usize, open::NONBLOCK as usize, 0, 0, 0])?;
+    }
+    Ok([[client, server], [sender, receiver]])
+}
+
+/// Moves bytes from and to pages that were not touched through a pipe.
+fn pages_by_pipe() -> Result<()> {
+    let mut pipe = [0u32; 2];
+    call(SystemCall::Pipe, [pipe.as_mut_ptr() as usize, open::NONBLOCK as usize, 0, 0, 0, 0])?;
+    move_pages([pipe[1] as usize, pipe[0] as usize])
+}
+
+/// Does so through local sockets.
+fn pages_by_local_sockets() -> Result<()> {
+    for kind in [types::SOCK_STREAM, types::SOCK_DGRAM] {
+        let mut pair = [0u32; 2];
+        let kind = (kind | types::SOCK_NONBLOCK) as usize;
+        call(SystemCall::SocketPair, [1, kind, 0, pair.as_mut_ptr() as usize, 0, 0])?;
+        move_pages(pair.map(|end| end as usize))?;
+    }
+    Ok(())
+}
+
+/// Does so through a stream over the loopback device.
+fn pages_by_stream() -> Result<()> {
+    let [stream, datagrams] = connections()?;
+    move_pages(stream)?;
+    datagrams.into_iter().try_for_each(|socket| call(SystemCall::Close, [socket, 0, 0, 0, 0, 0]).map(drop))
+}
+
+/// Does so in datagrams over the loopback device.
+fn pages_by_datagrams() -> Result<()> {
+    let [stream, datagrams] = connections()?;
+    move_pages(datagrams)?;
+    stream.into_iter().try_for_each(|socket| call(SystemCall::Close, [socket, 0, 0, 0, 0, 0]).map(drop))
+}
+
+/// Moves bytes from and to pages that were not touched, in one buffer and in one for each page, and closes both ends.
+fn move_pages([writer, reader]: [usize; 2]) -> Result<()> {
+    const WHOLE: usize = 65536;
+    const PAGE: usize = 4096;
+    // Time in which bytes arrive.
+    static SOON: [i64; 2] = [0, 1_000_000];
+    let wait = || call(SystemCall::Sleep, [SOON.as_ptr() as usize, 0, 0, 0, 0, 0]);
+    let areas =
+        || Ok::<_, Errno>([map(BUFFERS * PAGE, mapping::ANONYMOUS, 0)?, map(BUFFERS * PAGE, mapping::ANONYMOUS, 0)?]);
+    let unmap = |areas: [usize; 2]| {
+        areas.into_iter().try_for_each(|area| call(SystemCall::Unmap, [area, BUFFERS * PAGE, 0, 0, 0, 0]).map(drop))
+    };
+    // As much as each kind takes, and as much as a datagram may have.
+    for length in [WHOLE, 65507] {
+        let [from, to] = areas()?;
+        if call(SystemCall::Write, [writer, from, length, 0, 0, 0]).is_ok() {
+            wait()?;
+            while call(SystemCall::Read, [reader, to, length, 0, 0, 0]).is_ok() {}
+        }
+        unmap([from, to])?;
+    }
+    // A write to a pipe that may not be parted, and much.
+    for bytes in [3, 16, PART - 1] {
+        let [from, to] = areas()?;
+        let parts = |area: usize| (0..BUFFERS).map(|index| [area + index * PAGE, bytes]).collect::<Vec<_>>();
+        let (sent, received) = (parts(from), parts(to));
+        if call(SystemCall::WriteVector, [writer, sent.as_ptr() as usize, BUFFERS, 0, 0, 0]).is_ok() {
+            wait()?;
+            while call(SystemCall::ReadVector, [reader, received.as_ptr() as usize, BUFFERS, 0, 0, 0]).is_ok() {}
+        }
+        unmap([from, to])?;
+    }
+    for end in [writer, reader] {
+        call(SystemCall::Close, [end, 0, 0, 0, 0, 0])?;
     }
     Ok(())
 }
@@ -520,6 +623,10 @@ const DRIVES: &[Drive] = &[
     ("inodes", inodes),
     ("pipes", pipes),
     ("messages", messages),
+    ("pages_by_pipe", pages_by_pipe),
+    ("pages_by_local_sockets", pages_by_local_sockets),
+    ("pages_by_stream", pages_by_stream),
+    ("pages_by_datagrams", pages_by_datagrams),
     ("terminals", terminals),
     ("paths", paths),
     ("readiness", readiness),

@@ -2,8 +2,9 @@
 //!
 //! The header of a message was read once, when the call was decoded; only results are written to it.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::task::{Poll, Waker};
+use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
 use abi_unix::types::{MessageHeader, SocketAddress, message, socket_option};
@@ -11,6 +12,7 @@ use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, OpenFile, ReceivedMessage};
+use crate::files::gathered::{Gathered, are_many_to_fill};
 use crate::files::sent_files::SentFiles;
 use crate::process::user::{AddressOut, Buffers, Caller, length_of};
 use crate::scheduling::steps;
@@ -30,6 +32,10 @@ pub(crate) struct MessageToSend {
     files: Option<SentFiles>,
     /// Bytes that were sent.
     sent: usize,
+    /// Bytes of many buffers that are inseparable.
+    gathered: Option<Box<Gathered>>,
+    /// There was a look at interrupts before it began.
+    has_looked: bool,
 }
 
 /// The place for a message's sender and control messages.
@@ -53,6 +59,18 @@ pub(crate) struct MessageToReceive {
     out: MessageOut,
     /// Bytes of a stream that were received, and told to the caller.
     done: usize,
+    /// A message that was received for many buffers.
+    gathered: Option<Box<GatheredMessage>>,
+    /// A message of which the caller is still to be told, and whether there was a look before that.
+    taken: Option<Box<ReceivedMessage>>,
+    has_looked: bool,
+}
+
+/// A message in the kernel's buffer, until it is in those of the program.
+struct GatheredMessage {
+    gathered: Gathered,
+    /// All about it but its bytes, once it is there.
+    received: Option<ReceivedMessage>,
 }
 
 /// Bytes before the data of a control message (`struct cmsghdr`).
@@ -67,17 +85,12 @@ impl MessageToSend {
         address: Option<SocketAddress>,
         files: Option<SentFiles>,
     ) -> MessageToSend {
-        MessageToSend { file, buffers, flags, address, files, sent: 0 }
+        MessageToSend { file, buffers, flags, address, files, sent: 0, gathered: None, has_looked: false }
     }
 
     /// Returns the socket.
     pub(crate) fn file(&self) -> &OpenFile {
         &self.file
-    }
-
-    /// Returns whether the call must not wait.
-    pub(crate) fn must_not_wait(&self) -> bool {
-        self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0
     }
 
     /// Returns the number of bytes that were sent.
@@ -85,17 +98,44 @@ impl MessageToSend {
         self.sent
     }
 
-    /// Tries to send.
+    /// Tries to send; inseparable bytes of many buffers are gathered first, in steps. Pending is a step that comes
+    /// next, or a wait, which a call that must not wait has not.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        // Lists of many buffers and files were read in this stretch.
+        if !self.has_looked {
+            self.has_looked = true;
+            if are_many_to_fill(&self.buffers) && steps::must_stop(caller, waker) {
+                return Poll::Pending;
+            }
+        }
+        if let Some(length) = self.file.must_gather(&self.buffers)
+            && self.gathered.is_none()
+        {
+            self.gathered = Some(Box::new(Gathered::new(caller.account(), length)?));
+        }
+        let must_not_wait = self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0;
+        let to_wait = if must_not_wait { None } else { waker };
         let how = (self.flags, self.address);
-        self.file.send_message(caller, &self.buffers, how, &mut self.files, &mut self.sent, waker)
+        let attempt = match &mut self.gathered {
+            Some(gathered) => {
+                ready!(gathered.gather(caller, &self.buffers, waker))?;
+                let (memory, buffer) = gathered.caller(caller);
+                self.file.send_message(&memory, &[buffer], how, &mut self.files, &mut self.sent, to_wait)
+            }
+            None => self.file.send_message(caller, &self.buffers, how, &mut self.files, &mut self.sent, to_wait),
+        };
+        if must_not_wait && attempt.is_pending() && !steps::stops_for_interrupts(waker) {
+            self.file.object().is_filled_by(caller);
+            return Poll::Ready(if self.sent > 0 { Ok(self.sent) } else { Err(Errno::EAGAIN) });
+        }
+        attempt
     }
 }
 
 impl MessageToReceive {
     /// Makes a message of which nothing was received.
     pub(crate) fn new(file: Arc<OpenFile>, buffers: Buffers, flags: u32, out: MessageOut) -> MessageToReceive {
-        MessageToReceive { file, buffers, flags, out, done: 0 }
+        MessageToReceive { file, buffers, flags, out, done: 0, gathered: None, taken: None, has_looked: false }
     }
 
     /// Returns the socket.
@@ -103,9 +143,13 @@ impl MessageToReceive {
         &self.file
     }
 
-    /// Returns whether the call must not wait.
-    pub(crate) fn must_not_wait(&self) -> bool {
+    fn is_non_blocking(&self) -> bool {
         self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0
+    }
+
+    /// Returns whether it has taken a message, which would be lost if it went on no more.
+    pub(crate) fn must_be_completed(&self) -> bool {
+        self.taken.is_some() || self.gathered.as_ref().is_some_and(|message| message.received.is_some())
     }
 
     /// Returns the number of bytes of a stream that the caller has.
@@ -116,14 +160,35 @@ impl MessageToReceive {
     /// Tries to receive: one message, or the part of a stream that is there. With `MSG_WAITALL` goes on until the
     /// buffers are full, or files came.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, table: &Mutex<Descriptors>, waker: Option<&Waker>) -> Attempt {
+        let space = self.file.must_scatter(&self.buffers);
         loop {
-            let object = self.file.object();
-            let received = match object.receive_message(caller, &self.buffers, self.done, self.flags, waker) {
-                Poll::Ready(Ok(received)) => received,
-                Poll::Ready(Err(_)) if self.done > 0 => return Poll::Ready(Ok(self.done)),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
+            let received = match self.taken.take() {
+                Some(received) => *received,
+                None => {
+                    let attempt = match space {
+                        Some(space) => self.take_scattered(caller, space, waker),
+                        None => {
+                            let to_wait = if self.is_non_blocking() { None } else { waker };
+                            let object = self.file.object();
+                            object.receive_message(caller, &self.buffers, self.done, self.flags, to_wait)
+                        }
+                    };
+                    match self.or_not_now(caller, attempt, waker) {
+                        Poll::Ready(Ok(received)) => received,
+                        Poll::Ready(Err(_)) if self.done > 0 => return Poll::Ready(Ok(self.done)),
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
             };
+            // Hundreds of files are work of their own.
+            if received.files.is_some() && !self.has_looked {
+                self.has_looked = true;
+                if steps::must_stop(caller, waker) {
+                    self.taken = Some(Box::new(received));
+                    return Poll::Pending;
+                }
+            }
             let waits_for_all = self.flags & (message::WAITALL | message::PEEK) == message::WAITALL;
             let goes_on = waits_for_all && received.goes_on && received.files.is_none() && received.count > 0;
             let (count, length) = (received.count, received.length);
@@ -137,6 +202,63 @@ impl MessageToReceive {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Tries to receive a message into many buffers: takes it, and scatters it in steps.
+    #[cold]
+    fn take_scattered(
+        &mut self,
+        caller: &dyn Caller,
+        space: usize,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        let to_wait = if self.is_non_blocking() { None } else { waker };
+        let message = match &mut self.gathered {
+            Some(message) => message,
+            none => {
+                let gathered = Gathered::new(caller.account(), space)?;
+                let message = none.insert(Box::new(GatheredMessage { gathered, received: None }));
+                // The list of the buffers was read in this stretch.
+                if steps::must_stop(caller, waker) {
+                    return Poll::Pending;
+                }
+                message
+            }
+        };
+        let count = match &message.received {
+            Some(received) => received.count,
+            None => {
+                if message.gathered.fill() && steps::must_stop(caller, waker) {
+                    return Poll::Pending;
+                }
+                let (memory, buffer) = message.gathered.caller(caller);
+                let taken = ready!(self.file.object().receive_message(&memory, &[buffer], 0, self.flags, to_wait))?;
+                let count = message.received.insert(taken).count;
+                if steps::must_stop(caller, waker) {
+                    return Poll::Pending;
+                }
+                count
+            }
+        };
+        // As on Linux, a message for a bad address is lost.
+        ready!(message.gathered.scatter(caller, &self.buffers, count, waker))?;
+        Poll::Ready(Ok(message.received.take().unwrap_or_default()))
+    }
+
+    /// Returns this attempt, or `EAGAIN` if it has to wait and must not: pending is a step that comes next, for a
+    /// message that was taken or an interrupt, or else a wait.
+    fn or_not_now<T>(
+        &self,
+        caller: &dyn Caller,
+        attempt: Poll<Result<T, Errno>>,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<T, Errno>> {
+        let is_wait = attempt.is_pending() && self.is_non_blocking() && !self.must_be_completed();
+        if is_wait && !steps::stops_for_interrupts(waker) {
+            self.file.object().is_asked_by(caller);
+            return Poll::Ready(Err(Errno::EAGAIN));
+        }
+        attempt
     }
 
     /// Tells the caller about a message: its sender, its files, and what did not fit.
@@ -191,15 +313,14 @@ fn receive_files(
     }
     let files = sent.files();
     let mut control = [0; CONTROL_HEADER + 4 * message::MOST_FILES];
-    let mut count = 0;
+    let (numbers, mut count) = (control[CONTROL_HEADER..].as_chunks_mut::<4>().0, 0);
     // Locked until the numbers are written: another thread could give one of them to a file of its own otherwise, which
     // a failure would then close.
     let mut descriptors = descriptors.lock();
-    for file in files.iter().take(most.min(message::MOST_FILES)) {
-        let Ok(descriptor) = descriptors.add(file.clone(), close, 0) else { break };
-        control[CONTROL_HEADER + 4 * count..][..4].copy_from_slice(&(descriptor as i32).to_le_bytes());
+    descriptors.add_many(&files[..files.len().min(most).min(message::MOST_FILES)], close, |descriptor| {
+        numbers[count] = (descriptor as i32).to_le_bytes();
         count += 1;
-    }
+    });
     if count == 0 {
         return (0, false);
     }
@@ -224,8 +345,11 @@ fn receive_files(
 mod tests {
     use abi_unix::SystemCall;
     use abi_unix::types;
+    use hal_api::Machine as _;
+    use platform::Machine;
 
     use super::*;
+    use crate::process::accounts::Resource;
     use crate::testing::{Program, run};
 
     /// Offset of the flags of a received message.
@@ -283,6 +407,98 @@ mod tests {
                 assert_eq!(program.read_from(reader, 1), Ok(Vec::new()), "{control:x?}");
                 program.close(reader).unwrap();
             }
+        });
+    }
+
+    /// Makes a message of 1,000 buffers of this length, each its own.
+    fn many(program: &mut Program, length: usize) -> (usize, usize) {
+        let place = program.place(1000 * length);
+        let buffers: Vec<_> = (0..1000).map(|index| (place + index * length, length)).collect();
+        (place, program.message_header(&buffers, (0, 0)))
+    }
+
+    /// Gathered and scattered in steps, with an interrupt at the first; the bytes of a stream may come in parts then.
+    #[test]
+    fn messages_of_many_buffers_are_whole() {
+        run(|program| {
+            let (from, message) = many(program, 5);
+            let (to, place) = many(program, 5);
+            let bytes: Vec<u8> = (0..5000).map(|index| (index % 251) as u8).collect();
+            program.write(from, &bytes);
+            for kind in [types::SOCK_STREAM, types::SOCK_DGRAM, types::SOCK_SEQPACKET] {
+                let (sender, receiver) = program.socket_pair(kind | types::SOCK_NONBLOCK);
+                let is_stream = kind == types::SOCK_STREAM;
+                Machine::send_ipi(Machine::hart());
+                assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Ok(5000), "{kind}");
+                let received = if is_stream { 5 } else { 5000 };
+                for flags in [message::PEEK as usize, 0] {
+                    program.write(to, &[0; 5000]);
+                    Machine::send_ipi(Machine::hart());
+                    assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, place, flags]), Ok(received));
+                    assert_eq!(program.read(to, received), bytes[..received]);
+                }
+                if is_stream {
+                    for flags in [message::PEEK as usize, 0] {
+                        assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, place, flags]), Ok(4995));
+                        assert_eq!(program.read(to, 4995), bytes[5..]);
+                    }
+                }
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, place, 0]), Err(Errno::EAGAIN));
+                // Without an interrupt a stream is not cut either, and one buffer may take what many sent.
+                assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Ok(5000));
+                assert_eq!(program.read_from(receiver, 6000), Ok(bytes.clone()));
+                assert_eq!(program.write_to(sender, &bytes), Ok(5000));
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, place, 0]), Ok(5000));
+                assert_eq!(program.read(to, 5000), bytes);
+                program.write_to(sender, &[7; 50_000]).unwrap();
+                let result = program.call(SystemCall::ReceiveMessage, [receiver, place, message::TRUNC as usize]);
+                assert_eq!(result, Ok(if is_stream { 5000 } else { 50_000 }));
+                let told = program.read_u32(place + FLAGS);
+                assert_eq!(told, if is_stream { 0 } else { message::TRUNC });
+            }
+        });
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_or_has_a_bad_buffer_is_not_sent() {
+        run(|program| {
+            let (sender, receiver) = pair(program);
+            let (from, message) = many(program, 60);
+            let place = program.place(8);
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Ok(60_000));
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Err(Errno::EAGAIN));
+            assert_eq!(program.call(SystemCall::ReceiveFrom, [receiver, place, 1, 0, 0, 0]), Ok(1));
+            // The last one but 99.
+            let mut buffers: Vec<_> = (0..1000).map(|index| (from + index, 1)).collect();
+            buffers[900].0 = 0x10;
+            let bad = program.message_header(&buffers, (0, 0));
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, bad, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ReceiveFrom, [receiver, place, 1, 0, 0, 0]), Err(Errno::EAGAIN));
+            // As on Linux, a message that is received into it is lost.
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Ok(60_000));
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, bad, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ReceiveFrom, [receiver, place, 1, 0, 0, 0]), Err(Errno::EAGAIN));
+            let too_long = program.message_header(&[(from, 60_000), (from, 5_537)], (0, 0));
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, too_long, 0]), Err(Errno::EMSGSIZE));
+        });
+    }
+
+    /// The kernel's buffer is charged to the caller as long as the call is in flight.
+    #[test]
+    fn what_was_gathered_is_given_back_with_the_call() {
+        run(|program| {
+            let (sender, receiver) = program.socket_pair(types::SOCK_DGRAM);
+            let (_, message) = many(program, 60);
+            let charged = |program: &Program| program.process().account.used(Resource::Memory);
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, message, 0]), Ok(60_000));
+            let before = charged(program);
+            assert_eq!(program.submit(SystemCall::SendMessage, [sender, message, 0], 1), None);
+            program.sleep_ns(100_000);
+            assert!(charged(program) >= before + 60_000, "it waits with its bytes");
+            assert_eq!(program.call(SystemCall::Cancel, [1]), Ok(0));
+            assert_eq!(program.await_completions(), [(1, Err(Errno::ECANCELED))]);
+            assert!(charged(program) < before + 30_000, "{} {before}", charged(program));
+            assert_eq!(program.read_from(receiver, 1), Ok(vec![0]));
         });
     }
 }

@@ -134,8 +134,6 @@ impl Operation {
             Operation::Write { file, .. } | Operation::Send { file, .. } => {
                 file.object().is_filled_by(process);
             }
-            Operation::SendMessage(sending) => sending.file().object().is_filled_by(process),
-            Operation::ReceiveMessage(receiving) => receiving.file().object().is_asked_by(process),
             _ => {
                 if let Some(file) = self.waits_for_input_of() {
                     file.object().is_asked_by(process);
@@ -241,7 +239,11 @@ impl Operation {
     /// Returns whether it goes on when it is cancelled, or when there is no room for it in flight: work that has begun,
     /// and waits for nothing.
     pub(crate) fn must_be_completed(&self) -> bool {
-        matches!(self, Operation::Long(..))
+        match self {
+            Operation::Long(..) => true,
+            Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
+            _ => false,
+        }
     }
 
     fn must_not_wait(&self) -> bool {
@@ -254,16 +256,14 @@ impl Operation {
             Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
                 file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
             }
-            Operation::SendMessage(sending) => sending.must_not_wait(),
-            Operation::ReceiveMessage(receiving) => receiving.must_not_wait(),
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::Control { .. } | Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
-            // It answers itself.
-            Operation::Lock(_) => false,
+            // They answer themselves.
+            Operation::Lock(_) | Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
         }
     }
 
@@ -319,6 +319,7 @@ impl Operation {
         match self {
             Operation::Read { file, .. } | Operation::Write { file, .. } => !file.never_waits(),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
+            Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
             _ => true,
         }
     }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
-use abi_unix::types::{self, MessageHeader, message, socket_option};
+use abi_unix::types::{self, MessageHeader, SocketAddress, message, socket_option};
 use filesystem::Access;
 
 use crate::asynchronous::messages::{CONTROL_HEADER, MessageOut, MessageToReceive, MessageToSend};
@@ -18,7 +18,7 @@ use crate::files::local_socket::LocalSocket;
 use crate::files::sent_files::SentFiles;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::Buffers;
+use crate::process::user::{Buffers, UserBuffer};
 
 /// Most bytes of control messages.
 const LONGEST_CONTROL: usize = 8192;
@@ -60,11 +60,22 @@ pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
     if call.address(4) != 0 {
         socket.require_no_address()?;
     }
-    let (buffers, flags) = (Buffers::from_buf([call.buffer(1)?]), call.unsigned(3));
+    send_gathered(file, call.buffer(1)?, call.unsigned(3), None)
+}
+
+/// Performs `sendto` with a message that must be gathered, or may have to be.
+#[cold]
+#[inline(never)]
+pub(super) fn send_gathered(
+    file: Arc<OpenFile>,
+    buffer: UserBuffer,
+    flags: u32,
+    address: Option<SocketAddress>,
+) -> Decoding {
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let sending = MessageToSend::new(file, buffers, flags, None, None);
+    let sending = MessageToSend::new(file, Buffers::from_buf([buffer]), flags, address, None);
     Ok(Operation::SendMessage(kept(sending)).into())
 }
 

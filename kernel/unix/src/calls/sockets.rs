@@ -8,6 +8,7 @@ use crate::calls::call::{Call, Decoding};
 use crate::calls::messages;
 use crate::files::epoll::Watchers;
 use crate::files::file::OpenFile;
+use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
@@ -107,7 +108,11 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
         0 => None,
         address => Some(address_in(call.process(), address, call.unsigned(5))?.ok_or(Errno::EAFNOSUPPORT)?),
     };
-    Ok(Operation::Send { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address, sent: 0 }.into())
+    let (buffer, flags) = (call.buffer(1)?, call.unsigned(3));
+    if buffer.len() > MOST_BYTES && file.must_gather(&[buffer]).is_some() {
+        return messages::send_gathered(file, buffer, flags, address);
+    }
+    Ok(Operation::Send { file, buffer, flags, address, sent: 0 }.into())
 }
 
 #[inline(always)]

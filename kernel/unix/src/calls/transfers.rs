@@ -1,11 +1,18 @@
 //! The calls that move bytes: `read`, `write` and their kin, and `getrandom`.
 
-use abi_unix::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
+use abi_unix::Errno;
+use zerocopy::IntoBytes;
+
+use crate::asynchronous::messages::{MessageOut, MessageToReceive, MessageToSend};
 use crate::asynchronous::operation::Operation;
-use crate::calls::call::{Call, Decoding};
+use crate::calls::call::{Call, Decoding, kept};
+use crate::files::file::OpenFile;
+use crate::files::gathered::MOST_BYTES;
 use crate::process::Process;
-use crate::process::user::{Buffers, LARGEST_TRANSFER, UserBuffer, length_of};
+use crate::process::user::{Buffers, LARGEST_TRANSFER, UserBuffer};
 
 /// Greatest number of buffers of one vector call (`IOV_MAX`).
 pub(super) const MOST_BUFFERS: usize = 1024;
@@ -19,7 +26,16 @@ pub(super) fn read(call: Call<'_>) -> Decoding {
 #[inline(always)]
 pub(super) fn write(call: Call<'_>) -> Decoding {
     let (file, buffer) = (call.file(0)?, checked_buffer(&call, 1)?);
+    if buffer.len() > MOST_BYTES && file.must_gather(&[buffer]).is_some() {
+        return Ok(gathering(file, Buffers::from_buf([buffer])).into());
+    }
     Ok(Operation::Write { file, buffers: Buffers::from_buf([buffer]), written: 0 }.into())
+}
+
+/// Returns the write of inseparable bytes, which are gathered first.
+#[cold]
+fn gathering(file: Arc<OpenFile>, buffers: Buffers) -> Operation {
+    Operation::SendMessage(kept(MessageToSend::new(file, buffers, 0, None, None)))
 }
 
 #[inline(never)]
@@ -28,7 +44,11 @@ pub(super) fn read_vector(call: Call<'_>) -> Decoding {
     file.require_readable()?;
     Ok(match vector(call.process(), call.address(1), call.word(2))? {
         // As on Linux, a vector of nothing does not even look whether there is something to read.
-        buffers if length_of(&buffers) == 0 => 0.into(),
+        buffers if buffers.iter().all(|buffer| buffer.is_empty()) => 0.into(),
+        buffers if file.must_scatter(&buffers).is_some() => {
+            let receiving = MessageToReceive::new(file, buffers, 0, MessageOut::Address(None));
+            Operation::ReceiveMessage(kept(receiving)).into()
+        }
         buffers => Operation::Read { file, buffers, done: 0 }.into(),
     })
 }
@@ -38,7 +58,8 @@ pub(super) fn write_vector(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     file.require_writable()?;
     Ok(match vector(call.process(), call.address(1), call.word(2))? {
-        buffers if length_of(&buffers) == 0 => 0.into(),
+        buffers if buffers.iter().all(|buffer| buffer.is_empty()) => 0.into(),
+        buffers if file.must_gather(&buffers).is_some() => gathering(file, buffers).into(),
         buffers => Operation::Write { file, buffers, written: 0 }.into(),
     })
 }
@@ -75,31 +96,22 @@ fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno>
 /// Reads the buffers of a vector call (`struct iovec`).
 #[doc(alias = "import_iovec")]
 pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
-    /// Bytes of an entry; number of entries that are copied together.
-    const ENTRY: usize = 16;
-    const COPIED_AT_ONCE: usize = 32;
+    /// Number of entries that are copied together.
+    const COPIED_AT_ONCE: usize = 128;
     if count > MOST_BUFFERS {
         return Err(Errno::EINVAL);
     }
-    let mut buffers = Buffers::new();
-    buffers.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
-    let mut total = 0usize;
-    let mut entries = [0; COPIED_AT_ONCE * ENTRY];
-    for first in (0..count).step_by(COPIED_AT_ONCE) {
-        let entries = &mut entries[..(count - first).min(COPIED_AT_ONCE) * ENTRY];
-        process.copy_in(address.checked_add(first * ENTRY).ok_or(Errno::EFAULT)?, entries)?;
-        for entry in entries.chunks_exact(ENTRY) {
-            let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| entry[at + i]));
-            let (base, length) = (word(0), word(8));
-            if (length as isize) < 0 {
-                return Err(Errno::EINVAL);
-            }
-            let length = length.min(LARGEST_TRANSFER - total);
-            total += length;
-            buffers.push(UserBuffer::new(base, length)?);
-        }
+    let mut buffers = Vec::new();
+    buffers.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    let (mut place, mut left) = (address, LARGEST_TRANSFER);
+    let mut entries = [[0usize; 2]; COPIED_AT_ONCE];
+    while buffers.len() < count {
+        let entries = &mut entries[..(count - buffers.len()).min(COPIED_AT_ONCE)];
+        process.copy_in(place, entries.as_mut_bytes())?;
+        place += size_of_val(entries);
+        UserBuffer::add_to(&mut buffers, entries, &mut left)?;
     }
-    Ok(buffers)
+    Ok(Buffers::from_vec(buffers))
 }
 
 #[cfg(test)]
@@ -107,6 +119,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::user::length_of;
     use crate::testing::{DATA, run};
 
     #[test]

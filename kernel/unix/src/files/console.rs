@@ -14,6 +14,7 @@ use spin::Once;
 use crate::files::terminal::{Output, Terminal, TerminalFile};
 use crate::files::tree::{self, CONSOLE};
 use crate::process::{self, kill};
+use crate::scheduling::Pace;
 use crate::scheduling::executor::{self, Attendant};
 
 /// Rows, columns and pixels before a program sets others.
@@ -51,7 +52,7 @@ async fn take_keys() {
         TAKER.summoned().await;
         // Those that still find no room ask the line again.
         terminal().wake_writers();
-        let mut keys = [0; 64];
+        let (mut keys, mut pace) = ([0; 64], Pace::default());
         loop {
             let count = platform::console_try_read(&mut keys);
             if count == 0 {
@@ -60,6 +61,9 @@ async fn take_keys() {
             for &key in &keys[..count] {
                 if let Some((signal, group)) = terminal().press(key) {
                     kill::signal_group_from_kernel(group, signal).await;
+                }
+                while terminal().proceed() {
+                    pace.step().await;
                 }
             }
         }

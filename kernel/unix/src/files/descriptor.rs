@@ -117,12 +117,27 @@ impl Descriptors {
         Ok(self.vacancy(least)?.fill(file, close_on_execute))
     }
 
+    /// Gives each of these files the lowest free descriptor, and passes that on, as long as there is one.
+    pub(crate) fn add_many(&mut self, files: &[Arc<OpenFile>], close_on_execute: bool, mut pass: impl FnMut(usize)) {
+        let limit = self.limit();
+        for file in files {
+            let Ok(vacancy) = self.vacancy_below(limit, 0) else { break };
+            pass(vacancy.fill(file.clone(), close_on_execute));
+        }
+    }
+
     /// Finds the lowest free descriptor that is at least `least`, and makes room for its entry, for callers that need
     /// both before they take the file from somewhere. Errors are those of [`add`](Self::add).
     pub(crate) fn vacancy(&mut self, least: usize) -> Result<FreeDescriptor<'_>, Errno> {
-        if least >= self.limit() {
+        let limit = self.limit();
+        if least >= limit {
             return Err(if least == 0 { Errno::EMFILE } else { Errno::EINVAL });
         }
+        self.vacancy_below(limit, least)
+    }
+
+    #[inline(always)]
+    fn vacancy_below(&mut self, limit: usize, least: usize) -> Result<FreeDescriptor<'_>, Errno> {
         let mut at = least.max(self.lowest_free);
         // Pieces whose descriptors are all open are skipped.
         while let Some(piece) = self.pieces.get(at / PIECE) {
@@ -134,7 +149,11 @@ impl Descriptors {
                 break;
             }
         }
-        self.make_room(at, Errno::EMFILE)?;
+        // Looked at even if there is room: the limit may have been lowered.
+        if at >= limit {
+            return Err(Errno::EMFILE);
+        }
+        self.make_room(at)?;
         Ok(FreeDescriptor { descriptors: self, at, least })
     }
 
@@ -145,7 +164,10 @@ impl Descriptors {
         file: Arc<OpenFile>,
         close_on_execute: bool,
     ) -> Result<Option<ClosedFile>, Errno> {
-        self.make_room(at, Errno::EBADF)?;
+        if at >= self.limit() {
+            return Err(Errno::EBADF);
+        }
+        self.make_room(at)?;
         let old = self.put(at, DescriptorEntry { file, close_on_execute });
         Ok(old.map(|file| self.closed(file)))
     }
@@ -154,20 +176,18 @@ impl Descriptors {
         ClosedFile { file, locker: self.locker }
     }
 
-    /// Makes room for the entry of this descriptor; `beyond` if it is beyond the limit.
-    fn make_room(&mut self, at: usize, beyond: Errno) -> Result<(), Errno> {
-        // Checked even if there is room: the limit may have been lowered.
-        if at >= self.limit() {
-            return Err(beyond);
+    /// Makes room for the entry of this descriptor, whatever the limit is.
+    #[inline]
+    fn make_room(&mut self, at: usize) -> Result<(), Errno> {
+        match self.pieces.get(at / PIECE) {
+            Some(piece) if at % PIECE < piece.entries.len() => Ok(()),
+            _ => self.grow(at),
         }
-        self.make_room_beyond_the_limit(at)
     }
 
-    fn make_room_beyond_the_limit(&mut self, at: usize) -> Result<(), Errno> {
-        let (number, place) = (at / PIECE, at % PIECE);
-        if self.pieces.get(number).is_some_and(|piece| place < piece.entries.len()) {
-            return Ok(());
-        }
+    #[cold]
+    fn grow(&mut self, at: usize) -> Result<(), Errno> {
+        let number = at / PIECE;
         let room = if at < PIECE { (at + 1).next_power_of_two().max(SMALLEST) } else { PIECE };
         let before = self.pieces.get(number).map_or(0, |piece| piece.entries.len());
         let pieces = (number + 1).saturating_sub(self.pieces.len());
@@ -238,7 +258,7 @@ impl Descriptors {
         for (entry, number) in piece.entries.iter().zip(first..) {
             if let Some(DescriptorEntry { file, close_on_execute }) = entry {
                 // The limit may be lower than a descriptor that was opened before.
-                other.make_room_beyond_the_limit(number)?;
+                other.make_room(number)?;
                 let entry = DescriptorEntry { file: file.clone(), close_on_execute: *close_on_execute };
                 let replaced = other.put(number, entry);
                 debug_assert!(replaced.is_none());

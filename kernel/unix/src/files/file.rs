@@ -25,13 +25,14 @@ use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber};
 
 use crate::files::epoll::Watchers;
+use crate::files::gathered::{are_many, are_many_to_fill};
 use crate::files::locks;
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::sent_files::SentFiles;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{AddressOut, Caller, UserBuffer};
-use crate::scheduling::steps;
+use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
+use crate::scheduling::steps::{self, Effort};
 
 /// Outcome of one attempt at a call on a file: its result, or that it has to wait.
 pub(crate) type Attempt = Poll<Result<usize, Errno>>;
@@ -67,6 +68,8 @@ pub(crate) enum Unit {
     Byte,
     /// The bytes of one call: the kind gets all buffers ([`FileOperations::read_all`], [`FileOperations::write_all`]).
     Call,
+    /// Those of one call, if these are at most so many: none may come between them. The kind gets all buffers.
+    Message(usize),
 }
 
 /// Properties of a kind that never change, and that are looked at in each call.
@@ -486,6 +489,24 @@ impl OpenFile {
         if writes(self.access) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
+    /// Returns the number of bytes of these buffers if a call that writes them must gather them: they are inseparable,
+    /// and too many for one stretch.
+    #[inline]
+    pub(crate) fn must_gather(&self, buffers: &[UserBuffer]) -> Option<usize> {
+        match self.properties.unit {
+            Unit::Message(most) if are_many(buffers) => Some(length_of(buffers)).filter(|length| *length <= most),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes that a call must receive before it scatters them to these buffers, for such a file.
+    pub(crate) fn must_scatter(&self, buffers: &[UserBuffer]) -> Option<usize> {
+        match self.properties.unit {
+            Unit::Message(most) if are_many_to_fill(buffers) => Some(length_of(buffers).min(most)),
+            _ => None,
+        }
+    }
+
     /// Reads into buffers from `*done` bytes on, and advances it. Ready as soon as something was read; a kind that
     /// gives everything that was wanted reads on to the end of the buffers or of the file.
     pub(crate) fn read(
@@ -496,7 +517,7 @@ impl OpenFile {
         waker: Option<&Waker>,
     ) -> Attempt {
         self.require_readable()?;
-        if self.properties.unit == Unit::Call {
+        if self.properties.unit != Unit::Byte {
             return self.object.read_all(caller, buffers, waker);
         }
         let reads_on = self.properties.reads == Reads::Everything;
@@ -516,7 +537,8 @@ impl OpenFile {
             return Poll::Pending;
         }
         let limit = self.properties.largest_step;
-        let (mut before, mut left) = (0, limit);
+        let (mut before, mut effort) = (0, Effort::with_buffers(limit, buffers.len()));
+        let length = length_of(buffers);
         for &buffer in buffers {
             let mut part = done.saturating_sub(before).min(buffer.len());
             before += buffer.len();
@@ -524,16 +546,7 @@ impl OpenFile {
                 continue;
             }
             loop {
-                if left == 0 {
-                    if !reads_on {
-                        return Poll::Ready(Ok(*done));
-                    }
-                    if steps::must_pause(caller, waker) {
-                        return Poll::Pending;
-                    }
-                    left = limit;
-                }
-                let wanted = (buffer.len() - part).min(left);
+                let wanted = (buffer.len() - part).min(effort.left());
                 let piece = UserBuffer::new(buffer.address() + part, wanted)?;
                 // Only the first buffer may wait; further bytes are taken if they are there.
                 let count = match self.object.read(caller, piece, if *done == 0 { waker } else { None }) {
@@ -544,9 +557,16 @@ impl OpenFile {
                 };
                 *done += count;
                 part += count;
-                left -= count;
                 if count < wanted {
                     return Poll::Ready(Ok(*done));
+                }
+                if effort.add(count) && *done < length {
+                    // Bytes that are there may be left for the next call.
+                    match reads_on {
+                        true if steps::must_pause(caller, waker) => return Poll::Pending,
+                        false if steps::has_interrupts() => return Poll::Ready(Ok(*done)),
+                        _ => {}
+                    }
                 }
                 if part == buffer.len() {
                     break;
@@ -565,7 +585,7 @@ impl OpenFile {
         waker: Option<&Waker>,
     ) -> Attempt {
         self.require_writable()?;
-        if self.properties.unit == Unit::Call {
+        if self.properties.unit != Unit::Byte {
             return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;
@@ -574,7 +594,7 @@ impl OpenFile {
         if *written > 0 && limit != usize::MAX && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
-        let mut left = limit;
+        let (mut effort, length) = (Effort::with_buffers(limit, buffers.len()), length_of(buffers));
         for &buffer in buffers {
             let mut part = written.saturating_sub(before).min(buffer.len());
             before += buffer.len();
@@ -582,23 +602,22 @@ impl OpenFile {
                 continue;
             }
             loop {
-                if left == 0 {
-                    if steps::must_pause(caller, waker) {
-                        return Poll::Pending;
-                    }
-                    left = limit;
-                }
                 let start = part;
-                let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(left)))?;
+                let piece = UserBuffer::new(buffer.address(), buffer.len().min(start.saturating_add(effort.left())))?;
                 let attempt = self.object.write(caller, piece, &mut part, waker);
                 *written += part - start;
-                left -= part - start;
                 match attempt {
-                    Poll::Ready(Ok(_)) if part == buffer.len() => break,
                     Poll::Ready(Ok(_)) if part == piece.len() => {}
                     Poll::Ready(Err(_)) if *written == 0 => return told_of_broken_pipe(caller, attempt),
                     Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                     Poll::Pending => return Poll::Pending,
+                }
+                let must_pause = if limit == usize::MAX { steps::must_stop } else { steps::must_pause };
+                if effort.add(part - start) && *written < length && must_pause(caller, waker) {
+                    return Poll::Pending;
+                }
+                if part == buffer.len() {
+                    break;
                 }
             }
         }

@@ -6,6 +6,9 @@
 //! its own, so that an empty line is the end of the file. Otherwise (*raw*) each key can be read immediately. In both
 //! modes keys are echoed, translated, and may be signals, as the settings tell.
 //!
+//! A key that erases or shows a line of thousands does that in steps: the caller [proceeds](LineDiscipline::proceed)
+//! before it presses the next key.
+//!
 //! This is data and no device: keys go in, the bytes to be shown go to a function, and the signal of a key is the
 //! result. So the whole of it is tested on the host.
 //!
@@ -27,6 +30,9 @@ pub(crate) const CAPACITY: usize = 4096;
 
 /// Columns that one key erases on the screen.
 const MOST_ERASED: usize = CAPACITY / 3;
+
+/// Parts of an edit in one step: keys that are looked at, or shown, or columns that are erased.
+pub(crate) const STEP: usize = 96;
 
 /// Flag of an entry that ends a line.
 const LINE_END: u16 = 0x100;
@@ -85,6 +91,23 @@ pub(crate) struct LineDiscipline {
     start_column: usize,
     /// Set if the next key is taken as it is.
     literal: bool,
+    /// The rest of the work of the last key.
+    edit: Option<Edit>,
+    /// Parts of edits that were done since this was asked.
+    parts: usize,
+}
+
+/// Work of a key that goes on in steps. Places are numbers of keys.
+#[derive(Clone, Copy, Debug)]
+enum Edit {
+    /// Find the beginning of the last word, which is before `end`, and erase it.
+    FindWord { end: usize, in_word: bool },
+    /// Find the columns behind the line as it is and as it will be when it ends at `end`: those up to `at` are known.
+    Measure { end: usize, at: usize, column: usize, after: usize },
+    /// Erase columns of the screen; the cursor is at the other column then.
+    Erase { columns: usize, column: usize },
+    /// Show the keys of the line from `at` on.
+    Show { at: usize },
 }
 
 impl LineDiscipline {
@@ -103,6 +126,8 @@ impl LineDiscipline {
             column: 0,
             start_column: 0,
             literal: false,
+            edit: None,
+            parts: 0,
         })
     }
 
@@ -113,6 +138,7 @@ impl LineDiscipline {
     /// Changes the settings. Keys typed before stay: a line that was being edited can be read in raw mode, and keys
     /// that were not read in raw mode are a line of their own.
     pub(crate) fn set(&mut self, settings: Termios) {
+        self.end_edit();
         let was_canonical = self.is_canonical();
         self.settings = settings;
         self.literal = false;
@@ -160,6 +186,7 @@ impl LineDiscipline {
 
     /// Forgets keys that were not read.
     pub(crate) fn flush(&mut self) {
+        self.end_edit();
         (self.read, self.committed, self.literal) = (self.end, self.end, false);
     }
 
@@ -202,18 +229,90 @@ impl LineDiscipline {
             .then_some(byte ^ 0x40)
     }
 
-    /// Returns the column behind the line that is edited.
-    fn end_column(&self) -> usize {
-        (self.committed..self.end).fold(self.start_column, |column, at| {
-            let byte = self.keys[at % CAPACITY] as u8;
-            if self.caret(byte).is_some() { column + 2 } else { column_after(column, byte) }
-        })
+    /// Returns the column behind this key, which is shown at `column`.
+    fn column_behind(&self, at: usize, column: usize) -> usize {
+        let byte = self.keys[at % CAPACITY] as u8;
+        if self.caret(byte).is_some() { column + 2 } else { column_after(column, byte) }
     }
 
     // ---- typing ----
 
-    /// Takes a key that was pressed. Bytes to be shown go to `show`; the result is the signal that the key stands for.
+    /// Does a step of the work of the last key; returns whether more is left.
+    pub(crate) fn proceed(&mut self, show: &mut impl FnMut(&[u8])) -> bool {
+        for _ in 0..STEP {
+            let Some(edit) = self.edit.take() else { return false };
+            self.parts += 1;
+            self.edit = self.next_of(edit, show);
+        }
+        self.is_busy()
+    }
+
+    /// Returns whether work of the last key is left.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.edit.is_some()
+    }
+
+    /// Returns the number of parts of edits since it was asked last, of which a step has [`STEP`].
+    pub(crate) fn take_parts(&mut self) -> usize {
+        core::mem::take(&mut self.parts)
+    }
+
+    /// Does the smallest part of an edit; returns the rest.
+    fn next_of(&mut self, edit: Edit, show: &mut impl FnMut(&[u8])) -> Option<Edit> {
+        match edit {
+            Edit::FindWord { end, in_word } if end > self.committed => {
+                let last = self.keys[(end - 1) % CAPACITY] as u8;
+                let is_of_word = last.is_ascii_alphanumeric() || last == b'_' || last >= 0x80;
+                match in_word && !is_of_word {
+                    true => self.erase_to(end),
+                    false => Some(Edit::FindWord { end: self.character_before(end), in_word: in_word || is_of_word }),
+                }
+            }
+            Edit::FindWord { end, .. } => self.erase_to(end),
+            Edit::Measure { end, at, column, after } => {
+                let after = if at == end { column } else { after };
+                if at < self.end {
+                    return Some(Edit::Measure { end, at: at + 1, column: self.column_behind(at, column), after });
+                }
+                self.end = end;
+                // Tabs can make a line far wider than its keys are many, and an echo without room is lost anyway.
+                Some(Edit::Erase { columns: column.saturating_sub(after).min(MOST_ERASED), column: after })
+            }
+            Edit::Erase { columns: 0, column } => {
+                self.column = column;
+                None
+            }
+            Edit::Erase { columns, column } => {
+                show(b"\x08 \x08");
+                Some(Edit::Erase { columns: columns - 1, column })
+            }
+            Edit::Show { at } if at < self.end => {
+                self.echo(self.keys[at % CAPACITY] as u8, show);
+                Some(Edit::Show { at: at + 1 })
+            }
+            Edit::Show { .. } => None,
+        }
+    }
+
+    /// Ends the work of the last key without showing it.
+    fn end_edit(&mut self) {
+        while let Some(edit) = self.edit.take() {
+            self.edit = match edit {
+                Edit::FindWord { .. } => self.next_of(edit, &mut |_| {}),
+                Edit::Measure { end, .. } => {
+                    self.end = end;
+                    None
+                }
+                Edit::Erase { .. } | Edit::Show { .. } => None,
+            };
+        }
+    }
+
+    /// Takes a key that was pressed, when it is not [busy](Self::is_busy). Bytes to be shown go to `show`; the result
+    /// is the signal that the key stands for. Its work may go on with [`proceed`](Self::proceed).
     pub(crate) fn press(&mut self, key: u8, show: &mut impl FnMut(&[u8])) -> Option<u32> {
+        debug_assert!(!self.is_busy(), "the last key comes first");
+        self.end_edit();
         let mut byte = if self.takes(input::ISTRIP) { key & 0x7f } else { key };
         if core::mem::take(&mut self.literal) {
             self.enter(byte, 0, show);
@@ -234,6 +333,7 @@ impl LineDiscipline {
         }
         if self.is_canonical() {
             self.edit(byte, show);
+            self.proceed(show);
         } else {
             self.enter(byte, 0, show);
         }
@@ -261,7 +361,7 @@ impl LineDiscipline {
                 if !self.has(local::ECHOE) {
                     self.echo(byte, show);
                 }
-                self.erase(show);
+                self.edit = self.erase_to(self.character_before(self.end));
             }
         } else if self.is(byte, character::KILL) {
             if !(self.has(local::ECHOE) && self.has(local::ECHOKE)) {
@@ -271,26 +371,14 @@ impl LineDiscipline {
                     self.echo(b'\n', show);
                 }
             }
-            self.erase_to(self.committed, show);
+            self.edit = self.erase_to(self.committed);
         } else if extended && self.is(byte, character::WORD_ERASE) {
-            let (mut in_word, mut end) = (false, self.end);
-            while end > self.committed {
-                let last = self.keys[(end - 1) % CAPACITY] as u8;
-                let is_of_word = last.is_ascii_alphanumeric() || last == b'_' || last >= 0x80;
-                if in_word && !is_of_word {
-                    break;
-                }
-                in_word |= is_of_word;
-                end = self.character_before(end);
-            }
-            self.erase_to(end, show);
+            self.edit = Some(Edit::FindWord { end: self.end, in_word: false });
         } else if extended && self.is(byte, character::REPRINT) {
             self.echo(byte, show);
             self.echo(b'\n', show);
             self.start_column = self.column;
-            for at in self.committed..self.end {
-                self.echo(self.keys[at % CAPACITY] as u8, show);
-            }
+            self.edit = Some(Edit::Show { at: self.committed });
         } else if extended && self.is(byte, character::LITERAL_NEXT) {
             self.literal = true;
             if self.has(local::ECHO) && self.has(local::ECHOCTL) {
@@ -308,11 +396,6 @@ impl LineDiscipline {
         }
     }
 
-    /// Removes the last character of the line, from the screen as well.
-    fn erase(&mut self, show: &mut impl FnMut(&[u8])) {
-        self.erase_to(self.character_before(self.end), show);
-    }
-
     /// Returns the beginning of the character of the line that ends here.
     fn character_before(&self, mut end: usize) -> usize {
         while end > self.committed {
@@ -325,24 +408,17 @@ impl LineDiscipline {
         end
     }
 
-    /// Removes the characters of the line from a place on, from the screen as well.
-    fn erase_to(&mut self, end: usize, show: &mut impl FnMut(&[u8])) {
+    /// Removes the characters of the line from a place on, or begins to remove them from the screen as well.
+    fn erase_to(&mut self, end: usize) -> Option<Edit> {
         // The column at which an empty line begins is not known before its first key.
         if end == self.end {
-            return;
+            return None;
         }
         if !(self.has(local::ECHO) && self.has(local::ECHOE)) {
             self.end = end;
-            return;
+            return None;
         }
-        let before = self.end_column();
-        self.end = end;
-        let after = self.end_column();
-        // Tabs can make a line far wider than its keys are many, and an echo without room is lost anyway.
-        for _ in (after..before).take(MOST_ERASED) {
-            show(b"\x08 \x08");
-        }
-        self.column = after;
+        Some(Edit::Measure { end, at: self.committed, column: self.start_column, after: self.start_column })
     }
 
     /// Appends a key to the line, and shows it.
@@ -377,11 +453,6 @@ impl LineDiscipline {
     /// Returns whether a key that is pressed next is not lost: there is room, or none will come by reading.
     pub(crate) fn has_room(&self) -> bool {
         CAPACITY - (self.end - self.read) >= 2 || self.read == self.committed
-    }
-
-    /// Returns the length of the line that is edited, as far as keys that erase cost more the longer it is.
-    pub(crate) fn edited(&self) -> usize {
-        self.end - self.committed
     }
 
     // ---- reading ----
@@ -464,8 +535,10 @@ mod tests {
     /// Types bytes; returns the bytes shown, and the signals.
     fn typed(terminal: &mut LineDiscipline, keys: &[u8]) -> (Vec<u8>, Vec<u32>) {
         let (mut shown, mut signals) = (Vec::new(), Vec::new());
+        let mut show = |bytes: &[u8]| shown.extend_from_slice(bytes);
         for &key in keys {
-            signals.extend(terminal.press(key, &mut |bytes| shown.extend_from_slice(bytes)));
+            signals.extend(terminal.press(key, &mut show));
+            while terminal.proceed(&mut show) {}
         }
         (shown, signals)
     }
@@ -506,6 +579,46 @@ mod tests {
         }
         line.truncate(line.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1));
         line
+    }
+
+    /// So other work is not held up by a key.
+    #[test]
+    fn a_key_that_changes_a_long_line_does_so_in_steps() {
+        for (key, left, most_shown) in
+            [(0x12, CAPACITY - 1, CAPACITY), (0x15, 0, 0), (0x17, 0, 0), (0x7f, CAPACITY - 2, 0)]
+        {
+            let mut terminal = LineDiscipline::new().unwrap();
+            typed(&mut terminal, &[b'x'; CAPACITY]);
+            let (mut steps, mut shown) = (1, 0);
+            let mut show = |bytes: &[u8]| shown += bytes.iter().filter(|byte| **byte == b'x').count();
+            assert_eq!(terminal.press(key, &mut show), None);
+            while terminal.proceed(&mut show) {
+                steps += 1;
+            }
+            assert!(steps > CAPACITY / STEP - 2, "{key:x}: {steps} steps");
+            assert!(shown <= most_shown, "{key:x}: {shown}");
+            typed(&mut terminal, b"\n");
+            assert_eq!(terminal.readable(), left + 1, "{key:x}");
+        }
+    }
+
+    /// Other settings, and a flush, come between two steps of a key.
+    #[test]
+    fn an_edit_that_is_cut_short_has_done_its_work() {
+        for (key, left) in [(0x12, 300), (0x15, 0), (0x17, 0), (0x7f, 299)] {
+            for flushes in [false, true] {
+                let mut terminal = LineDiscipline::new().unwrap();
+                typed(&mut terminal, &[b'x'; 300]);
+                terminal.press(key, &mut |_| {});
+                assert!(terminal.is_busy());
+                match flushes {
+                    true => terminal.flush(),
+                    false => terminal.set(raw()),
+                }
+                assert!(!terminal.is_busy());
+                assert_eq!(terminal.readable(), if flushes { 0 } else { left }, "{key:x}");
+            }
+        }
     }
 
     /// A key has work for as many columns as a terminal can show at once, whatever the tabs of the line mean.

@@ -37,9 +37,11 @@ use crate::files::byte_queue::ByteQueue;
 use crate::files::file::{
     Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
 };
+use crate::files::gathered::{MOST_BYTES, few};
 use crate::files::sent_files::{QueuedMessage, SentFiles, UnreceivedFiles};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
+use crate::scheduling::steps;
 
 /// Bytes that a direction holds, and that a message may have.
 pub(crate) const CAPACITY: usize = 65536;
@@ -172,10 +174,18 @@ impl Direction {
         Ok(())
     }
 
-    /// Copies the first `count` bytes to a program's buffers, from `to` bytes on. Returns the number of bytes that were
-    /// copied before an address that is none; `EFAULT` if there are none.
-    fn copy_out(&self, caller: &dyn Caller, buffers: &[UserBuffer], to: usize, count: usize) -> Result<usize, Errno> {
+    /// Copies `count` bytes, beginning with the byte `from`, to a program's buffers, from `to` bytes on. Returns the
+    /// number of bytes that were copied before an address that is none; `EFAULT` if there are none.
+    fn copy_out(
+        &self,
+        caller: &dyn Caller,
+        (buffers, to): (&[UserBuffer], usize),
+        from: usize,
+        count: usize,
+    ) -> Result<usize, Errno> {
         let (first, second) = self.queue.pieces();
+        let second = &second[from.saturating_sub(first.len())..];
+        let first = &first[from.min(first.len())..];
         let (mut before, mut done) = (0, 0);
         for buffer in buffers {
             let mut part = (to + done).saturating_sub(before).min(buffer.len());
@@ -209,6 +219,12 @@ impl Direction {
             }
         }
         (count, None)
+    }
+
+    /// Copies the files of this record, if it has any.
+    fn copy_files(&self, record: Option<usize>, caller: &dyn Caller) -> Result<Option<SentFiles>, Errno> {
+        let files = record.and_then(|index| self.records.get(index)?.files.as_ref());
+        files.map(|files| files.copy(caller)).transpose()
     }
 
     /// Removes bytes of a stream; returns the files of the last record that they belong to.
@@ -358,14 +374,29 @@ impl LocalSocket {
                     Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
                 };
             }
-            let count = rest.min(room);
-            if let Err(error) = self.put_part(&mut direction, caller, buffers, files, (*sent, count)) {
+            // A queue that grows much takes as long as a copy.
+            let grows_much = if is_stream { *sent > 0 } else { rest > MOST_BYTES };
+            if grows_much && direction.queue.would_grow(rest.min(room), CAPACITY) {
+                if let Err(error) = direction.reserve(rest.min(room)) {
+                    return so_far(*sent, error);
+                }
+                if steps::stops_for_interrupts(waker) {
+                    return Poll::Pending;
+                }
+            }
+            let (part, begin, most) = if is_stream { few(buffers, *sent) } else { (buffers, 0, total) };
+            // Less than a queue that doubles has room for.
+            let count = most.min(room).min(if is_stream { MOST_BYTES / 2 } else { total });
+            if let Err(error) = self.put_part(&mut direction, caller, part, files, (begin, count)) {
                 return so_far(*sent, error);
             }
             *sent += count;
             direction.readers.wake_all();
             if *sent == total {
                 return Poll::Ready(Ok(total));
+            }
+            if steps::stops_for_interrupts(waker) {
+                return Poll::Pending;
             }
         }
     }
@@ -424,22 +455,64 @@ impl LocalSocket {
             }
             return Poll::Pending;
         };
+        if is_stream {
+            return Poll::Ready(self.take_stream(&mut direction, caller, buffers, to, flags));
+        }
         let length = first.length;
-        let (wanted, with_files) = if is_stream { direction.stream_run(space) } else { (length.min(space), Some(0)) };
-        let count = direction.copy_out(caller, buffers, to, wanted)?;
-        if count < wanted && !is_stream {
+        let wanted = length.min(space);
+        let count = direction.copy_out(caller, (buffers, to), 0, wanted)?;
+        if count < wanted {
             return Poll::Ready(Err(Errno::EFAULT));
         }
         let files = if flags & message::PEEK != 0 {
-            let record = with_files.filter(|_| count == wanted).and_then(|index| direction.records.get(index));
-            record.and_then(|record| record.files.as_ref()).map(|files| files.copy(caller)).transpose()?
+            direction.copy_files(Some(0), caller)?
         } else {
-            let files = if is_stream { direction.consume_stream(count) } else { direction.consume_message() };
+            let files = direction.consume_message();
             self.after_taking(&mut direction, files.as_ref());
             files
         };
-        let length = if is_stream { count } else { length };
-        Poll::Ready(Ok(ReceivedMessage { count, length, files, goes_on: is_stream, sender: None }))
+        Poll::Ready(Ok(ReceivedMessage { count, length, files, goes_on: false, sender: None }))
+    }
+
+    /// Receives bytes of the stream, which has some, into the buffers from `to` bytes on, up to the first that came
+    /// with files.
+    fn take_stream(
+        &self,
+        direction: &mut Direction,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        to: usize,
+        flags: u32,
+    ) -> Result<ReceivedMessage, Errno> {
+        let mut received = ReceivedMessage { goes_on: true, ..ReceivedMessage::default() };
+        let (all, with_files) = direction.stream_run(length_of(buffers) - to);
+        loop {
+            let (part, begin, space) = few(buffers, to + received.count);
+            let wanted = space.min(all - received.count);
+            let is_look = flags & message::PEEK != 0;
+            let from = if is_look { received.count } else { 0 };
+            let count = match direction.copy_out(caller, (part, begin), from, wanted) {
+                Ok(count) => count,
+                Err(error) if received.count == 0 => return Err(error),
+                Err(_) => break,
+            };
+            received.count += count;
+            if !is_look {
+                // At most the last record has files, which come with its first byte.
+                received.files = direction.consume_stream(count).or(received.files);
+            }
+            // Bytes that are there may be left for the next call.
+            if count < wanted || received.count == all || steps::has_interrupts() {
+                break;
+            }
+        }
+        received.length = received.count;
+        if flags & message::PEEK != 0 {
+            received.files = direction.copy_files(with_files.filter(|_| received.count == all), caller)?;
+            return Ok(received);
+        }
+        self.after_taking(direction, received.files.as_ref());
+        Ok(received)
     }
 
     /// Gives back the memory of what was received, and wakes senders.
@@ -527,8 +600,9 @@ impl LocalSocket {
 
 impl FileOperations for LocalSocket {
     fn properties(&self) -> Properties {
-        // A message is the bytes of one call; of a stream, all of them go under one lock.
-        Properties { unit: Unit::Call, ..Properties::USUAL }
+        // Of a stream, all bytes of a call go under one lock.
+        let unit = if self.pair.is_stream() { Unit::Call } else { Unit::Message(CAPACITY) };
+        Properties { unit, ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {

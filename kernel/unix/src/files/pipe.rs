@@ -10,22 +10,21 @@ use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::{Status, epoll as event, mode};
+use abi_unix::types::{SocketAddress, Status, epoll as event, mode};
 use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
 use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
+use crate::files::sent_files::SentFiles;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Effort};
 
 /// Bytes that a pipe holds (Linux's default).
 pub(crate) const CAPACITY: usize = 65536;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub(crate) const ATOMIC: usize = 4096;
-/// Most bytes that are written between two looks for interrupts.
-const LOOKS_AFTER: usize = 32 * 1024;
 
 struct PipeState {
     queue: ByteQueue,
@@ -102,9 +101,10 @@ impl Reader {
             return Poll::Pending;
         }
         let mut done = 0;
+        let mut effort = Effort::default();
         while done < buffer.len() {
             let piece = state.queue.front();
-            let count = piece.len().min(buffer.len() - done);
+            let count = piece.len().min(buffer.len() - done).min(effort.left());
             if count == 0 {
                 break;
             }
@@ -116,6 +116,10 @@ impl Reader {
             }
             state.queue.consume(count);
             done += count;
+            // Bytes that are there may be left for the next call.
+            if done < buffer.len() && effort.add(count) && steps::has_interrupts() {
+                break;
+            }
         }
         // The queue may have given its buffer back.
         let memory = state.queue.memory();
@@ -165,6 +169,7 @@ impl Writer {
         let total = length_of(buffers);
         let mut state = self.0.state.lock();
         let mut begin = 0;
+        let mut effort = Effort::with_buffers(usize::MAX, buffers.len());
         for buffer in buffers {
             let end = begin + buffer.len();
             while *done < end {
@@ -173,14 +178,10 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
                 }
                 let room = CAPACITY - state.queue.len();
-                // A short write waits until there is room for all of it, and does not stop before its end then.
-                // A long one goes in parts that end where it looks for interrupts.
-                let (wanted, most) = if total > ATOMIC {
-                    let wanted = rest.min(room);
-                    (wanted, wanted.min(LOOKS_AFTER - *done % LOOKS_AFTER))
-                } else {
-                    (rest, rest)
-                };
+                // A short write waits until there is room for all of it, and does not stop before its end then; it has
+                // few buffers. A long one goes in parts that end where it looks for interrupts.
+                let is_long = total > ATOMIC;
+                let wanted = if is_long { rest.min(room) } else { rest };
                 if room < wanted || wanted == 0 {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
                     return match registered {
@@ -190,10 +191,16 @@ impl Writer {
                     };
                 }
                 // EVERY-BYTE, ADMISSION: bytes that wait in pipes must not use up the memory that others need.
-                let grown = if state.queue.would_grow(wanted, CAPACITY) { state.grow(wanted) } else { Ok(()) };
-                if let Err(error) = grown {
-                    return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+                let most = if is_long { wanted.min(effort.left()) } else { wanted };
+                // Once for all of the call, but not after other work.
+                let needed = if is_long && effort.is_spent() { most } else { wanted };
+                if state.queue.would_grow(needed, CAPACITY) {
+                    if let Err(error) = state.grow(needed) {
+                        return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
+                    }
+                    effort.spend(state.queue.memory());
                 }
+                let most = most.min(if is_long { effort.left() } else { wanted });
                 let piece = state.queue.back();
                 let count = most.min(end - *done).min(piece.len());
                 if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
@@ -203,10 +210,7 @@ impl Writer {
                 *done += count;
                 state.readers_waiting.wake_all();
                 // Compared in this order: a write that is done at once, as most are, pays nothing for the looks.
-                if *done < total && done.is_multiple_of(LOOKS_AFTER) && steps::has_interrupts() {
-                    if let Some(waker) = waker {
-                        waker.wake_by_ref();
-                    }
+                if *done < total && effort.add(count) && is_long && steps::stops_for_interrupts(waker) {
                     return Poll::Pending;
                 }
             }
@@ -270,7 +274,7 @@ impl FileOperations for Reader {
 impl FileOperations for Writer {
     fn properties(&self) -> Properties {
         // The bytes of one call come out together if they are few.
-        Properties { unit: Unit::Call, ..Properties::USUAL }
+        Properties { unit: Unit::Message(ATOMIC), ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {
@@ -279,6 +283,18 @@ impl FileOperations for Writer {
 
     fn write_all(&self, from: &dyn Caller, buffers: &[UserBuffer], done: &mut usize, waker: Option<&Waker>) -> Attempt {
         Writer::write(self, from, buffers, done, waker)
+    }
+
+    fn send_message(
+        &self,
+        from: &dyn Caller,
+        buffers: &[UserBuffer],
+        _: Option<SocketAddress>,
+        _: &mut Option<SentFiles>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        Writer::write(self, from, buffers, sent, waker)
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
@@ -344,7 +360,8 @@ mod tests {
     #[test]
     fn a_write_of_much_stops_for_an_interrupt() {
         run(|program| {
-            for (flags, expected) in [(NONBLOCK, LOOKS_AFTER), (0, CAPACITY)] {
+            // Its buffer grew first, which was work.
+            for (flags, expected) in [(NONBLOCK, 512), (0, CAPACITY)] {
                 let (reader, writer) = program.pipe(flags);
                 Machine::send_ipi(Machine::hart());
                 assert_eq!(program.write_to(writer, &pattern(0, CAPACITY)), Ok(expected));
@@ -356,16 +373,74 @@ mod tests {
         });
     }
 
-    /// However many buffers it has: the looks are as far from each other.
+    /// Stores the list of `count` buffers, all of them `length` bytes of a pattern.
+    fn many(program: &mut Program, count: usize, length: usize) -> usize {
+        let bytes = program.store(&pattern(0, length));
+        let parts: Vec<u8> = [bytes, length].repeat(count).iter().flat_map(|word| word.to_le_bytes()).collect();
+        program.store(&parts)
+    }
+
+    /// Each can cost a page that has to be made.
     #[test]
-    fn a_write_of_many_buffers_stops_where_one_of_a_large_one_does() {
+    fn transfers_of_many_buffers_stop_for_an_interrupt_after_a_few() {
         run(|program| {
-            let (_, writer) = program.pipe(NONBLOCK);
-            let bytes = program.store(&pattern(0, 100));
-            let parts: Vec<u8> = [bytes, 100].repeat(600).iter().flat_map(|word| word.to_le_bytes()).collect();
-            let vector = program.store(&parts);
+            let (reader, writer) = program.pipe(NONBLOCK);
+            let vector = many(program, 600, 100);
             Machine::send_ipi(Machine::hart());
-            assert_eq!(program.call(SystemCall::WriteVector, [writer, vector, 600]), Ok(LOOKS_AFTER));
+            // Reading the list was work.
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, vector, 600]), Ok(100));
+            assert_eq!(
+                program.call(SystemCall::WriteVector, [writer, vector, 600]),
+                Ok(60_000),
+                "without an interrupt"
+            );
+            Machine::send_ipi(Machine::hart());
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, vector, 600]), Ok(100));
+            assert_eq!(program.call(SystemCall::ReadVector, [reader, vector, 600]), Ok(60_000));
+        });
+    }
+
+    /// It is gathered in steps first.
+    #[test]
+    fn a_short_write_of_many_buffers_is_whole_whatever_comes_between() {
+        run(|program| {
+            let (reader, writer) = program.pipe(NONBLOCK);
+            let vector = many(program, 1000, 4);
+            let call = [writer, vector, 1000];
+            for is_interrupted in [false, true] {
+                if is_interrupted {
+                    Machine::send_ipi(Machine::hart());
+                }
+                assert_eq!(program.call(SystemCall::WriteVector, call), Ok(4000));
+                assert_eq!(program.read_from(reader, CAPACITY), Ok(pattern(0, 4).repeat(1000)));
+            }
+            program.write_to(writer, &pattern(0, CAPACITY - 3999)).unwrap();
+            Machine::send_ipi(Machine::hart());
+            assert_eq!(program.call(SystemCall::WriteVector, call), Err(Errno::EAGAIN), "there is room for 3,999");
+            assert_eq!(program.read_from(reader, CAPACITY), Ok(pattern(0, CAPACITY - 3999)));
+            // As on Linux, one that meets a bad address writes nothing.
+            program.write(vector + 900 * 16, &0x1000usize.to_le_bytes());
+            assert_eq!(program.call(SystemCall::WriteVector, call), Err(Errno::EFAULT));
+            assert_eq!(program.read_from(reader, CAPACITY), Err(Errno::EAGAIN));
+            program.close(reader).unwrap();
+            let vector = many(program, 1000, 4);
+            assert_eq!(program.call(SystemCall::WriteVector, [writer, vector, 1000]), Err(Errno::EPIPE));
+        });
+    }
+
+    /// One that waits for room after it was gathered is ended like any other, and has written nothing.
+    #[test]
+    fn a_short_write_of_many_buffers_can_be_cancelled() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            program.write_to(writer, &pattern(0, CAPACITY)).unwrap();
+            let vector = many(program, 1000, 4);
+            assert_eq!(program.submit(SystemCall::WriteVector, [writer, vector, 1000], 1), None);
+            program.sleep_ns(100_000);
+            assert_eq!(program.call(SystemCall::Cancel, [1]), Ok(0));
+            assert_eq!(program.await_completions(), [(1, Err(Errno::ECANCELED))]);
+            assert_eq!(program.read_from(reader, CAPACITY), Ok(pattern(0, CAPACITY)));
+            assert_eq!(program.submit(SystemCall::WriteVector, [writer, vector, 1000], 2), Some(Ok(4000)));
         });
     }
 

@@ -18,7 +18,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use core::task::{Poll, Waker};
+use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open as flag, terminal};
@@ -52,9 +52,8 @@ const MEMORY: usize = size_of::<Terminal>() + line_discipline::CAPACITY * size_o
 /// Bytes that are moved at once between a program and a master.
 const PIECE: usize = 256;
 
-/// Cost of keys that are taken in one step: each costs [`OF_A_KEY`], and the length of the line that is edited.
-const COST_OF_A_STEP: usize = 8192;
-const OF_A_KEY: usize = 64;
+/// Parts of an edit that a key counts for by itself.
+const OF_A_KEY: usize = 2;
 
 /// A place in the table of pairs.
 struct TerminalPair {
@@ -261,6 +260,16 @@ impl MasterFile {
         self.terminal.state.lock()
     }
 
+    /// Does the work of the last key, in steps. Pending means that the call goes on with the next one.
+    fn proceed(&self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<()> {
+        while self.state().discipline.is_busy() {
+            if self.state().proceed() && steps::must_stop(caller, waker) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
     /// Opens the slave for a process; returns the descriptor.
     fn open_peer(&self, process: &Process, flags: u32) -> Result<usize, Errno> {
         process.account.admit()?;
@@ -366,6 +375,11 @@ impl FileOperations for MasterFile {
             return Poll::Ready(Ok(0));
         }
         let mut state = self.state();
+        if state.discipline.is_busy() {
+            drop(state);
+            ready!(self.proceed(caller, waker));
+            state = self.state();
+        }
         let read = with_master(&mut state, |master| {
             if master.output.is_empty() {
                 if master.is_deserted() {
@@ -397,7 +411,7 @@ impl FileOperations for MasterFile {
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
         let process = process_of(caller)?;
-        let (mut bytes, mut cost) = ([0; PIECE], 0);
+        let (mut bytes, mut parts) = ([0; PIECE], 0);
         while *done < buffer.len() {
             let wanted = bytes.len().min(buffer.len() - *done);
             if let Err(error) = caller.copy_in(buffer.address() + *done, &mut bytes[..wanted]) {
@@ -406,6 +420,11 @@ impl FileOperations for MasterFile {
             for &key in &bytes[..wanted] {
                 {
                     let mut state = self.state();
+                    if state.discipline.is_busy() {
+                        drop(state);
+                        ready!(self.proceed(caller, waker));
+                        state = self.state();
+                    }
                     if !state.discipline.has_room() {
                         if let Some(waker) = waker {
                             let registered = with_master(&mut state, |master| master.writers.register(waker));
@@ -413,32 +432,33 @@ impl FileOperations for MasterFile {
                         }
                         return Poll::Pending;
                     }
-                    cost += OF_A_KEY + state.discipline.edited();
                 }
                 if self.terminal.press_for(&process, key, waker).is_pending() {
                     return Poll::Pending;
                 }
                 *done += 1;
-                if cost > COST_OF_A_STEP && *done < buffer.len() {
-                    cost = 0;
+                parts += OF_A_KEY + self.state().discipline.take_parts();
+                if parts >= line_discipline::STEP && *done < buffer.len() {
+                    parts = 0;
                     if steps::must_pause(caller, waker) {
                         return Poll::Pending;
                     }
                 }
             }
         }
-        Poll::Ready(Ok(*done))
+        // A call that does not wait leaves the rest of its last key's work, if an interrupt is pending, to a reader.
+        self.proceed(caller, waker).map(|()| Ok(*done))
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut state = self.state();
-        let has_room = state.discipline.has_room();
+        let (has_room, is_busy) = (state.discipline.has_room(), state.discipline.is_busy());
         with_master(&mut state, |master| {
             if let Some(waker) = waker {
                 master.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
                 master.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
             }
-            let input = if master.output.is_empty() { 0 } else { event::IN | event::RDNORM };
+            let input = if master.output.is_empty() && !is_busy { 0 } else { event::IN | event::RDNORM };
             let room = if has_room { event::OUT | event::WRNORM } else { 0 };
             Ok(input | room | if master.is_deserted() { event::HUP } else { 0 })
         })

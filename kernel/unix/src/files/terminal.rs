@@ -126,6 +126,12 @@ impl TerminalState {
         }
         signal
     }
+
+    /// Does a step of the work of the last key; returns whether more is left.
+    pub(super) fn proceed(&mut self) -> bool {
+        let TerminalState { discipline, output, .. } = self;
+        discipline.proceed(&mut |echo| output.try_show(echo))
+    }
 }
 
 impl Terminal {
@@ -188,7 +194,13 @@ impl Terminal {
 
     // ---- keys ----
 
-    /// Takes a key that was pressed. Returns the signal that it stands for, with the group that is to get it.
+    /// Does a step of the work of the last key; returns whether more is left.
+    pub(crate) fn proceed(&self) -> bool {
+        self.state.lock().proceed()
+    }
+
+    /// Takes a key that was pressed, when the work of the last one is done. Returns the signal that it stands for, with
+    /// the group that is to get it.
     #[doc(alias = "tty_insert_flip_char")]
     pub(crate) fn press(&self, key: u8) -> Option<(Signal, u32)> {
         let signal = self.state.lock().press(key);

@@ -14,6 +14,7 @@ use abi_queue::Priority;
 use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
 use abi_unix::{Errno, errno};
 use filesystem::Access;
+use memory::bytes::copy;
 use network::{
     BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
     ListenerId, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
@@ -24,6 +25,7 @@ use crate::files::file::{
     self, Accepted, Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, Waits,
     status_without_contents,
 };
+use crate::files::gathered::MOST_BYTES;
 use crate::files::sent_files::SentFiles;
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
@@ -33,6 +35,7 @@ use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 use crate::scheduling::executor::EXHAUSTED;
+use crate::scheduling::steps::{self, Effort};
 use crate::scheduling::{executor, standing};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
@@ -271,14 +274,22 @@ impl Socket {
         caller.account().admit()?;
         datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
         datagram.resize(length, 0);
+        // Such a datagram was gathered, and can go on later.
+        let is_large = length > MOST_BYTES;
+        if is_large && steps::stops_for_interrupts(waker) {
+            return Poll::Pending;
+        }
         let mut rest = &mut datagram[..];
         for buffer in buffers {
             let (part, behind) = rest.split_at_mut(buffer.len());
             caller.copy_in(buffer.address(), part)?;
             rest = behind;
         }
+        if is_large && steps::stops_for_interrupts(waker) {
+            return Poll::Pending;
+        }
         let result = with_stack_and_send(|stack, _| {
-            let fill = |room: &mut [u8]| room.copy_from_slice(&datagram[..room.len()]);
+            let fill = |room: &mut [u8]| copy(&datagram, room);
             let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
             if let (Sent::Full, Some(waker)) = (outcome, waker) {
                 stack.udp_register(id, Interest::Send, waker)?;
@@ -539,7 +550,7 @@ impl Socket {
 impl FileOperations for Socket {
     fn properties(&self) -> Properties {
         // The bytes of one call are one datagram.
-        let unit = if self.kind == types::SOCK_DGRAM { Unit::Call } else { Unit::Byte };
+        let unit = if self.kind == types::SOCK_DGRAM { Unit::Message(LONGEST_DATAGRAM) } else { Unit::Byte };
         Properties { waits: Waits::ForInput, unit, ..Properties::USUAL }
     }
 
@@ -795,7 +806,7 @@ impl FileOperations for Socket {
         if length_of(buffers) == 0 {
             return FileOperations::send(self, caller, UserBuffer::new(0, 0)?, to, sent, waker);
         }
-        let mut before = 0;
+        let (mut before, mut effort, length) = (0, Effort::with_buffers(usize::MAX, buffers.len()), length_of(buffers));
         for buffer in buffers {
             let start = sent.saturating_sub(before).min(buffer.len());
             before += buffer.len();
@@ -810,6 +821,9 @@ impl FileOperations for Socket {
                 Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(_) => return Poll::Ready(Ok(*sent)),
                 Poll::Pending => return Poll::Pending,
+            }
+            if effort.add(part - start) && *sent < length && steps::must_stop(caller, waker) {
+                return Poll::Pending;
             }
         }
         Poll::Ready(Ok(*sent))
@@ -836,7 +850,7 @@ impl FileOperations for Socket {
             let attempt = self.receive(caller, UserBuffer::new(0, 0)?, flags, None, waker);
             return attempt.map_ok(|_| ReceivedMessage::default());
         }
-        let (mut before, mut count) = (0, 0);
+        let (mut before, mut count, mut effort) = (0, 0, Effort::with_buffers(usize::MAX, buffers.len()));
         for buffer in buffers {
             let part = (done + count).saturating_sub(before).min(buffer.len());
             before += buffer.len();
@@ -851,8 +865,9 @@ impl FileOperations for Socket {
                 Poll::Pending if count == 0 => return Poll::Pending,
                 _ => break,
             }
-            // Looking twice would show the same bytes twice.
-            if before > done + count || flags & message::PEEK != 0 {
+            // Looking twice would show the same bytes twice. Bytes that are there may be left for the next call.
+            if before > done + count || flags & message::PEEK != 0 || effort.add(rest.len()) && steps::has_interrupts()
+            {
                 break;
             }
         }

@@ -5,6 +5,7 @@
 //! turns them into bytes.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi_unix::Errno;
 use abi_unix::types::SocketAddress;
@@ -125,6 +126,31 @@ impl UserBuffer {
             Some(end) if end <= USER_END => Ok(UserBuffer { address, length }),
             _ => Err(Errno::EFAULT),
         }
+    }
+
+    /// Adds the ranges of a vector call's entries to a list that has room for them; bytes beyond those `left` are cut
+    /// off. `EINVAL` if a length is no `ssize_t`, `EFAULT` if a range does not lie in the user half.
+    // Checked together: a call can have a thousand, which are read in one stretch.
+    pub(crate) fn add_to(list: &mut Vec<UserBuffer>, entries: &[[usize; 2]], left: &mut usize) -> Result<(), Errno> {
+        let (mut lengths, mut is_outside) = (0, false);
+        list.extend(entries.iter().map(|&[address, length]| {
+            lengths |= length;
+            let length = length.min(*left);
+            *left -= length;
+            let end = address.wrapping_add(length);
+            is_outside |= end < address || end > USER_END;
+            UserBuffer { address, length }
+        }));
+        match (lengths as isize, is_outside) {
+            (..0, _) => Err(Errno::EINVAL),
+            (_, true) => Err(Errno::EFAULT),
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates the range of a caller whose memory is a buffer of the kernel of this length, from address 0 on.
+    pub(crate) fn of_kernel(length: usize) -> UserBuffer {
+        UserBuffer { address: 0, length }
     }
 
     /// Returns the first address.

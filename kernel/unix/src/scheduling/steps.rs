@@ -24,18 +24,12 @@
 //!
 //! # Work that may miss the goal
 //!
-//! Driven by the scenario, and up to fifteen times as long:
+//! All calls that the scenario drives meet it. Not driven, and not in steps:
 //!
-//! * `readv`, `writev`, `sendmsg` and `recvmsg` with a thousand small buffers, on pipes and sockets;
-//! * a key of a terminal that erases a line of some thousand keys, or shows it again.
-//!
-//! Not driven by it, and not in steps:
-//!
-//! * a write to a pipe of all that this holds, from memory that has not been touched;
 //! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
-//! * turns of the completer; the bytes that one call moves through a socket; lists of robust locks;
+//! * turns of the completer; lists of robust locks;
 //! * `getcwd` in, and `renameat2` into, a directory that is thousands of directories deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
 //! * the OOM killer's search, over all processes and their descriptors.
@@ -45,8 +39,9 @@
 //! # In new code
 //!
 //! A call that does long work is an `async` function that awaits [`pause`] after each bounded step, without a lock. A
-//! transfer asks [`must_pause`]; work after the end of a process awaits [`pause_at_the_end`]; a coroutine of the kernel
-//! itself counts its steps with [`Pace`](crate::scheduling::Pace).
+//! transfer counts its [`Effort`] and asks [`must_pause`]; inseparable bytes of many buffers are
+//! [gathered](crate::files::gathered) first; work after the end of a process awaits [`pause_at_the_end`]; a coroutine
+//! of the kernel itself counts its steps with [`Pace`](crate::scheduling::Pace).
 //!
 //! # Operations that go on
 //!
@@ -171,6 +166,86 @@ pub(crate) fn must_pause(payer: &(impl Ends + ?Sized), waker: Option<&Waker>) ->
     is_wanted
 }
 
+/// Looks in the middle of a transfer that holds a lock: returns whether it must end here, because an interrupt is
+/// pending. It has been woken then, to go on as soon as that was served.
+pub(crate) fn stops_for_interrupts(waker: Option<&Waker>) -> bool {
+    let stops = has_interrupts();
+    if stops && let Some(waker) = waker {
+        waker.wake_by_ref();
+    }
+    stops
+}
+
+/// Looks in the middle of a transfer, after a bounded [`Effort`]: returns whether it must stop here, to go on when it
+/// is polled again. In place it goes on as long as no interrupt is pending.
+pub(crate) fn must_stop(payer: &(impl Ends + ?Sized), waker: Option<&Waker>) -> bool {
+    match waker {
+        Some(_) => must_pause(payer, waker),
+        None => has_interrupts(),
+    }
+}
+
+/// The work that a transfer may do before its next look, in bytes. Each buffer counts as some bytes more, since it can
+/// lie in a page of its own that has to be made.
+pub(crate) struct Effort {
+    left: usize,
+    most: usize,
+}
+
+impl Effort {
+    /// Bytes between two looks.
+    const BYTES: usize = 32 * 1024;
+    /// Bytes that a buffer counts for.
+    const BUFFER: usize = 4 * 1024;
+
+    /// Makes one of so many bytes between two looks, if that is not too many.
+    pub(crate) fn of(most: usize) -> Effort {
+        let most = most.min(Effort::BYTES);
+        Effort { left: most, most }
+    }
+
+    /// Makes one for a call with so many buffers. Reading a list of many was work, so the first look comes soon.
+    pub(crate) fn with_buffers(most: usize, buffers: usize) -> Effort {
+        let mut effort = Effort::of(most);
+        if buffers > 8 {
+            effort.spend(buffers * Effort::BUFFER);
+        }
+        effort
+    }
+
+    /// Returns the bytes that may be moved before the next look; at least one.
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Counts other work as so many bytes. Some bytes are left: a transfer that stopped before its first one would look
+    /// like one that has to wait.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes).max(self.most.min(512));
+    }
+
+    /// Returns whether other work has used it up.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left <= 512
+    }
+
+    /// Adds bytes of one buffer. Returns whether it is time to look, after which it counts anew.
+    pub(crate) fn add(&mut self, bytes: usize) -> bool {
+        self.left = self.left.saturating_sub(bytes + Effort::BUFFER);
+        let is_time = self.left == 0;
+        if is_time {
+            self.left = self.most;
+        }
+        is_time
+    }
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort::of(Effort::BYTES)
+    }
+}
+
 /// Ends a step of work for a process: looks, and leaves the hart if it is wanted, or if the process has ended.
 ///
 /// # Cancellation
@@ -254,6 +329,22 @@ mod tests {
             assert!(!hart_is_wanted(), "they have had their turn");
             crate::scheduling::set_bound_ns(crate::scheduling::DEFAULT_BOUND_NS);
         });
+    }
+
+    #[test]
+    fn many_small_buffers_are_as_much_effort_as_a_large_one() {
+        let mut effort = Effort::of(usize::MAX);
+        assert_eq!(effort.left(), Effort::BYTES);
+        assert_eq!((0..100).map(|_| effort.add(0)).position(|is_time| is_time), Some(7));
+        let mut effort = Effort::default();
+        assert!(!effort.add(Effort::BYTES / 2));
+        assert_eq!(effort.left(), Effort::BYTES / 2 - Effort::BUFFER);
+        assert!(effort.add(effort.left()));
+        assert_eq!(effort.left(), Effort::BYTES);
+        effort.spend(1 << 20);
+        assert_eq!((effort.left(), effort.add(effort.left())), (512, true));
+        let mut small = Effort::of(100);
+        assert_eq!((small.left(), small.add(1), small.left()), (100, true, 100));
     }
 
     /// The attempt in place does one step; then the work goes on as long as the hart is not wanted.
