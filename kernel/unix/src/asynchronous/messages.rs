@@ -148,6 +148,8 @@ impl MessageToReceive {
     }
 
     /// Returns whether it has taken a message, which would be lost if it went on no more.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn must_be_completed(&self) -> bool {
         self.taken.is_some() || self.gathered.as_ref().is_some_and(|message| message.received.is_some())
     }

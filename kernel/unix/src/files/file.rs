@@ -517,7 +517,7 @@ impl OpenFile {
         waker: Option<&Waker>,
     ) -> Attempt {
         self.require_readable()?;
-        if self.properties.unit != Unit::Byte {
+        if !matches!(self.properties.unit, Unit::Byte) {
             return self.object.read_all(caller, buffers, waker);
         }
         let reads_on = self.properties.reads == Reads::Everything;
@@ -585,7 +585,7 @@ impl OpenFile {
         waker: Option<&Waker>,
     ) -> Attempt {
         self.require_writable()?;
-        if self.properties.unit != Unit::Byte {
+        if !matches!(self.properties.unit, Unit::Byte) {
             return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;

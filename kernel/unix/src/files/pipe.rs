@@ -101,10 +101,9 @@ impl Reader {
             return Poll::Pending;
         }
         let mut done = 0;
-        let mut effort = Effort::default();
         while done < buffer.len() {
             let piece = state.queue.front();
-            let count = piece.len().min(buffer.len() - done).min(effort.left());
+            let count = piece.len().min(buffer.len() - done);
             if count == 0 {
                 break;
             }
@@ -116,10 +115,6 @@ impl Reader {
             }
             state.queue.consume(count);
             done += count;
-            // Bytes that are there may be left for the next call.
-            if done < buffer.len() && effort.add(count) && steps::has_interrupts() {
-                break;
-            }
         }
         // The queue may have given its buffer back.
         let memory = state.queue.memory();
@@ -166,10 +161,26 @@ impl Writer {
         done: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let total = length_of(buffers);
         let mut state = self.0.state.lock();
+        // The usual case: a short write that fits.
+        if let [buffer] = buffers
+            && *done == 0
+            && (1..=ATOMIC.min(CAPACITY - state.queue.len())).contains(&buffer.len())
+            && !state.queue.would_grow(buffer.len(), CAPACITY)
+            && self.0.readers.load(Ordering::Acquire) != 0
+            && let Some(piece) = state.queue.back().get_mut(..buffer.len())
+        {
+            memory.copy_in(buffer.address(), piece)?;
+            state.queue.produce(buffer.len());
+            *done = buffer.len();
+            state.readers_waiting.wake_all();
+            return Poll::Ready(Ok(*done));
+        }
+        let total = length_of(buffers);
         let mut begin = 0;
-        let mut effort = Effort::with_buffers(usize::MAX, buffers.len());
+        // A short write has few buffers.
+        let is_long = total > ATOMIC;
+        let mut effort = if is_long { Effort::with_buffers(usize::MAX, buffers.len()) } else { Effort::SHORT };
         for buffer in buffers {
             let end = begin + buffer.len();
             while *done < end {
@@ -178,9 +189,8 @@ impl Writer {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
                 }
                 let room = CAPACITY - state.queue.len();
-                // A short write waits until there is room for all of it, and does not stop before its end then; it has
-                // few buffers. A long one goes in parts that end where it looks for interrupts.
-                let is_long = total > ATOMIC;
+                // A short write waits until there is room for all of it, and does not stop before its end then. A long
+                // one goes in parts that end where it looks for interrupts.
                 let wanted = if is_long { rest.min(room) } else { rest };
                 if room < wanted || wanted == 0 {
                     let registered = waker.map_or(Ok(()), |waker| state.writers_waiting.register(waker));
@@ -191,16 +201,16 @@ impl Writer {
                     };
                 }
                 // EVERY-BYTE, ADMISSION: bytes that wait in pipes must not use up the memory that others need.
-                let most = if is_long { wanted.min(effort.left()) } else { wanted };
+                let mut most = wanted.min(effort.left());
                 // Once for all of the call, but not after other work.
-                let needed = if is_long && effort.is_spent() { most } else { wanted };
+                let needed = if effort.is_spent() { most } else { wanted };
                 if state.queue.would_grow(needed, CAPACITY) {
                     if let Err(error) = state.grow(needed) {
                         return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                     }
                     effort.spend(state.queue.memory());
+                    most = most.min(effort.left());
                 }
-                let most = most.min(if is_long { effort.left() } else { wanted });
                 let piece = state.queue.back();
                 let count = most.min(end - *done).min(piece.len());
                 if let Err(error) = memory.copy_in(buffer.address() + (*done - begin), &mut piece[..count]) {
@@ -210,7 +220,7 @@ impl Writer {
                 *done += count;
                 state.readers_waiting.wake_all();
                 // Compared in this order: a write that is done at once, as most are, pays nothing for the looks.
-                if *done < total && effort.add(count) && is_long && steps::stops_for_interrupts(waker) {
+                if *done < total && effort.add(count) && steps::stops_for_interrupts(waker) {
                     return Poll::Pending;
                 }
             }

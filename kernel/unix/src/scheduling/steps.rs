@@ -198,6 +198,9 @@ impl Effort {
     /// Bytes that a buffer counts for.
     const BUFFER: usize = 4 * 1024;
 
+    /// The effort of a transfer that is short enough for no look.
+    pub(crate) const SHORT: Effort = Effort { left: usize::MAX, most: usize::MAX };
+
     /// Makes one of so many bytes between two looks, if that is not too many.
     pub(crate) fn of(most: usize) -> Effort {
         let most = most.min(Effort::BYTES);
