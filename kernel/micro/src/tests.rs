@@ -320,8 +320,19 @@ impl Drop for Machine {
 
 impl Machine {
     fn new(simulation: &Simulation) -> Machine {
+        Machine::with_slots(simulation, Configuration::default().root_cnode_bits)
+    }
+
+    /// A machine for many calls with a check after each, which looks at every slot. The root task's CNode is so small
+    /// that most slots are in use.
+    fn small(simulation: &Simulation) -> Machine {
+        Machine::with_slots(simulation, 8)
+    }
+
+    fn with_slots(simulation: &Simulation, root_cnode_bits: u8) -> Machine {
         // Tests set the domain directly.
-        let machine = Machine::told(simulation, &Configuration { domains: 4, ..Configuration::default() });
+        let configuration = Configuration { domains: 4, root_cnode_bits, ..Configuration::default() };
+        let machine = Machine::told(simulation, &configuration);
         machine.kernel.domains.set_known(1);
         machine
     }
@@ -930,7 +941,7 @@ fn a_pool_goes_at_once_with_all_its_address_spaces() {
 fn tear_down_in_turns(seed: u64) {
     const PLACES: u64 = 24;
     let simulation = Simulation::new();
-    let machine = Machine::new(&simulation);
+    let machine = Machine::small(&simulation);
     let mut random = Random(seed | 1);
     let free = machine.first_empty();
     let memory = [0, 1, 2].map(|index| free + 2 * PLACES + index);
@@ -1589,7 +1600,7 @@ proptest! {
 /// Writes random words to the buffer of asynchronous invocations, with valid requests in between.
 fn put_nonsense_into_a_buffer(seed: u64) {
     let simulation = Simulation::new();
-    let machine = Machine::new(&simulation);
+    let machine = Machine::small(&simulation);
     let mut random = Random(seed | 1);
     let first = machine.first_empty() + PLAYGROUND;
     let mut buffer = SyscallBuffer::register(&machine, machine.untyped(16), first);
@@ -2016,7 +2027,7 @@ const CALLS: usize = 25_000;
 /// the number of completed invocations.
 fn be_hostile(seed: u64) -> usize {
     let simulation = Simulation::new();
-    let machine = Machine::new(&simulation);
+    let machine = Machine::small(&simulation);
     let mut random = Random(seed);
     let free = machine.first_empty();
     let untyped = [machine.untyped(12), machine.untyped(14), machine.untyped(16), machine.information(19)];

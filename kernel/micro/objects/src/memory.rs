@@ -42,16 +42,20 @@ mod place {
 
     /// Size of the fake memory of all tests of a process. The host allocates its pages at the first access.
     const SIZE: usize = 2 << 30;
+    /// Alignment of that memory: the size of a large page.
+    const ALIGNMENT: usize = 1 << 21;
     static BASE: OnceLock<usize> = OnceLock::new();
 
+    #[inline]
     pub fn base() -> usize {
         *BASE.get_or_init(|| {
-            let layout = std::alloc::Layout::from_size_align(SIZE, 1 << 21).expect("a power of two");
+            // Of the alignment of words, since an allocator clears memory of a larger alignment by writing all of it.
+            let layout = std::alloc::Layout::from_size_align(SIZE + ALIGNMENT, 16).expect("a power of two");
             // SAFETY: the layout is not empty.
             let start = unsafe { std::alloc::alloc_zeroed(layout) } as usize;
             assert_ne!(start, 0, "the host has no memory for the fake machine");
             // The difference wraps if the host allocates the memory below `FAKE_BASE`.
-            start.wrapping_sub(super::FAKE_BASE as usize)
+            start.next_multiple_of(ALIGNMENT).wrapping_sub(super::FAKE_BASE as usize)
         })
     }
 }
