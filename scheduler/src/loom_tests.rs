@@ -1,6 +1,6 @@
 //! Interleavings of a few threads with at most three to five preemptions (each model names its bound), with the memory
 //! model's freedom: run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p scheduler --release --lib loom`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p scheduler --profile models --lib loom`.
 //!
 //! Besides deadlocks and failed assertions, loom reports every [`Plain`](crate::sync::Plain) that two threads touch
 //! without an order between them: links, free lists, header pointers, and the data that the tests hand from a waker to

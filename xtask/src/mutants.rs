@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::Context;
-use crate::suites::{self, CASES, MODELS_ENVIRONMENT};
+use crate::suites::{self, CASES, MODELS_ENVIRONMENT, MODELS_PROFILE};
 use crate::workspace;
 
 /// A crate under test, and the crates whose tests test it too.
@@ -151,7 +151,7 @@ fn test(
     try_again(all)?;
     if let Some((programs, filters)) = context.workspace.package(subject.package).and_then(suites::models) {
         let mut models = command("models", "1")?;
-        models.0.envs(MODELS_ENVIRONMENT).args(["--test-package", subject.package]);
+        models.0.envs([MODELS_ENVIRONMENT]).args(MODELS_PROFILE).args(["--test-package", subject.package]);
         programs.iter().for_each(|program| _ = models.0.arg(format!("--cargo-arg={program}")));
         filters.iter().for_each(|filter| _ = models.0.arg(format!("--cargo-test-arg={filter}")));
         try_again(models)?;

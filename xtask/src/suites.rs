@@ -389,8 +389,11 @@ fn test_program(message: &str, library: &str) -> Option<PathBuf> {
     is_meant.then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
 }
 
-/// The environment in which loom's atomics are compiled. Models need the optimiser.
-pub const MODELS_ENVIRONMENT: [(&str, &str); 2] = [("RUSTFLAGS", "--cfg loom"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "3")];
+/// The environment in which loom's atomics are compiled.
+pub const MODELS_ENVIRONMENT: (&str, &str) = ("RUSTFLAGS", "--cfg loom");
+
+/// The profile of models, which optimises the interleaved crates alone.
+pub const MODELS_PROFILE: [&str; 2] = ["--profile", "models"];
 
 /// Returns how to run the models of a package, which has some if it depends on loom: cargo's arguments that choose test
 /// programs with `loom` in their name, or the library where there are none; then those that choose the library's tests
@@ -422,11 +425,11 @@ fn loom(workspace: &Workspace, show: Show) -> Found {
     let mut failures = Vec::new();
     for ((programs, filters), packages) in calls {
         let mut command = workspace::cargo();
-        command.current_dir(&workspace.root).args(["test", "--no-fail-fast"]);
+        command.current_dir(&workspace.root).args(["test", "--no-fail-fast"]).args(MODELS_PROFILE);
         packages.iter().for_each(|package| _ = command.args(["--package", package]));
         // With other flags: not in the directory that other builds use.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
-        command.envs(MODELS_ENVIRONMENT);
+        command.envs([MODELS_ENVIRONMENT]);
         command.args(programs).arg("--").args(filters);
         let (found, failed) = cargo_test(command, show)?;
         tally.add(found);

@@ -218,7 +218,7 @@ pub(crate) fn order_for(frames: u32) -> usize {
     frames.max(1).next_power_of_two().ilog2() as usize
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

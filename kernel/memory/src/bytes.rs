@@ -398,7 +398,7 @@ unsafe fn zero_volatile(mut start: *mut u8, mut length: usize) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

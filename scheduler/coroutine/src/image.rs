@@ -85,7 +85,7 @@ fn half(image: &[u8], at: usize) -> Option<u16> {
     bytes(image, at).map(u16::from_le_bytes)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     extern crate std;
     use std::vec::Vec;
