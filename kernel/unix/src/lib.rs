@@ -42,7 +42,7 @@ use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, processes, trace};
-use crate::process::{accounts, killer, program, shared, table};
+use crate::process::{accounts, oom_killer, program, shared, table};
 use crate::scheduling::{executor, payers, remainders, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
@@ -93,7 +93,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
-    killer::start();
+    oom_killer::start();
     remainders::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;

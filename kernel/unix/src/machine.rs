@@ -8,7 +8,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Pending, println};
 use spin::Once;
 
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::time;
 
 static HARTS: AtomicUsize = AtomicUsize::new(1);

@@ -17,7 +17,7 @@
 //! [`thread`]), [`signals`], [`timers`], [`futex`]es, request rings (`asynchronous::rings`), calls in flight
 //! (`asynchronous::in_flight`, `asynchronous::input`) and [`completions`]. This file has the parts together, and the
 //! operations on several of them: on calls in flight with their completions, and on workers with the claims of the
-//! process. Above it are the [`table`] of all processes, the [`delivery`] of signals, [`kill`], the end of a process
+//! process. Above it are the [`table`] of all processes, [`signal_delivery`], [`signal_sending`], the end of a process
 //! and its replacement by another program ([`life`]), and [`authority`].
 //!
 //! # Locks
@@ -35,18 +35,18 @@ pub(crate) mod authority;
 pub(crate) mod beginnings;
 pub(crate) mod capabilities;
 pub(crate) mod completions;
-pub(crate) mod delivery;
-pub(crate) mod ending;
+pub(crate) mod exit_status;
 pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod futex;
 mod keeper;
-pub(crate) mod kill;
-pub(crate) mod killer;
 pub(crate) mod life;
 pub(crate) mod limits;
+pub(crate) mod oom_killer;
 pub(crate) mod program;
 pub(crate) mod shared;
+pub(crate) mod signal_delivery;
+pub(crate) mod signal_sending;
 pub(crate) mod signals;
 pub(crate) mod switching;
 pub(crate) mod table;
@@ -92,7 +92,7 @@ use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
 use crate::process::completions::{Completions, completions_capacity};
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
 use crate::process::shared::{Shared, zeroed_frames};
@@ -374,7 +374,7 @@ impl Caller for Process {
 
     #[cold]
     fn has_no_reader(&self) {
-        delivery::send_from_kernel(self, Signal::PIPE);
+        signal_delivery::send_from_kernel(self, Signal::PIPE);
     }
 
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
@@ -819,7 +819,7 @@ impl Process {
         } else {
             worker.leaves_its_index();
         }
-        delivery::has_left(worker);
+        signal_delivery::has_left(worker);
         // Before the waiters for departures are woken, who compare it.
         self.departed_workers.fetch_add(1, Ordering::AcqRel);
         // AcqRel: the changes of other workers to the process happen before the last one takes it apart.

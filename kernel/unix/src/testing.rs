@@ -33,7 +33,7 @@ use platform::Machine;
 use crate::Parts;
 use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::{self, Process, program, table};
 use crate::scheduling::{executor, payers};
 

@@ -25,7 +25,7 @@ use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::file::{OpenFile, move_at_place};
 use crate::files::locks::LockWait;
 use crate::observing::counters;
-use crate::process::ending;
+use crate::process::exit_status;
 use crate::process::futex::FutexWait;
 use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
@@ -60,7 +60,7 @@ impl ChildAnswer {
             (ChildAnswer::Information(0), _) => Ok(0),
             (ChildAnswer::Information(address), child) => {
                 let bytes = child.map_or([0; Information::SIZE], |(id, status)| {
-                    let (code, status) = ending::code_and_status(status);
+                    let (code, status) = exit_status::code_and_status(status);
                     let details = Details::Child { process: id, user: 0, status };
                     Information { signal: Signal::CHLD, code, details }.to_bytes()
                 });

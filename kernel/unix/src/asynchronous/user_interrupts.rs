@@ -96,7 +96,7 @@ use self::slots::finish;
 use crate::files::file::{self, FileOperations, OpenFile, status_of_anonymous};
 use crate::machine;
 use crate::observing::counters;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
 use crate::process::{Process, table};
 

@@ -20,7 +20,7 @@ use crate::process::accounts::MEMORY_OF_A_WAIT;
 use crate::process::signals::SignalWait;
 use crate::process::user::UserBuffer;
 use crate::process::worker::Worker;
-use crate::process::{Process, delivery};
+use crate::process::{Process, signal_delivery};
 use crate::scheduling::steps::Long;
 
 /// The end of a visit to user mode, and its reason.
@@ -228,7 +228,7 @@ impl<'a> Call<'a> {
             ArgumentSource::Request(_) => false,
         };
         if let Some(mask) = mask.filter(|_| is_synchronous) {
-            delivery::replace_blocked(self.worker, mask);
+            signal_delivery::replace_blocked(self.worker, mask);
         }
     }
 }

@@ -436,7 +436,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::process::ending::Ending;
+    use crate::process::exit_status::Ending;
     use crate::testing::{DATA, Program, run, run_to_its_end};
 
     const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;

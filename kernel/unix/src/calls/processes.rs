@@ -7,9 +7,9 @@ use abi_unix::{Act, Errno};
 
 use crate::asynchronous::operation::{ChildAnswer, Operation};
 use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::table::Children;
-use crate::process::{Process, authority, kill, limits, program, table};
+use crate::process::{Process, authority, limits, program, signal_sending, table};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -83,14 +83,14 @@ pub(super) fn kill(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     if target > 0 {
-        return kill::signal_one(call.process(), target as u32, signal).map(Into::into);
+        return signal_sending::signal_one(call.process(), target as u32, signal).map(Into::into);
     }
     let caller = call.process().clone();
     Ok(kept_steps(call.number, async move {
         match target {
-            0 => kill::signal_group(&caller, caller.group(), signal).await,
-            -1 => kill::signal_all_processes(&caller, signal).await,
-            id => kill::signal_group(&caller, id.unsigned_abs(), signal).await,
+            0 => signal_sending::signal_group(&caller, caller.group(), signal).await,
+            -1 => signal_sending::signal_all_processes(&caller, signal).await,
+            id => signal_sending::signal_group(&caller, id.unsigned_abs(), signal).await,
         }
         .map(|()| 0)
     }))

@@ -9,7 +9,7 @@ use crate::asynchronous::operation;
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
 use crate::process::signals::{Combination, SignalWait};
 use crate::process::worker::Worker;
-use crate::process::{Process, delivery, kill, table};
+use crate::process::{Process, signal_delivery, signal_sending, table};
 use crate::time;
 
 /// Bytes of a set of signals. `EINVAL` for any other size.
@@ -51,7 +51,7 @@ pub(super) fn action(call: Call<'_>) -> Decoding {
             Some(Action::from_bytes(bytes))
         }
     };
-    let before = delivery::change_action(process, signal, action)?;
+    let before = signal_delivery::change_action(process, signal, action)?;
     if old != 0 {
         process.copy_out(old, &before.to_bytes())?;
     }
@@ -71,7 +71,7 @@ pub(super) fn mask(call: Call<'_>) -> Decoding {
             2 => Combination::Set,
             _ => return Err(Errno::EINVAL),
         };
-        delivery::change_blocked(call.worker, how, set)?;
+        signal_delivery::change_blocked(call.worker, how, set)?;
     }
     if old != 0 {
         call.process().copy_out(old, &before.bits().to_le_bytes())?;
@@ -86,7 +86,7 @@ pub(super) fn pending(call: Call<'_>) -> Decoding {
     if size > SET {
         return Err(Errno::EINVAL);
     }
-    let bytes = delivery::pending(call.worker).bits().to_le_bytes();
+    let bytes = signal_delivery::pending(call.worker).bits().to_le_bytes();
     call.process().copy_out(call.address(0), &bytes[..size])?;
     Ok(0.into())
 }
@@ -103,7 +103,7 @@ pub(super) fn stack(call: Call<'_>) -> Decoding {
             Some(Stack::from_bytes(&bytes))
         }
     };
-    let before = delivery::change_stack(worker, call.registers()?.stack(), stack)?;
+    let before = signal_delivery::change_stack(worker, call.registers()?.stack(), stack)?;
     if old != 0 {
         process.copy_out(old, &before.to_bytes())?;
     }
@@ -113,7 +113,7 @@ pub(super) fn stack(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn suspend(call: Call<'_>) -> Decoding {
     call.check_size_of_set(1)?;
-    delivery::replace_blocked(call.worker, call.set_of_signals(0)?);
+    signal_delivery::replace_blocked(call.worker, call.set_of_signals(0)?);
     Ok(Pause::WaitForSignal(SignalWait::Handler).into())
 }
 
@@ -134,7 +134,7 @@ pub(super) fn wait(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn return_from_handler(call: Call<'_>) -> Decoding {
     let worker = call.worker;
-    delivery::return_from_handler(worker, call.registers()?);
+    signal_delivery::return_from_handler(worker, call.registers()?);
     Ok(Decoded::Outcome(Outcome::Unchanged))
 }
 
@@ -157,7 +157,7 @@ fn kill_thread_in(call: &Call<'_>, process: &Process, thread: i32, signal: Optio
     let target = thread_of(process, thread)?;
     let details = Details::Sender { process: call.process().id, user: 0, value: 0 };
     let information = signal.map(|signal| Information { signal, code: code::THREAD, details });
-    kill::send(call.process(), process, Some(&target), information).map(Into::into)
+    signal_sending::send(call.process(), process, Some(&target), information).map(Into::into)
 }
 
 #[inline(never)]
@@ -193,7 +193,7 @@ fn information(call: &Call<'_>, argument: usize, signal: Signal, process: &Proce
 pub(super) fn queue(call: Call<'_>) -> Decoding {
     let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(1)?);
     let sent = signal.map(|signal| information(&call, 2, signal, &process)).transpose()?;
-    kill::send(call.process(), &process, None, sent).map(Into::into)
+    signal_sending::send(call.process(), &process, None, sent).map(Into::into)
 }
 
 #[inline(never)]
@@ -201,7 +201,7 @@ pub(super) fn queue_thread(call: Call<'_>) -> Decoding {
     let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(2)?);
     let target = thread_of(&process, call.signed(1))?;
     let sent = signal.map(|signal| information(&call, 3, signal, &process)).transpose()?;
-    kill::send(call.process(), &process, Some(&target), sent).map(Into::into)
+    signal_sending::send(call.process(), &process, Some(&target), sent).map(Into::into)
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ mod tests {
             }
             assert!(!remains::has_left() && remains::number_behind() == 0);
             assert!(process.cpu_ticks() >= charged);
-            process.end(crate::process::ending::Ending::Killed(9));
+            process.end(crate::process::exit_status::Ending::Killed(9));
             program.wait_for(owner).unwrap();
         });
     }

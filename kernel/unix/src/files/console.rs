@@ -13,7 +13,7 @@ use spin::Once;
 
 use crate::files::terminal::{Output, Terminal, TerminalFile};
 use crate::files::tree::{self, CONSOLE};
-use crate::process::{self, kill};
+use crate::process::{self, signal_sending};
 use crate::scheduling::Pace;
 use crate::scheduling::executor::{self, Attendant};
 
@@ -60,7 +60,7 @@ async fn take_keys() {
             }
             for &key in &keys[..count] {
                 if let Some((signal, group)) = terminal().press(key) {
-                    kill::signal_group_from_kernel(group, signal).await;
+                    signal_sending::signal_group_from_kernel(group, signal).await;
                 }
                 while terminal().proceed() {
                     pace.step().await;
@@ -135,7 +135,7 @@ mod tests {
     fn type_keys(_: &mut Program, keys: &[u8]) {
         for &key in keys {
             if let Some((signal, group)) = super::terminal().press(key) {
-                let mut walk = pin!(kill::signal_group_from_kernel(group, signal));
+                let mut walk = pin!(signal_sending::signal_group_from_kernel(group, signal));
                 while walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
             }
         }

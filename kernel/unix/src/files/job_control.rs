@@ -21,8 +21,8 @@ use spin::Mutex;
 use crate::files::file::Attempt;
 use crate::files::terminal::Terminal;
 use crate::files::{console, pseudo_terminal};
-use crate::process::kill::SignalTurn;
-use crate::process::{Process, delivery, kill, table};
+use crate::process::signal_sending::SignalTurn;
+use crate::process::{Process, signal_delivery, signal_sending, table};
 use crate::scheduling::steps;
 
 /// Held while a session gets or loses its terminal.
@@ -75,14 +75,14 @@ pub(crate) fn require_foreground(
     if !is_in_background() {
         return Poll::Ready(Ok(()));
     }
-    if delivery::has_no_effect(process, signal) {
+    if signal_delivery::has_no_effect(process, signal) {
         return Poll::Ready(if signal == Signal::TTIN { Err(Errno::EIO) } else { Ok(()) });
     }
     if table::is_orphaned(group) {
         return Poll::Ready(Err(Errno::EIO));
     }
     // A signal that was sent before has not had its effect yet.
-    let is_sent = process.signals.are_stopped() || delivery::is_pending(process, signal);
+    let is_sent = process.signals.are_stopped() || signal_delivery::is_pending(process, signal);
     if !is_sent {
         let Poll::Ready(turn) = SignalTurn::take(process, waker) else { return Poll::Pending };
         turn.send(group, [Some(signal), None]);
@@ -160,7 +160,7 @@ pub(crate) async fn leader_has_ended(process: &Process) {
     release(&terminal, session);
     if let Some(group) = foreground {
         for signal in HANGUP {
-            kill::signal_group_from_kernel(group, signal).await;
+            signal_sending::signal_group_from_kernel(group, signal).await;
             steps::pause_at_the_end().await;
         }
     }
@@ -301,7 +301,7 @@ mod tests {
                         );
                         assert_eq!(access(Signal::TTIN), expected);
                     }
-                    assert!(delivery::is_pending(&process, Signal::TTIN));
+                    assert!(signal_delivery::is_pending(&process, Signal::TTIN));
                     assert_eq!(access(Signal::TTIN), Poll::Pending, "the signal is on its way");
                     program.sleep_ns(MS);
                     // It has been stopped and continued; now it is in the foreground.

@@ -35,9 +35,9 @@ use crate::files::stored::status_of;
 use crate::files::terminal::{Output, Terminal, TerminalFile, TerminalState, process_of};
 use crate::files::tree::{self, SLAVES};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::kill::GroupSignals;
+use crate::process::signal_sending::GroupSignals;
 use crate::process::user::{Caller, UserBuffer};
-use crate::process::{Process, delivery, table};
+use crate::process::{Process, signal_delivery, table};
 use crate::scheduling::steps;
 
 /// Pairs at a time; `ENOSPC` for more, and for a process that has as many as are left.
@@ -180,7 +180,7 @@ impl HangUp {
     fn begin(terminal: &Arc<Terminal>, number: u32, owner: u32, session: u32) -> HangUp {
         let foreground = terminal.foreground_of_session();
         if let Some(leader) = table::find(session).filter(|leader| Some(leader.group()) != foreground) {
-            HANGUP.into_iter().for_each(|signal| delivery::send_from_kernel(&leader, signal));
+            HANGUP.into_iter().for_each(|signal| signal_delivery::send_from_kernel(&leader, signal));
         }
         let signals = foreground.map(|group| GroupSignals::new(group, HANGUP.map(Some)));
         HangUp { terminal: terminal.clone(), number, owner, session, signals }

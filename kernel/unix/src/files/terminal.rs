@@ -28,7 +28,7 @@ use crate::files::line_discipline::LineDiscipline;
 use crate::files::mounts::Place;
 use crate::files::pseudo_terminal::Master;
 use crate::files::stored::status_of;
-use crate::process::kill::SignalTurn;
+use crate::process::signal_sending::SignalTurn;
 use crate::process::user::{Caller, UserBuffer};
 use crate::process::{Process, authority, table};
 

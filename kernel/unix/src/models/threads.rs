@@ -16,7 +16,7 @@ use spin::Mutex;
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::Pause;
 use crate::models::{Side, is_transfer};
-use crate::process::delivery;
+use crate::process::signal_delivery;
 use crate::process::signals::Interruption;
 use crate::process::switching::{exit, go_on, look_at_signals};
 use crate::process::visit::visit;
@@ -78,7 +78,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
             Pause::Wait(operation) if side == Side::RetryingThreads && is_transfer(&operation) => {
                 let restart = operation.restart();
                 let result = retry(worker, operation, current);
-                if result != Err(Errno::EINTR) || delivery::ends_call(worker, &mut context, restart) {
+                if result != Err(Errno::EINTR) || signal_delivery::ends_call(worker, &mut context, restart) {
                     context.set_result(errno::encode(result) as u64);
                 }
             }
@@ -95,7 +95,7 @@ fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) 
         let look = poll_fn(|cx| Poll::Ready(look_at_signals(worker, &operation, cx.waker())));
         match current.block_on(look) {
             Interruption::GoOn => {}
-            Interruption::Hold => current.block_on(delivery::until_continued(worker)),
+            Interruption::Hold => current.block_on(signal_delivery::until_continued(worker)),
             Interruption::Handler | Interruption::Leave => return operation.give_up(Errno::EINTR),
         }
         current.block_on(executor::yield_now());

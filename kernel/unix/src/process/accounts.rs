@@ -40,8 +40,8 @@
 //! file system's own limit too.
 //!
 //! If the machine has nothing left, although every process is within its limits, the [OOM
-//! killer](crate::process::killer::end_largest) is called, in a coroutine of its own, because the refused caller may
-//! hold locks.
+//! killer](crate::process::oom_killer::end_largest) is called, in a coroutine of its own, because the refused caller
+//! may hold locks.
 //!
 //! # Rejected
 //!

@@ -7,7 +7,7 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 
 use crate::process::timers::{Due, KeeperStep, SignalReceiver, Timed};
-use crate::process::{Process, delivery};
+use crate::process::{Process, signal_delivery};
 use crate::scheduling::executor::{self, Cid, SpawnError};
 use crate::time::{self, Alarm, Reservation};
 
@@ -26,7 +26,7 @@ impl Timed for Arc<Process> {
 /// Sends a signal that is due.
 fn send(process: &Process, due: &Due) {
     match due {
-        Due::Interval(signal) => delivery::send_from_kernel(process, *signal),
+        Due::Interval(signal) => signal_delivery::send_from_kernel(process, *signal),
         Due::Timer(tells, information) => {
             let target = match tells {
                 // A thread that is gone gets none.
@@ -36,7 +36,7 @@ fn send(process: &Process, due: &Due) {
                 },
                 _ => None,
             };
-            delivery::send_of_timer(process, target.as_deref(), *information);
+            signal_delivery::send_of_timer(process, target.as_deref(), *information);
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::files::{job_control, mounts, remains};
 use crate::process::completions::drop_in_steps;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
-use crate::process::{CallOwner, FIRST, Member, Process, delivery, kill, table};
+use crate::process::{CallOwner, FIRST, Member, Process, signal_delivery, signal_sending, table};
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::{steps, stretch};
@@ -160,7 +160,7 @@ impl Process {
         loop {
             let (is_more, orphaned) = table::let_go_of_children(self);
             for group in orphaned.groups() {
-                kill::wake_orphans(*group).await;
+                signal_sending::wake_orphans(*group).await;
             }
             if !is_more {
                 break;
@@ -175,10 +175,10 @@ impl Process {
         let (mut waiters, is_orphaned) = table::unregister(self, ending, ticks);
         waiters.wake_all();
         if is_orphaned {
-            kill::wake_orphans(self.group()).await;
+            signal_sending::wake_orphans(self.group()).await;
         }
         if let Some(parent) = table::find(self.parent()) {
-            delivery::tell_end(&parent, self.id, ending);
+            signal_delivery::tell_end(&parent, self.id, ending);
         }
         if self.id == FIRST {
             crate::machine::first_process_has_ended(ending);

@@ -1,6 +1,6 @@
 //! The signals of a process and of its workers: actions, blocked and pending ones, and the answers that waits get.
 //!
-//! The data alone; [`delivery`](crate::process::delivery) sends them, and begins their handlers.
+//! The data alone; [`signal_delivery`](crate::process::signal_delivery) sends them, and begins their handlers.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -32,12 +32,12 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::{ring, user_interrupts};
 use crate::calls::call::Pause;
 use crate::models::{Carrier, threads};
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::program::Plan;
 use crate::process::signals::Interruption;
 use crate::process::visit::visit;
 use crate::process::worker::{Means, Worker};
-use crate::process::{Process, delivery, thread};
+use crate::process::{Process, signal_delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::stretch;
 
@@ -160,7 +160,7 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             let restart = operation.restart();
             let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, operation, waker);
             let result = operation.wait(&worker.process, worker.deadline(), look).await;
-            if result == Err(Errno::EINTR) && !delivery::ends_call(worker, context, restart) {
+            if result == Err(Errno::EINTR) && !signal_delivery::ends_call(worker, context, restart) {
                 return;
             }
             result
@@ -172,9 +172,9 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             }
             result
         }
-        Pause::Stopped => return delivery::until_continued(worker).await,
+        Pause::Stopped => return signal_delivery::until_continued(worker).await,
         Pause::Park { seen, deadline } => {
-            let result = worker.park(seen, deadline, |waker| delivery::interruption(worker, waker)).await;
+            let result = worker.park(seen, deadline, |waker| signal_delivery::interruption(worker, waker)).await;
             // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
             // important.
             if worker.is_outranked() {
@@ -244,7 +244,7 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
 #[inline(always)]
 pub(crate) fn look_at_signals(worker: &Worker, operation: &Operation, waker: &Waker) -> Interruption {
     match operation.can_be_interrupted() {
-        true => delivery::interruption(worker, waker),
+        true => signal_delivery::interruption(worker, waker),
         false if worker.is_to_stop() => Interruption::Leave,
         false => Interruption::GoOn,
     }

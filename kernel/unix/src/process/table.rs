@@ -19,7 +19,7 @@ use waiters::Waiters;
 
 use crate::observing::counters;
 use crate::process::accounts::MAXIMUM_PROCESSES;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::family::ProcessPlace;
 use crate::process::{FIRST, Group, Process};
 use crate::scheduling::steps::{self, Ends};

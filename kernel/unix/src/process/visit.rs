@@ -18,10 +18,10 @@ use crate::asynchronous::user_interrupts::{self, back_end};
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::observing::{callers, counters, trace};
-use crate::process::delivery::Attended;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
+use crate::process::signal_delivery::Attended;
 use crate::process::worker::Worker;
-use crate::process::{self, delivery, program, shared};
+use crate::process::{self, program, shared, signal_delivery};
 use crate::scheduling::{self, executor, payers, standing, stretch};
 use crate::time;
 
@@ -91,7 +91,7 @@ impl<'a> Visit<'a> {
             memory::faults::works_for(0);
             // Before user interrupts: the frame of a fault has the registers of the instruction that has caused it.
             if worker.needs_attention(process) {
-                match delivery::attend(worker, context) {
+                match signal_delivery::attend(worker, context) {
                     Attended::GoesOn => {}
                     Attended::IsStopped => return Pause::Stopped,
                     Attended::GivesWay => return Pause::GiveWay,
@@ -216,7 +216,7 @@ impl<'a> Visit<'a> {
             }
             Err(usermode::Fault::OutOfMemory) => {
                 // This worker tries again after that.
-                process::killer::find_memory();
+                process::oom_killer::find_memory();
                 if !process.has_ended() {
                     return ControlFlow::Break(());
                 }
@@ -355,7 +355,7 @@ fn fault(worker: &Worker, context: &UserContext, what: &str, signal: Signal, cod
         }
         _ => context.pc,
     };
-    if delivery::raise_fault(worker, context.pc, signal, code, address) {
+    if signal_delivery::raise_fault(worker, context.pc, signal, code, address) {
         return;
     }
     let detail = match trap {

@@ -225,7 +225,7 @@ mod tests {
             program.trap(Trap::Interrupt);
             assert!(other.cpu_ticks() - before.1 >= LONG, "in its own time or not");
             assert!(own.cpu_ticks() - before.0 < SHORT);
-            other.end(crate::process::ending::Ending::Killed(9));
+            other.end(crate::process::exit_status::Ending::Killed(9));
             drop(other);
             program.wait_for(number).unwrap();
         });
@@ -262,7 +262,7 @@ mod tests {
             program.trap(Trap::Interrupt);
             let (own, paid) = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
             assert!(paid >= 2 * LONG && own < SHORT, "{paid} and {own}");
-            other.end(crate::process::ending::Ending::Killed(9));
+            other.end(crate::process::exit_status::Ending::Killed(9));
             drop(other);
             program.wait_for(number).unwrap();
         });
@@ -298,7 +298,7 @@ mod tests {
         let waited = own.cpu_ticks() - before.0;
         program.trap(Trap::Interrupt);
         let paid = (own.cpu_ticks() - before.0 - waited, other.cpu_ticks() - before.1);
-        other.end(crate::process::ending::Ending::Killed(9));
+        other.end(crate::process::exit_status::Ending::Killed(9));
         drop(other);
         program.wait_for(number).unwrap();
         paid

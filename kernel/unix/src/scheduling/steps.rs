@@ -381,7 +381,7 @@ mod tests {
             let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
             program.sleep_ns(1_000_000);
             let process = crate::process::table::find(child as u32).unwrap();
-            process.end(crate::process::ending::Ending::Killed(9));
+            process.end(crate::process::exit_status::Ending::Killed(9));
             let bell = Arc::new(Bell::default());
             let waker = Waker::from(bell.clone());
             let mut context = Context::from_waker(&waker);

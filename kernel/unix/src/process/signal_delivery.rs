@@ -38,7 +38,7 @@ use hal_api::{Machine as _, UserContext};
 use platform::{Machine, println};
 use spin::MutexGuard;
 
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::shared;
 use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalState, SignalWait};
 use crate::process::worker::{Attention, Worker};
@@ -413,7 +413,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
                 if begun == Err(Errno::ENOMEM) {
                     drop(state);
                     worker.set_attention(Attention::SIGNAL);
-                    process::killer::find_memory();
+                    process::oom_killer::find_memory();
                     return Attended::GivesWay;
                 }
                 if begun.is_err() {

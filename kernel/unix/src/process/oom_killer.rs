@@ -8,7 +8,7 @@ use abi_unix::types::signal;
 use platform::println;
 
 use crate::files::remains;
-use crate::process::ending::Ending;
+use crate::process::exit_status::Ending;
 use crate::process::table::{self, Walk};
 use crate::process::{FIRST, Process, accounts};
 use crate::scheduling::executor::{self, Attendant};

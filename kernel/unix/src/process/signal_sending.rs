@@ -9,7 +9,7 @@ use abi_unix::{Act, Errno};
 use crate::files::remains::{self, Remain, leave};
 use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
-use crate::process::{FIRST, Process, authority, delivery};
+use crate::process::{FIRST, Process, authority, signal_delivery};
 use crate::scheduling::steps::{self, Endless};
 
 /// Members of a group that one step of [`GroupSignals`] reaches.
@@ -36,10 +36,10 @@ pub(crate) fn send(
         authority::permit_towards(caller, process, Act::Signal)?;
     }
     let Some(information) = information else { return Ok(()) };
-    if process.id == FIRST && caller.id != FIRST && delivery::is_harmful(process, information.signal) {
+    if process.id == FIRST && caller.id != FIRST && signal_delivery::is_harmful(process, information.signal) {
         return Err(Errno::EPERM);
     }
-    delivery::send(process, target, information)
+    signal_delivery::send(process, target, information)
 }
 
 /// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
@@ -121,7 +121,7 @@ impl GroupSignals {
 }
 
 fn send_each(process: &Process, signals: [Option<Signal>; 2]) {
-    signals.into_iter().flatten().for_each(|signal| delivery::send_from_kernel(process, signal));
+    signals.into_iter().flatten().for_each(|signal| signal_delivery::send_from_kernel(process, signal));
 }
 
 /// The turn of a process to send signals of a terminal to a group. A process has one at a time, which lasts until all
@@ -194,7 +194,7 @@ impl Remain for SignalsOfATurn {
 pub(crate) async fn signal_group_from_kernel(group: u32, signal: Signal) {
     let mut members = Walk::of_group(group);
     while let Some(process) = members.next_in_steps(&Endless).await {
-        delivery::send_from_kernel(&process, signal);
+        signal_delivery::send_from_kernel(&process, signal);
         steps::pause_at_the_end().await;
     }
 }
