@@ -43,7 +43,7 @@ use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, processes, trace};
 use crate::process::{accounts, oom_killer, program, shared, table};
-use crate::scheduling::{executor, payers, remainders, standing, stretch};
+use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
 pub fn read_counter(counter: Counter) -> u64 {
@@ -94,7 +94,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
     oom_killer::start();
-    remainders::start();
+    deferred_wakes::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     scheduling::start(|name| boot_option(platform.arguments, name))?;

@@ -37,7 +37,7 @@
 //!
 //! The network's coroutine is one of the kernel's own, and charges its work for a frame or a connection to the process
 //! that waits for it ([`network::stack`](crate::network::stack)). The coroutine that wakes the rest of thousands of
-//! waiters ([`remainders`]) charges the process that has woken them. No process is charged for looks that find a
+//! waiters ([`deferred_wakes`]) charges the process that has woken them. No process is charged for looks that find a
 //! frame's reader, frames without a reader, and the watchdog's choice among processes.
 //!
 //! **Mode** is not protection but precision: a *strict* executor compares itself with the global bitmap before each of
@@ -51,9 +51,9 @@
 //! and the most important coroutine of a busy server would fall behind a batch job.
 
 pub(crate) mod attributes;
+pub(crate) mod deferred_wakes;
 pub(crate) mod executor;
 pub(crate) mod payers;
-pub(crate) mod remainders;
 pub(crate) mod standing;
 pub(crate) mod steps;
 pub(crate) mod stretch;
@@ -395,7 +395,7 @@ async fn keep(reservation: time::Reservation) {
             None => ready_before = 0,
             Some(bound) => {
                 if now >= next_look {
-                    remainders::boost();
+                    deferred_wakes::boost();
                     let ready = executor::waiting() & !EXHAUSTED.bit();
                     // A coroutine that has waited since the last look was ready then, at the same priority; except for
                     // calls to which their process's completer has not come.

@@ -12,10 +12,10 @@
 //! registered before it is reported, so that it comes back with the next event and not before.
 //!
 //! So an epoll does not find an event of which its item was not told yet: if so many waiters wait for one thing that
-//! they are woken in portions ([`remainders`](crate::scheduling::remainders)), an epoll that does not wait may come
-//! before its item's turn. While some are still to be woken, such a wait that has found nothing looks at the files of
-//! all level-triggered items, in steps, until it finds something. An edge-triggered item reports when it is told, since
-//! its file alone does not tell a new event from an old one.
+//! they are woken in portions ([`deferred_wakes`](crate::scheduling::deferred_wakes)), an epoll that does not wait may
+//! come before its item's turn. While some are still to be woken, such a wait that has found nothing looks at the files
+//! of all level-triggered items, in steps, until it finds something. An edge-triggered item reports when it is told,
+//! since its file alone does not tell a new event from an old one.
 //!
 //! # Ownership
 //!
@@ -61,7 +61,7 @@ use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous}
 use crate::files::remains::{Remain, leave};
 use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{Caller, UserBuffer};
-use crate::scheduling::{remainders, steps};
+use crate::scheduling::{deferred_wakes, steps};
 use crate::time::limit::TimeLimit;
 
 /// Key of an item: a descriptor, and the address of the open file to which it led.
@@ -582,7 +582,7 @@ impl EpollWait {
             }
             match self.untold {
                 Untold::Sought => return Poll::Ready(Ok(0)),
-                Untold::Unsought if !remainders::are_pending() => return Poll::Ready(Ok(0)),
+                Untold::Unsought if !deferred_wakes::are_pending() => return Poll::Ready(Ok(0)),
                 _ => epoll.seek_untold(caller, &mut self.untold)?,
             }
             if matches!(self.untold, Untold::SoughtTo(_)) && steps::must_pause(caller, waker) {
@@ -1320,10 +1320,10 @@ mod tests {
             change(program, watching, event::CTL_ADD, reader, event::IN).unwrap();
             assert_eq!(events(program, watching, 4), []);
             program.write_to(writer, b"x").unwrap();
-            assert!(remainders::are_pending());
+            assert!(deferred_wakes::are_pending());
             assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
             program.sleep_ns(1_000_000);
-            assert!(!remainders::are_pending());
+            assert!(!deferred_wakes::are_pending());
             assert_eq!(events(program, watching, 4), [(reader, event::IN)]);
         });
     }
@@ -1350,7 +1350,7 @@ mod tests {
             // The next calls are in one slice.
             program.sleep_ns(1_000_000);
             program.write_to(writer, b"x").unwrap();
-            assert!(remainders::are_pending());
+            assert!(deferred_wakes::are_pending());
             let looks = counters::read(Counter::Looks);
             assert_eq!(events(program, watching, 4), [(last, event::IN)]);
             let looks = counters::read(Counter::Looks) - looks;

@@ -20,7 +20,7 @@
 //! [`tables`], which grow and shrink a little at a time, or in a tree: calls in flight, completions that find their
 //! ring full, waiters for one thing, deadlines, descriptors, the names of a directory. Objects that are dropped by the
 //! thousand are taken apart in steps first. Waiters for one thing are woken in portions, if there are thousands
-//! ([`remainders`](crate::scheduling::remainders)).
+//! ([`deferred_wakes`](crate::scheduling::deferred_wakes)).
 //!
 //! # Work that may miss the goal
 //!

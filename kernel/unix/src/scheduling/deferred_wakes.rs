@@ -82,7 +82,7 @@ impl<T> Backlog<T> {
 /// A remainder and the process that pays for waking it; 0 for none.
 type Owed = (Remainder, u32);
 
-struct Remainders {
+struct DeferredWakes {
     pending: Backlog<Owed>,
     /// Number of portions for which the coroutine still goes before everything else, since it has been ready for long.
     boosted: usize,
@@ -94,12 +94,12 @@ struct Remainders {
 /// Number of portions that are woken before everything else, when they have waited for long.
 const BOOSTED: usize = 64;
 
-static REMAINDERS: Mutex<Remainders> =
-    Mutex::new(Remainders { pending: Backlog::new(), boosted: 0, coroutine: None, idle: None });
+static DEFERRED: Mutex<DeferredWakes> =
+    Mutex::new(DeferredWakes { pending: Backlog::new(), boosted: 0, coroutine: None, idle: None });
 
 /// Starts the coroutine that wakes remainders.
 pub(crate) fn start() {
-    REMAINDERS.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_remainders()));
+    DEFERRED.lock().coroutine = Some(executor::spawn_for_kernel(Priority::HIGHEST, wake_remainders()));
     waiters::wake_remainders_with(keep);
 }
 
@@ -110,16 +110,16 @@ fn keep(remainder: Remainder) {
     // longer.
     let priority = executor::current_priority().limited_to(MOST_CLAIM);
     let priority = if priority == EXHAUSTED { LEAST_CLAIM } else { priority };
-    let mut remainders = REMAINDERS.lock();
-    let kept = remainders.pending.push(priority, (remainder, payers::present()));
+    let mut deferred = DEFERRED.lock();
+    let kept = deferred.pending.push(priority, (remainder, payers::present()));
     if kept.is_ok()
-        && let Some(coroutine) = remainders.coroutine
+        && let Some(coroutine) = deferred.coroutine
         && executor::priority(coroutine).is_some_and(|other| priority.is_more_important_than(other))
     {
         executor::set_priority(coroutine, priority);
     }
-    let idle = remainders.idle.take();
-    drop(remainders);
+    let idle = deferred.idle.take();
+    drop(deferred);
     if let Err((mut remainder, _)) = kept {
         // There is no memory even for this: the remainder is woken immediately.
         while remainder.wake_portion() {}
@@ -131,11 +131,11 @@ fn keep(remainder: Remainder) {
 
 /// Returns whether there are waiters that still have to be woken.
 pub(crate) fn are_pending() -> bool {
-    let remainders = REMAINDERS.lock();
-    remainders.pending.present != 0 || remainders.idle.is_none()
+    let deferred = DEFERRED.lock();
+    deferred.pending.present != 0 || deferred.idle.is_none()
 }
 
-impl Remainders {
+impl DeferredWakes {
     /// Gives the calling coroutine the priority of its next remainder.
     fn follow(&mut self, priority: Priority) {
         self.boosted = self.boosted.saturating_sub(1);
@@ -147,33 +147,33 @@ impl Remainders {
 /// Takes the most important remainder out, and gives the calling coroutine its priority. (Under the lock: a later
 /// remainder may raise it.) If there is none, [`keep`] wakes the caller for the next one.
 fn take(waker: &Waker) -> Poll<(Priority, Owed)> {
-    let mut remainders = REMAINDERS.lock();
-    let Some(next) = remainders.pending.pop() else {
-        remainders.idle = Some(waker.clone());
+    let mut deferred = DEFERRED.lock();
+    let Some(next) = deferred.pending.pop() else {
+        deferred.idle = Some(waker.clone());
         // A boost is for the remainders that have waited, and the next one begins at its caller's priority.
-        remainders.boosted = 0;
+        deferred.boosted = 0;
         executor::set_priority(executor::current(), LEAST_CLAIM);
         return Poll::Pending;
     };
-    remainders.follow(next.0);
+    deferred.follow(next.0);
     Poll::Ready(next)
 }
 
 /// Exchanges a remainder for a more important one, if there is one.
 fn exchange(remainder: &mut (Priority, Owed)) {
-    let mut remainders = REMAINDERS.lock();
-    remainders.pending.exchange(remainder);
-    remainders.follow(remainder.0);
+    let mut deferred = DEFERRED.lock();
+    deferred.pending.exchange(remainder);
+    deferred.follow(remainder.0);
 }
 
 /// Makes the coroutine go before everything else for a while, if it has work; the watchdog of the starvation bound
 /// calls this. The caller that has changed a condition may be unimportant, and the waiters important.
 pub(crate) fn boost() {
-    let mut remainders = REMAINDERS.lock();
-    if remainders.idle.is_none()
-        && let Some(coroutine) = remainders.coroutine
+    let mut deferred = DEFERRED.lock();
+    if deferred.idle.is_none()
+        && let Some(coroutine) = deferred.coroutine
     {
-        remainders.boosted = BOOSTED;
+        deferred.boosted = BOOSTED;
         executor::set_priority(coroutine, Priority::HIGHEST);
     }
 }
