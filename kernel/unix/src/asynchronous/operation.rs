@@ -332,7 +332,7 @@ impl Operation {
             Operation::Futex(wait) if wait.has_limit() => Restart::Never,
             // Made again it would find the connection begun.
             Operation::Connect { .. } => Restart::Never,
-            _ => Restart::AfterHandler,
+            _ => Restart::ByFlag,
         }
     }
 

@@ -332,7 +332,7 @@ pub(crate) fn ends_call(worker: &Worker, context: &mut UserContext, restart: Res
     let handler = worker.process.signals.state.lock().next_handler(&worker.signals);
     let again = match restart {
         // Without a handler another worker was faster.
-        Restart::AfterHandler => handler.is_none_or(|action| action.has(action_flag::RESTART)),
+        Restart::ByFlag => handler.is_none_or(|action| action.has(action_flag::RESTART)),
         Restart::Never | Restart::Sleep { .. } => false,
     };
     // Looked at again before user mode.

@@ -318,8 +318,8 @@ fn remove(pending: &mut Pending, signals: Set) -> usize {
 #[doc(alias = "ERESTARTSYS")]
 #[doc(alias = "SA_RESTART")]
 pub(crate) enum Restart {
-    /// It is made again if the handler's action says so (`SA_RESTART`).
-    AfterHandler,
+    /// It is made again if the handler's action has the flag `SA_RESTART`: Linux's `ERESTARTSYS`.
+    ByFlag,
     /// Its result is `EINTR`.
     Never,
     /// Its result is `EINTR`, and a relative sleep tells the rest of its time.
