@@ -227,7 +227,7 @@ impl Kernel {
         assert!(!is_receiver || thread.bound.get().is_some(), "a thread is interrupted by no notification");
         let hints = thread.interrupts.hints.get();
         assert!(hints == 0 || is_receiver, "a thread has hints and no handler");
-        let file = thread.interrupts.file.get() as usize;
+        let file = thread.interrupts.file_or_slot.get() as usize;
         match thread.slot() {
             Some(slot) => {
                 assert!(hints != 0 && self.interrupt_slots.is_taken(slot), "a thread has a slot that is free");

@@ -11,8 +11,8 @@ use crate::configuration::ErrorText;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
-use crate::sender_table::InterruptSlots;
 use crate::state::{Cancellation, DeferredFlushes, Domains, Interrupts, Senders};
+use crate::uintc::InterruptSlots;
 
 /// Step from one epoch of address spaces to the next. Domain numbers are smaller.
 pub const EPOCH: u64 = MAXIMUM_DOMAINS as u64;

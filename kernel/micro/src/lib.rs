@@ -13,9 +13,9 @@
 //! thread is chosen once, at the end (`schedule`), from the state of the hart's `node`. Decoders get their arguments
 //! (`invocation`) from a thread's `message`. Invocations can also be requested in shared memory, and are executed in
 //! parallel with the program or in batches (`asynchronous`). Signals can interrupt a running thread (`user_interrupt`),
-//! without the kernel if the machine supports that (`interrupt_file`, `interrupt_slot`). Capabilities are values
-//! (`capability`), and the capability derivation tree is a list through their slots (`derivation`). `delete` destroys
-//! objects, and `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
+//! without the kernel if the machine supports that (`user_interrupt_imsic`, `user_interrupt_uintc`). Capabilities are
+//! values (`capability`), and the capability derivation tree is a list through their slots (`derivation`). `delete`
+//! destroys objects, and `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
 //!
 //! # One lock
 //!
@@ -43,8 +43,6 @@ mod fastpath;
 mod fault;
 mod hart;
 mod interrupt;
-mod interrupt_file;
-mod interrupt_slot;
 mod invocation;
 mod ipc;
 mod kernel;
@@ -53,15 +51,18 @@ mod message;
 mod node;
 mod paging;
 mod schedule;
-mod sender_table;
+mod sender_page;
 mod smp;
 mod state;
 mod syscall;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod uintc;
 mod untyped;
 mod user_interrupt;
+mod user_interrupt_imsic;
+mod user_interrupt_uintc;
 mod utilisation;
 mod vspace;
 
@@ -225,8 +226,8 @@ pub fn run() -> ! {
     loop {
         next = match next {
             Next::Run(thread) => run_thread(thread, hart),
-            Next::RunVirtualised(thread) => interrupt_file::run(&KERNEL, thread, hart),
-            Next::RunArmed(thread) => interrupt_slot::run(&KERNEL, thread, hart),
+            Next::RunVirtualised(thread) => user_interrupt_imsic::run(&KERNEL, thread, hart),
+            Next::RunArmed(thread) => user_interrupt_uintc::run(&KERNEL, thread, hart),
             Next::Serve => {
                 let (next, pause) = {
                     let kernel = KERNEL.enter(hart);

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use abi_sel4::configuration::{MAXIMUM_DOMAINS, PRIORITIES};
 use objects::{PriorityQueues, Ref, Tcb, VirtualRoot};
 
-use crate::sender_table::SenderTable;
+use crate::uintc::SenderTable;
 use crate::utilisation::Counters;
 
 /// The largest number of harts.

@@ -22,8 +22,8 @@
 //! pending signals (`Kernel::find_space`). So the fastpath contains no check for user interrupts. A thread that runs on
 //! another hart is first stopped there; a system call that it was about to make is restarted after the handler.
 //!
-//! A thread with hints can also be interrupted without the kernel, in a second handler (`interrupt_file`,
-//! `interrupt_slot`). The two handlers may interrupt each other.
+//! A thread with hints can also be interrupted without the kernel, in a second handler (`user_interrupt_imsic`,
+//! `user_interrupt_uintc`). The two handlers may interrupt each other.
 //!
 //! # Rate limit
 //!
@@ -34,11 +34,11 @@
 use abi_sel4::{InvocationError, Rights};
 use objects::{Capability, OwnInterrupts, Ref, Space, Tcb};
 
-use crate::interrupt_file::HINTS;
 use crate::invocation::Arguments;
 use crate::kernel::Kernel;
 use crate::machine;
 use crate::node::Next;
+use crate::user_interrupt_imsic::HINTS;
 
 /// The largest number of interrupts of a thread between two ticks.
 const DELIVERIES: u64 = 256;
@@ -48,9 +48,9 @@ const DELIVERIES: u64 = 256;
 pub(crate) enum Arrival {
     /// As signals, like all other bits.
     Signals,
-    /// As stores to a sender page (`interrupt_file`).
+    /// As stores to a sender page (`user_interrupt_imsic`).
     Stores,
-    /// As instructions that send through a sender table (`interrupt_slot`).
+    /// As instructions that send through a sender table (`user_interrupt_uintc`).
     Instructions,
 }
 

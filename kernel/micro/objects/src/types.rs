@@ -366,7 +366,7 @@ pub struct UserInterrupts {
     /// The bits of a badge that are delivered through an interrupt file or slot; 0 if the kernel delivers all signals.
     pub hints: Cell<u64>,
     /// Its guest interrupt file, which belongs to the hart of its affinity; or its slot of UINTC, plus one. 0 for none.
-    pub file: Cell<u64>,
+    pub file_or_slot: Cell<u64>,
     /// The number of an [`OwnInterrupts`]; 0 for none.
     own: Cell<u64>,
     /// The time of its hart's next tick when the kernel last unmasked its own interrupts.

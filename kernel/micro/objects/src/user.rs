@@ -93,7 +93,7 @@ impl Tcb {
     /// Returns the number of the thread's slot of UINTC, if it has one.
     #[inline]
     pub fn slot(&self) -> Option<u16> {
-        let number = self.interrupts.file.get().checked_sub(1)?;
+        let number = self.interrupts.file_or_slot.get().checked_sub(1)?;
         (self.interrupts.own() == Some(OwnInterrupts::Armed)).then_some(number as u16)
     }
 

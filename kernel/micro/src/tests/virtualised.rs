@@ -128,7 +128,7 @@ impl<'a> Virtual<'a> {
 
 impl Thread {
     fn file(self) -> usize {
-        self.tcb.interrupts.file.get() as usize
+        self.tcb.interrupts.file_or_slot.get() as usize
     }
 }
 

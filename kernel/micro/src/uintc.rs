@@ -1,5 +1,5 @@
 //! The slots of the controller of user interrupts, and the sender tables of the harts, each with the operations that
-//! concern nothing else. `interrupt_slot` says how threads and address spaces use them.
+//! concern nothing else. `user_interrupt_uintc` says how threads and address spaces use them.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering;

@@ -4,7 +4,7 @@
 //! hints is *armed* from then on: it runs in user mode as before, and takes software interrupts itself. The controller
 //! has a *slot* for it, with a pending bit for each hint. A sender that has asked for a sender page
 //! ([`MapSender`](abi_sel4::Invocation::PageTableMapSender)) gets an index with it, and sends by `uipi_send` with this
-//! index instead of a store. Authority, limits and revocation are those of sender pages (`interrupt_file`); a store to
+//! index instead of a store. Authority, limits and revocation are those of sender pages (`sender_page`); a store to
 //! the page works too, and always enters the kernel.
 //!
 //! # Sender tables
@@ -85,10 +85,10 @@ impl Kernel {
         let node = self.node();
         let interrupts = &thread.interrupts;
         if interrupts.hints.get() != 0 {
-            if interrupts.file.get() == 0
+            if interrupts.file_or_slot.get() == 0
                 && let Some(slot) = self.interrupt_slots.take()
             {
-                interrupts.file.set(u64::from(slot.number()) + 1);
+                interrupts.file_or_slot.set(u64::from(slot.number()) + 1);
             }
             if interrupts.unmasked_before.replace(node.next_tick.get()) != node.next_tick.get() {
                 thread.unmask_own_interrupts();
@@ -124,7 +124,7 @@ impl Kernel {
     pub(crate) fn empty_slot(&self, thread: Ref<Tcb>, slot: u16) -> u64 {
         self.stop_elsewhere(thread);
         self.node().prepare_anew(thread);
-        thread.interrupts.file.set(0);
+        thread.interrupts.file_or_slot.set(0);
         let (Some(controller), Some(slot)) = (self.controller(), Slot::new(slot)) else { return 0 };
         controller.deactivate(slot);
         for sender in self.senders.iter().filter(|sender| sender.is_valid.get()) {
