@@ -21,7 +21,7 @@ use core::ffi::c_void;
 
 use crate::order::{Image, Order};
 use crate::shard::{Link, Shard, add, is_linked};
-use crate::state::{Initial, Reason, Value, Word};
+use crate::state::{Initial, Reason, StateWord, Value};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
 use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 
@@ -124,7 +124,7 @@ impl<O: Order> Header<O> {
 /// One place for a coroutine: its state, and a pointer to its control block.
 #[repr(C)]
 pub struct Slot {
-    pub(crate) word: Word,
+    pub(crate) word: StateWord,
     /// The header; in a free slot, the next free slot.
     pub(crate) header: Plain<*const c_void>,
 }
@@ -342,7 +342,7 @@ impl<O: Order> Executor<O> {
             let index = chunk * SLOTS_IN_CHUNK as u32 + place as u32;
             // SAFETY: as above; no other thread has a pointer to the chunk yet.
             unsafe {
-                put(slot, Slot { word: Word::free(index), header: Plain::new(next.cast()) });
+                put(slot, Slot { word: StateWord::free(index), header: Plain::new(next.cast()) });
             }
         }
         if let Some(place) = self.directory.get(chunk as usize) {

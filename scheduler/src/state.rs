@@ -1,4 +1,4 @@
-//! The state of a coroutine: one word ([`Word`]), and every transition of it as a method.
+//! The state of a coroutine: one word ([`StateWord`]), and every transition of it as a method.
 //!
 //! # The word
 //!
@@ -292,12 +292,12 @@ pub(crate) enum Freed {
 
 /// The state word of a slot. Each method that changes it is one transition of the list above.
 #[repr(transparent)]
-pub(crate) struct Word(AtomicU64);
+pub(crate) struct StateWord(AtomicU64);
 
-impl Word {
+impl StateWord {
     /// Makes the first word of a free slot.
-    pub(crate) fn free(index: u32) -> Word {
-        Word(AtomicU64::new(Value::free(index, 1).0))
+    pub(crate) fn free(index: u32) -> StateWord {
+        StateWord(AtomicU64::new(Value::free(index, 1).0))
     }
 
     /// Reads the word. Relaxed: without the shard's lock the value is a hint; with it, the lock orders the read.
@@ -473,7 +473,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn a_life_goes_through_the_table() {
-        let word = Word::free(9);
+        let word = StateWord::free(9);
         let free = word.read();
         let cid = free.cid_of_free();
         assert!(free.is_of_generation(cid) && !free.belongs_to(cid), "a free slot belongs to no cid");

@@ -18,7 +18,7 @@ pub enum Numbering {
 
 /// Kind of a word of an invocation, for tracing, for documentation and for tests that try wrong values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum WordKind {
     /// A number.
     Number,
     /// A set of bits.
@@ -37,18 +37,18 @@ pub enum Word {
     Registers,
 }
 
-impl Word {
+impl WordKind {
     /// Returns the name of the kind on the reference page.
     pub const fn name(self) -> &'static str {
         match self {
-            Word::Number => "number",
-            Word::Flags => "flags",
-            Word::Index => "capability pointer",
-            Word::Depth => "bits",
-            Word::Badge => "badge or guard",
-            Word::Rights => "rights",
-            Word::Address => "address",
-            Word::Registers => "registers",
+            WordKind::Number => "number",
+            WordKind::Flags => "flags",
+            WordKind::Index => "capability pointer",
+            WordKind::Depth => "bits",
+            WordKind::Badge => "badge or guard",
+            WordKind::Rights => "rights",
+            WordKind::Address => "address",
+            WordKind::Registers => "registers",
         }
     }
 }
@@ -93,8 +93,8 @@ macro_rules! invocations {
             }
 
             /// Returns names and kinds of the words of the message.
-            pub const fn words(self) -> &'static [(&'static str, Word)] {
-                match self { $(Invocation::$variant => &[$((stringify!($word), Word::$kind)),*],)* }
+            pub const fn words(self) -> &'static [(&'static str, WordKind)] {
+                match self { $(Invocation::$variant => &[$((stringify!($word), WordKind::$kind)),*],)* }
             }
 
             /// Returns names of the capabilities that the message carries.

@@ -168,7 +168,7 @@ fn labels_lead_back() {
 fn messages_fit_their_limits() {
     for &invocation in Invocation::ALL {
         assert!(invocation.capabilities().len() <= message::MAXIMUM_CAPABILITIES, "{}", invocation.name());
-        let registers = invocation.words().iter().filter(|(_, kind)| *kind == invocation::Word::Registers).count();
+        let registers = invocation.words().iter().filter(|(_, kind)| *kind == invocation::WordKind::Registers).count();
         let words = invocation.words().len() + registers * (registers::COUNT - 1);
         assert!(words <= message::MAXIMUM_LENGTH, "{}", invocation.name());
     }

@@ -43,7 +43,7 @@ pub enum Values {
 
 /// A boot word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct BootWord {
     /// Name of the word, before `=`.
     pub name: &'static str,
     /// Permitted values, behind `=`.
@@ -64,52 +64,57 @@ pub enum Default {
 }
 
 /// All words.
-pub const WORDS: &[Word] = &[
-    Word {
+pub const WORDS: &[BootWord] = &[
+    BootWord {
         name: "root-cnode-bits",
         values: Values::Number(8, 24),
         default: Default::Number(ROOT_CNODE_SIZE_BITS as u64),
         sel4: "KernelRootCNodeSizeBits",
     },
-    Word {
+    BootWord {
         name: "untypeds",
         values: Values::Number(1, MAXIMUM_BOOT_UNTYPEDS as u64),
         default: Default::Number(BOOT_UNTYPEDS as u64),
         sel4: "KernelMaxNumBootinfoUntypedCaps",
     },
-    Word {
+    BootWord {
         name: "domains",
         values: Values::Number(1, MAXIMUM_DOMAINS as u64),
         default: Default::Number(DOMAINS as u64),
         sel4: "KernelNumDomains",
     },
-    Word { name: "schedule", values: Values::Schedule, default: Default::Text("0:ever"), sel4: "KernelDomainSchedule" },
-    Word {
+    BootWord {
+        name: "schedule",
+        values: Values::Schedule,
+        default: Default::Text("0:ever"),
+        sel4: "KernelDomainSchedule",
+    },
+    BootWord {
         name: "tick-ms",
         values: Values::Number(1, 60_000),
         default: Default::Number(TICK_MILLISECONDS as u64),
         sel4: "KernelTimerTickMS",
     },
-    Word {
+    BootWord {
         name: "slice",
         values: Values::Number(1, u16::MAX as u64),
         default: Default::Number(TICKS_IN_A_TURN as u64),
         sel4: "KernelTimeSlice",
     },
-    Word {
+    BootWord {
         name: "benchmarks",
         values: Values::OneOf(&["off", "calls", "utilisation"]),
         default: Default::Text("off"),
         sel4: "KernelBenchmarks",
     },
-    Word {
+    BootWord {
         name: "error-text",
         values: Values::OneOf(&["off", "on"]),
         default: Default::Text("off"),
         sel4: "KernelInvocationReportErrorIPC",
     },
-    Word { name: "release", values: Values::OneOf(&["15", "16"]), default: Default::Text("15"), sel4: "" },
-    Word { name: "user-interrupts", values: Values::Anything, default: Default::Text(""), sel4: "" },
+    BootWord { name: "release", values: Values::OneOf(&["15", "16"]), default: Default::Text("15"), sel4: "" },
+    BootWord { name: "user-interrupts", values: Values::Anything, default: Default::Text(""), sel4: "" },
 ];
 
 /// The reason why a word is refused.
@@ -237,7 +242,7 @@ impl Configuration {
         Ok(configuration)
     }
 
-    fn set(&mut self, word: &Word, value: &str) -> Result<(), Problem> {
+    fn set(&mut self, word: &BootWord, value: &str) -> Result<(), Problem> {
         let refused = Problem::Value(word.values);
         let (number, place) = match word.values {
             Values::Number(first, last) => {

@@ -48,8 +48,8 @@ pub enum ThreadCall {
     SetAffinity { node: u8 },
     SetThreadPointer { value: u64 },
     SetFlags { clear: u64, set: u64 },
-    SetHandler { handler: Option<asynchronous::NewHandler> },
-    SetInterrupts { registration: user_interrupt::Registration },
+    RegisterAsyncSyscall { handler: Option<asynchronous::NewHandler> },
+    RegisterUserInterrupts { registration: user_interrupt::Registration },
 }
 
 impl Kernel {
@@ -93,9 +93,11 @@ impl Kernel {
                 let [clear, set] = arguments.at_least::<2>()?;
                 Ok(ThreadCall::SetFlags { clear, set })
             }
-            Some(TcbRegisterAsyncSyscall) => Ok(ThreadCall::SetHandler { handler: asynchronous::decode(arguments)? }),
+            Some(TcbRegisterAsyncSyscall) => {
+                Ok(ThreadCall::RegisterAsyncSyscall { handler: asynchronous::decode(arguments)? })
+            }
             Some(TcbRegisterUserInterrupts) => {
-                Ok(ThreadCall::SetInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
+                Ok(ThreadCall::RegisterUserInterrupts { registration: user_interrupt::decode(tcb, arguments)? })
             }
             _ => Err(InvocationError::IllegalOperation),
         }
@@ -196,8 +198,8 @@ impl Kernel {
                 }
             }
             ThreadCall::Suspend => self.make_inactive(tcb),
-            ThreadCall::SetHandler { handler } => self.register_handler(tcb, handler)?,
-            ThreadCall::SetInterrupts { registration } => {
+            ThreadCall::RegisterAsyncSyscall { handler } => self.register_handler(tcb, handler)?,
+            ThreadCall::RegisterUserInterrupts { registration } => {
                 let entries = self.set_interrupts(tcb, registration);
                 if arguments.is_call() {
                     let asking = arguments.thread();
