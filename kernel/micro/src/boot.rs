@@ -18,7 +18,7 @@ use objects::{
 };
 use platform::{Controller, Description, Machine};
 
-use crate::configuration::Configuration;
+use crate::boot_words::Configuration;
 use crate::kernel::Kernel;
 use crate::state::{IRQ_SLOTS, Period};
 use crate::{KERNEL, asynchronous, derivation, vspace};

@@ -7,7 +7,7 @@ use abi_sel4::debug_call::{Benchmarks, Build, Debugging, Release};
 use abi_sel4::object;
 use objects::{AsidPool, Ref, Slot, Tcb};
 
-use crate::configuration::ErrorText;
+use crate::boot_words::ErrorText;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};

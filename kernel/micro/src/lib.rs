@@ -17,6 +17,9 @@
 //! values (`capability`), and the capability derivation tree is a list through their slots (`derivation`). `delete`
 //! destroys objects, and `deletion_ring` links those that are destroyed together. `boot` creates the first thread.
 //!
+//! Six modules have the names of modules of [`abi_sel4`]: `asynchronous`, `boot`, `debug_call`, `fault`, `invocation`
+//! and `message`. The contract stands there (numbers, layouts, errors), and the kernel's part in it here.
+//!
 //! # One lock
 //!
 //! A kernel entry is a few hundred instructions, so one lock serves all harts; the few long operations have preemption
@@ -28,10 +31,10 @@
 
 mod asynchronous;
 pub mod boot;
+pub mod boot_words;
 pub mod capability;
 mod check;
 mod cnode;
-pub mod configuration;
 pub mod console;
 mod cspace;
 mod debug_call;

@@ -16,7 +16,7 @@ fn main() {
 mod image {
     use hal_api::{BootInformation, Machine as _, Status};
     use kernel_micro::boot::{self, RootTask};
-    use kernel_micro::configuration::{BUILT_IN, Configuration};
+    use kernel_micro::boot_words::{BUILT_IN, Configuration};
     use kernel_micro::{MAXIMUM_NODES, console, machine};
     use platform::Machine;
 

@@ -12,7 +12,7 @@ use abi_sel4::{FailedLookup, Invocation, InvocationError, MessageInfo, Rights};
 use hal_api::{Access, Trap};
 use objects::{Capability, Ref, Slot, Tcb, ThreadFault, ThreadState, Words, own, tag};
 
-use crate::configuration::ErrorText;
+use crate::boot_words::ErrorText;
 use crate::invocation::{Arguments, Done, NUMBERING, Preempted};
 use crate::ipc::Sending;
 use crate::kernel::Kernel;

@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::boot::{self, RootTask};
-use crate::configuration::Configuration;
+use crate::boot_words::Configuration;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::ipc::Sending;
