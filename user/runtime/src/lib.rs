@@ -79,7 +79,6 @@ pub mod buffer;
 mod buffered;
 #[doc(alias("reactor", "mio", "I/O driver"))]
 pub mod call;
-mod cancellation;
 pub mod channel;
 #[cfg(feature = "embedded-io-async")]
 pub mod embedded;
@@ -97,9 +96,7 @@ pub mod logging;
 #[doc(hidden)]
 pub mod macros;
 mod meeting;
-mod mutex;
 pub mod net;
-mod notify;
 pub mod preemption;
 pub mod process;
 pub mod random;

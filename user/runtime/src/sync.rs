@@ -5,15 +5,25 @@
 //! for want of kept crates without `std`. [`oneshot`] is that of `futures-channel`, and the other types are those of
 //! `async-lock` and `event-listener`, which work with any executor and never spin. For a few instructions that never
 //! await, a spin lock is cheaper ([`crate::Lock`]); to hand values over, see [`crate::channel`].
+//!
+//! # Cancellation
+//!
+//! Types of other crates have no verdicts in their documentation. Those of the types exported here:
+//!
+//! * [`RwLock`], [`Semaphore`] and [`EventListener`]: **strict**. A notification that has come goes to the next
+//!   listener.
+//! * [`OnceCell::get_or_init`]: **weak**. The work of the initialiser is lost, and the next caller begins anew.
+//! * [`Barrier::wait`]: **weak**. A coroutine that has begun to wait counts as one that has arrived.
 
 pub mod broadcast;
+mod cancellation;
+mod mutex;
+mod notify;
 pub mod watch;
 
-pub use crate::cancellation::{CancellationToken, DropGuard};
-pub use crate::mutex::{Acquire, Mutex, MutexGuard};
-pub use crate::notify::{Notified, Notify};
 pub use crate::waker_map::WakerMap;
 pub use async_lock::{Barrier, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphoreGuard};
+pub use cancellation::{CancellationToken, DropGuard};
 pub use event_listener::{Event, EventListener};
 /// A channel for one value, which its receiver awaits. The sender's `cancellation` is what tokio calls `closed`.
 ///
@@ -21,3 +31,5 @@ pub use event_listener::{Event, EventListener};
 ///
 /// Strict for a receiver that is awaited by `&mut`; dropping it closes the channel, and the value with it.
 pub use futures_channel::oneshot;
+pub use mutex::{Acquire, Mutex, MutexGuard};
+pub use notify::{Notified, Notify};

@@ -12,7 +12,7 @@ extern crate alloc;
 mod channel;
 #[path = "../src/meeting.rs"]
 mod meeting;
-#[path = "../src/mutex.rs"]
+#[path = "../src/sync/mutex.rs"]
 mod mutex;
 #[path = "../src/waiting.rs"]
 mod waiting;
