@@ -483,7 +483,7 @@ enum LeftBehind {
 /// Does the part of [`complete`] that is allowed in an interrupt; `false` if this completion needs more.
 fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
     if token == 0 {
-        executor::wake_raw(cid);
+        executor::wake_raw_in_handler(cid);
         return true;
     }
     if crate::time::is_alarm(token) {
@@ -493,7 +493,7 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
     }
     let Some(record) = POOL.find(token) else { return true };
     match record.meeting.complete_simply(result) {
-        Some(Awaiting::Own(cid)) => executor::wake_raw(cid),
+        Some(Awaiting::Own(cid)) => executor::wake_raw_in_handler(cid),
         Some(_) => {}
         // A combinator's waker, or an abandoned buffer, needs more than is allowed here.
         None => return false,

@@ -361,7 +361,14 @@ pub(crate) fn current_or_none() -> Option<Cid> {
 }
 
 /// Wakes a coroutine named by a completion; a stale cid is ignored.
+#[inline]
 pub(crate) fn wake_raw(cid: u64) {
+    let _ = wake(Cid::from_raw(cid));
+}
+
+/// Wakes as [`wake_raw`] does, in the handler of user interrupts: it is not recorded in a trace, since the interrupted
+/// code may be recording.
+pub(crate) fn wake_raw_in_handler(cid: u64) {
     let _ = EXECUTOR.wake(Cid::from_raw(cid));
 }
 

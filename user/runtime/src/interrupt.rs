@@ -172,7 +172,7 @@ fn signal(bits: u64, worker: usize) {
                     let _ = unix::worker::wake(worker);
                 }
             }
-            cid => executor::wake_raw(cid),
+            cid => executor::wake_raw_in_handler(cid),
         }
     }
 }
