@@ -437,7 +437,8 @@ pub(crate) fn place() -> unix::panic::Place {
 static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() as u64);
 
 /// Makes a coroutine with a priority, or with the default one if that is `None`, which does not depend on the caller.
-/// (The papers' function, which also starts the executor; here a process begins with one.)
+/// (The papers' function, with their order of arguments; [`spawn_at`] has the priority first. Theirs also starts the
+/// executor; here a process begins with one.)
 ///
 /// # Panics
 ///
@@ -456,7 +457,8 @@ pub fn default_priority() -> Priority {
     Priority::saturating(DEFAULT_PRIORITY.load(Ordering::Relaxed))
 }
 
-/// Changes the priority that [`coroutine_run`] gives to coroutines from now on.
+/// Changes the priority that [`coroutine_run`] gives to coroutines from now on. [`spawn`] does not use it: its
+/// coroutines have the caller's.
 pub fn set_default_priority(priority: Priority) {
     DEFAULT_PRIORITY.store(priority.number().into(), Ordering::Relaxed);
 }
