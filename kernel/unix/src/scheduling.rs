@@ -137,9 +137,7 @@ pub(crate) fn charging<R>(process: &Arc<Process>, work: impl FnOnce() -> R) -> R
 pub(crate) fn charge_since(process: &Arc<Process>, since: payers::Since) -> payers::Since {
     payers::work_for(process.id);
     let now = Machine::now();
-    let ticks = since.ticks(now);
-    charge(process, ticks, now);
-    payers::leave_out(ticks);
+    charge_apart(process, since.ticks(now), now);
     payers::Since::at(now)
 }
 
@@ -148,10 +146,14 @@ fn charging_for_work_alone<R>(process: &Arc<Process>, work: impl FnOnce() -> R) 
     let start = Machine::now();
     let result = work();
     let now = Machine::now();
-    let ticks = now.saturating_sub(start);
+    charge_apart(process, now.saturating_sub(start), now);
+    result
+}
+
+/// Charges a process for a part of a poll, which is not charged to the owner of the poll then.
+fn charge_apart(process: &Arc<Process>, ticks: u64, now: u64) {
     charge(process, ticks, now);
     payers::leave_out(ticks);
-    result
 }
 
 /// Charges a process by its number; returns `false` if there is no such process.

@@ -314,17 +314,24 @@ fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
     }
 }
 
-#[test]
-fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
+/// Fills a queue of one place, and asks for a connection to it with the number 41: returns the listener, the asker and
+/// the cookie that it got.
+fn net_with_a_cookie() -> (Net, network::ListenerId, SocketAddrV4, u32) {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 1);
     introduce(&mut net, listener);
-    // No stranger has a number that was not sent, and without any cookie not even its number is checked.
     let from = SocketAddrV4::new(CLIENT, 7000);
     net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     net.server.poll(net.now);
     let cookie = answers(&net)[1].0;
+    (net, listener, from, cookie)
+}
+
+#[test]
+fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
+    let (mut net, listener, from, cookie) = net_with_a_cookie();
+    // No stranger has a number that was not sent, and without any cookie not even its number is checked.
     assert_eq!((net.server.half_open_count(), net.server.counters().cookies_sent), (1, 1));
     let mut random = Random(7);
     for _ in 0..1000 {
@@ -1013,14 +1020,7 @@ fn connections_beyond_the_backlog_wait_although_their_requests_were_answered() {
 
 #[test]
 fn a_cookie_comes_back_in_an_acknowledgement_alone() {
-    let mut net = Net::new(Faults::default(), 1);
-    let listener = net.listen(80, 1);
-    introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
-    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
-    net.server.poll(net.now);
-    let cookie = answers(&net)[1].0;
+    let (mut net, _, from, cookie) = net_with_a_cookie();
     for flags in [0, RST, RST | ACK, SYN | ACK, SYN | RST | ACK] {
         net.to_server.borrow_mut().push_back(forged(from, flags, 42, cookie.wrapping_add(1), b""));
         net.server.poll(net.now);

@@ -190,6 +190,12 @@ impl<'a> Armed<'a> {
         }
     }
 
+    /// Lets a thread poll its notification; returns what it takes. The thread goes on in user mode as it is.
+    fn poll(&self, thread: Thread) -> u64 {
+        assert!(self.call(thread.tcb, number::NBRecv, thread.notification));
+        thread.tcb.register::<10>().get()
+    }
+
     fn call(&self, tcb: Ref<Tcb>, number: u64, a0: u64) -> bool {
         self.visit(tcb, move |context| {
             context.set_register(17, number);
@@ -284,10 +290,8 @@ fn a_thread_sends_to_itself_without_the_kernel() {
     assert!(!machine.send(thread.tcb, index), "no entry is valid yet");
     for _ in 0..3 {
         assert!(machine.send(thread.tcb, index));
-        assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
-        assert_eq!(thread.tcb.register::<10>().get(), HINT, "a send counts as a signal");
-        assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
-        assert_eq!(thread.tcb.register::<10>().get(), 0);
+        assert_eq!(machine.poll(thread), HINT, "a send counts as a signal");
+        assert_eq!(machine.poll(thread), 0);
     }
     // A poll of another notification does not take it: the handler of signals is entered.
     assert!(machine.send(thread.tcb, index));
@@ -500,8 +504,7 @@ fn a_poll_takes_the_interrupt_with_its_vectors() {
     machine.resume(thread);
     machine.run(thread.tcb);
     assert!(!machine.send(thread.tcb, index) && Host::is_user_interrupt_pending());
-    assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
-    assert_eq!(thread.tcb.register::<10>().get(), HINT);
+    assert_eq!(machine.poll(thread), HINT);
     assert_eq!(machine.state().registers.map(|registers| registers.notified), Some(0));
 }
 
@@ -532,10 +535,7 @@ fn a_poll_finds_nothing_in_a_slot_that_its_thread_made_inactive() {
     machine.resume(thread);
     machine.run(thread.tcb);
     let slot = Slot::new(thread.tcb.slot().unwrap()).unwrap();
-    let poll = || {
-        assert!(machine.call(thread.tcb, number::NBRecv, thread.notification));
-        thread.tcb.register::<10>().get()
-    };
+    let poll = || machine.poll(thread);
     machine.controller.deactivate(slot);
     machine.controller.send(slot, VECTOR as u8);
     assert_eq!((poll(), machine.mode(slot.number()) & 1), (0, 0), "an entry does not make it active");

@@ -31,7 +31,8 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
     if flags & mounting::OLD.1 == mounting::OLD.0 {
         flags &= !mounting::OLD.1;
     }
-    // All texts are read before the path is followed.
+    // All texts are read before the path is followed, for their errors alone: an act has its call's arguments and no
+    // memory of its own, so it reads them again.
     for text in [0, 2, 4] {
         read_text(&call, text)?;
     }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use abi_unix::{Errno, types};
 
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, kept_steps};
-use crate::files::mounts::{self, Halt, Path};
+use crate::files::mounts::{Halt, Path};
 use crate::files::remains;
 use crate::process::Process;
 use crate::scheduling::steps;
@@ -66,16 +66,15 @@ pub(super) fn read_two_paths(
 
 /// Returns a path with the place from which it begins.
 pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Result<Path, Errno> {
-    let place = if path.first() == Some(&b'/') {
-        mounts::root()
-    } else if directory == types::AT_FDCWD {
-        process.directory.lock().clone()
-    } else {
+    let place = || {
+        if directory == types::AT_FDCWD {
+            return Ok(process.directory.lock().clone());
+        }
         let number = usize::try_from(directory).map_err(|_| Errno::EBADF)?;
         let file = process.descriptors.lock().get(number)?.clone();
-        file.object().directory()?
+        file.object().directory()
     };
-    Ok(Path::new(place, path, process.id))
+    Path::from_directory(place, path, process.id)
 }
 
 /// Performs a call on paths.

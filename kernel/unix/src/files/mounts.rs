@@ -475,9 +475,19 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Begins at a place, for the process with this number; an absolute path begins at the root of all.
+    /// Begins at a place, for the process with this number.
     pub(crate) fn new(place: Place, path: Vec<u8>, caller: u32) -> Path {
         Path { place, path, links: 0, caller }
+    }
+
+    /// Begins at the root of all if the path is absolute, else at a directory, which is looked for only then.
+    pub(crate) fn from_directory(
+        directory: impl FnOnce() -> Result<Place, Errno>,
+        path: Vec<u8>,
+        caller: u32,
+    ) -> Result<Path, Errno> {
+        let place = if path.first() == Some(&b'/') { root() } else { directory()? };
+        Ok(Path::new(place, path, caller))
     }
 
     /// Returns a copy.

@@ -324,8 +324,7 @@ enum For<'a> {
 
 /// Returns the file of a program, and follows its path in steps.
 async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
-    let base = if path.first() == Some(&b'/') { mounts::root() } else { directory.clone() };
-    let mut path = Path::new(base, copied(path)?, caller);
+    let mut path = Path::from_directory(|| Ok(directory.clone()), copied(path)?, caller)?;
     loop {
         match path.look_up(LastLink::Follow) {
             Ok(place) => return Content::of(place),
