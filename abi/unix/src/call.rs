@@ -417,8 +417,8 @@ system_calls! {
     /// Starts a thread or a copy of the process, which goes on with 0; returns its number. The flags of a thread are
     /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`.
     /// Both may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`.
-    /// A copy has memory of its own, which is copied when it is written, even with `VFORK`; the parent does not wait,
-    /// and gets `SIGCHLD` at the end. `EINVAL` for flags that contradict each other, `ENOSYS` for other combinations,
+    /// A copy has memory of its own, which is copied when it is written. With `VM` and `VFORK` it has its parent's until
+    /// it executes a program or ends, for which the parent waits, and whose end ends it. `SIGCHLD` tells the end. `EINVAL` for flags that contradict each other, `ENOSYS` for other combinations,
     /// `EAGAIN` if there are too many threads or processes.
     Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.

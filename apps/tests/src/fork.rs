@@ -84,7 +84,8 @@ pub async fn copies_of_clone3_begin_without_handlers() -> Outcome {
             u8::from(asked == Ok(0) && old[0] == 1 && seen == 1)
         }));
         check_eq!(status_of(child), Ok(1));
-        check_eq!(words[0].load(Ordering::Relaxed), 1);
+        let has_its_own = flags & clone::VM == 0;
+        check_eq!(words[0].load(Ordering::Relaxed), if has_its_own { 1 } else { 2 });
     }
     let initial = [0usize; 3];
     must!(call(SystemCall::SignalAction, [UNUSED, &raw const initial as usize, 0, 8, 0, 0]));
@@ -204,6 +205,50 @@ pub async fn generations_of_copies_give_everything_back() -> Outcome {
     }
     check!(has_marks(words, 1));
     harness::reaches(Counter::FramesFree, free.saturating_sub(100)).await
+}
+
+/// The C library's `posix_spawn`: the child tells in its parent's memory why a program could not be started, and the
+/// parent goes on when another one has been.
+pub async fn children_of_vfork_use_their_parent_s_memory_until_they_execute() -> Outcome {
+    let words = must!(memory(2));
+    let free = counter(Counter::FramesFree)?;
+    for _ in 0..3 {
+        let child = must!(start_after_a_failure(words));
+        check_eq!(words[0].load(Ordering::Relaxed), Errno::ENOENT as u64);
+        check_eq!(must!(status_of(child)), 7);
+    }
+    // One whose parent is killed while it waits.
+    let (reader, writer) = must!(system::file::pipe(0));
+    let lender = must!(fork(|| {
+        let _ = fork_with(LENT, || {
+            let _ = system::file::write(writer.raw(), b"x");
+            loop {
+                core::hint::spin_loop();
+            }
+        });
+        3
+    }));
+    check_eq!(system::file::read(reader.raw(), &mut [0; 1]), Ok(1));
+    must!(call(SystemCall::Kill, [lender, signal::KILL as usize, 0, 0, 0, 0]));
+    check_eq!(must!(status_of(lender)), 0x100 | signal::KILL);
+    harness::reaches(Counter::FramesFree, free.saturating_sub(20)).await
+}
+
+/// Flags of `vfork`.
+const LENT: u64 = clone::VM | clone::VFORK;
+
+/// Starts a program by `vfork`, after one that is not there.
+fn start_after_a_failure(words: &'static [AtomicU64]) -> Result<usize, Errno> {
+    let arguments = [c"tests".as_ptr(), c"--act".as_ptr(), c"return".as_ptr(), core::ptr::null()];
+    words[0].store(0, Ordering::Relaxed);
+    fork_with(LENT, || {
+        for path in [c"/bin/missing", c"/bin/tests"] {
+            let words_of_call = [path.as_ptr() as usize, arguments.as_ptr() as usize, 0, 0, 0, 0];
+            let Err(error) = call(SystemCall::Execute, words_of_call) else { break };
+            words[0].store(error as u64, Ordering::Relaxed);
+        }
+        2
+    })
 }
 
 pub async fn copies_start_other_programs_and_have_their_parent_s_signals() -> Outcome {

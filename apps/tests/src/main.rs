@@ -242,6 +242,7 @@ const TESTS: &[Test] = tests![
     edges::ending_in_several_places_at_once;
     edges::a_handler_takes_itself_away;
     fork::copies_of_clone3_begin_without_handlers;
+    fork::children_of_vfork_use_their_parent_s_memory_until_they_execute;
     fork::copies_see_no_later_writes_of_each_other;
     fork::the_kernel_writes_to_the_copy_of_its_caller;
     fork::threads_write_while_their_process_is_copied;

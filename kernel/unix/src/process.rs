@@ -11,7 +11,7 @@
 //!
 //! # Parts
 //!
-//! [`Process`] is the sum of its parts, each a type with a file of its own: the address space (`usermode::Space`), the
+//! [`Process`] is the sum of its parts, each a type with a file of its own: the address space ([`lending`]), the
 //! pages shared with the kernel ([`shared`]), descriptors (`files::descriptor`), its relations to others ([`family`]),
 //! [`capabilities`], the account ([`accounts`]), its scheduling (`scheduling::standing`), workers ([`worker`],
 //! [`thread`]), [`signals`], [`timers`], [`futex`]es, request rings (`asynchronous::rings`), calls in flight
@@ -40,6 +40,7 @@ pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod futex;
 mod keeper;
+pub(crate) mod lending;
 pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod oom_killer;
@@ -95,6 +96,7 @@ use crate::process::completions::{Completions, completions_capacity};
 use crate::process::exit_status::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
+use crate::process::lending::ProcessMemory;
 use crate::process::shared::{Shared, zeroed_frames};
 use crate::process::signals::Signals;
 use crate::process::thread::Threads;
@@ -267,10 +269,8 @@ pub(crate) struct Process {
     family: Family,
     /// Charge for the process itself and its first pages.
     _charge: Charge,
-    /// Charge for its page tables.
-    tables: Mutex<Charge>,
     /// Its memory.
-    pub space: Arc<Space>,
+    pub address_space: ProcessMemory,
     /// Pages that it shares with the kernel.
     pub shared: Shared,
     /// Its open files.
@@ -300,8 +300,6 @@ pub(crate) struct Process {
     name: [AtomicU64; 2],
     /// Its share of the things of which the network has a limited number.
     pub shares: Arc<crate::network::shares::Shares>,
-    /// Waiters at words of its memory.
-    pub futexes: Arc<Futexes>,
     /// The carriers of its calls: coroutines, or a model for comparison.
     pub model: Model,
     /// Number of lines about it that found no room on the console.
@@ -378,7 +376,7 @@ impl Caller for Process {
     }
 
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
-        self.space.lock().zero(buffer.address() as u64, buffer.len()).map_err(errno_of_fault)
+        self.space().lock().zero(buffer.address() as u64, buffer.len()).map_err(errno_of_fault)
     }
 }
 
@@ -397,7 +395,7 @@ impl Process {
         group: Option<Group>,
         origin: Origin,
         charge: Charge,
-        space: Arc<Space>,
+        address_space: ProcessMemory,
         shared: Shared,
         descriptors: Descriptors,
         directory: Place,
@@ -413,8 +411,7 @@ impl Process {
                 Family::new(parent, group, session, place)
             },
             _charge: charge,
-            tables: Mutex::new(account.nothing(Resource::Memory)),
-            space,
+            address_space,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
@@ -426,7 +423,6 @@ impl Process {
             signals: Signals::new(),
             timers: Timers::new(),
             name: [const { AtomicU64::new(0) }; 2],
-            futexes: Arc::default(),
             shares: crate::network::shares::Shares::new(account.clone()),
             model: Model::default(),
             lines: report::Lines::of(id),
@@ -458,6 +454,18 @@ impl Process {
             sender_table: Once::new(),
             shared,
         }
+    }
+
+    /// Returns its present address space.
+    #[inline(always)]
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        self.address_space.space()
+    }
+
+    /// Returns the waiters at words of its memory.
+    #[inline(always)]
+    pub(crate) fn futexes(&self) -> &Arc<Futexes> {
+        self.address_space.futexes()
     }
 
     /// Returns the process that started it, or that inherited it.
@@ -499,19 +507,19 @@ impl Process {
     /// cannot be made.
     #[doc(alias = "copy_from_user")]
     pub(crate) fn copy_in(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.space.lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
+        self.space().lock().copy_in(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies to the process's memory. `EFAULT` if any byte is not writable for it; `ENOMEM` as above.
     #[doc(alias = "copy_to_user")]
     pub(crate) fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
-        self.space.lock().copy_out(address as u64, bytes).map_err(errno_of_fault)
+        self.space().lock().copy_out(address as u64, bytes).map_err(errno_of_fault)
     }
 
     /// Copies a string that ends with NUL, without it. `too_long` if there is no NUL within `limit` bytes.
     #[doc(alias = "strncpy_from_user")]
     pub(crate) fn copy_in_string(&self, address: usize, limit: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
-        self.space.lock().copy_in_string(address as u64, limit).map_err(|error| match error {
+        self.space().lock().copy_in_string(address as u64, limit).map_err(|error| match error {
             StringError::TooLong => too_long,
             StringError::Fault(fault) => errno_of_fault(fault),
         })
@@ -702,7 +710,7 @@ impl Process {
 
     /// Returns the bytes of memory that would be free without the process.
     fn memory(&self) -> usize {
-        let pages = self.space.lock().resident_frames() * PAGE_SIZE;
+        let pages = self.address_space.own_space().lock().resident_frames() * PAGE_SIZE;
         pages + self.account.own(Resource::Memory) + self.descriptors.lock().memory_of_files(&self.account)
     }
 
@@ -710,8 +718,8 @@ impl Process {
     /// mappings that needed them cannot be taken back.
     #[inline(never)]
     pub(crate) fn charge_tables(&self) {
-        let tables = self.space.lock().table_frames();
-        let mut charge = self.tables.lock();
+        let tables = self.space().lock().table_frames();
+        let mut charge = self.address_space.tables().lock();
         if tables * PAGE_SIZE > charge.amount() {
             let refused = charge.resize(tables.next_multiple_of(TABLES) * PAGE_SIZE).is_err();
             drop(charge);
@@ -722,6 +730,12 @@ impl Process {
         } else {
             charge.shrink_to((tables + TABLES).next_multiple_of(TABLES) * PAGE_SIZE);
         }
+    }
+
+    /// Returns the kernel memory that its account has, but for page tables, of which it keeps some in store.
+    #[cfg(test)]
+    pub(crate) fn charged_without_tables(&self) -> usize {
+        self.account.used(Resource::Memory) - self.address_space.tables().lock().amount()
     }
 
     /// Adds a worker: with the index of one that has gone, or with the next one. `EAGAIN` if the process has as many as
@@ -988,7 +1002,7 @@ impl Process {
 
     /// Enlarges the completion ring to at least so many entries, a power of two that a ring can have, or 0; in steps.
     ///
-    /// `EBUSY` if it would have to grow and is not empty; `ENOMEM`; `EEXIST` if the process has mapped something there.
+    /// `EBUSY` if it would have to grow and is not empty, or if the memory is borrowed; `ENOMEM`; `EEXIST` if the process has mapped something there.
     ///
     /// # Cancellation
     /// Dropping it leaves the ring as it is.
@@ -996,6 +1010,9 @@ impl Process {
         let more = self.completions.lock().missing_frames(capacity)?;
         if more == 0 {
             return Ok(());
+        }
+        if self.address_space.is_borrowing() {
+            return Err(Errno::EBUSY);
         }
         if !memory::frames::available_to_programs(more) {
             return Err(Errno::ENOMEM);
@@ -1015,7 +1032,7 @@ impl Process {
         let view = CompletionView::new(&completions.frames);
         completions.producer.resize(&view, capacity).map_err(|_| Errno::EBUSY)?;
         let address = self.shared.address(COMPLETION_RING_OFFSET) + completions.frames.len() * PAGE_SIZE;
-        if let Err(error) = shared::map(&self.space, address, &frames) {
+        if let Err(error) = shared::map(self.space(), address, &frames) {
             // No completion has come meanwhile, since the ring is locked.
             let old = completions_capacity(completions.frames.len());
             let _ = completions.producer.resize(&CompletionView::new(&completions.frames), old);

@@ -17,6 +17,7 @@
 extern crate alloc;
 
 use alloc::sync::Arc;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hal_api::{
@@ -49,6 +50,17 @@ pub struct Space {
     kind: Kind,
     // Set with release when the space is empty, before the harts in it are interrupted, which look (acquire) and leave.
     retired: AtomicBool,
+}
+
+/// A space that this hart is in, while the caller keeps the hart: a value of a visit, which no other hart gets.
+pub struct Entered(PhantomData<*const Space>);
+
+impl Entered {
+    /// Runs the program in this space in user mode until the next trap.
+    #[inline]
+    pub fn run(&self, context: &mut UserContext) -> Trap {
+        Machine::enter_user(context)
+    }
 }
 
 // Harts index arrays of both sizes.
@@ -97,14 +109,15 @@ impl Space {
         self.memory.lock()
     }
 
-    /// Runs the program in this space in user mode until the next trap.
+    /// Brings this hart into the space, where it stays until it enters another one, or comes by
+    /// [`release_retired`].
     #[inline]
-    pub fn enter(self: &Arc<Self>, context: &mut UserContext) -> Trap {
+    pub fn enter(self: &Arc<Self>) -> Entered {
         let hart = Machine::hart();
         if CURRENT_ADDRESS[hart].load(Ordering::Relaxed) != Arc::as_ptr(self) as usize {
             self.switch(hart);
         }
-        Machine::enter_user(context)
+        Entered(PhantomData)
     }
 
     #[cold]

@@ -307,17 +307,21 @@ pub(crate) async fn set_up(worker: Arc<Worker>, requests: usize, completions: us
     if process.rings.get(index).is_some() {
         return Err(Errno::EEXIST);
     }
+    if process.address_space.is_borrowing() {
+        // Its lender's rings would be there.
+        return Err(Errno::EBUSY);
+    }
     process.enlarge_completion_ring(completions).await?;
     let ring = Ring::new(requests, &**process).await?;
     // Others may have taken the memory that there was before the steps.
     process.account.admit()?;
     let ring = Arc::new(ring);
     let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
-    map(&process.space, address, &ring.frames)?;
+    map(process.space(), address, &ring.frames)?;
     let server = RingServer { ring: ring.clone(), worker: worker.clone() };
     let priority = process.standing.worth(process.default_priority);
     let Ok(server) = executor::spawn_for(process.clone(), priority, server) else {
-        let removed = process.space.lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
+        let removed = process.space().lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
         usermode::flush(removed.map_err(map_error)?);
         return Err(Errno::ENOMEM);
     };

@@ -563,7 +563,7 @@ fn unmap(process: &Process, page: usize) -> HartSet {
         return process.sender_table.get().map_or(HartSet::EMPTY, |table| table.invalidate(page));
     }
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
-    let removed = process.space.lock().unmap(start..start + PAGE_SIZE as u64);
+    let removed = process.space().lock().unmap(start..start + PAGE_SIZE as u64);
     // It can fail only if the program has mapped something else around the page, which is not there then.
     if let Ok(removed) = removed {
         usermode::flush(removed);
@@ -820,6 +820,9 @@ pub(crate) fn store_to_page(process: &Arc<Process>, context: &mut UserContext, a
 /// be.
 fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     let Ok(receiver) = right.receiver() else { return false };
+    if process.address_space.is_borrowing() {
+        return false;
+    }
     let Some(worker) = receiver.worker.upgrade().filter(|worker| !worker.is_to_stop()) else { return false };
     let mut arrival = worker.line.arrival.lock();
     // Again under the lock, which revoking takes after it has marked the right.
@@ -835,7 +838,7 @@ fn map_page(process: &Arc<Process>, page: usize, right: &Arc<Right>) -> bool {
     let start = (process.shared.address(SEND_OFFSET) + page * PAGE_SIZE) as u64;
     let place = Placement::FixedIfFree(start);
     let device = physical..physical + PAGE_SIZE as u64;
-    let Ok((_, flush)) = process.space.lock().map_device(place, device, Protection::ReadWrite, "[interrupts]") else {
+    let Ok((_, flush)) = process.space().lock().map_device(place, device, Protection::ReadWrite, "[interrupts]") else {
         return false;
     };
     usermode::flush(flush);

@@ -50,7 +50,7 @@ fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
     if limit == UNLIMITED {
         return Ok(());
     }
-    let mapped: u64 = process.space.lock().regions().map(|region| region.range.end - region.range.start).sum();
+    let mapped: u64 = process.space().lock().regions().map(|region| region.range.end - region.range.start).sum();
     if (mapped as usize).saturating_add(more) > limit { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
@@ -106,7 +106,7 @@ enum Change {
 impl Change {
     /// Changes the next part of a range, all of it under one lock.
     fn step(self, process: &Process, rest: &mut RangeParts) -> Result<(), Errno> {
-        let mut space = process.space.lock();
+        let mut space = process.space().lock();
         let Some(part) = rest.next(&space) else { return Ok(()) };
         let changed = match self {
             Change::Unmap => space.unmap_part(part, &rest.whole),
@@ -133,7 +133,7 @@ impl Change {
 
     /// Changes a range: the first part in place, and more parts until there is memory to go on with the rest.
     fn begin(self, process: &Process, start: usize, length: usize) -> Result<RangeParts, Errno> {
-        let mut rest = RangeParts::new(&process.space.lock(), start, length);
+        let mut rest = RangeParts::new(&process.space().lock(), start, length);
         loop {
             self.step(process, &mut rest)?;
             if rest.is_done() || has_machine_memory() {
@@ -165,14 +165,14 @@ fn in_steps(call: &Call<'_>, work: impl Future<Output = Result<usize, Errno>> + 
 #[inline(never)]
 pub(super) fn set_break(call: Call<'_>) -> Decoding {
     let (process, end) = (call.process(), call.address(0));
-    let now = process.space.lock().break_end() as usize;
+    let now = process.space().lock().break_end() as usize;
     if end > now && require_addresses(process, end - now).is_err() {
         return Ok(now.into());
     }
     loop {
         let is_done = move_break(process, end as u64);
         if is_done {
-            return Ok((process.space.lock().break_end() as usize).into());
+            return Ok((process.space().lock().break_end() as usize).into());
         }
         if has_machine_memory() {
             break;
@@ -183,7 +183,7 @@ pub(super) fn set_break(call: Call<'_>) -> Decoding {
         loop {
             steps::pause(&process).await;
             if move_break(&process, end as u64) {
-                return Ok(process.space.lock().break_end() as usize);
+                return Ok(process.space().lock().break_end() as usize);
             }
         }
     }))
@@ -191,7 +191,7 @@ pub(super) fn set_break(call: Call<'_>) -> Decoding {
 
 /// Moves the break a step towards an end; returns whether it is there, or cannot get there.
 fn move_break(process: &Process, end: u64) -> bool {
-    let mut space = process.space.lock();
+    let mut space = process.space().lock();
     let now = space.break_end();
     // An end that is not below the present one gives nothing back, and may be too large to be rounded up.
     let given_back = end.min(now).next_multiple_of(PAGE as u64)..now.next_multiple_of(PAGE as u64);
@@ -259,7 +259,7 @@ impl Mapping {
             let rest = Change::Replace(initial, self.name()).begin(process, start as usize, self.length)?;
             return Ok((start as usize, Some(rest).filter(|rest| !rest.is_done())));
         }
-        let mapped = process.space.lock().map_anonymous(self.placement, self.length as u64, initial, self.name());
+        let mapped = process.space().lock().map_anonymous(self.placement, self.length as u64, initial, self.name());
         let (start, changed) = mapped.map_err(map_error)?;
         usermode::flush(changed);
         Ok((start as usize, None))
@@ -273,7 +273,7 @@ impl Mapping {
         }
         let Some((file, offset)) = self.content else { return Ok(start) };
         let filled = fill(&process, &file, start, self.length, offset).await;
-        let rest = RangeParts::new(&process.space.lock(), start, self.length);
+        let rest = RangeParts::new(&process.space().lock(), start, self.length);
         let last = if filled.is_ok() { Change::Protect(self.protection) } else { Change::Unmap };
         last.go_on(&process, rest).await?;
         filled.map(|()| start)
@@ -381,7 +381,7 @@ pub(super) fn protect(call: Call<'_>) -> Decoding {
 
 /// Gives back the pages of the next part of a range, and advances it.
 fn discard_some(process: &Process, rest: &mut Range<u64>) -> Result<(), Errno> {
-    let mut space = process.space.lock();
+    let mut space = process.space().lock();
     let region = space.region_at(rest.start).ok_or(Errno::ENOMEM)?;
     let inside = rest.start..rest.end.min(region.range.end);
     // The kernel's own pages, and copies of files, have names.
@@ -506,7 +506,7 @@ mod tests {
                     assert_eq!(result, if is_whole { Ok(0) } else { Err(Errno::ENOMEM) });
                     // As on Linux, pages before a hole may have changed when the hole is met.
                     let process = program.process();
-                    let space = process.space.lock();
+                    let space = process.space().lock();
                     for (&page, (before, _)) in model.range_mut(range) {
                         let now = space.region_at(at(page) as u64).map(|region| region.protection);
                         let has = |bits: u32| now == Protection::from_bits(bits).ok();
@@ -552,7 +552,7 @@ mod tests {
                     can_write(program, BASE + page * PAGE, 1);
                 }
                 let process = program.process();
-                let space = process.space.lock();
+                let space = process.space().lock();
                 let whole = (BASE + start * PAGE) as u64..(BASE + (start + length) * PAGE) as u64;
                 let mut rest = RangeParts::new(&space, whole.start as usize, length * PAGE);
                 let mut parts = Vec::new();
@@ -667,7 +667,7 @@ mod tests {
             }
             let process = program.process();
             let first = {
-                let space = process.space.lock();
+                let space = process.space().lock();
                 RangeParts::new(&space, start, MANY * PAGE).next(&space).unwrap()
             };
             assert!(first.end - first.start < (MANY * PAGE) as u64, "a step does not do it all");
@@ -685,7 +685,7 @@ mod tests {
         run(|program| {
             let mapped: u64 = {
                 let process = program.process();
-                let space = process.space.lock();
+                let space = process.space().lock();
                 space.regions().map(|region| region.range.end - region.range.start).sum()
             };
             let limit = mapped + 4 * PAGE as u64;
@@ -710,20 +710,20 @@ mod tests {
             for page in 0..64 {
                 process.copy_out(start + page * PAGE, &[page as u8 | 1]).unwrap();
             }
-            let resident = process.space.lock().resident_frames();
+            let resident = process.space().lock().resident_frames();
             let (middle, length) = (start + 8 * PAGE, 40 * PAGE - 5);
             assert_eq!(program.call(SystemCall::AdviseMemory, [middle, length, advice::DONTNEED as usize]), Ok(0));
-            assert_eq!(process.space.lock().resident_frames(), resident - 40);
+            assert_eq!(process.space().lock().resident_frames(), resident - 40);
             for page in 0..64 {
                 let expected = if (8..48).contains(&page) { 0 } else { page as u8 | 1 };
                 assert_eq!(program.read(start + page * PAGE, 1), [expected], "{page}");
             }
-            let regions = process.space.lock().regions().count();
+            let regions = process.space().lock().regions().count();
             for advice in advice::WITHOUT_EFFECT {
                 assert_eq!(program.call(SystemCall::AdviseMemory, [start, 64 * PAGE, advice as usize]), Ok(0));
             }
             assert_eq!(program.read(start + PAGE, 1), [1]);
-            assert_eq!(process.space.lock().regions().count(), regions);
+            assert_eq!(process.space().lock().regions().count(), regions);
             let path = program.store(b"/bin/test\0");
             let file = program.call(SystemCall::Open, [0, path, 0, 0]).unwrap();
             let private = mapping::PRIVATE as usize;

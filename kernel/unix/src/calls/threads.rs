@@ -12,7 +12,7 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept, kept_steps};
 use crate::models::Carrier;
-use crate::process::fork::{self, Words};
+use crate::process::fork::{self, Copied, Words};
 use crate::process::futex::{self, FutexCall};
 use crate::process::user::USER_END;
 use crate::process::worker::Worker;
@@ -107,7 +107,7 @@ fn start(call: Call<'_>, start: Start) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let is_thread = words.flags & flag::SHARED == flag::SHARED;
-    // Memory in common for ever is for threads; until `execve` or the end, it is copied late.
+    // Memory in common for ever is for threads, and until `execve` or the end for a caller that waits.
     let is_process = words.flags & !fork::FLAGS == 0 && (!has(flag::VM) || has(flag::VFORK));
     let has_others = words.flags & !(flag::OF_THREADS | flag::SIGNAL) != 0;
     if !is_process && (!is_thread || has_others) {
@@ -128,6 +128,9 @@ fn start(call: Call<'_>, start: Start) -> Decoding {
     }
     // A copy has no receivers, and so no handler of its own interrupts.
     fresh.supervisor = InterruptRegisters::NEW;
+    if has(flag::VM) {
+        return Ok(Pause::Lend(Box::new(Copied { context: fresh, words })).into());
+    }
     Ok(Operation::Long(number, admitted(fork::fork(worker.clone(), fresh, words))).into())
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn print(process: &Process, context: &UserContext) {
 /// Returns the addresses of the code to which the program counter belongs or, after a jump to nowhere, the return
 /// address.
 fn text_of_program(process: &Process, pc: u64, ra: u64) -> Option<core::ops::Range<u64>> {
-    let space = process.space.lock();
+    let space = process.space().lock();
     let code = |address| space.region_at(address).filter(|region| region.protection.allows(Access::Execute));
     code(pc).filter(|_| !process.shared.is_in_image(pc as usize)).or_else(|| code(ra)).map(|region| region.range)
 }

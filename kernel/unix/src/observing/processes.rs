@@ -416,7 +416,7 @@ fn state_of(process: &Process) -> (char, &'static str) {
 
 /// Returns the bytes that are mapped, and the pages that exist.
 fn memory_of(process: &Process) -> (u64, usize) {
-    let space = process.space.lock();
+    let space = process.space().lock();
     (space.regions().map(|region| region.range.end - region.range.start).sum(), space.resident_frames())
 }
 
@@ -499,7 +499,7 @@ fn environment(process: &Arc<Process>, cursor: u64) -> Made {
 
 /// Makes the line of the first region that ends above the cursor.
 fn regions(process: &Arc<Process>, cursor: u64) -> Made {
-    let region = process.space.lock().region_above(cursor);
+    let region = process.space().lock().region_above(cursor);
     let Some(region) = region else { return Ok((Vec::new(), None)) };
     let access = match region.protection {
         Protection::None => "---p",

@@ -9,15 +9,18 @@
 //! All work goes in steps. Other threads of the original run meanwhile; the copy sees each page at some moment of the
 //! call, as on Linux.
 //!
-//! `vfork` is the same call: the memory is shared by copying it late and not by having it together, and the original
-//! does not wait. A child that writes to variables of its parent does not reach them.
+//! `vfork` ([`lend`]) copies everything but the memory, which both have together until the child executes a program or
+//! ends; the thread that has called waits until then ([`lending`](crate::process::lending)).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::future::poll_fn;
 use core::sync::atomic::Ordering;
+use core::task::Poll;
 
-use abi_unix::Errno;
 use abi_unix::types::clone as flag;
+use abi_unix::types::signal;
+use abi_unix::{Errno, SystemCall};
 use hal_api::UserContext;
 use memory::OutOfMemory;
 use memory::space::{Placement, Sharing};
@@ -27,12 +30,14 @@ use usermode::Space;
 use crate::files::descriptor::Descriptors;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::beginnings::Beginning;
+use crate::process::exit_status::Ending;
 use crate::process::family::ProcessPlace;
+use crate::process::lending::{KEPT_OF_A_LENDER, ProcessMemory};
 use crate::process::shared::Shared;
 use crate::process::user::map_error;
 use crate::process::worker::{Attention, Worker};
 use crate::process::{self, Origin, Process, switching, table};
-use crate::scheduling::steps;
+use crate::scheduling::{steps, stretch};
 
 /// Flags with which a process may start.
 pub(crate) const FLAGS: u64 = flag::SIGNAL
@@ -56,11 +61,18 @@ pub(crate) struct Words {
     pub child: usize,
 }
 
+/// A process that a worker wants to start: its first registers, and words of the call.
+pub(crate) struct Copied {
+    /// The registers.
+    pub context: Box<UserContext>,
+    /// The words.
+    pub words: Words,
+}
+
 /// Starts a copy of a worker's process with these registers; returns its number.
 ///
 /// # Cancellation
 /// There is no new process.
-#[doc(alias = "vfork")]
 #[doc(alias = "kernel_clone")]
 pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: Words) -> Result<usize, Errno> {
     let process = &parent.process;
@@ -73,9 +85,58 @@ pub(crate) async fn fork(parent: Arc<Worker>, context: Box<UserContext>, words: 
     let beginning = process.beginnings.add(&account)?;
     let begun = match copy(process, &beginning, &shared).await {
         Ok(()) => {
-            let space = beginning.space.clone();
+            let memory = ProcessMemory::new(beginning.space.clone(), &account);
             let descriptors = beginning.descriptors.lock().take();
-            begin(&parent, context, words, CopiedParts { account, charge, place, space, shared, descriptors })
+            let parts = CopiedParts { account, charge, place, memory, shared, descriptors };
+            begin(&parent, Copied { context, words }, parts).map(|child| child.id as usize)
+        }
+        Err(error) => Err(error),
+    };
+    process.beginnings.finish(&beginning, begun).await
+}
+
+/// Starts a process in the memory of a worker's process, with these registers, and waits until it has left that memory;
+/// returns its number. A worker that has to leave before that ends the process first.
+///
+/// # Cancellation
+/// Not to be dropped: the process would go on in memory that its lender frees.
+#[doc(alias = "vfork")]
+#[doc(alias = "CLONE_VFORK")]
+#[doc(alias = "wait_for_vfork_done")]
+pub(crate) async fn lend(parent: Arc<Worker>, copied: Copied) -> Result<usize, Errno> {
+    stretch::goes_on_with(SystemCall::Clone);
+    let child = start_borrower(&parent, copied).await?;
+    poll_fn(|cx| {
+        stretch::goes_on_with(SystemCall::Clone);
+        if child.address_space.poll_loan_is_over(cx.waker()) {
+            return Poll::Ready(());
+        }
+        // Looked at after the registration: a later stop wakes this coroutine.
+        if parent.is_to_stop() {
+            child.end(Ending::Killed(signal::KILL as u8));
+            // Perhaps a process waits for the memory that both have.
+            child.boost();
+        }
+        Poll::Pending
+    })
+    .await;
+    Ok(child.id as usize)
+}
+
+/// Starts a process in the memory of a worker's process.
+async fn start_borrower(parent: &Arc<Worker>, copied: Copied) -> Result<Arc<Process>, Errno> {
+    let process = &parent.process;
+    table::require_depth(process)?;
+    let account = process.account.of_a_child()?;
+    let place = ProcessPlace::new(&process.account)?;
+    let charge = account.charge(Resource::Memory, process::MEMORY + KEPT_OF_A_LENDER)?;
+    let shared = process.shared.of_a_copy()?;
+    let beginning = process.beginnings.add(&account)?;
+    let begun = match copy_files(process, &beginning).await {
+        Ok(()) => {
+            let memory = ProcessMemory::borrowed(&process.address_space, beginning.space.clone(), &account);
+            let descriptors = beginning.descriptors.lock().take();
+            begin(parent, copied, CopiedParts { account, charge, place, memory, shared, descriptors })
         }
         Err(error) => Err(error),
     };
@@ -87,25 +148,31 @@ struct CopiedParts {
     account: Arc<Account>,
     charge: Charge,
     place: ProcessPlace,
-    space: Arc<Space>,
+    memory: ProcessMemory,
     shared: Shared,
     descriptors: Descriptors,
 }
 
 /// Gives a process that is being started the open files and the memory of another one.
 async fn copy(process: &Process, beginning: &Beginning, shared: &Shared) -> Result<(), Errno> {
+    copy_files(process, beginning).await?;
+    copy_memory(process, &beginning.space, shared).await
+}
+
+/// Gives a process that is being started the open files of another one.
+async fn copy_files(process: &Process, beginning: &Beginning) -> Result<(), Errno> {
     let mut next = Some(0);
     while let Some(at) = next {
         next = process.descriptors.lock().copy_part(&mut beginning.descriptors.lock(), at)?;
         pause(process).await?;
     }
-    copy_memory(process, &beginning.space, shared).await
+    Ok(())
 }
 
 /// Makes the process, and lets it run.
-fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: CopiedParts) -> Result<usize, Errno> {
+fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc<Process>, Errno> {
     let process = &parent.process;
-    let CopiedParts { account, charge, place, space, shared, descriptors } = parts;
+    let CopiedParts { account, charge, place, memory, shared, descriptors } = parts;
     let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();
@@ -115,16 +182,16 @@ fn begin(parent: &Arc<Worker>, context: Box<UserContext>, words: Words, parts: C
         if process.has_ended() {
             return Err(Errno::EINTR);
         }
-        Ok(Process::new(id, above, group, origin, charge, space, shared, descriptors, directory, priority))
+        Ok(Process::new(id, above, group, origin, charge, memory, shared, descriptors, directory, priority))
     })?;
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
     child.set_no_terminal(process.has_no_terminal());
-    let started = start(parent, &child, context, words);
+    let started = start(parent, &child, copied);
     if let Err(error) = started {
         table::discard(&child);
         return Err(error);
     }
-    Ok(child.id as usize)
+    Ok(child)
 }
 
 /// Lets the work pause between two parts, and admits the process again.
@@ -137,7 +204,7 @@ async fn pause(process: &Process) -> Result<(), Errno> {
 async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Result<(), Errno> {
     let mut next = Some(0);
     while let Some(from) = next {
-        next = process.space.lock().copy_regions(&mut space.lock(), from).map_err(map_error)?;
+        next = process.space().lock().copy_regions(&mut space.lock(), from).map_err(map_error)?;
         pause(process).await?;
     }
     for (address, frames) in shared.mappings() {
@@ -148,7 +215,7 @@ async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Resul
     let mut next = Some(0);
     while let Some(from) = next {
         {
-            let mut parent = process.space.lock();
+            let mut parent = process.space().lock();
             let (flush, shared) = parent.share_pages(&mut space.lock(), from);
             // Under the lock: no hart may write to a page of which a fault of another hart makes a copy meanwhile.
             usermode::flush(flush);
@@ -160,7 +227,8 @@ async fn copy_memory(process: &Process, space: &Space, shared: &Shared) -> Resul
 }
 
 /// Gives a copy its signals and its worker.
-fn start(parent: &Worker, child: &Arc<Process>, context: Box<UserContext>, words: Words) -> Result<(), Errno> {
+fn start(parent: &Worker, child: &Arc<Process>, copied: Copied) -> Result<(), Errno> {
+    let Copied { context, words } = copied;
     let process = &parent.process;
     child.set_name(process.name());
     *child.executable.lock() = process.executable.lock().clone();
@@ -273,6 +341,173 @@ mod tests {
             assert_eq!(program.read_u32(word) as usize, child);
             let waits = program.call(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0]);
             assert_eq!(waits, Err(Errno::EAGAIN));
+        });
+    }
+
+    /// Starts a process in the memory of the caller, which runs this body, and waits for it.
+    fn lend(program: &mut Program, body: impl FnOnce(&mut Program) + Send + 'static) -> Result<usize, Errno> {
+        copy(program, flag::VM | flag::VFORK, 0, body)
+    }
+
+    #[test]
+    fn a_borrower_has_its_lender_s_memory_until_it_ends() {
+        run(|program| {
+            let word = program.place(8);
+            let process = program.process();
+            let before = process.charged_without_tables();
+            let begin = crate::time::now_ns();
+            let child = lend(program, move |program| {
+                {
+                    let process = program.process();
+                    assert_eq!(process.memory(), process.account.own(Resource::Memory), "no page is its own");
+                }
+                program.sleep_ns(1_000_000);
+                program.write(word, &6u64.to_le_bytes());
+                let _ = program.call(SystemCall::ExitGroup, [3]);
+            });
+            assert!(crate::time::now_ns() - begin >= 1_000_000, "the lender has waited");
+            assert_eq!(program.read_u64(word), 6);
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0x300)));
+            program.write(word, &7u64.to_le_bytes());
+            assert_eq!((program.read_u64(word), process.charged_without_tables()), (7, before));
+        });
+    }
+
+    /// `posix_spawn`: an error of `execve` reaches the parent through the memory that both have.
+    #[test]
+    fn a_borrower_that_executes_a_program_gives_the_memory_back() {
+        run(|program| {
+            let word = program.place(8);
+            let (path, missing) = (program.store(crate::testing::PATH), program.store(b"/bin/missing\0"));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let child = lend(program, move |program| {
+                let failed = program.call(SystemCall::Execute, [missing, 0, 0]);
+                program.write(word, &(failed.unwrap_err() as u64).to_le_bytes());
+                assert!(program.process().address_space.is_borrowing(), "a call that fails changes nothing");
+                program.goes_on_as(move |program| {
+                    assert!(!program.process().address_space.is_borrowing());
+                    assert_eq!(program.read_u64(word), 0, "its memory is its own");
+                    program.write(word, &9u64.to_le_bytes());
+                    sender.send(()).unwrap();
+                    program.sleep_ns(5_000_000);
+                });
+                let _ = program.call(SystemCall::Execute, [path, 0, 0]);
+                panic!("the old program goes on");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.read_u64(word), Errno::ENOENT as u64);
+            program.sleep_ns(1_000_000);
+            assert_eq!(receiver.try_recv(), Ok(()), "it runs beside its parent");
+            assert_eq!(program.read_u64(word), Errno::ENOENT as u64);
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// A lender that is killed while it waits takes the borrower with it, and gives all memory back.
+    #[test]
+    fn the_end_of_a_lender_ends_its_borrowers() {
+        run(|program| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let parent = program.spawn(move |program| {
+                let _ = lend(program, move |program| {
+                    let first = program.process();
+                    let _ = lend(program, move |program| {
+                        sender.send([first, program.process()]).unwrap();
+                        program.sleep_ns(1_000_000_000_000);
+                    });
+                });
+                panic!("it does not go on");
+            });
+            let parent = parent.unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.call(SystemCall::Kill, [parent, signal::KILL as usize]), Ok(0));
+            assert_eq!(program.wait_for(parent), Ok((parent, signal::KILL)));
+            for borrower in receiver.recv().unwrap() {
+                assert!(borrower.has_ended() && borrower.live_workers() == 0);
+            }
+        });
+    }
+
+    #[test]
+    fn a_killed_borrower_lets_its_lender_go_on() {
+        run(|program| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            program
+                .add_worker(move |program| {
+                    program.sleep_ns(1_000_000);
+                    let child: u32 = receiver.recv().unwrap();
+                    assert_eq!(program.call(SystemCall::Kill, [child as usize, signal::KILL as usize]), Ok(0));
+                })
+                .unwrap();
+            let child = lend(program, move |program| {
+                sender.send(program.id).unwrap();
+                program.sleep_ns(1_000_000_000_000);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, signal::KILL)));
+        });
+    }
+
+    /// Another thread of the lender executes a program: the memory is changed only when no other process has it.
+    #[test]
+    fn a_lender_s_memory_outlasts_its_borrowers() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let (sender, receiver) = std::sync::mpsc::channel();
+                let path = program.store(crate::testing::PATH);
+                program
+                    .add_worker(move |program| {
+                        program.sleep_ns(1_000_000);
+                        let borrower: std::sync::Arc<Process> = receiver.recv().unwrap();
+                        program.goes_on_as(move |_| assert!(borrower.has_ended() && borrower.live_workers() == 0));
+                        let _ = program.call(SystemCall::Execute, [path, 0, 0]);
+                        panic!("the old program goes on");
+                    })
+                    .unwrap();
+                let _ = lend(program, move |program| {
+                    sender.send(program.process()).unwrap();
+                    program.sleep_ns(1_000_000_000_000);
+                });
+                panic!("its thread was ended");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// A borrower shares its lender's futexes, has copies of its own, and gets no ring where its lender's would be.
+    #[test]
+    fn borrowers_act_on_the_memory_that_they_have() {
+        run(|program| {
+            let (word, woken) = (program.place(8), program.place(8));
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.call(SystemCall::Futex, [word, futex::WAIT as usize, 0, 0, 0, 0]), Ok(0));
+                    program.write(woken, &1u64.to_le_bytes());
+                })
+                .unwrap();
+            program.sleep_ns(1_000_000);
+            let child = lend(program, move |program| {
+                assert_eq!(program.call(SystemCall::RingSetup, [64, 0]), Err(Errno::EBUSY));
+                assert_eq!(program.call(SystemCall::Futex, [word, futex::WAKE as usize, 1, 0, 0, 0]), Ok(1));
+                program.write(word, &2u64.to_le_bytes());
+                let copy = program.fork(move |program| {
+                    assert_eq!(program.read_u64(word), 2);
+                    program.write(word, &3u64.to_le_bytes());
+                });
+                let copy = copy.unwrap();
+                assert_eq!(program.wait_for(copy), Ok((copy, 0)));
+                let mapped = program.call(SystemCall::Map, [0, 4096, 3, 0x22, usize::MAX, 0]).unwrap();
+                program.write(mapped, &4u64.to_le_bytes());
+                program.write(word, &(mapped as u64).to_le_bytes());
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let mapped = program.read_u64(word) as usize;
+            assert_eq!(program.read_u64(mapped), 4);
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read_u64(woken), 1);
         });
     }
 

@@ -187,7 +187,7 @@ impl Work {
         Ok(FutexCall::More(Box::pin(async move {
             loop {
                 steps::pause(&process).await;
-                if self.step(&mut process.futexes.0.lock()) {
+                if self.step(&mut process.futexes().0.lock()) {
                     return Ok(self.done);
                 }
             }
@@ -288,7 +288,7 @@ fn word_at(address: usize) -> Result<usize, Errno> {
 }
 
 fn load(process: &Process, word: usize) -> Result<u32, Errno> {
-    process.space.lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
+    process.space().lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
 }
 
 /// Converts the number of waiters of a call. Linux wakes one for every number below.
@@ -326,7 +326,7 @@ pub(crate) fn call(
                     }
                 }
             };
-            let futexes = process.futexes.clone();
+            let futexes = process.futexes().clone();
             FutexCall::Wait(FutexWait {
                 futexes,
                 word: word_at(address)?,
@@ -338,7 +338,7 @@ pub(crate) fn call(
         }
         operation::WAKE | operation::WAKE_BITSET => {
             let word = word_at(address)?;
-            let mut table = process.futexes.0.lock();
+            let mut table = process.futexes().0.lock();
             let (round, wake) = (table.round(word), at_least_one(value));
             Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, &mut table)?
         }
@@ -351,7 +351,7 @@ pub(crate) fn call(
             let (word, to) = (word_at(address)?, word_at(second)?);
             // The new word of a moved waiter is recorded.
             process.account.admit()?;
-            let mut table = process.futexes.0.lock();
+            let mut table = process.futexes().0.lock();
             if command == operation::CMP_REQUEUE && load(process, word)? != value3 {
                 return Err(Errno::EAGAIN);
             }

@@ -137,16 +137,21 @@ impl Process {
         crate::scheduling::forget(self);
         remains::look_behind();
         self.rings.clear();
-        while self.space.clear_part() {
+        // Its parent's memory, if it is that, stays as it is.
+        self.address_space.leave_lender();
+        while self.space().clear_part() {
             steps::pause_at_the_end().await;
         }
-        self.space.retire();
+        self.space().retire();
+        self.address_space.tables().lock().shrink_to(0);
         // Calls in flight hold files, ports and ends of pipes.
         self.departed(|| {
             let calls = self.calls.lock();
             calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
         })
         .await;
+        // They may have copied to the lender's memory up to now.
+        self.address_space.end_loan();
         // An `accept` that was in progress when they were closed has made one more.
         self.close_descriptors().await;
         self.workers.lock().clear();

@@ -121,7 +121,7 @@ mod tests {
             });
             program.sleep_ns(10_000_000);
             let process = table::find(own.unwrap() as u32).expect("it sleeps");
-            let pages = process.space.lock().resident_frames() * memory::PAGE_SIZE as usize;
+            let pages = process.space().lock().resident_frames() * memory::PAGE_SIZE as usize;
             let charged = process.account.own(accounts::Resource::Memory);
             assert!(process.descriptors.lock().memory_of_files(&accounts::Account::of_the_first()) > 0);
             assert_eq!(process.memory(), pages + charged);

@@ -38,6 +38,7 @@ use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
 use crate::process::family::ProcessPlace;
+use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
 use crate::process::{self, Origin, Process, switching, table};
@@ -539,9 +540,12 @@ impl Plan {
             drop(closing);
             steps::pause(process).await;
         }
-        while process.space.clear_part() {
+        // Its parent's memory, if it is that, stays as it is.
+        process.address_space.leave_lender();
+        while process.space().clear_part() {
             steps::pause(process).await;
         }
+        process.address_space.end_loan();
         process.timers.start_afresh();
         process.beginnings.clear().await;
         process.forget_completions().await;
@@ -550,7 +554,7 @@ impl Plan {
         let place = self.program.content.place().clone();
         let old = process.executable.lock().replace(place);
         drop(old);
-        self.load(&process.space, &process.shared, For::Itself(process)).await
+        self.load(process.space(), &process.shared, For::Itself(process)).await
     }
 
     /// Loads the program into an empty address space.
@@ -580,10 +584,22 @@ impl Plan {
         let charge = origin.account.charge(Resource::Memory, process::MEMORY)?;
         let name = crate::observing::trace::short_name(&self.path);
         let Loaded { space, shared, context } = loaded;
+        let memory = ProcessMemory::new(space, &origin.account);
         let above = table::find(parent);
         let group = above.as_ref().map(|parent| parent.group_and_session());
         let process = table::create(|id| {
-            Ok(Process::new(id, parent, group, origin, charge, space, shared, descriptors, directory, default_priority))
+            Ok(Process::new(
+                id,
+                parent,
+                group,
+                origin,
+                charge,
+                memory,
+                shared,
+                descriptors,
+                directory,
+                default_priority,
+            ))
         })?;
         let id = process.id;
         process.set_name(name);

@@ -30,14 +30,14 @@ use platform::Machine;
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::{ring, user_interrupts};
-use crate::calls::call::Pause;
+use crate::calls::call::{Pause, admitted};
 use crate::models::{Carrier, threads};
 use crate::process::exit_status::Ending;
 use crate::process::program::Plan;
 use crate::process::signals::Interruption;
 use crate::process::visit::visit;
 use crate::process::worker::{Means, Worker};
-use crate::process::{Process, signal_delivery, thread};
+use crate::process::{Process, fork, signal_delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::stretch;
 
@@ -182,6 +182,8 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             }
             result
         }
+        // In memory of its own, for which the call was admitted: it would make the future of every worker larger.
+        Pause::Lend(copied) => admitted(fork::lend(worker.clone(), *copied)).await,
         Pause::Execute(addresses) => return execute(worker, context, addresses).await,
         Pause::MoveToThread | Pause::Leave => return,
     };

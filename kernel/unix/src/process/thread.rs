@@ -108,8 +108,8 @@ pub(crate) fn depart(thread: &Worker) {
         let _ = give_up_robust_locks(process, head, thread.thread_id());
     }
     let word = thread.end_word();
-    if word != 0 && word.is_multiple_of(4) && process.space.lock().store_u32(word as u64, 0).is_ok() {
-        process.futexes.wake_one(word);
+    if word != 0 && word.is_multiple_of(4) && process.space().lock().store_u32(word as u64, 0).is_ok() {
+        process.futexes().wake_one(word);
     }
 }
 
@@ -148,20 +148,20 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
         return Err(Errno::EINVAL);
     }
     loop {
-        let value = process.space.lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
+        let value = process.space().lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
         // It may have been released already, without a wake-up of its waiters.
         if is_pending && value == 0 {
-            process.futexes.wake_one(lock);
+            process.futexes().wake_one(lock);
             return Ok(());
         }
         if value & futex::THREAD_MASK != owner {
             return Ok(());
         }
         let new = value & futex::WAITERS | futex::OWNER_DIED;
-        let exchanged = process.space.lock().compare_exchange_u32(lock as u64, value, new);
+        let exchanged = process.space().lock().compare_exchange_u32(lock as u64, value, new);
         if exchanged.map_err(|_| Errno::EFAULT)?.is_ok() {
             if value & futex::WAITERS != 0 {
-                process.futexes.wake_one(lock);
+                process.futexes().wake_one(lock);
             }
             return Ok(());
         }

@@ -86,6 +86,8 @@ impl<'a> Visit<'a> {
         let mut graces = 0;
         // The hart's bitmap, found once: it is looked at after each call.
         let ready = executor::ready_here();
+        // The process's space changes only outside of visits.
+        let entered = process.space().enter();
         loop {
             // Deliberate failures of memory happen in calls, and not where the program touches a page.
             memory::faults::works_for(0);
@@ -110,7 +112,7 @@ impl<'a> Visit<'a> {
                 shared::publish(standing::claims_worth(executor::waiting()));
                 stretch::looked();
             }
-            let trap = process.space.enter(context);
+            let trap = entered.run(context);
             if trace::traps_are_watched() {
                 watch_trap(worker, trap, context);
             }
@@ -209,7 +211,7 @@ impl<'a> Visit<'a> {
     #[inline(never)]
     fn on_page_fault(self, context: &mut UserContext, address: u64, access: Access) -> ControlFlow<()> {
         let process = &self.worker.process;
-        match process.space.fault(address as usize, access) {
+        match process.space().fault(address as usize, access) {
             Ok(()) => {
                 counters::count(Counter::PageFaults);
                 process.charge_tables();
@@ -267,7 +269,7 @@ impl<'a> Visit<'a> {
         if trace::is_on() {
             let reason = match pause {
                 Pause::GiveWay | Pause::MoveToThread => Reason::GaveWay,
-                Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Stopped => Reason::Waits,
+                Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Lend(_) | Pause::Stopped => Reason::Waits,
                 Pause::Park { .. } => Reason::Sleeps,
                 Pause::Execute(_) => Reason::Executes,
                 Pause::Leave => Reason::Ends,
@@ -301,7 +303,8 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
 fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
     match pause {
         Pause::Wait(_) if !worker.is_thread() => worker.process.share_ready_coroutines(worker),
-        Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Park { .. } | Pause::Execute(_) | Pause::Stopped => {}
+        Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Park { .. } => {}
+        Pause::Execute(_) | Pause::Lend(_) | Pause::Stopped => {}
         Pause::GiveWay => {
             context.set_result(0);
             worker.process.bring_forward_others(worker);
@@ -336,7 +339,7 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
 #[cold]
 #[inline(never)]
 fn segmentation_fault(worker: &Worker, context: &UserContext, address: u64, trap: Trap) {
-    let space = &worker.process.space;
+    let space = worker.process.space();
     let overflow = program::is_in_guard(space, address, context.stack());
     let what = if overflow { "stack overflow" } else { "segmentation fault" };
     let is_mapped = space.lock().region_at(address).is_some();
@@ -420,7 +423,7 @@ mod tests {
         let touch = |address: usize| Trap::PageFault { address: address as u64, access: Access::Write };
         run_to_its_end(move |program| {
             let process = program.process();
-            let guard = process.space.lock().regions().find(|region| region.name == "[guard]").unwrap().range;
+            let guard = process.space().lock().regions().find(|region| region.name == "[guard]").unwrap().range;
             program.trap(touch(guard.end as usize - 8));
         });
         assert!(reason_of_death().contains("stack overflow: writing"));
