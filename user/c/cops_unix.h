@@ -136,6 +136,9 @@
 #define COPS_SYS_mmap 222
 #define COPS_SYS_fadvise64 223
 #define COPS_SYS_mprotect 226
+#define COPS_SYS_msync 227
+#define COPS_SYS_mlock 228
+#define COPS_SYS_munlock 229
 #define COPS_SYS_madvise 233
 #define COPS_SYS_rt_tgsigqueueinfo 240
 #define COPS_SYS_accept4 242

@@ -423,12 +423,22 @@ system_calls! {
     Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;
-    /// Maps private anonymous memory, or a private copy of a file.
+    /// Maps anonymous memory, private or in common with later copies of the process (`MAP_SHARED`); or a private copy of
+    /// a file; or with `MAP_SHARED` the pages of a file, as far as it goes now. `EACCES` if such a file is not open for
+    /// reading, or not for writing what is mapped writable.
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
     /// Takes advice about a file, without effect. `ESPIPE` for what is no file.
     AdviseFile = 223 fadvise64(descriptor: Descriptor, offset: Number, size: Length, advice: Number) Never;
     /// Changes the protection of mappings.
     Protect = 226 mprotect(address: Number, size: Length, protection: Number) Never;
+    /// Writes a range of mappings of files back, which is no work, since the file and its shared mappings are the same.
+    /// `ENOMEM` if a part of the range is not mapped.
+    SynchroniseMemory = 227 msync(address: Number, size: Length, flags: Number) Never;
+    /// Keeps a range of memory in memory, where all of it is anyway; does not make its pages. `ENOMEM` if a part of the
+    /// range is not mapped.
+    LockMemory = 228 mlock(address: Number, size: Length) Never;
+    /// Undoes `mlock`.
+    UnlockMemory = 229 munlock(address: Number, size: Length) Never;
     /// Takes advice about memory. `MADV_DONTNEED` gives the pages of private anonymous memory back, which then reads as
     /// zeros; other advice has no effect.
     AdviseMemory = 233 madvise(address: Number, size: Length, advice: Number) Never;

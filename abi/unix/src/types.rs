@@ -516,6 +516,14 @@ pub const UTIME_OMIT: i64 = 0x3fff_fffe;
 /// Flag of `newfstatat` and `statx`, without effect.
 pub const AT_NO_AUTOMOUNT: u32 = 0x800;
 
+/// Flags of `msync`.
+#[allow(missing_docs)]
+pub mod memory_synchronisation {
+    pub const ASYNC: u32 = 1;
+    pub const INVALIDATE: u32 = 2;
+    pub const SYNC: u32 = 4;
+}
+
 /// Advice of `madvise`.
 #[allow(missing_docs)]
 pub mod advice {

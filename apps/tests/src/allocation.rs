@@ -449,6 +449,9 @@ const SCRIPTS: &[Script] = scripts![
     SynchroniseData "": |state| with([state.file()?]), nothing;
     SynchroniseFileSystem "": |state| with([state.file()?]), nothing;
     AdviseFile "": |state| with([state.file()?, 0, 0, 0]), nothing;
+    SynchroniseMemory "": |state| with([state.fresh(8192)?, 8192, 4]), nothing;
+    LockMemory "": |state| with([state.fresh(8192)?, 8192]), nothing;
+    UnlockMemory "": |state| with([state.fresh(8192)?, 8192]), nothing;
     AdviseMemory "little": |state| with([state.fresh(8192)?, 8192, 4]), nothing;
     AdviseMemory "much": |state| with([state.fresh(1 << 20)?, 1 << 20, 4]), nothing;
     AccessWith "": |_| with([HERE, path(OWN_PATH), 0, 0]), nothing;
@@ -778,6 +781,15 @@ const SCRIPTS: &[Script] = scripts![
     Map "a file": |state| {
         let file = state.open(OWN_PATH, open::RDONLY)?;
         with([0, 1 << 20, protection::READ as usize, mapping::PRIVATE as usize, file, 0])
+    }, unmap_result;
+    Map "shared": |_| {
+        let flags = (mapping::SHARED | mapping::ANONYMOUS) as usize;
+        with([0, 1 << 20, (protection::READ | protection::WRITE) as usize, flags, usize::MAX, 0])
+    }, unmap_result;
+    Map "a file in common": |state| {
+        state.file()?;
+        let file = state.open(FILE, open::RDWR)?;
+        with([0, 1 << 20, (protection::READ | protection::WRITE) as usize, mapping::SHARED as usize, file, 0])
     }, unmap_result;
     Unmap "all": |state| with([state.fresh(1 << 20)?, 1 << 20]), nothing;
     Unmap "the middle": |state| with([state.fresh(1 << 20)? + 4096, 4096]), nothing;

@@ -53,11 +53,13 @@ pub mod faults;
 pub mod frames;
 pub mod hart;
 pub mod heap;
+pub mod object;
 pub mod space;
 pub mod sv39;
 
 pub use bytes::SharedBytes;
 pub use frames::{Block, Frame, OutOfMemory, SharedFrame};
+pub use object::MemoryObject;
 pub use space::AddressSpace;
 
 /// Bytes in a frame and in the smallest page.

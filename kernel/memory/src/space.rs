@@ -34,6 +34,10 @@
 //! after another has written to the new one. Sharing takes time for each page that is there, in parts of a bounded
 //! length.
 //!
+//! # Objects
+//! A region can name a part of a [`MemoryObject`], whose pages all spaces with such a region have in common, and which
+//! may be the contents of a file. The region keeps the object, and so the frames of pages that are entered.
+//!
 //! # Limits
 //! [`Limits`] bound the pages, page tables and regions that one process can make the kernel allocate. Reaching one is
 //! an error of that process.
@@ -45,12 +49,15 @@
 use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
+use crate::object::MemoryObject;
 use crate::sv39::{
     self, Access, DevicePage, Edge, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, Shares, USER, Unmapped,
 };
 use crate::{MAX_HARTS, PAGE_SIZE};
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -147,6 +154,8 @@ pub enum Fault {
     NotMapped,
     /// The mapping does not permit the access (SIGSEGV, EFAULT).
     Protection,
+    /// The mapping has a file behind it that ends before the page (SIGBUS, EFAULT).
+    BeyondTheEnd,
     /// The word is not aligned to its size (SIGBUS, EINVAL).
     Misaligned,
     /// There is no frame for the page, or the process is at its limit: the process cannot go on (SIGBUS, ENOMEM).
@@ -164,6 +173,7 @@ impl fmt::Display for Fault {
         formatter.write_str(match self {
             Self::NotMapped => "nothing is mapped there",
             Self::Protection => "the access is not permitted there",
+            Self::BeyondTheEnd => "the file ends before it",
             Self::Misaligned => "the address is not aligned",
             Self::OutOfMemory => "out of memory",
         })
@@ -347,22 +357,58 @@ enum Backing {
     Anonymous,
     /// One frame for each page, kept by the region.
     Shared { frames: Vec<SharedFrame>, sharing: Sharing },
+    /// Pages of an object.
+    Object(ObjectUse),
     /// Contiguous pages of a device from this address on.
     Device(u64),
+}
+
+/// Pages of an object, as a region has them.
+#[derive(Clone)]
+pub struct ObjectUse {
+    /// The object.
+    pub object: Arc<MemoryObject>,
+    /// Number of the first page.
+    pub first: u64,
+    /// Access that programs may have.
+    pub sharing: Sharing,
+    /// Something that lasts as long as the mapping: an open file.
+    pub keeps: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for ObjectUse {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.object.fmt(formatter)
+    }
 }
 
 impl Region {
     fn permits(&self, protection: Protection) -> bool {
         match self.backing {
             Backing::Anonymous => true,
-            Backing::Shared { sharing: Sharing::ReadWrite, .. } => true,
-            Backing::Shared { sharing: Sharing::ReadOnly, .. } => !protection.allows(Access::Write),
+            Backing::Shared { sharing, .. } | Backing::Object(ObjectUse { sharing, .. }) => {
+                sharing == Sharing::ReadWrite || !protection.allows(Access::Write)
+            }
             Backing::Device(_) => !protection.allows(Access::Execute),
         }
     }
 
+    /// Returns whether it keeps frames that page tables do not count.
     fn is_shared(&self) -> bool {
-        matches!(self.backing, Backing::Shared { .. })
+        matches!(self.backing, Backing::Shared { .. } | Backing::Object(_))
+    }
+
+    /// Returns whether a part of it can be unmapped with a bounded amount of work.
+    fn is_divisible(&self) -> bool {
+        matches!(self.backing, Backing::Anonymous | Backing::Object(_))
+    }
+
+    /// Moves its start up, as far as it is divisible.
+    fn cut_start(&mut self, start: u64) {
+        if let Backing::Object(mapped) = &mut self.backing {
+            mapped.first += (start - self.start) / PAGE_SIZE;
+        }
+        self.start = start;
     }
 
     fn joins(&self, next: &Self) -> bool {
@@ -659,6 +705,16 @@ impl AddressSpace {
         self.regions.get(self.first_above(address)).map(Self::view)
     }
 
+    /// Returns the object that is mapped at the address, and the address's distance from the object's start.
+    #[must_use]
+    pub fn object_at(&self, address: u64) -> Option<(&Arc<MemoryObject>, u64)> {
+        let region = &self.regions[self.find(address)?];
+        match &region.backing {
+            Backing::Object(mapped) => Some((&mapped.object, mapped.first * PAGE_SIZE + (address - region.start))),
+            _ => None,
+        }
+    }
+
     fn view(region: &Region) -> RegionView {
         RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
     }
@@ -718,6 +774,22 @@ impl AddressSpace {
         Ok((start, flush))
     }
 
+    /// Maps pages of an object, which are entered when they are touched.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    #[doc(alias = "MAP_SHARED")]
+    pub fn map_object(
+        &mut self,
+        placement: Placement,
+        length: u64,
+        object: ObjectUse,
+        protection: Protection,
+        name: &'static str,
+    ) -> Result<(u64, Flush), MapError> {
+        self.insert(placement, length, protection, Backing::Object(object), name)
+    }
+
     /// Maps the registers of a device for a program that drives it; never executable.
     ///
     /// # Errors
@@ -763,14 +835,21 @@ impl AddressSpace {
         }
         if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
             let region = &mut self.regions[cut.overlapping.start];
-            if matches!(region.backing, Backing::Anonymous) {
+            if region.is_divisible() {
                 // One end of a region, as freed by allocators and the break.
+                let mut removed = Removed::default();
+                if let Backing::Object(mapped) = &region.backing {
+                    // The rest may go, and with it the object, before the harts have flushed these pages.
+                    let backing = Backing::Object(mapped.clone());
+                    let Region { start, end, protection, name, .. } = *region;
+                    removed.first = Some(Region { start, end, protection, backing, name });
+                }
                 if cut.crosses_start {
                     region.end = range.start;
                 } else {
-                    region.start = range.end;
+                    region.cut_start(range.end);
                 }
-                return Ok(self.remove_pages(range, whole, Removed::default()));
+                return Ok(self.remove_pages(range, whole, removed));
             }
         }
         self.check_limit(self.regions_without(&cut))?;
@@ -809,7 +888,7 @@ impl AddressSpace {
         match edge {
             Edge::End => match overlapping.last() {
                 // Shared frames, and devices, are not many.
-                Some(last) if !matches!(last.backing, Backing::Anonymous) => range.start.max(last.start)..range.end,
+                Some(last) if !last.is_divisible() => range.start.max(last.start)..range.end,
                 _ => reach,
             },
             Edge::Start => {
@@ -820,7 +899,7 @@ impl AddressSpace {
                     if number > 0 && !(is_anonymous && is_whole && number < MOST_REGIONS) {
                         return range.start..end;
                     }
-                    if is_anonymous && !is_whole {
+                    if region.is_divisible() && !is_whole {
                         return reach;
                     }
                     end = region.end.min(range.end);
@@ -1003,6 +1082,9 @@ impl AddressSpace {
                 rest.try_reserve_exact(frames[pages..].len()).map_err(|_| MapError::OutOfMemory)?;
                 rest.extend(frames.drain(pages..));
                 Backing::Shared { frames: rest, sharing: *sharing }
+            }
+            Backing::Object(mapped) => {
+                Backing::Object(ObjectUse { first: mapped.first + pages as u64, ..mapped.clone() })
             }
             Backing::Device(first) => Backing::Device(*first + (address - region.start)),
         };
@@ -1197,6 +1279,12 @@ impl AddressSpace {
                 let frame = frames.get((offset / PAGE_SIZE) as usize).ok_or(Fault::NotMapped)?;
                 self.table.map_kept(page, frame, protection)
             }
+            Backing::Object(mapped) => {
+                let number = mapped.first + offset / PAGE_SIZE;
+                let frame = mapped.object.page(usize::try_from(number).map_err(|_| Fault::BeyondTheEnd)?)?;
+                // The region keeps the object, which keeps the frame.
+                self.table.map_kept(page, &frame, protection)
+            }
             Backing::Device(first) => {
                 let device = DevicePage::new(first + offset).ok_or(Fault::NotMapped)?;
                 self.table.map(page, Leaf::Device(device), protection).map_err(|(error, _)| error)
@@ -1250,16 +1338,18 @@ impl AddressSpace {
                     copy.extend(frames.iter().cloned());
                     Backing::Shared { frames: copy, sharing: Sharing::ReadOnly }
                 }
+                Backing::Object(mapped) => Backing::Object(mapped.clone()),
                 Backing::Shared { .. } | Backing::Device(_) => continue,
             };
             let Region { start, end, protection, name, .. } = *region;
+            let mut copy = Region { start, end, protection, backing, name };
             // This space may have changed since the part before, and a region of frames cannot begin later.
-            let start = match backing {
-                Backing::Anonymous => start.max(from),
-                _ if start < from => continue,
-                _ => start,
-            };
-            other.regions.push_back(Region { start, end, protection, backing, name });
+            if copy.is_divisible() {
+                copy.cut_start(start.max(from));
+            } else if start < from {
+                continue;
+            }
+            other.regions.push_back(copy);
         }
         other.mapping_top = self.mapping_top;
         other.searched = Searched::nothing(self.mapping_top);

@@ -1,14 +1,17 @@
 //! Address spaces against a model that tracks each page on its own.
 
 use memory::asid::{Identifiers, LocalFlush};
+use memory::object::{Absent, MOST_PAGES, ObjectPages, Payer};
 use memory::space::{
-    Fault, FlushRequest, Instructions, Interrupted, Limits, MAPPING_AREA, MapError, Placement, Sharing, StringError,
+    Fault, FlushRequest, Instructions, Interrupted, Limits, MAPPING_AREA, MapError, ObjectUse, Placement, Sharing,
+    StringError,
 };
 use memory::sv39::{Access, Edge, InvalidDevices, KernelHalf, Protection, RootSize, Scope, USER, permit_devices};
-use memory::{AddressSpace, Frame, PAGE_SIZE, SharedFrame, fake, frames};
+use memory::{AddressSpace, Frame, MemoryObject, OutOfMemory, PAGE_SIZE, SharedFrame, fake, frames};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Counts of frames are exact only if one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -1377,4 +1380,127 @@ proptest! {
             }
         }
     }
+}
+
+/// An owner that may have so many bytes, and counts them.
+struct Purse {
+    left: AtomicUsize,
+    freed: Arc<AtomicUsize>,
+}
+
+impl Payer for Purse {
+    fn pay(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        let taken = self.left.load(Ordering::Relaxed).checked_sub(bytes).ok_or(OutOfMemory)?;
+        self.left.store(taken, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn repay(&self, bytes: usize) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn free(self: Box<Self>, mut pages: ObjectPages) {
+        while pages.free_some() {
+            self.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn object(absent: Absent, bytes: usize) -> (Arc<MemoryObject>, Arc<AtomicUsize>) {
+    let freed = Arc::new(AtomicUsize::new(0));
+    let purse = Box::new(Purse { left: AtomicUsize::new(bytes), freed: freed.clone() });
+    (Arc::new(MemoryObject::new(absent, purse, Arc::new(7u32))), freed)
+}
+
+fn map_object(
+    space: &mut AddressSpace,
+    start: u64,
+    pages: u64,
+    object: &Arc<MemoryObject>,
+    (first, sharing): (u64, Sharing),
+) -> Result<(), MapError> {
+    let object = ObjectUse { object: object.clone(), first, sharing, keeps: None };
+    let (placement, length) = (Placement::FixedIfFree(start), pages * PAGE_SIZE);
+    let mapped = space.map_object(placement, length, object, Protection::ReadWrite, "object");
+    mapped.map(|(_, flush)| flush.after(|_| unreachable!("nothing was mapped")))
+}
+
+#[test]
+fn an_object_s_pages_are_those_of_all_its_mappings_and_go_with_the_last() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    let (start, other) = (0x10_0000, 0x50_0000);
+    let (object, freed) = object(Absent::Zeros, 1 << 20);
+    {
+        let (mut first, mut second) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+        let read_only = map_object(&mut first, other, 4, &object, (0, Sharing::ReadOnly));
+        assert_eq!(read_only, Err(MapError::Forbidden));
+        map_object(&mut first, start, 600, &object, (2, Sharing::ReadWrite)).expect("free");
+        assert_eq!(map_object(&mut first, start, 1, &object, (0, Sharing::ReadWrite)), Err(MapError::Occupied));
+        first.copy_out(start + 8, b"from the first").expect("mapped");
+        fork(&mut first, &mut second);
+        map_object(&mut second, other, 4, &object, (0, Sharing::ReadWrite)).expect("free");
+        let mut bytes = [0; 14];
+        second.copy_in(start + 8, &mut bytes).expect("mapped");
+        assert_eq!(&bytes, b"from the first");
+        second.copy_out(other + 2 * PAGE_SIZE + 8, b"and the second").expect("mapped");
+        first.copy_in(start + 8, &mut bytes).expect("mapped");
+        assert_eq!(&bytes, b"and the second");
+        let at = first.object_at(start + 5 * PAGE_SIZE + 12).map(|(_, distance)| distance);
+        assert_eq!((at, first.object_at(other).is_some()), (Some(7 * PAGE_SIZE + 12), false));
+        assert_eq!((first.resident_frames(), second.resident_frames()), (0, 0));
+        // Without its middle and its ends the rest shows what it has shown.
+        first.copy_out(start + 599 * PAGE_SIZE, b"last").expect("mapped");
+        for gone in [start..start + PAGE_SIZE, start + 9 * PAGE_SIZE..start + 11 * PAGE_SIZE] {
+            first.unmap(gone).expect("whole pages").after(|_| ());
+        }
+        let mut word = [0; 4];
+        first.copy_in(start + 599 * PAGE_SIZE, &mut word).expect("mapped");
+        assert_eq!(&word, b"last");
+        let at = [1, 8, 11].map(|page| first.object_at(start + page * PAGE_SIZE).map(|(_, distance)| distance));
+        assert_eq!(at, [3, 10, 13].map(|page| Some(page * PAGE_SIZE)));
+        assert_eq!(first.fault(start, Access::Read), Err(Fault::NotMapped));
+        first.clear().after(|_| ());
+        second.copy_in(start + 599 * PAGE_SIZE, &mut word).expect("mapped");
+        assert_eq!(&word, b"last");
+        while let Some(part) = second.clear_part() {
+            part.after(|_| ());
+        }
+    }
+    assert_eq!((Arc::strong_count(&object), freed.load(Ordering::Relaxed)), (1, 0));
+    assert!(object.companion().downcast_ref::<u32>() == Some(&7));
+    drop(object);
+    assert_eq!((freed.load(Ordering::Relaxed), frames::free_frames()), (3, before));
+}
+
+#[test]
+fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    let start = 0x10_0000;
+    {
+        let mut space = space(Limits::DEFAULT);
+        let (poor, _) = object(Absent::Zeros, 2 * PAGE_SIZE as usize + 1500);
+        map_object(&mut space, start, 4, &poor, (0, Sharing::ReadWrite)).expect("free");
+        let written: Vec<_> = (0..4).map(|page| space.copy_out(start + page * PAGE_SIZE, b"x")).collect();
+        let refused = Err(Fault::OutOfMemory);
+        assert_eq!(written, [Ok(()), Ok(()), refused, refused]);
+        assert_eq!(space.copy_out(start, b"y"), Ok(()), "a page that is there costs nothing");
+        let (file, _) = object(Absent::BeyondTheEnd, 1 << 20);
+        let at = start + 0x10_0000;
+        map_object(&mut space, at, 4, &file, (0, Sharing::ReadWrite)).expect("free");
+        assert_eq!(space.fault(at + PAGE_SIZE, Access::Read), Err(Fault::BeyondTheEnd));
+        assert!(file.present(1).is_none());
+        file.put(1).expect("there is memory").write(0, b"put there");
+        let mut bytes = [0; 9];
+        space.copy_in(at + PAGE_SIZE, &mut bytes).expect("it is there now");
+        assert_eq!(&bytes, b"put there");
+        assert_eq!(space.copy_in(at, &mut bytes), Err(Fault::BeyondTheEnd));
+        assert_eq!(
+            (file.put(MOST_PAGES).err(), poor.page(MOST_PAGES).err()),
+            (Some(OutOfMemory), Some(Fault::BeyondTheEnd))
+        );
+        space.clear().after(|_| ());
+    }
+    assert_eq!(frames::free_frames(), before);
 }

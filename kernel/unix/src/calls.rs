@@ -251,6 +251,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Unmap => mapping::unmap(call),
         Protect => mapping::protect(call),
         AdviseMemory => mapping::advise(call),
+        SynchroniseMemory => mapping::synchronise(call),
+        LockMemory | UnlockMemory => mapping::lock(call),
 
         Open => files::open(call),
         Close => files::close(call),

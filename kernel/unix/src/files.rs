@@ -21,6 +21,7 @@ pub(crate) mod pipe;
 pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;
 pub(crate) mod sent_files;
+pub(crate) mod shared_memory;
 pub(crate) mod stored;
 pub(crate) mod terminal;
 pub(crate) mod timer;

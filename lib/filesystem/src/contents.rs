@@ -8,6 +8,11 @@
 //! backing is no longer than the file, and bytes of a page beyond the end are zero. **No page beyond the end**: every
 //! page contains at least one byte of the file.
 //!
+//! A page can be *common* to the file and to programs that map it: then its bytes are in memory of the kernel's
+//! ([`CommonPages`]), which programs may change at any time, and are copied and never borrowed. Bytes beyond the end of
+//! a common page may be anything; they are cleared when the file grows over them. A common page that is cut off stays
+//! with its mappings; if the file comes to have the page again, it is cleared for that.
+//!
 //! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is
 //! small, so that it grows in a moment. When a file is freed or cut off, removed chunks become *remains*, which are
 //! freed later, one after the other ([`Remains`]): the holder of a file's lock never frees more pages than a chunk has.
@@ -15,7 +20,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::{Deref, DerefMut};
+use core::any::Any;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map;
@@ -36,26 +41,39 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
+/// Number of bytes of a common page that are copied at once.
+const COPIED_AT_A_TIME: usize = 256;
+
 type Bytes = Box<[u8; PAGE_SIZE]>;
+
+/// Memory in which a file keeps pages that programs map. Others may change it at any time.
+///
+/// All methods are called under the file's lock.
+pub trait CommonPages: Any + Send + Sync {
+    /// Copies bytes of a page that was made.
+    fn read(&self, page: u64, within: usize, bytes: &mut [u8]);
+
+    /// Copies bytes to a page that was made.
+    fn write(&self, page: u64, within: usize, bytes: &[u8]);
+
+    /// Fills the rest of a page with zeros; returns `false` if the page was not made.
+    fn clear(&self, page: u64, from: usize) -> bool;
+
+    /// Makes a page with these bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::NoSpace`].
+    fn make(&self, page: u64, bytes: &[u8; PAGE_SIZE]) -> Result<(), Error>;
+
+    /// Returns it as the type that the caller knows.
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
 
 /// A page, and the charge for it: the owner that made the page pays until it is gone.
 struct Page {
-    bytes: Bytes,
+    /// Its bytes; none if it is common.
+    bytes: Option<Bytes>,
     _share: Option<Share>,
-}
-
-impl Deref for Page {
-    type Target = [u8; PAGE_SIZE];
-
-    fn deref(&self) -> &[u8; PAGE_SIZE] {
-        &self.bytes
-    }
-}
-
-impl DerefMut for Page {
-    fn deref_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
-        &mut self.bytes
-    }
 }
 
 /// Pages of a chunk; few in tests, so that test files have several chunks.
@@ -191,6 +209,21 @@ impl Remains {
     }
 }
 
+/// Hands a copy of bytes of a common page to `sink`; returns the number of bytes that were offered, and of those taken.
+#[cold]
+fn offer_copy(
+    common: &Arc<dyn CommonPages>,
+    at: u64,
+    end: u64,
+    sink: &mut impl FnMut(&[u8]) -> usize,
+) -> (usize, usize) {
+    let within = (at % PAGE) as usize;
+    let mut copy = [0; COPIED_AT_A_TIME];
+    let piece = &mut copy[..COPIED_AT_A_TIME.min(PAGE_SIZE - within).min((end - at) as usize)];
+    common.read(at / PAGE, within, piece);
+    (piece.len(), sink(piece).min(piece.len()))
+}
+
 /// Position at which a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFrom {
@@ -206,11 +239,13 @@ pub(crate) struct FileContents {
     chunks: HashMap<u64, Chunk>,
     /// Pages in all chunks.
     count: usize,
+    /// Memory of common pages, from the first on.
+    common: Option<Arc<dyn CommonPages>>,
 }
 
 impl FileContents {
     pub(crate) fn new(backing: &'static [u8]) -> FileContents {
-        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0 }
+        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0, common: None }
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -244,14 +279,67 @@ impl FileContents {
         let end = offset.saturating_add(length as u64).min(self.length);
         let mut at = offset;
         while at < end {
-            let piece = self.piece(at, end);
-            let taken = sink(piece).min(piece.len());
+            let (offered, taken) = match self.common_page(at / PAGE) {
+                Some(common) => offer_copy(common, at, end, &mut sink),
+                None => {
+                    let piece = self.piece(at, end);
+                    (piece.len(), sink(piece).min(piece.len()))
+                }
+            };
             at += taken as u64;
-            if taken < piece.len() {
+            if taken < offered {
                 break;
             }
         }
         (at - offset) as usize
+    }
+
+    /// Returns the memory in which a page is, if it is common.
+    fn common_page(&self, index: u64) -> Option<&Arc<dyn CommonPages>> {
+        let common = self.common.as_ref()?;
+        let (chunk, position) = place(index);
+        let page = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position))?;
+        if page.bytes.is_none() { Some(common) } else { None }
+    }
+
+    /// Returns the memory of the file's common pages; without any it is made by `make`.
+    pub(crate) fn common(
+        &mut self,
+        make: impl FnOnce() -> Result<Arc<dyn CommonPages>, Error>,
+    ) -> Result<Arc<dyn CommonPages>, Error> {
+        match &self.common {
+            Some(common) => Ok(common.clone()),
+            None => Ok(self.common.insert(make()?).clone()),
+        }
+    }
+
+    /// Makes a page common; returns `false` if it is beyond the end.
+    pub(crate) fn share_page(
+        &mut self,
+        quota: &Quota,
+        owner: Option<&Arc<dyn Owner>>,
+        index: u64,
+    ) -> Result<bool, Error> {
+        if index >= self.length.div_ceil(PAGE) {
+            return Ok(false);
+        }
+        let common = self.common.clone().ok_or(Error::InvalidArgument)?;
+        let page = self.page(quota, owner, index)?;
+        if let Some(bytes) = &page.bytes {
+            common.make(index, bytes)?;
+            page.bytes = None;
+        }
+        Ok(true)
+    }
+
+    /// Clears the bytes beyond the end in the last page, before the file grows.
+    fn clear_beyond_the_end(&self) {
+        let within = (self.length % PAGE) as usize;
+        if within != 0
+            && let Some(common) = self.common_page(self.length / PAGE)
+        {
+            common.clear(self.length / PAGE, within);
+        }
     }
 
     /// Returns the longest contiguous piece from `at` on, below `end`.
@@ -260,8 +348,9 @@ impl FileContents {
         let page_end = end.min(at - within as u64 + PAGE);
         let length = (page_end - at) as usize;
         let (chunk, position) = place(at / PAGE);
-        if let Some(page) = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position)) {
-            return &page[within..within + length];
+        let page = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position));
+        if let Some(bytes) = page.and_then(|page| page.bytes.as_ref()) {
+            return &bytes[within..within + length];
         }
         let backing = usize::try_from(at).ok().and_then(|at| self.backing.get(at..)).unwrap_or_default();
         if backing.is_empty() {
@@ -295,6 +384,9 @@ impl FileContents {
             return Err(Error::FileTooLarge);
         }
         let end = offset.saturating_add(length as u64).min(MAX_FILE_LENGTH);
+        if offset > self.length {
+            self.clear_beyond_the_end();
+        }
         let mut at = offset;
         while at < end {
             match self.write_piece(quota, owner, at, end, &mut source) {
@@ -329,7 +421,20 @@ impl FileContents {
         let within = (at % PAGE) as usize;
         let wanted = ((end - at) as usize).min(PAGE_SIZE - within);
         let length = self.length;
-        let page = self.page(quota, owner, index)?;
+        self.page(quota, owner, index)?;
+        if let Some(common) = self.common_page(index) {
+            // Copied, and so without bytes of the source beyond the filled ones.
+            let mut copy = [0; COPIED_AT_A_TIME];
+            let piece = &mut copy[..wanted.min(COPIED_AT_A_TIME)];
+            let wanted = piece.len();
+            let filled = source(piece).min(wanted);
+            common.write(index, within, &piece[..filled]);
+            if filled == 0 && index * PAGE >= length {
+                self.remove_page(quota, index);
+            }
+            return Ok((filled, wanted));
+        }
+        let page = self.page(quota, owner, index)?.bytes.as_mut().ok_or(Error::OutOfMemory)?;
         let filled = source(&mut page[within..within + wanted]).min(wanted);
         if filled < wanted {
             // A source may have changed more bytes than it reports. Bytes beyond the end must stay zero.
@@ -349,7 +454,12 @@ impl FileContents {
         if self.chunks.get(&number).is_none_or(|chunk| chunk.get(position).is_none()) {
             self.chunks.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
             quota.charge(PAGE)?;
-            let made = Share::of(owner, PAGE).and_then(|_share| Ok(Page { bytes: self.copy_of_page(index)?, _share }));
+            let made = Share::of(owner, PAGE).and_then(|_share| {
+                // A page that mappings have kept since the file was cut off; the backing ends before such a page.
+                let is_kept = self.common.as_ref().is_some_and(|common| common.clear(index, 0));
+                let bytes = if is_kept { None } else { Some(self.copy_of_page(index)?) };
+                Ok(Page { bytes, _share })
+            });
             let page = match made {
                 Ok(page) => page,
                 Err(error) => {
@@ -401,6 +511,9 @@ impl FileContents {
         if length > MAX_FILE_LENGTH {
             return Err(Error::FileTooLarge);
         }
+        if length > self.length {
+            self.clear_beyond_the_end();
+        }
         if length < self.length {
             if let Some(kept) = usize::try_from(length).ok().and_then(|length| self.backing.get(..length)) {
                 self.backing = kept;
@@ -411,6 +524,7 @@ impl FileContents {
                     backing: &[],
                     chunks: core::mem::take(&mut self.chunks),
                     count: core::mem::take(&mut self.count),
+                    common: None,
                 };
                 old.free(quota, remains);
             } else {
@@ -450,7 +564,11 @@ impl FileContents {
             if within != 0
                 && let Some(page) = chunk.get_mut(position)
             {
-                page[within..].fill(0);
+                match (&mut page.bytes, &self.common) {
+                    (Some(bytes), _) => bytes[within..].fill(0),
+                    (None, Some(common)) => drop(common.clear((length - 1) / PAGE, within)),
+                    (None, None) => {}
+                }
             }
             if chunk.count == 0 {
                 self.chunks.remove(&last);
@@ -477,6 +595,35 @@ mod tests {
         Short(Place, usize, usize),
         Truncate(Place),
         Read(Place, usize),
+        /// Makes a page common, and has a program write to it.
+        Share(Place, u8),
+    }
+
+    /// Memory as a kernel has it: a page that was made stays.
+    #[derive(Default)]
+    struct Mapped(Mutex<HashMap<u64, Bytes>>);
+
+    impl CommonPages for Mapped {
+        fn read(&self, page: u64, within: usize, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.0.lock()[&page][within..within + bytes.len()]);
+        }
+
+        fn write(&self, page: u64, within: usize, bytes: &[u8]) {
+            self.0.lock().get_mut(&page).unwrap()[within..within + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn clear(&self, page: u64, from: usize) -> bool {
+            self.0.lock().get_mut(&page).map(|page| page[from..].fill(0)).is_some()
+        }
+
+        fn make(&self, page: u64, bytes: &[u8; PAGE_SIZE]) -> Result<(), Error> {
+            assert!(self.0.lock().insert(page, Box::new(*bytes)).is_none(), "page {page} is there");
+            Ok(())
+        }
+
+        fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+            self
+        }
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -489,6 +636,7 @@ mod tests {
             (place(), length(), length()).prop_map(|(at, length, filled)| Step::Short(at, length, filled)),
             place().prop_map(Step::Truncate),
             (place(), length()).prop_map(|(at, length)| Step::Read(at, length)),
+            (place(), 1..255u8).prop_map(|(at, byte)| Step::Share(at, byte)),
         ]
     }
 
@@ -572,6 +720,21 @@ mod tests {
                         let start = (at as usize).min(model.len());
                         let end = (start + length).min(model.len());
                         prop_assert_eq!(&read(&contents, at, length)[..], &model[start..end]);
+                    }
+                    Step::Share(at, byte) => {
+                        let at = at.resolve(end(&model));
+                        let common = contents.common(|| Ok(Arc::new(Mapped::default()))).unwrap();
+                        let is_there = at / PAGE < end(&model).div_ceil(PAGE);
+                        prop_assert_eq!(contents.share_page(&quota, None, at / PAGE), Ok(is_there));
+                        if is_there {
+                            // Also beyond the end, as a program can.
+                            let within = (at % PAGE) as usize;
+                            common.write(at / PAGE, within, &alloc::vec![byte; PAGE_SIZE - within]);
+                            let last = model.len().min((at / PAGE + 1) as usize * PAGE_SIZE);
+                            if let Some(bytes) = model.get_mut(at as usize..last) {
+                                bytes.fill(byte);
+                            }
+                        }
                     }
                 }
                 prop_assert_eq!(contents.length(), model.len() as u64);

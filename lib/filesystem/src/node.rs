@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ops::ControlFlow;
 
-use crate::contents::{FileContents, WriteFrom};
+use crate::contents::{CommonPages, FileContents, WriteFrom};
 use crate::error::Error;
 use crate::quota::Owner;
 use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
@@ -329,6 +329,31 @@ impl Node {
         content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?;
         inode.touch(now);
         Ok(())
+    }
+
+    /// Returns the memory of the file's common pages, which programs can map; without any it is made by `make`, under
+    /// the file's lock.
+    ///
+    /// # Errors
+    /// Those of `make`; otherwise as [`Node::read_at`].
+    #[doc(alias = "page cache")]
+    pub fn common_pages(
+        &self,
+        make: impl FnOnce() -> Result<Arc<dyn CommonPages>, Error>,
+    ) -> Result<Arc<dyn CommonPages>, Error> {
+        self.shared.inode(self.index).exclusive().file_mut()?.common(make)
+    }
+
+    /// Makes a page of the file common, at the expense of an owner if it is not there yet; returns `false` if it is
+    /// beyond the end.
+    ///
+    /// # Errors
+    /// Those of [`CommonPages::make`]; [`Error::InvalidArgument`] before [`common_pages`](Node::common_pages);
+    /// otherwise as [`Node::write_at`].
+    pub fn share_page(&self, owner: Option<&Arc<dyn Owner>>, page: u64) -> Result<bool, Error> {
+        let inode = self.shared.inode(self.index);
+        let mut content = inode.exclusive();
+        content.file_mut()?.share_page(&self.shared.quota, owner, page)
     }
 
     /// Gives a file new contents that are not copied.

@@ -474,6 +474,8 @@ impl Attack {
         Ok(Some(match self.call {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
+            SynchroniseMemory => with([self.area, MAPPING, 4]),
+            LockMemory | UnlockMemory => with([self.area, MAPPING]),
             AdviseMemory => with([self.area, MAPPING, advice::DONTNEED as usize]),
             Protect => {
                 let writable = if turn.is_multiple_of(2) { 0 } else { protection::WRITE };

@@ -1,4 +1,4 @@
-//! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`, `madvise`.
+//! The memory calls: `brk`, `mmap`, `munmap`, `mprotect`, `madvise`, `msync`, `mlock`.
 //!
 //! Each changes a range part by part ([`steps`]): a part has a bounded number of pages, and is changed as a whole,
 //! under the lock of the address space. A range with few existing pages is one part, however long it is, and then the
@@ -7,19 +7,20 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::any::Any;
 use core::ops::Range;
 
 use abi_unix::Errno;
-use abi_unix::types::{advice, mapping, protection};
+use abi_unix::types::{advice, mapping, memory_synchronisation, protection};
 use memory::AddressSpace;
-use memory::space::Placement;
+use memory::space::{ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::OpenFile;
-use crate::files::mounts;
+use crate::files::{mounts, shared_memory};
 use crate::process::Process;
 use crate::process::accounts::{UNLIMITED, has_machine_memory};
 use crate::process::user::map_error;
@@ -30,6 +31,8 @@ const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
 /// Name of regions with the contents of a file, whose pages are not given back: they could not be read again.
 const FILE_NAME: &str = "[file]";
+/// Name of regions of memory that a process has in common with its copies.
+const SHARED_NAME: &str = "[shared]";
 
 /// Decodes a protection. Writable and executable at once is refused (W^X), with `EACCES` as on hardened Linux systems.
 /// Without any right a page stays reserved and every access faults.
@@ -212,8 +215,19 @@ struct Mapping {
     placement: Placement,
     length: usize,
     protection: Protection,
-    /// The file whose contents are copied, and the offset of the first byte; none for anonymous memory.
-    content: Option<(Arc<OpenFile>, usize)>,
+    source: Source,
+}
+
+/// What a mapping shows.
+enum Source {
+    /// Zeros, for the process alone.
+    Zeros,
+    /// A copy of a file's bytes from an offset on.
+    Copy(Arc<OpenFile>, usize),
+    /// Zeros, in common with copies of the process.
+    CommonZeros,
+    /// The bytes of a file from an offset on, in common with everybody.
+    File(Arc<OpenFile>, usize, Sharing),
 }
 
 impl Mapping {
@@ -225,8 +239,9 @@ impl Mapping {
         }
         let flags = check_flags(call.unsigned(3))?;
         let length = round_up(call.length(1))?;
-        let content = if flags & mapping::ANONYMOUS != 0 {
-            None
+        let is_shared = flags & mapping::SHARED != 0;
+        let source = if flags & mapping::ANONYMOUS != 0 {
+            if is_shared { Source::CommonZeros } else { Source::Zeros }
         } else {
             let file = call.file(4)?;
             file.require_mappable()?;
@@ -234,21 +249,39 @@ impl Mapping {
             if executes && file.object().mount().is_some_and(|mount| mounts::forbids_execution(mount)) {
                 return Err(Errno::EPERM);
             }
-            Some((file, offset))
+            if is_shared {
+                let sharing = file.sharing(protection == Protection::ReadWrite)?;
+                Source::File(file, offset, sharing)
+            } else {
+                Source::Copy(file, offset)
+            }
         };
         let placement = place(call.process(), address, length, flags)?;
         require_addresses(call.process(), length)?;
-        Ok(Mapping { placement, length, protection, content })
+        Ok(Mapping { placement, length, protection, source })
     }
 
     /// Returns the protection of the pages before the contents are there.
     fn initial_protection(&self) -> Protection {
-        if self.content.is_some() { Protection::ReadWrite } else { self.protection }
+        if self.is_copy() { Protection::ReadWrite } else { self.protection }
+    }
+
+    fn is_copy(&self) -> bool {
+        matches!(self.source, Source::Copy(..))
+    }
+
+    /// Returns whether others can have the same pages.
+    fn is_common(&self) -> bool {
+        matches!(self.source, Source::CommonZeros | Source::File(..))
     }
 
     /// Returns the name of its region.
     fn name(&self) -> &'static str {
-        if self.content.is_some() { FILE_NAME } else { "" }
+        match self.source {
+            Source::Zeros => "",
+            Source::CommonZeros => SHARED_NAME,
+            Source::Copy(..) | Source::File(..) => FILE_NAME,
+        }
     }
 
     /// Maps the pages, or the first of them if they take the place of others; returns the first address, and the rest
@@ -271,17 +304,49 @@ impl Mapping {
             steps::pause(&process).await;
             Change::Replace(self.initial_protection(), self.name()).go_on(&process, rest).await?;
         }
-        let Some((file, offset)) = self.content else { return Ok(start) };
-        let filled = fill(&process, &file, start, self.length, offset).await;
+        let Source::Copy(file, offset) = &self.source else { return Ok(start) };
+        let filled = fill(&process, file, start, self.length, *offset).await;
         let rest = RangeParts::new(&process.space().lock(), start, self.length);
         let last = if filled.is_ok() { Change::Protect(self.protection) } else { Change::Unmap };
         last.go_on(&process, rest).await?;
         filled.map(|()| start)
     }
+
+    /// Maps pages that others can have too. Pages of a file are moved to its common memory before, in steps.
+    async fn share(self, process: Arc<Process>) -> Result<usize, Errno> {
+        let object = match &self.source {
+            Source::File(file, offset, sharing) => {
+                let object = file.object().common_memory(&*process)?;
+                let keeps: Arc<dyn Any + Send + Sync> = file.clone();
+                let first = (offset / PAGE) as u64;
+                for page in first..first + (self.length / PAGE) as u64 {
+                    if !file.object().share_page(&*process, page)? {
+                        break;
+                    }
+                    steps::pause(&process).await;
+                }
+                ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
+            }
+            _ => {
+                let object = shared_memory::anonymous(&process.account, process.id)?;
+                ObjectUse { object, first: 0, sharing: Sharing::ReadWrite, keeps: None }
+            }
+        };
+        if let Placement::Fixed(start) = self.placement {
+            let rest = RangeParts::new(&process.space().lock(), start as usize, self.length);
+            Change::Unmap.go_on(&process, rest).await?;
+        }
+        let (length, name) = (self.length as u64, self.name());
+        let mapped = process.space().lock().map_object(self.placement, length, object, self.protection, name);
+        let (start, changed) = mapped.map_err(map_error)?;
+        usermode::flush(changed);
+        Ok(start as usize)
+    }
 }
 
 fn check_flags(flags: u32) -> Result<u32, Errno> {
     let known = mapping::PRIVATE
+        | mapping::SHARED
         | mapping::FIXED
         | mapping::FIXED_NOREPLACE
         | mapping::ANONYMOUS
@@ -291,14 +356,13 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
         | mapping::NORESERVE
         | mapping::POPULATE
         | mapping::STACK;
-    if flags & mapping::SHARED != 0 {
-        // Memory is not shared between processes in this version.
-        return Err(Errno::EOPNOTSUPP);
+    match flags & (mapping::PRIVATE | mapping::SHARED) {
+        0 => return Err(Errno::EINVAL),
+        // Both bits stand for a shared mapping whose flags are checked.
+        both if both == mapping::PRIVATE | mapping::SHARED && flags & !known != 0 => return Err(Errno::EOPNOTSUPP),
+        _ if flags & !known != 0 => return Err(Errno::EINVAL),
+        _ => Ok(flags),
     }
-    if flags & mapping::PRIVATE == 0 || flags & !known != 0 {
-        return Err(Errno::EINVAL);
-    }
-    Ok(flags)
 }
 
 /// Decides the place of a mapping.
@@ -317,13 +381,16 @@ fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result
     })
 }
 
-/// Performs `mmap`: private mappings, anonymous or with a copy of a file's contents.
+/// Performs `mmap`: private mappings, anonymous or with a copy of a file's contents, and shared ones.
 #[inline(never)]
 pub(super) fn map(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let mapping = Mapping::check(&call)?;
+    if mapping.is_common() {
+        return Ok(in_steps(&call, mapping.share(process.clone())));
+    }
     let (start, rest) = mapping.begin(process)?;
-    if rest.is_none() && mapping.content.is_none() {
+    if rest.is_none() && !mapping.is_copy() {
         return Ok(start.into());
     }
     Ok(in_steps(&call, mapping.go_on(process.clone(), start, rest)))
@@ -426,6 +493,62 @@ pub(super) fn advise(call: Call<'_>) -> Decoding {
     }))
 }
 
+/// Looks whether a range is mapped without a hole, some regions in each step.
+fn require_mapped(call: &Call<'_>, range: Range<u64>) -> Decoding {
+    /// Looks at some regions; returns whether all of the range was seen.
+    fn step(process: &Process, rest: &mut Range<u64>) -> Result<bool, Errno> {
+        let space = process.space().lock();
+        for _ in 0..steps::ENTRIES {
+            if rest.is_empty() {
+                return Ok(true);
+            }
+            rest.start = space.region_at(rest.start).ok_or(Errno::ENOMEM)?.range.end;
+        }
+        Ok(rest.is_empty())
+    }
+    let (process, mut rest) = (call.process().clone(), range);
+    if step(&process, &mut rest)? {
+        return Ok(0.into());
+    }
+    Ok(kept_steps(call.number, async move {
+        loop {
+            steps::pause(&process).await;
+            if step(&process, &mut rest)? {
+                return Ok(0);
+            }
+        }
+    }))
+}
+
+/// Performs `msync`.
+#[inline(never)]
+pub(super) fn synchronise(call: Call<'_>) -> Decoding {
+    use memory_synchronisation::{ASYNC, INVALIDATE, SYNC};
+    let (address, flags) = (call.address(0), call.unsigned(2));
+    let is_both = flags & (ASYNC | SYNC) == ASYNC | SYNC;
+    if !address.is_multiple_of(PAGE) || is_both || flags & !(ASYNC | INVALIDATE | SYNC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    require_mapped(&call, pages_of(address, call.length(1))?)
+}
+
+/// Performs `mlock` and `munlock`.
+#[inline(never)]
+pub(super) fn lock(call: Call<'_>) -> Decoding {
+    let address = call.address(0);
+    let within = address % PAGE;
+    let length = call.length(1).checked_add(within).ok_or(Errno::EINVAL)?;
+    require_mapped(&call, pages_of(address - within, length)?)
+}
+
+/// Returns the pages of a range that begins at one. `ENOMEM` outside of the user half.
+fn pages_of(address: usize, length: usize) -> Result<Range<u64>, Errno> {
+    if length > USER_END - address.min(USER_END) {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(address as u64..(address + round_up(length)?) as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -440,6 +563,7 @@ mod tests {
     use crate::testing::{DATA, Program, run, run_to_its_end};
 
     const ANONYMOUS: usize = (mapping::PRIVATE | mapping::ANONYMOUS) as usize;
+    const SHARED: usize = mapping::SHARED as usize;
     const FIXED: usize = ANONYMOUS | mapping::FIXED as usize;
     const READ_WRITE: usize = (protection::READ | protection::WRITE) as usize;
     /// Address of the model's pages.
@@ -577,7 +701,11 @@ mod tests {
                 ([0, PAGE, READ_WRITE, ANONYMOUS, usize::MAX, 1], Errno::EINVAL),
                 ([0, PAGE, READ_WRITE, mapping::ANONYMOUS as usize, usize::MAX, 0], Errno::EINVAL),
                 ([0, PAGE, READ_WRITE, ANONYMOUS | 1 << 30, usize::MAX, 0], Errno::EINVAL),
-                ([0, PAGE, READ_WRITE, ANONYMOUS | mapping::SHARED as usize, usize::MAX, 0], Errno::EOPNOTSUPP),
+                ([0, PAGE, READ_WRITE, ANONYMOUS | SHARED | 1 << 30, usize::MAX, 0], Errno::EOPNOTSUPP),
+                ([0, PAGE, READ_WRITE, SHARED | 1 << 30, usize::MAX, 0], Errno::EINVAL),
+                ([0, PAGE, READ_WRITE | 4, SHARED | mapping::ANONYMOUS as usize, usize::MAX, 0], Errno::EACCES),
+                ([0, PAGE, READ_WRITE, SHARED, usize::MAX, 0], Errno::EBADF),
+                ([0, PAGE, READ_WRITE, SHARED, 0, 0], Errno::ENODEV),
                 ([0, PAGE, 8, ANONYMOUS, usize::MAX, 0], Errno::EINVAL),
                 ([0, PAGE, READ_WRITE | 4, ANONYMOUS, usize::MAX, 0], Errno::EACCES),
                 ([0, usize::MAX, READ_WRITE, ANONYMOUS, usize::MAX, 0], Errno::ENOMEM),
@@ -600,6 +728,169 @@ mod tests {
             assert_eq!(program.call(SystemCall::Protect, [BASE, PAGE, 1]), Err(Errno::ENOMEM));
             assert_eq!(program.call(SystemCall::Protect, [DATA, PAGE, 7]), Err(Errno::EACCES));
             assert_eq!(program.call(SystemCall::Protect, [BASE, 0, 1]), Ok(0));
+        });
+    }
+
+    /// Memory in common is the same for a process and its copies, and goes with the last of them.
+    #[test]
+    fn copies_have_shared_memory_in_common() {
+        run(|program| {
+            let before = program.process().charged_without_tables();
+            let flags = SHARED | mapping::ANONYMOUS as usize;
+            let start = map(program, 0, 700 * PAGE, flags).unwrap();
+            program.write(start, &5u64.to_le_bytes());
+            let resident = program.process().space().lock().resident_frames();
+            let child = program.fork(move |program| {
+                assert_eq!(program.read_u64(start), 5);
+                program.write(start, &6u64.to_le_bytes());
+                program.write(start + 699 * PAGE, &7u64.to_le_bytes());
+                // Parts that go leave the rest in place.
+                assert_eq!(program.call(SystemCall::Unmap, [start, PAGE]), Ok(0));
+                assert_eq!(program.call(SystemCall::Unmap, [start + 100 * PAGE, PAGE]), Ok(0));
+                program.write(start + 101 * PAGE, &8u64.to_le_bytes());
+                let advice = [start + PAGE, 699 * PAGE, advice::DONTNEED as usize];
+                assert_eq!(program.call(SystemCall::AdviseMemory, advice), Err(Errno::ENOMEM), "there is a hole");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let found = [0, 699, 101, 350].map(|page| program.read_u64(start + page * PAGE));
+            assert_eq!(found, [6, 7, 8, 0]);
+            assert_eq!(program.process().space().lock().resident_frames(), resident, "its pages are the object's");
+            assert!(program.process().charged_without_tables() > before + 4 * PAGE);
+            assert_eq!(program.call(SystemCall::Protect, [start, PAGE, 1]), Ok(0));
+            assert!(!can_write(program, start, 1));
+            assert_eq!(program.call(SystemCall::Unmap, [start, 700 * PAGE]), Ok(0));
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.process().charged_without_tables(), before);
+        });
+    }
+
+    /// A file and its mappings are the same bytes, as far as the file went when it was mapped.
+    #[test]
+    fn a_file_and_its_shared_mappings_are_the_same() {
+        run(|program| {
+            let before = program.process().charged_without_tables();
+            let file = program.create(b"/tmp/common\0", 2);
+            let contents: Vec<u8> = (0..3 * PAGE + 100).map(|index| (index / 16) as u8).collect();
+            assert_eq!(program.write_to(file, &contents), Ok(contents.len()));
+            let arguments = [0, 6 * PAGE, READ_WRITE, SHARED, file, PAGE];
+            let (first, second) = (program.call(SystemCall::Map, arguments), program.call(SystemCall::Map, arguments));
+            let (first, second) = (first.unwrap(), second.unwrap());
+            assert_eq!(program.read(second, 2 * PAGE + 100), contents[PAGE..]);
+            program.write(first + 10, b"mapped");
+            assert_eq!(program.read(second + 10, 6), b"mapped");
+            let place = program.place(16);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 6, PAGE + 10]), Ok(6));
+            assert_eq!(program.read(place, 6), b"mapped");
+            program.write(place, b"written");
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, 7, 2 * PAGE - 3]), Ok(7));
+            assert_eq!(program.read(first + PAGE - 3, 7), b"written");
+            // A file that reads into its own mapping.
+            assert_eq!(program.call(SystemCall::ReadAt, [file, first + PAGE + 100, 7, 2 * PAGE - 3]), Ok(7));
+            assert_eq!(program.read(second + PAGE + 100, 7), b"written");
+            // Behind the end of the file there is the rest of a page, and then nothing.
+            assert!(can_write(program, first + 2 * PAGE + 200, 9) && !can_write(program, first + 3 * PAGE, 1));
+            assert_eq!(program.call(SystemCall::Truncate, [file, 5 * PAGE]), Ok(0));
+            assert_eq!(program.read(second + 2 * PAGE + 200, 1), [0], "bytes beyond the end do not come back");
+            // A private copy stays as it is.
+            let copy = program.call(SystemCall::Map, [0, PAGE, 1, mapping::PRIVATE as usize, file, PAGE]).unwrap();
+            program.write(first + 10, b"again!");
+            assert_eq!(program.read(copy + 10, 6), b"mapped");
+            // One that cannot be written never can.
+            let path = program.store(b"/tmp/common\0");
+            let reader = program.call(SystemCall::Open, [0, path, 0, 0]).unwrap();
+            let writer = program.call(SystemCall::Open, [0, path, 1, 0]).unwrap();
+            let map =
+                |program: &mut Program, bits, file| program.call(SystemCall::Map, [0, PAGE, bits, SHARED, file, 0]);
+            assert_eq!(map(program, READ_WRITE, reader), Err(Errno::EACCES));
+            assert_eq!(map(program, READ_WRITE, writer), Err(Errno::EACCES), "pages that can be written can be read");
+            let third = map(program, 1, reader).unwrap();
+            assert_eq!(program.call(SystemCall::Protect, [third, PAGE, READ_WRITE]), Err(Errno::EACCES));
+            // The contents stay while there is a mapping, and go with the last.
+            program.remove(b"/tmp/common\0");
+            for descriptor in [file, reader, writer] {
+                assert_eq!(program.call(SystemCall::Close, [descriptor]), Ok(0));
+            }
+            assert_eq!(program.read(second + 10, 6), b"again!");
+            for (start, length) in [(first, 6 * PAGE), (second, 6 * PAGE), (third, PAGE), (copy, PAGE)] {
+                assert_eq!(program.call(SystemCall::Unmap, [start, length]), Ok(0));
+            }
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.process().charged_without_tables(), before);
+        });
+    }
+
+    #[test]
+    fn a_page_behind_the_end_of_a_mapped_file_is_a_bus_error() {
+        let ending = run_to_its_end(|program| {
+            let file = program.create(b"/tmp/short\0", 2);
+            assert_eq!(program.write_to(file, b"x"), Ok(1));
+            let start = program.call(SystemCall::Map, [0, 2 * PAGE, READ_WRITE, SHARED, file, 0]).unwrap();
+            program.remove(b"/tmp/short\0");
+            program.trap(Trap::PageFault { address: start as u64, access: Access::Read });
+            program.trap(Trap::PageFault { address: (start + PAGE) as u64, access: Access::Read });
+        });
+        assert_eq!(ending, Ending::Killed(abi_unix::types::signal::BUS as u8));
+    }
+
+    /// Processes wait for each other at a word of their common memory, wherever each has mapped it.
+    #[test]
+    fn a_word_in_shared_memory_is_a_futex_of_all_its_processes() {
+        use abi_unix::types::futex;
+        run(|program| {
+            let file = program.create(b"/tmp/futex\0", 2);
+            assert_eq!(program.call(SystemCall::Truncate, [file, 2 * PAGE]), Ok(0));
+            let arguments = [0, 2 * PAGE, READ_WRITE, SHARED, file, 0];
+            let start = program.call(SystemCall::Map, arguments).unwrap();
+            let word = start + PAGE + 8;
+            let child = program.fork(move |program| {
+                let again = program.call(SystemCall::Map, [0, PAGE, READ_WRITE, SHARED, file, PAGE]).unwrap();
+                assert_eq!(program.call(SystemCall::Futex, [again + 8, futex::WAIT as usize, 0, 0, 0, 0]), Ok(0));
+                let _ = program.call(SystemCall::ExitGroup, [4]);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            let private = (futex::WAKE | futex::PRIVATE) as usize;
+            assert_eq!(program.call(SystemCall::Futex, [word, private, 1, 0, 0, 0]), Ok(0));
+            let own = program.place(8);
+            let moved = [word, futex::REQUEUE as usize, 0, 1, own, 0];
+            assert_eq!(program.call(SystemCall::Futex, moved), Err(Errno::EINVAL), "a word of another table");
+            let moved = [word, futex::REQUEUE as usize, 0, 1, start, 0];
+            assert_eq!(program.call(SystemCall::Futex, moved), Ok(1));
+            assert_eq!(program.call(SystemCall::Futex, [start, futex::WAKE as usize, 1, 0, 0, 0]), Ok(1));
+            assert_eq!(program.wait_for(child), Ok((child, 0x400)));
+            program.remove(b"/tmp/futex\0");
+        });
+    }
+
+    #[test]
+    fn ranges_with_holes_are_neither_written_back_nor_locked() {
+        run(|program| {
+            let start = map(program, 0, 300 * PAGE, ANONYMOUS).unwrap();
+            for page in (0..300).step_by(2) {
+                assert_eq!(program.call(SystemCall::Protect, [start + page * PAGE, PAGE, 1]), Ok(0));
+            }
+            let msync = |program: &mut Program, address, length, flags| {
+                program.call(SystemCall::SynchroniseMemory, [address, length, flags])
+            };
+            for (address, length, flags, error) in [
+                (start + 1, PAGE, 4, Errno::EINVAL),
+                (start, PAGE, 5, Errno::EINVAL),
+                (start, PAGE, 8, Errno::EINVAL),
+                (start, 301 * PAGE, 4, Errno::ENOMEM),
+                (start, usize::MAX, 4, Errno::ENOMEM),
+                (usize::MAX - PAGE + 1, PAGE, 4, Errno::ENOMEM),
+            ] {
+                assert_eq!(msync(program, address, length, flags), Err(error), "{address:#x} {length:#x} {flags}");
+            }
+            assert_eq!((msync(program, start, 300 * PAGE, 4), msync(program, 4096, 0, 0)), (Ok(0), Ok(0)));
+            for call in [SystemCall::LockMemory, SystemCall::UnlockMemory] {
+                assert_eq!(program.call(call, [start + 5, 300 * PAGE - 5]), Ok(0));
+                assert_eq!(program.call(call, [start + 5, 300 * PAGE]), Err(Errno::ENOMEM));
+                assert_eq!(program.call(call, [start, usize::MAX]), Err(Errno::ENOMEM));
+                assert_eq!(program.call(call, [start + 5, usize::MAX]), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::Unmap, [start, 300 * PAGE]), Ok(0));
         });
     }
 

@@ -23,6 +23,8 @@ use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber};
+use memory::MemoryObject;
+use memory::space::Sharing;
 
 use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
@@ -236,6 +238,16 @@ pub(crate) trait FileOperations: Any + Send + Sync {
 
     /// Succeeds if `mmap` can copy from the file, which was opened for this access.
     fn require_mappable(&self, _: Access) -> Result<(), Errno> {
+        Err(Errno::ENODEV)
+    }
+
+    /// Returns the memory of the pages that processes map in common.
+    fn common_memory(&self, _: &dyn Caller) -> Result<Arc<MemoryObject>, Errno> {
+        Err(Errno::ENODEV)
+    }
+
+    /// Moves a page to that memory; returns `false` if it is beyond the end of the file.
+    fn share_page(&self, _: &dyn Caller, _page: u64) -> Result<bool, Errno> {
         Err(Errno::ENODEV)
     }
 
@@ -475,6 +487,16 @@ impl OpenFile {
     /// Succeeds if `mmap` can copy from the file.
     pub(crate) fn require_mappable(&self) -> Result<(), Errno> {
         self.object.require_mappable(self.access)
+    }
+
+    /// Returns the access that a mapping in common with others can have. `EACCES` if the file was not opened for it.
+    pub(crate) fn sharing(&self, writes_now: bool) -> Result<Sharing, Errno> {
+        self.require_mappable()?;
+        match writes(self.access) {
+            true => Ok(Sharing::ReadWrite),
+            false if writes_now => Err(Errno::EACCES),
+            false => Ok(Sharing::ReadOnly),
+        }
     }
 
     // ---- reading and writing ----

@@ -7,9 +7,11 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
 use filesystem::{Access, FileKind, SeekFrom, Writes};
+use memory::MemoryObject;
 
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, encode_device};
 use crate::files::mounts::{Mount, Node, Place};
+use crate::files::shared_memory::FilePages;
 use crate::files::tree::{self, errno_of};
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
@@ -221,6 +223,24 @@ impl FileOperations for Stored {
             (FileKind::Regular, _) => Ok(()),
             _ => Err(Errno::ENODEV),
         }
+    }
+
+    fn common_memory(&self, caller: &dyn Caller) -> Result<Arc<MemoryObject>, Errno> {
+        caller.account().admit()?;
+        let mut refused = None;
+        let pages = self.file.node().common_pages(|| {
+            FilePages::new(caller.account(), caller.number()).map_err(|error| {
+                refused = Some(error);
+                filesystem::Error::OutOfMemory
+            })
+        });
+        FilePages::object_of(pages.map_err(|error| refused.unwrap_or(errno_of(error)))?)
+    }
+
+    fn share_page(&self, caller: &dyn Caller, page: u64) -> Result<bool, Errno> {
+        caller.account().admit()?;
+        let owner: Arc<dyn filesystem::Owner> = caller.account().clone();
+        self.file.node().share_page(Some(&owner), page).map_err(errno_of)
     }
 
     fn read_directory(&self, caller: &dyn Caller, buffer: UserBuffer) -> Result<usize, Errno> {

@@ -38,6 +38,14 @@ const STANDARD_DEVICES: [(&str, DeviceNumber); 7] = [
     ("/dev/ptmx", MULTIPLEXER),
 ];
 
+/// Links to the caller's open files that are there when the first program starts.
+const STANDARD_LINKS: [(&str, &str); 4] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+];
+
 /// Fills the root file system from the initramfs.
 pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     let root =
@@ -49,8 +57,13 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     root.walk_in_steps_of(mounts::COMPONENTS_OF_A_STEP);
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
-    for (path, permissions) in [("/dev", 0o755), ("/dev/pts", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
+    for (path, permissions) in
+        [("/dev", 0o755), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/proc", 0o555), ("/tmp", 0o1777)]
+    {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
+    }
+    for (path, target) in STANDARD_LINKS {
+        let _ = root.make_symbolic_link(&base, path.as_bytes(), target.as_bytes(), now());
     }
     for (path, device) in STANDARD_DEVICES {
         let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
@@ -153,7 +166,7 @@ mod tests {
                     "{path}"
                 );
             }
-            assert!(look("/tmp").is_ok() && look("/bin/test").is_ok());
+            assert!(["/tmp", "/dev/shm", "/bin/test"].iter().all(|path| look(path).is_ok()));
             assert_eq!(look("/bin/other").err(), Some(Errno::ENOENT));
         });
     }

@@ -4,9 +4,9 @@
 //! rests on this: *the word is compared under the lock of the table into which the waiter is entered*. A thread that
 //! changes the word first and wakes then either is seen by the comparison or finds the waiter.
 //!
-//! A word's key is its address in its process, because there is no memory that two processes can both write; so the
-//! table belongs to the process, and private and shared futexes are the same. Waiters of one word are woken in the
-//! order in which they came. A waiter that was woken is not in the table any more; only this tells a wake-up from a
+//! A word's key is its address in its process, in a table that belongs to the process. A word of memory that processes
+//! have in common has its distance from the start of that memory as its key, in a table that belongs to the memory,
+//! unless the call says that the futex is private. Waiters of one word are woken in the order in which they came. A waiter that was woken is not in the table any more; only this tells a wake-up from a
 //! deadline or from a wake-up for another reason.
 //!
 //! A call that wakes or moves thousands goes on in steps ([`steps`]), and is for the waiters at its beginning. Between
@@ -22,7 +22,7 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::types::futex as operation;
 use memory::faults;
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 
 use crate::asynchronous::operation::read_time;
 use crate::process::Process;
@@ -174,20 +174,25 @@ impl Work {
 
     /// Does the first step, and all of the work if that is enough. The rest of the work, which Linux does at once, goes
     /// on in steps; without memory for that, all of it is done here.
-    fn begin(mut self, process: &Arc<Process>, table: &mut FutexTable) -> Result<FutexCall, Errno> {
+    fn begin(
+        mut self,
+        process: &Arc<Process>,
+        futexes: &Arc<Futexes>,
+        mut table: MutexGuard<'_, FutexTable>,
+    ) -> Result<FutexCall, Errno> {
         loop {
-            if self.step(table) {
+            if self.step(&mut table) {
                 return Ok(FutexCall::Done(self.done));
             }
             if has_machine_memory() {
                 break;
             }
         }
-        let process = process.clone();
+        let (process, futexes) = (process.clone(), futexes.clone());
         Ok(FutexCall::More(Box::pin(async move {
             loop {
                 steps::pause(&process).await;
-                if self.step(&mut process.futexes().0.lock()) {
+                if self.step(&mut futexes.0.lock()) {
                     return Ok(self.done);
                 }
             }
@@ -200,7 +205,9 @@ impl Work {
 #[doc(alias = "futex_wait")]
 pub(crate) struct FutexWait {
     futexes: Arc<Futexes>,
+    /// The key.
     word: usize,
+    address: usize,
     expected: u32,
     bits: u32,
     limit: TimeLimit,
@@ -228,7 +235,7 @@ impl FutexWait {
             }
             return Poll::Pending;
         }
-        if load(process, self.word)? != self.expected {
+        if load(process, self.address)? != self.expected {
             return Poll::Ready(Err(Errno::EAGAIN));
         }
         if self.limit.has_passed() {
@@ -291,6 +298,16 @@ fn load(process: &Process, word: usize) -> Result<u32, Errno> {
     process.space().lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
 }
 
+/// Returns the table and the key of a word in memory that processes have in common.
+fn common(process: &Process, word: usize) -> Option<(Arc<Futexes>, usize)> {
+    let (companion, key) = {
+        let space = process.space().lock();
+        let (object, key) = space.object_at(word as u64)?;
+        (object.companion().clone(), key as usize)
+    };
+    companion.downcast().ok().map(|futexes| (futexes, key))
+}
+
 /// Converts the number of waiters of a call. Linux wakes one for every number below.
 fn at_least_one(number: usize) -> usize {
     (number as i32).max(1) as usize
@@ -313,6 +330,8 @@ pub(crate) fn call(
         operation::WAIT_BITSET | operation::WAKE_BITSET => value3,
         _ => operation::BITSET_ANY,
     };
+    let is_private = flags & operation::PRIVATE != 0;
+    let common = |word: usize| if is_private { None } else { common(process, word) };
     Ok(match command {
         operation::WAIT | operation::WAIT_BITSET => {
             let limit = match timeout {
@@ -326,21 +345,17 @@ pub(crate) fn call(
                     }
                 }
             };
-            let futexes = process.futexes().clone();
-            FutexCall::Wait(FutexWait {
-                futexes,
-                word: word_at(address)?,
-                expected: value as u32,
-                bits,
-                limit,
-                ticket: 0,
-            })
+            let address = word_at(address)?;
+            let (futexes, word) = common(address).unwrap_or_else(|| (process.futexes().clone(), address));
+            FutexCall::Wait(FutexWait { futexes, word, address, expected: value as u32, bits, limit, ticket: 0 })
         }
         operation::WAKE | operation::WAKE_BITSET => {
-            let word = word_at(address)?;
-            let mut table = process.futexes().0.lock();
+            let address = word_at(address)?;
+            let common = common(address);
+            let (futexes, word) = common.as_ref().map_or((process.futexes(), address), |(table, key)| (table, *key));
+            let table = futexes.0.lock();
             let (round, wake) = (table.round(word), at_least_one(value));
-            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, &mut table)?
+            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, futexes, table)?
         }
         operation::REQUEUE | operation::CMP_REQUEUE => {
             // The timeout's place holds the number to move.
@@ -348,16 +363,23 @@ pub(crate) fn call(
             if wake < 0 || moves < 0 {
                 return Err(Errno::EINVAL);
             }
-            let (word, to) = (word_at(address)?, word_at(second)?);
+            let (address, second) = (word_at(address)?, word_at(second)?);
             // The new word of a moved waiter is recorded.
             process.account.admit()?;
-            let mut table = process.futexes().0.lock();
-            if command == operation::CMP_REQUEUE && load(process, word)? != value3 {
+            let (from, to) = (common(address), common(second));
+            let (futexes, word) = from.as_ref().map_or((process.futexes(), address), |(table, key)| (table, *key));
+            let (others, to) = to.as_ref().map_or((process.futexes(), second), |(table, key)| (table, *key));
+            if !Arc::ptr_eq(futexes, others) {
+                // Waiters of two tables would have no order.
+                return Err(Errno::EINVAL);
+            }
+            let table = futexes.0.lock();
+            if command == operation::CMP_REQUEUE && load(process, address)? != value3 {
                 return Err(Errno::EAGAIN);
             }
             let round = table.round(word);
             let work = Work { round, bits, wake: wake as usize, moves: moves as usize, to, done: 0 };
-            work.begin(process, &mut table)?
+            work.begin(process, futexes, table)?
         }
         _ => return Err(Errno::ENOSYS),
     })

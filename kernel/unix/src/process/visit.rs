@@ -224,6 +224,10 @@ impl<'a> Visit<'a> {
                 }
             }
             Err(_) if access == Access::Write && user_interrupts::store_to_page(process, context, address) => {}
+            Err(usermode::Fault::BeyondTheEnd) => {
+                let trap = Trap::PageFault { address, access };
+                fault(self.worker, context, "bus error", Signal::BUS, code::NO_ADDRESS, trap);
+            }
             Err(_) => segmentation_fault(self.worker, context, address, Trap::PageFault { address, access }),
         }
         ControlFlow::Continue(())

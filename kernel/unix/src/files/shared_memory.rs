@@ -1,0 +1,125 @@
+//! Memory that processes have in common: anonymous, or the contents of a file (`mmap` with `MAP_SHARED`).
+//!
+//! Both are a [`MemoryObject`], which is charged to the process that has made it, a page at a time, and freed in steps
+//! when its last mapping has gone, at the expense of that process too. The pages of a file that are mapped are moved
+//! to the file's object ([`FilePages`]), where reading and writing the file find them.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::any::Any;
+
+use abi_unix::Errno;
+use filesystem::CommonPages;
+use memory::object::{Absent, ObjectPages, Payer};
+use memory::{MemoryObject, OutOfMemory};
+use spin::Mutex;
+
+use crate::files::remains::{self, Remain};
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::futex::Futexes;
+
+/// Bytes of an object without its pages, and of what belongs to it.
+const BYTES: usize =
+    size_of::<MemoryObject>() + size_of::<ObjectPayer>() + size_of::<FilePages>() + size_of::<Futexes>() + 64;
+
+/// The account that pays for an object.
+struct ObjectPayer {
+    charge: Mutex<Charge>,
+    /// The process that has made the object.
+    owner: u32,
+}
+
+impl Payer for ObjectPayer {
+    fn pay(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        let mut charge = self.charge.lock();
+        let amount = charge.amount();
+        charge.resize(amount + bytes).map_err(|_| OutOfMemory)
+    }
+
+    fn repay(&self, bytes: usize) {
+        let mut charge = self.charge.lock();
+        let amount = charge.amount();
+        charge.shrink_to(amount - bytes);
+    }
+
+    fn free(self: Box<Self>, pages: ObjectPages) {
+        remains::leave(FreedObject { pages, payer: self });
+    }
+}
+
+/// Pages of an object that has no mappings any more.
+struct FreedObject {
+    pages: ObjectPages,
+    // Dropped after the pages.
+    payer: Box<ObjectPayer>,
+}
+
+impl Remain for FreedObject {
+    fn owner(&self) -> Option<u32> {
+        Some(self.payer.owner)
+    }
+
+    fn step(&mut self) -> bool {
+        !self.pages.free_some()
+    }
+}
+
+fn object(account: &Arc<Account>, owner: u32, absent: Absent) -> Result<MemoryObject, Errno> {
+    let charge = Mutex::new(account.charge(Resource::Memory, BYTES)?);
+    let payer = Box::new(ObjectPayer { charge, owner });
+    Ok(MemoryObject::new(absent, payer, Arc::new(Futexes::default())))
+}
+
+/// Makes anonymous memory, for a process with this account and number.
+pub(crate) fn anonymous(account: &Arc<Account>, owner: u32) -> Result<Arc<MemoryObject>, Errno> {
+    Ok(Arc::new(object(account, owner, Absent::Zeros)?))
+}
+
+/// The pages of a file that programs map.
+pub(super) struct FilePages(Arc<MemoryObject>);
+
+impl FilePages {
+    /// Makes the memory for pages of a file, for a process with this account and number.
+    pub(super) fn new(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
+        Ok(Arc::new(FilePages(Arc::new(object(account, owner, Absent::BeyondTheEnd)?))))
+    }
+
+    /// Returns the object of a file's pages.
+    pub(super) fn object_of(pages: Arc<dyn CommonPages>) -> Result<Arc<MemoryObject>, Errno> {
+        let pages = pages.as_any().downcast::<FilePages>().map_err(|_| Errno::ENODEV)?;
+        Ok(pages.0.clone())
+    }
+}
+
+impl CommonPages for FilePages {
+    fn read(&self, page: u64, within: usize, bytes: &mut [u8]) {
+        if let Some(frame) = self.0.present(page as usize) {
+            frame.read(within, bytes);
+        }
+    }
+
+    fn write(&self, page: u64, within: usize, bytes: &[u8]) {
+        if let Some(frame) = self.0.present(page as usize) {
+            frame.write(within, bytes);
+        }
+    }
+
+    fn clear(&self, page: u64, from: usize) -> bool {
+        let Some(frame) = self.0.present(page as usize) else { return false };
+        let mut at = from;
+        while at < filesystem::PAGE_SIZE {
+            at += frame.write(at, &[0; 256]);
+        }
+        true
+    }
+
+    fn make(&self, page: u64, bytes: &[u8; filesystem::PAGE_SIZE]) -> Result<(), filesystem::Error> {
+        let frame = self.0.put(page as usize).map_err(|OutOfMemory| filesystem::Error::OutOfMemory)?;
+        frame.write(0, bytes);
+        Ok(())
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
