@@ -106,6 +106,8 @@
 #define COPS_SYS_uname 160
 #define COPS_SYS_getrusage 165
 #define COPS_SYS_umask 166
+#define COPS_SYS_prctl 167
+#define COPS_SYS_getcpu 168
 #define COPS_SYS_getpid 172
 #define COPS_SYS_getppid 173
 #define COPS_SYS_getuid 174

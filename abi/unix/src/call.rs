@@ -359,6 +359,13 @@ system_calls! {
     GetUsage = 165 getrusage(who: Number, usage: Output) Never;
     /// Sets the permissions that new files do not get; returns the old ones.
     SetCreationMask = 166 umask(mask: Number) Never;
+    /// Reads or sets a property of the caller: `PR_SET_NAME` and `PR_GET_NAME`, of its process as a whole;
+    /// `PR_SET_NO_NEW_PRIVS`, which copies inherit, and `PR_GET_NO_NEW_PRIVS`; `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE`,
+    /// and `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, of which only the values are kept or given. `EINVAL` for
+    /// others.
+    ProcessControl = 167 prctl(option: Number, second: Number, third: Number, fourth: Number, fifth: Number) Never;
+    /// Writes the hart on which the call was made, and 0 as its node, if their addresses are not 0.
+    GetHart = 168 getcpu(hart: Output, node: Output, unused: Number) Never;
     /// Returns the caller's process number.
     GetProcess = 172 getpid() Never;
     /// Returns the number of the process that started the caller, or of the first process if that has ended; 0 for the
@@ -415,17 +422,18 @@ system_calls! {
     /// Removes mappings.
     Unmap = 215 munmap(address: Number, size: Length) Never;
     /// Starts a thread or a copy of the process, which goes on with 0; returns its number. The flags of a thread are
-    /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`.
-    /// Both may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`.
-    /// A copy has memory of its own, which is copied when it is written. With `VM` and `VFORK` it has its parent's until
-    /// it executes a program or ends, for which the parent waits, and whose end ends it. `SIGCHLD` tells the end. `EINVAL` for flags that contradict each other, `ENOSYS` for other combinations,
-    /// `EAGAIN` if there are too many threads or processes.
+    /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`. Both
+    /// may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`. A copy
+    /// has memory of its own, which is copied when it is written. With `VM` and `VFORK` it has its parent's until it
+    /// executes a program or ends, for which the parent waits, and whose end ends it. `SIGCHLD` tells the end. `EINVAL`
+    /// for flags that contradict each other, `ENOSYS` for other combinations, `EAGAIN` if there are too many threads or
+    /// processes.
     Clone = 220 clone(flags: Number, stack: Number, parent_word: Number, thread_pointer: Number, child_word: Number) Never by Worker;
     /// Replaces the program of the calling process.
     Execute = 221 execve(path: Path, arguments: Input, environment: Input) Never by Worker;
-    /// Maps anonymous memory, private or in common with later copies of the process (`MAP_SHARED`); or a private copy of
-    /// a file; or with `MAP_SHARED` the pages of a file, as far as it goes now. `EACCES` if such a file is not open for
-    /// reading, or not for writing what is mapped writable.
+    /// Maps anonymous memory, private or in common with later copies of the process (`MAP_SHARED`); or a private copy
+    /// of a file; or with `MAP_SHARED` the pages of a file, as far as it goes now. `EACCES` if such a file is not open
+    /// for reading, or not for writing what is mapped writable.
     Map = 222 mmap(address: Number, size: Length, protection: Number, flags: Number, descriptor: Descriptor, offset: Number) Never;
     /// Takes advice about a file, without effect. `ESPIPE` for what is no file.
     AdviseFile = 223 fadvise64(descriptor: Descriptor, offset: Number, size: Length, advice: Number) Never;

@@ -552,6 +552,23 @@ pub mod control {
     pub const FD_CLOEXEC: u32 = 1;
 }
 
+/// Options of `prctl`.
+#[allow(missing_docs)]
+pub mod process_control {
+    pub const GET_DUMPABLE: u32 = 3;
+    pub const SET_DUMPABLE: u32 = 4;
+    pub const SET_NAME: u32 = 15;
+    pub const GET_NAME: u32 = 16;
+    pub const SET_TIMERSLACK: u32 = 29;
+    pub const GET_TIMERSLACK: u32 = 30;
+    pub const SET_NO_NEW_PRIVS: u32 = 38;
+    pub const GET_NO_NEW_PRIVS: u32 = 39;
+    /// Bytes of a name, with the NUL.
+    pub const NAME: usize = 16;
+    /// The usual slack of timers.
+    pub const TIMERSLACK_NS: usize = 50_000;
+}
+
 /// Locks on files.
 pub mod lock {
     /// `flock`: a lock that several can have.

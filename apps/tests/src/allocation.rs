@@ -633,6 +633,8 @@ const SCRIPTS: &[Script] = scripts![
     TimerOverrun "": |state| with([state.timer()?]), delete_timer;
     TimerSet "": |state| with([state.timer()?, 0, state.put(0, &[0, 0, 1000, 0]), state.at(OUTPUT + 8)]), delete_timer;
     TimerDelete "": |state| with([state.timer()?]), nothing;
+    ProcessControl "": |state| with([16, state.at(OUTPUT)]), nothing;
+    GetHart "": |state| with([state.at(OUTPUT), state.at(OUTPUT + 8), 0]), nothing;
     Yield "": |_| with([]), nothing;
     Kill "one": |_| with([process::number() as usize, 0]), nothing;
     Kill "a group": |_| with([0, 0]), nothing;

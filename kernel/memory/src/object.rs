@@ -49,7 +49,7 @@ pub trait Payer: Send + Sync {
     fn free(self: Box<Self>, pages: ObjectPages);
 }
 
-/// What a page is before it is there.
+/// State of a page before it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// Zeros.

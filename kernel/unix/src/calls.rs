@@ -323,6 +323,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
         TraceWrite => scheduling::write_trace(call),
         Snapshot => scheduling::snapshot(call),
 
+        ProcessControl => processes::control(call),
+        GetHart => system::hart(call),
         SystemName => system::name(call),
         SystemInformation => system::information(call),
         GetAffinity => system::affinity(call),

@@ -282,6 +282,8 @@ pub(crate) struct Process {
     /// Permissions that its new files do not get.
     #[doc(alias = "umask")]
     pub creation_mask: AtomicU32,
+    /// Whether it has given up ever to get more rights by a program's. (No program gives any here.)
+    pub no_new_rights: AtomicBool,
     /// The file of its program.
     pub executable: Mutex<Option<Place>>,
     /// Time at which it was made, in ticks.
@@ -415,6 +417,7 @@ impl Process {
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
+            no_new_rights: AtomicBool::new(false),
             executable: Mutex::new(None),
             started: Machine::now(),
             default_priority,
@@ -1002,7 +1005,8 @@ impl Process {
 
     /// Enlarges the completion ring to at least so many entries, a power of two that a ring can have, or 0; in steps.
     ///
-    /// `EBUSY` if it would have to grow and is not empty, or if the memory is borrowed; `ENOMEM`; `EEXIST` if the process has mapped something there.
+    /// `EBUSY` if it would have to grow and is not empty, or if the memory is borrowed; `ENOMEM`; `EEXIST` if the
+    /// process has mapped something there.
     ///
     /// # Cancellation
     /// Dropping it leaves the ring as it is.

@@ -511,6 +511,7 @@ impl Attack {
             TimerGet => with([self.timer()?, buffer]),
             TimerSet => with([self.timer()?, 0, at(&self.setting), 0]),
             TimerOverrun | TimerDelete => with([self.timer()?]),
+            ProcessControl => with([types::process_control::GET_NAME as usize, buffer]),
             Kill | KillThread | SignalQueue => with([system::process::number() as usize, 0]),
             KillThreadOf | SignalQueueThread => {
                 with([system::process::number() as usize, system::process::number() as usize, 0])

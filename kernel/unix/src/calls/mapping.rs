@@ -218,7 +218,7 @@ struct Mapping {
     source: Source,
 }
 
-/// What a mapping shows.
+/// Contents of a mapping.
 enum Source {
     /// Zeros, for the process alone.
     Zeros,

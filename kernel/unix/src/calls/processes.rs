@@ -1,8 +1,10 @@
 //! The calls on processes: starting, waiting, ending, groups, limits and capabilities.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
-use abi_unix::types::{self, wait_kind};
+use abi_unix::trace::name_words;
+use abi_unix::types::{self, process_control, wait_kind};
 use abi_unix::{Act, Errno};
 
 use crate::asynchronous::operation::{ChildAnswer, Operation};
@@ -173,6 +175,47 @@ pub(super) fn reboot(call: Call<'_>) -> Decoding {
         types::reboot::RESTART => crate::machine::restart(),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Performs `prctl`.
+#[inline(never)]
+pub(super) fn control(call: Call<'_>) -> Decoding {
+    let (process, address) = (call.process(), call.address(1));
+    match call.unsigned(0) {
+        process_control::SET_NAME => {
+            let mut bytes = [0; process_control::NAME];
+            // As on Linux a longer name is cut, and one that ends earlier need not be followed by anything.
+            for (at, byte) in bytes[..process_control::NAME - 1].iter_mut().enumerate() {
+                process.copy_in(address.checked_add(at).ok_or(Errno::EFAULT)?, core::slice::from_mut(byte))?;
+                if *byte == 0 {
+                    break;
+                }
+            }
+            process.set_name(name_words(&bytes));
+        }
+        process_control::GET_NAME => {
+            let [low, high] = process.name().map(u64::to_le_bytes);
+            let mut bytes = [0; process_control::NAME];
+            bytes[..8].copy_from_slice(&low);
+            bytes[8..].copy_from_slice(&high);
+            bytes[process_control::NAME - 1] = 0;
+            process.copy_out(address, &bytes)?;
+        }
+        process_control::SET_NO_NEW_PRIVS if [1, 2, 3, 4].map(|argument| call.word(argument)) == [1, 0, 0, 0] => {
+            process.no_new_rights.store(true, Ordering::Relaxed);
+        }
+        process_control::GET_NO_NEW_PRIVS if [1, 2, 3, 4].iter().all(|argument| call.word(*argument) == 0) => {
+            return Ok(usize::from(process.no_new_rights.load(Ordering::Relaxed)).into());
+        }
+        // There are no core files, and so nobody to keep from them.
+        process_control::GET_DUMPABLE => return Ok(1.into()),
+        process_control::SET_DUMPABLE if call.word(1) <= 1 => {}
+        // Timers are exact.
+        process_control::GET_TIMERSLACK => return Ok(process_control::TIMERSLACK_NS.into()),
+        process_control::SET_TIMERSLACK => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0.into())
 }
 
 #[cfg(test)]
@@ -506,6 +549,39 @@ mod tests {
             let mut expected = [child, Errno::ECHILD as usize];
             expected.sort();
             assert_eq!(results, expected);
+        });
+    }
+
+    #[test]
+    fn a_process_has_a_name_and_gives_up_rights_for_good() {
+        run(|program| {
+            let control = |program: &mut Program, option: u32, second: usize| {
+                program.call(SystemCall::ProcessControl, [option as usize, second, 0, 0, 0])
+            };
+            let place = program.place(16);
+            let name = program.store(b"a/name that is too long\0");
+            assert_eq!(control(program, process_control::SET_NAME, 0x1000), Err(Errno::EFAULT));
+            assert_eq!(control(program, process_control::GET_NAME, 0x1000), Err(Errno::EFAULT));
+            assert_eq!(control(program, process_control::SET_NAME, name), Ok(0));
+            assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));
+            assert_eq!(program.read(place, 16), b"a/name that is \0");
+            for (option, second) in
+                [(99, 0), (process_control::SET_NO_NEW_PRIVS, 0), (process_control::SET_DUMPABLE, 2)]
+            {
+                assert_eq!(control(program, option, second), Err(Errno::EINVAL), "{option}");
+            }
+            assert_eq!(control(program, process_control::GET_NO_NEW_PRIVS, 0), Ok(0));
+            assert_eq!(control(program, process_control::SET_NO_NEW_PRIVS, 1), Ok(0));
+            let child = program.fork(move |program| {
+                assert_eq!(control(program, process_control::GET_NO_NEW_PRIVS, 0), Ok(1));
+                assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));
+                assert_eq!(program.read(place, 2), b"a/");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(program.call(SystemCall::GetHart, [place, 0, 0]), Ok(0));
+            assert_eq!(program.read_u32(place), 0);
+            assert_eq!(program.call(SystemCall::GetHart, [0x1000, 0, 0]), Err(Errno::EFAULT));
         });
     }
 }

@@ -2,6 +2,8 @@
 
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::{Act, Counter, Errno};
+use hal_api::Machine as _;
+use platform::Machine;
 
 use crate::calls::call::{Call, Decoding};
 use crate::observing::counters;
@@ -46,6 +48,17 @@ pub(super) fn affinity(call: Call<'_>) -> Decoding {
     let mask = u64::MAX >> (64 - harts);
     call.process().copy_out(call.address(2), &mask.to_le_bytes())?;
     Ok(size_of_val(&mask).into())
+}
+
+#[inline(never)]
+pub(super) fn hart(call: Call<'_>) -> Decoding {
+    let hart = Machine::hart() as u32;
+    for (argument, word) in [(0, hart), (1, 0)] {
+        if call.address(argument) != 0 {
+            call.process().copy_out(call.address(argument), &word.to_le_bytes())?;
+        }
+    }
+    Ok(0.into())
 }
 
 #[inline(never)]

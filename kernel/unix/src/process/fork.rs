@@ -185,6 +185,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
         Ok(Process::new(id, above, group, origin, charge, memory, shared, descriptors, directory, priority))
     })?;
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
     child.set_no_terminal(process.has_no_terminal());
     let started = start(parent, &child, copied);
     if let Err(error) = started {

@@ -6,8 +6,9 @@
 //!
 //! A word's key is its address in its process, in a table that belongs to the process. A word of memory that processes
 //! have in common has its distance from the start of that memory as its key, in a table that belongs to the memory,
-//! unless the call says that the futex is private. Waiters of one word are woken in the order in which they came. A waiter that was woken is not in the table any more; only this tells a wake-up from a
-//! deadline or from a wake-up for another reason.
+//! unless the call says that the futex is private. Waiters of one word are woken in the order in which they came. A
+//! waiter that was woken is not in the table any more; only this tells a wake-up from a deadline or from a wake-up for
+//! another reason.
 //!
 //! A call that wakes or moves thousands goes on in steps ([`steps`]), and is for the waiters at its beginning. Between
 //! two steps others may come, which are not touched, and go, which are not counted. Linux does this work at once; the

@@ -606,6 +606,7 @@ impl Plan {
         *process.executable.lock() = Some(self.program.content.place().clone());
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+            process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
         if let Err(error) = switching::start_worker(&process, Box::new(context)) {
