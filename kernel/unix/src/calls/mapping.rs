@@ -357,10 +357,10 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
         | mapping::POPULATE
         | mapping::STACK;
     match flags & (mapping::PRIVATE | mapping::SHARED) {
-        0 => return Err(Errno::EINVAL),
+        0 => Err(Errno::EINVAL),
         // Both bits stand for a shared mapping whose flags are checked.
-        both if both == mapping::PRIVATE | mapping::SHARED && flags & !known != 0 => return Err(Errno::EOPNOTSUPP),
-        _ if flags & !known != 0 => return Err(Errno::EINVAL),
+        both if both == mapping::PRIVATE | mapping::SHARED && flags & !known != 0 => Err(Errno::EOPNOTSUPP),
+        _ if flags & !known != 0 => Err(Errno::EINVAL),
         _ => Ok(flags),
     }
 }

@@ -80,7 +80,7 @@ pub(super) struct FilePages(Arc<MemoryObject>);
 
 impl FilePages {
     /// Makes the memory for pages of a file, for a process with this account and number.
-    pub(super) fn new(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
+    pub(super) fn make(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
         Ok(Arc::new(FilePages(Arc::new(object(account, owner, Absent::BeyondTheEnd)?))))
     }
 

@@ -229,7 +229,7 @@ impl FileOperations for Stored {
         caller.account().admit()?;
         let mut refused = None;
         let pages = self.file.node().common_pages(|| {
-            FilePages::new(caller.account(), caller.number()).map_err(|error| {
+            FilePages::make(caller.account(), caller.number()).map_err(|error| {
                 refused = Some(error);
                 filesystem::Error::OutOfMemory
             })
