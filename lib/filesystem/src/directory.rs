@@ -150,7 +150,9 @@ impl Directory {
         quota.refund(Directory::cost(&prepared.name));
     }
 
-    pub(crate) fn insert(&mut self, prepared: Prepared, inode: u32, kind: FileKind) {
+    /// Adds a prepared name; returns the cursor of the entry.
+    pub(crate) fn insert(&mut self, prepared: Prepared, inode: u32, kind: FileKind) -> u64 {
+        let cursor = self.next_cursor;
         let hash = self.hash(&prepared.name);
         // `prepare` has made room.
         self.names.insert(hash, self.places.len() as u32);
@@ -158,14 +160,16 @@ impl Directory {
         self.places.push(NamePlace { cursor: self.next_cursor, entry: Some(entry) });
         self.next_cursor += 1;
         self.close_gaps();
+        cursor
     }
 
-    /// Lets an existing name refer to another inode; the entry keeps its cursor. Returns the former inode.
-    pub(crate) fn replace(&mut self, name: &[u8], inode: u32, kind: FileKind) -> Option<u32> {
+    /// Lets an existing name refer to another inode; the entry keeps its cursor, which is returned.
+    pub(crate) fn replace(&mut self, name: &[u8], inode: u32, kind: FileKind) -> Option<u64> {
         let place = self.place(name)?;
-        let entry = self.places[place].entry.as_mut()?;
-        entry.kind = kind;
-        Some(core::mem::replace(&mut entry.inode, inode))
+        let NamePlace { cursor, entry } = &mut self.places[place];
+        let entry = entry.as_mut()?;
+        (entry.kind, entry.inode) = (kind, inode);
+        Some(*cursor)
     }
 
     pub(crate) fn remove(&mut self, quota: &Quota, name: &[u8]) -> Option<NamedInode> {
@@ -357,11 +361,12 @@ mod tests {
                         prop_assert_eq!(removed, model.remove(&name).map(|entry| entry.0));
                     }
                     (_, there) => {
-                        let former = directory.replace(&name, number, FileKind::Regular);
-                        prop_assert_eq!(former.is_some(), there);
-                        if let Some(entry) = model.get_mut(&name) {
-                            prop_assert_eq!(former, Some(entry.0));
+                        let place = directory.replace(&name, number, FileKind::Regular);
+                        prop_assert_eq!(place.is_some(), there);
+                        if let (Some(entry), Some(cursor)) = (model.get_mut(&name), place) {
                             entry.0 = number;
+                            let found = directory.entries_from(cursor).next().map(|(at, entry)| (at, entry.inode));
+                            prop_assert_eq!(found, Some((cursor, number)));
                         }
                     }
                 }

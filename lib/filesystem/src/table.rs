@@ -141,6 +141,8 @@ pub(crate) struct Attributes {
 pub(crate) struct Inode {
     counts: AtomicU64,
     parent: AtomicU32,
+    /// Cursor of the entry in the parent that has its name.
+    cursor: AtomicU64,
     pub(crate) attributes: Mutex<Attributes>,
     content: RwLock<Content>,
     /// Charge to the owner that made the inode, without the pages of a file.
@@ -152,6 +154,7 @@ impl Inode {
         Inode {
             counts: AtomicU64::new(0),
             parent: AtomicU32::new(ROOT),
+            cursor: AtomicU64::new(0),
             attributes: Mutex::new(Attributes {
                 permissions: 0,
                 accessed: Timestamp::default(),
@@ -243,6 +246,16 @@ impl Inode {
 
     pub(crate) fn set_parent(&self, parent: u32) {
         self.parent.store(parent, Ordering::Relaxed);
+    }
+
+    /// Returns the cursor of the entry in the parent with the name that it was made with, or that a rename gave it last.
+    /// The locks required are those for the parent.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_cursor(&self, cursor: u64) {
+        self.cursor.store(cursor, Ordering::Relaxed);
     }
 
     /// Records a change of the contents.

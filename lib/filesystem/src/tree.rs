@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use spin::RwLockWriteGuard;
 
 use crate::contents::{FileContents, Remains};
-use crate::directory::{Directory, FIRST_CURSOR};
+use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
@@ -438,12 +438,18 @@ impl Filesystem {
         let Rename { old, old_name, new, new_name, source, target, replacement } = *rename;
         match (target, replacement) {
             (Some(target), Replacement::Exchange) => {
-                pair.source()?.replace(old_name, target.0, target.1);
-                pair.destination()?.replace(new_name, source.0, source.1);
+                if let Some(cursor) = pair.source()?.replace(old_name, target.0, target.1) {
+                    self.shared.inode(target.0).set_cursor(cursor);
+                }
+                if let Some(cursor) = pair.destination()?.replace(new_name, source.0, source.1) {
+                    self.shared.inode(source.0).set_cursor(cursor);
+                }
                 if target.1 == FileKind::Directory {
                     pair.destination()?.subdirectories -= 1;
                     pair.source()?.subdirectories += 1;
                     self.set_parent(target.0, &new.directory, &old.directory);
+                } else {
+                    self.shared.inode(target.0).set_parent(old.directory.index);
                 }
             }
             (Some(target), _) => {
@@ -452,13 +458,16 @@ impl Filesystem {
                     self.shared.inode(target.0).mark_removed()?;
                     pair.destination()?.subdirectories -= 1;
                 }
-                pair.destination()?.replace(new_name, source.0, source.1);
+                if let Some(cursor) = pair.destination()?.replace(new_name, source.0, source.1) {
+                    self.shared.inode(source.0).set_cursor(cursor);
+                }
                 pair.source()?.remove(&self.shared.quota, old_name);
             }
             (None, _) => {
                 let prepared = pair.destination()?.prepare(&self.shared.quota, owner, new_name)?;
                 // Insert before removing: a directory that becomes empty gives up the room that was prepared.
-                pair.destination()?.insert(prepared, source.0, source.1);
+                let cursor = pair.destination()?.insert(prepared, source.0, source.1);
+                self.shared.inode(source.0).set_cursor(cursor);
                 pair.source()?.remove(&self.shared.quota, old_name);
             }
         }
@@ -523,7 +532,8 @@ impl Filesystem {
     /// as it has the name with which it was made or the last one that a rename has given it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it, or a directory above it, has been removed.
+    /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NameTooLong`] if the path has more
+    /// than [`MAX_PATH_LENGTH`] bytes.
     #[doc(alias = "getcwd")]
     #[doc(alias = "d_path")]
     pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {
@@ -536,13 +546,14 @@ impl Filesystem {
             let parent = self.shared.inode(index).parent();
             let content = self.shared.inode(parent).shared();
             // The parent of a file that is no directory may have been freed, and be anything now.
-            let (_, entry) = content
-                .directory()
-                .map_err(|_| Error::NotFound)?
-                .entries_from(FIRST_CURSOR)
-                .find(|(_, entry)| entry.inode == index)
-                .ok_or(Error::NotFound)?;
+            let cursor = self.shared.inode(index).cursor();
+            let found = content.directory().map_err(|_| Error::NotFound)?.entries_from(cursor).next();
+            let (_, entry) =
+                found.filter(|(at, entry)| (*at, entry.inode) == (cursor, index)).ok_or(Error::NotFound)?;
             let name = entry.name();
+            if path.len() + 1 + name.len() > MAX_PATH_LENGTH {
+                return Err(Error::NameTooLong);
+            }
             path.try_reserve(name.len() + 1).map_err(|_| Error::OutOfMemory)?;
             path.extend(name.iter().rev());
             path.push(b'/');
@@ -606,7 +617,7 @@ pub(crate) fn create<'shared>(
         }
     };
     // The inode was made with the entry's link and the returned handle.
-    directory.insert(prepared, index, kind);
+    shared.inode(index).set_cursor(directory.insert(prepared, index, kind));
     if kind == FileKind::Directory {
         directory.subdirectories += 1;
         shared.add_handle(parent.index);

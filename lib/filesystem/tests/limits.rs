@@ -162,8 +162,9 @@ fn long_chain_of_removed_directories_is_freed() {
         chain.push(filesystem.make_directory(parent, b"d", 0o755, NOW).unwrap());
     }
     let innermost = chain.last().unwrap().clone();
-    let path = filesystem.path_of(&innermost).unwrap();
-    assert_eq!(path.len(), 40_000);
+    assert_eq!(filesystem.path_of(&chain[2047]).unwrap(), b"/d".repeat(2047));
+    assert_eq!(filesystem.path_of(&chain[2048]), Err(Error::NameTooLong));
+    assert_eq!(filesystem.path_of(&innermost), Err(Error::NameTooLong));
     chain.pop();
     while let Some(parent) = chain.pop() {
         filesystem.remove_directory(&parent, b"d", NOW).unwrap();
@@ -483,4 +484,36 @@ fn modes_and_times_are_kept() {
     filesystem.link(&root, b"f", LastLink::Follow, &root, b"g", at(50)).unwrap();
     assert_eq!(node.metadata().changed, at(50));
     assert_eq!(node.metadata().modified, at(40));
+}
+
+/// The name of each is found by its place, not among all names of its parent.
+#[test]
+fn the_path_of_a_file_follows_its_renames() {
+    let (filesystem, root) = new();
+    for name in ["a", "b"] {
+        filesystem.make_directory(&root, name.as_bytes(), 0o755, NOW).unwrap();
+        for number in 0..100 {
+            filesystem.open(&root, format!("{name}/{number}").as_bytes(), &write_options(), NOW).unwrap();
+        }
+    }
+    let path = |node: &Node| filesystem.path_of(node).map(|path| String::from_utf8(path).unwrap());
+    let rename = |old: &str, new: &str, replacement| {
+        filesystem.rename(&root, old.as_bytes(), &root, new.as_bytes(), replacement, NOW).unwrap();
+    };
+    let (first, second) = (
+        filesystem.look_up(&root, b"a/50", LastLink::Follow).unwrap(),
+        filesystem.look_up(&root, b"b/7", LastLink::Follow).unwrap(),
+    );
+    rename("a/50", "a/new", Replacement::Refuse);
+    assert_eq!(path(&first).as_deref(), Ok("/a/new"));
+    rename("a/new", "b/7", Replacement::Exchange);
+    assert_eq!((path(&first).as_deref(), path(&second).as_deref()), (Ok("/b/7"), Ok("/a/new")));
+    rename("b", "a/b", Replacement::Refuse);
+    assert_eq!(path(&first).as_deref(), Ok("/a/b/7"));
+    rename("a/new", "a/b/7", Replacement::Replace);
+    assert_eq!((path(&first), path(&second).as_deref()), (Err(Error::NotFound), Ok("/a/b/7")));
+    // Another name is not looked for.
+    filesystem.link_node(&second, &root, b"a/b/other", NOW).unwrap();
+    filesystem.unlink(&root, b"a/b/7", NOW).unwrap();
+    assert_eq!(path(&second), Err(Error::NotFound));
 }

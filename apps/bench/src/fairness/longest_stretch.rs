@@ -482,6 +482,19 @@ fn paths() -> Result<()> {
         call(SystemCall::MakeDirectory, [HERE, path(c"d"), 0o700, 0, 0, 0])?;
         call(SystemCall::ChangeDirectory, [path(c"d"), 0, 0, 0, 0, 0])?;
     }
+    // The longest path that a directory can have, and a rename between two of that depth.
+    for _ in 0..3 {
+        call(SystemCall::ChangeDirectory, [path(c".."), 0, 0, 0, 0, 0])?;
+    }
+    let own = [0u8; LENGTH + 1];
+    let length = call(SystemCall::GetCurrentDirectory, [own.as_ptr() as usize, own.len(), 0, 0, 0, 0])?;
+    expect(length.max(LENGTH - 8), length)?;
+    for name in [c"old", c"new"] {
+        call(SystemCall::MakeDirectory, [HERE, path(name), 0o700, 0, 0, 0])?;
+    }
+    call(SystemCall::Rename, [HERE, path(c"old"), HERE, path(c"new/old"), 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(c"new/old"), 0x200, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(c"new"), 0x200, 0, 0, 0])?;
     call(SystemCall::ChangeDirectory, [path(directory), 0, 0, 0, 0, 0])?;
     let inside = winding("d/", "");
     expect(look(&inside)?, 0)?;
