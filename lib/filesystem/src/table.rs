@@ -248,8 +248,8 @@ impl Inode {
         self.parent.store(parent, Ordering::Relaxed);
     }
 
-    /// Returns the cursor of the entry in the parent with the name that it was made with, or that a rename gave it last.
-    /// The locks required are those for the parent.
+    /// Returns the cursor of the entry in the parent with the name that it was made with, or that a rename gave it
+    /// last. The locks required are those for the parent.
     pub(crate) fn cursor(&self) -> u64 {
         self.cursor.load(Ordering::Relaxed)
     }

@@ -532,8 +532,8 @@ impl Filesystem {
     /// as it has the name with which it was made or the last one that a rename has given it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NameTooLong`] if the path has more
-    /// than [`MAX_PATH_LENGTH`] bytes.
+    /// [`Error::NotFound`] if it, or a directory above it, has been removed; [`Error::NameTooLong`] if the path has
+    /// more than [`MAX_PATH_LENGTH`] bytes.
     #[doc(alias = "getcwd")]
     #[doc(alias = "d_path")]
     pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {

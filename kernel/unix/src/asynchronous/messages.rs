@@ -11,10 +11,11 @@ use abi_unix::types::{MessageHeader, SocketAddress, message, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
+use crate::files::epoll::Watchers;
 use crate::files::file::{Attempt, OpenFile, ReceivedMessage};
 use crate::files::gathered::{Gathered, are_many_to_fill};
 use crate::files::sent_files::SentFiles;
-use crate::process::user::{AddressOut, Buffers, Caller, length_of};
+use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer, length_of};
 use crate::scheduling::steps;
 
 /// A message to send.
@@ -143,10 +144,6 @@ impl MessageToReceive {
         &self.file
     }
 
-    fn is_non_blocking(&self) -> bool {
-        self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0
-    }
-
     /// Returns whether it has taken a message, which would be lost if it went on no more.
     #[cold]
     #[inline(never)]
@@ -169,13 +166,9 @@ impl MessageToReceive {
                 None => {
                     let attempt = match space {
                         Some(space) => self.take_scattered(caller, space, waker),
-                        None => {
-                            let to_wait = if self.is_non_blocking() { None } else { waker };
-                            let object = self.file.object();
-                            object.receive_message(caller, &self.buffers, self.done, self.flags, to_wait)
-                        }
+                        None => self.receive(caller, &self.buffers, waker),
                     };
-                    match self.or_not_now(caller, attempt, waker) {
+                    match attempt {
                         Poll::Ready(Ok(received)) => received,
                         Poll::Ready(Err(_)) if self.done > 0 => return Poll::Ready(Ok(self.done)),
                         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -183,6 +176,10 @@ impl MessageToReceive {
                     }
                 }
             };
+            if received.goes_on && are_many_to_fill(&self.buffers) {
+                // It may have ended at an interrupt: an edge-triggered epoll tells of the bytes that are left.
+                Watchers::wake(&self.file, caller.number());
+            }
             // Hundreds of files are work of their own.
             if received.files.is_some() && !self.has_looked {
                 self.has_looked = true;
@@ -214,19 +211,37 @@ impl MessageToReceive {
         space: usize,
         waker: Option<&Waker>,
     ) -> Poll<Result<ReceivedMessage, Errno>> {
-        let to_wait = if self.is_non_blocking() { None } else { waker };
-        let message = match &mut self.gathered {
+        let mut message = match self.gathered.take() {
             Some(message) => message,
-            none => {
+            None => {
                 let gathered = Gathered::new(caller.account(), space)?;
-                let message = none.insert(Box::new(GatheredMessage { gathered, received: None }));
+                let message = Box::new(GatheredMessage { gathered, received: None });
                 // The list of the buffers was read in this stretch.
                 if steps::must_stop(caller, waker) {
+                    self.gathered = Some(message);
                     return Poll::Pending;
                 }
                 message
             }
         };
+        let scattered = self.scatter(&mut message, caller, waker);
+        let received = message.received.take();
+        if scattered.is_pending() {
+            message.received = received;
+            self.gathered = Some(message);
+            return Poll::Pending;
+        }
+        // As on Linux, a message for a bad address is lost.
+        scattered.map_ok(|()| received.unwrap_or_default())
+    }
+
+    /// Goes on with a message for many buffers: receives it, or copies some of it to them.
+    fn scatter(
+        &self,
+        message: &mut GatheredMessage,
+        caller: &dyn Caller,
+        waker: Option<&Waker>,
+    ) -> Poll<Result<(), Errno>> {
         let count = match &message.received {
             Some(received) => received.count,
             None => {
@@ -234,7 +249,7 @@ impl MessageToReceive {
                     return Poll::Pending;
                 }
                 let (memory, buffer) = message.gathered.caller(caller);
-                let taken = ready!(self.file.object().receive_message(&memory, &[buffer], 0, self.flags, to_wait))?;
+                let taken = ready!(self.receive(&memory, &[buffer], waker))?;
                 let count = message.received.insert(taken).count;
                 if steps::must_stop(caller, waker) {
                     return Poll::Pending;
@@ -242,22 +257,22 @@ impl MessageToReceive {
                 count
             }
         };
-        // As on Linux, a message for a bad address is lost.
-        ready!(message.gathered.scatter(caller, &self.buffers, count, waker))?;
-        Poll::Ready(Ok(message.received.take().unwrap_or_default()))
+        message.gathered.scatter(caller, &self.buffers, count, waker)
     }
 
-    /// Returns this attempt, or `EAGAIN` if it has to wait and must not: pending is a step that comes next, for a
-    /// message that was taken or an interrupt, or else a wait.
-    fn or_not_now<T>(
+    /// Tries to receive from the socket, into these buffers of this caller. `EAGAIN` if it has to wait and must not.
+    fn receive(
         &self,
-        caller: &dyn Caller,
-        attempt: Poll<Result<T, Errno>>,
+        memory: &dyn Caller,
+        buffers: &[UserBuffer],
         waker: Option<&Waker>,
-    ) -> Poll<Result<T, Errno>> {
-        let is_wait = attempt.is_pending() && self.is_non_blocking() && !self.must_be_completed();
-        if is_wait && !steps::stops_for_interrupts(waker) {
-            self.file.object().is_asked_by(caller);
+    ) -> Poll<Result<ReceivedMessage, Errno>> {
+        let must_not_wait = self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0;
+        let to_wait = if must_not_wait { None } else { waker };
+        let object = self.file.object();
+        let attempt = object.receive_message(memory, buffers, self.done, self.flags, to_wait);
+        if must_not_wait && attempt.is_pending() {
+            object.is_asked_by(memory);
             return Poll::Ready(Err(Errno::EAGAIN));
         }
         attempt
@@ -501,6 +516,30 @@ mod tests {
             assert_eq!(program.await_completions(), [(1, Err(Errno::ECANCELED))]);
             assert!(charged(program) < before + 30_000, "{} {before}", charged(program));
             assert_eq!(program.read_from(receiver, 1), Ok(vec![0]));
+        });
+    }
+
+    /// All bytes of a call belong to the files that came with its first one, however many parts they went in.
+    #[test]
+    fn files_of_many_buffers_come_with_all_of_them() {
+        run(|program| {
+            let (sender, receiver) = program.socket_pair(types::SOCK_STREAM);
+            let (reader, writer) = program.pipe(0);
+            let place = program.place(5000);
+            let buffers: Vec<_> = (0..1000).map(|index| (place + index * 5, 5)).collect();
+            let mut rights = 20usize.to_le_bytes().to_vec();
+            rights
+                .extend([socket_option::SOL_SOCKET, message::SCM_RIGHTS, writer as u32].map(u32::to_le_bytes).concat());
+            let rights = program.store(&rights);
+            let header = program.message_header(&buffers, (rights, 20));
+            assert_eq!(program.call(SystemCall::SendMessage, [sender, header, 0]), Ok(5000));
+            let control = program.place(64);
+            let header = program.message_header(&[(place, 6000)], (control, 64));
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, 0]), Ok(5000));
+            assert_eq!(program.read_u32(header + FLAGS), 0);
+            let received = program.read_u32(control + CONTROL_HEADER) as usize;
+            assert_eq!(program.write_to(received, b"x"), Ok(1));
+            assert_eq!(program.read_from(reader, 2), Ok(b"x".to_vec()));
         });
     }
 }

@@ -490,8 +490,8 @@ impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Future for Wait<'_, F> {
             Interruption::Leave => return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR)),
         };
         let polled = this.poll_operation(cx.waker());
-        // An event that has come goes before the handler.
-        if is_interrupted && polled.is_pending() {
+        // An event that has come goes before the handler, and so does a message that was taken.
+        if is_interrupted && polled.is_pending() && !this.waiting.operation.must_be_completed() {
             return Poll::Ready(this.waiting.operation.give_up(Errno::EINTR));
         }
         polled

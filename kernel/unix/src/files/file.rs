@@ -532,7 +532,7 @@ impl OpenFile {
     /// Reads into buffers from `*done` bytes on, and advances it. Ready as soon as something was read; a kind that
     /// gives everything that was wanted reads on to the end of the buffers or of the file.
     pub(crate) fn read(
-        &self,
+        self: &Arc<OpenFile>,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
         done: &mut usize,
@@ -583,10 +583,14 @@ impl OpenFile {
                     return Poll::Ready(Ok(*done));
                 }
                 if effort.add(count) && *done < length {
-                    // Bytes that are there may be left for the next call.
                     match reads_on {
                         true if steps::must_pause(caller, waker) => return Poll::Pending,
-                        false if steps::has_interrupts() => return Poll::Ready(Ok(*done)),
+                        false if steps::has_interrupts() => {
+                            // Bytes that are there may be left for the next call; an edge-triggered epoll tells of
+                            // them.
+                            Watchers::wake(self, caller.number());
+                            return Poll::Ready(Ok(*done));
+                        }
                         _ => {}
                     }
                 }

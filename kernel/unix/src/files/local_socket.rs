@@ -360,6 +360,7 @@ impl LocalSocket {
             return Poll::Ready(Err(Errno::EMSGSIZE));
         }
         let mut direction = self.outgoing().lock();
+        let mut has_begun = false;
         loop {
             let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
             if direction.is_shut {
@@ -387,10 +388,11 @@ impl LocalSocket {
             let (part, begin, most) = if is_stream { few(buffers, *sent) } else { (buffers, 0, total) };
             // Less than a queue that doubles has room for.
             let count = most.min(room).min(if is_stream { MOST_BYTES / 2 } else { total });
-            if let Err(error) = self.put_part(&mut direction, caller, part, files, (begin, count)) {
+            if let Err(error) = self.put_part(&mut direction, caller, part, files, (begin, count, has_begun)) {
                 return so_far(*sent, error);
             }
             *sent += count;
+            has_begun = true;
             direction.readers.wake_all();
             if *sent == total {
                 return Poll::Ready(Ok(total));
@@ -409,7 +411,7 @@ impl LocalSocket {
         caller: &dyn Caller,
         buffers: &[UserBuffer],
         files: &mut Option<SentFiles>,
-        (from, count): (usize, usize),
+        (from, count, has_begun): (usize, usize, bool),
     ) -> Result<(), Errno> {
         direction.reserve(count)?;
         direction.copy_in(caller, buffers, from, count)?;
@@ -421,7 +423,10 @@ impl LocalSocket {
         }
         direction.files += files.as_ref().map_or(0, |files| files.files().len());
         match direction.records.back_mut() {
-            Some(last) if self.pair.is_stream() && files.is_none() && last.files.is_none() => last.length += count,
+            // Bytes of one call belong to the files of its first one.
+            Some(last) if self.pair.is_stream() && files.is_none() && (has_begun || last.files.is_none()) => {
+                last.length += count;
+            }
             _ => direction.records.push_back(QueuedMessage { length: count, files: files.take() }),
         }
         Ok(())
@@ -501,8 +506,12 @@ impl LocalSocket {
                 // At most the last record has files, which come with its first byte.
                 received.files = direction.consume_stream(count).or(received.files);
             }
-            // Bytes that are there may be left for the next call.
-            if count < wanted || received.count == all || steps::has_interrupts() {
+            if count < wanted || received.count == all {
+                break;
+            }
+            // The bytes that are left are an event for others that wait for some, and for an edge-triggered epoll.
+            if steps::has_interrupts() {
+                direction.readers.wake_all();
                 break;
             }
         }

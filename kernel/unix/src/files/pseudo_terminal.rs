@@ -260,16 +260,6 @@ impl MasterFile {
         self.terminal.state.lock()
     }
 
-    /// Does the work of the last key, in steps. Pending means that the call goes on with the next one.
-    fn proceed(&self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<()> {
-        while self.state().discipline.is_busy() {
-            if self.state().proceed() && steps::must_stop(caller, waker) {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(())
-    }
-
     /// Opens the slave for a process; returns the descriptor.
     fn open_peer(&self, process: &Process, flags: u32) -> Result<usize, Errno> {
         process.account.admit()?;
@@ -377,8 +367,11 @@ impl FileOperations for MasterFile {
         let mut state = self.state();
         if state.discipline.is_busy() {
             drop(state);
-            ready!(self.proceed(caller, waker));
+            let is_left = self.terminal.proceed_for(caller, waker).is_pending();
             state = self.state();
+            if is_left && (waker.is_some() || with_master(&mut state, |master| master.output.is_empty())) {
+                return Poll::Pending;
+            }
         }
         let read = with_master(&mut state, |master| {
             if master.output.is_empty() {
@@ -422,7 +415,7 @@ impl FileOperations for MasterFile {
                     let mut state = self.state();
                     if state.discipline.is_busy() {
                         drop(state);
-                        ready!(self.proceed(caller, waker));
+                        ready!(self.terminal.proceed_for(caller, waker));
                         state = self.state();
                     }
                     if !state.discipline.has_room() {
@@ -446,8 +439,9 @@ impl FileOperations for MasterFile {
                 }
             }
         }
-        // A call that does not wait leaves the rest of its last key's work, if an interrupt is pending, to a reader.
-        self.proceed(caller, waker).map(|()| Ok(*done))
+        // If an interrupt is pending, the rest of its last key's work is left to a reader.
+        let _ = self.terminal.proceed_for(caller, None);
+        Poll::Ready(Ok(*done))
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {

@@ -11,7 +11,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
-use core::task::{Poll, Waker};
+use core::task::{Poll, Waker, ready};
 
 use ::signals::Signal;
 use abi_unix::types::terminal::local;
@@ -31,6 +31,7 @@ use crate::files::stored::status_of;
 use crate::process::signal_sending::SignalTurn;
 use crate::process::user::{Caller, UserBuffer};
 use crate::process::{Process, authority, table};
+use crate::scheduling::steps;
 
 /// Bytes that are moved at once between a program and a terminal.
 const PIECE: usize = 256;
@@ -199,6 +200,18 @@ impl Terminal {
         self.state.lock().proceed()
     }
 
+    /// Does the work of the last key for a caller. Pending means that the call goes on with the next step; a caller
+    /// that does not leaves it to the next one, and the master looks for it.
+    pub(super) fn proceed_for(&self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<()> {
+        while self.proceed() {
+            if steps::must_stop(caller, waker) {
+                self.state.lock().output.wake();
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
     /// Takes a key that was pressed, when the work of the last one is done. Returns the signal that it stands for, with
     /// the group that is to get it.
     #[doc(alias = "tty_insert_flip_char")]
@@ -349,7 +362,11 @@ impl Terminal {
                 authority::permit(&process, Act::PressKey)?;
                 let mut key = [0; 1];
                 caller.copy_in(argument, &mut key)?;
-                return self.press_for(&process, key[0], waker).map(|()| Ok(0));
+                ready!(self.proceed_for(caller, waker));
+                ready!(self.press_for(&process, key[0], waker));
+                // All of it at once: only privileged processes press keys so.
+                while self.proceed() {}
+                return Poll::Ready(Ok(0));
             }
             terminal::SET_WINDOW_SIZE => return self.set_window(caller, &process, argument, waker),
             terminal::SET_CONTROLLING => {

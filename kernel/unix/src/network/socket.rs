@@ -275,8 +275,7 @@ impl Socket {
         datagram.try_reserve_exact(length).map_err(|_| Errno::ENOBUFS)?;
         datagram.resize(length, 0);
         // Such a datagram was gathered, and can go on later.
-        let is_large = length > MOST_BYTES;
-        if is_large && steps::stops_for_interrupts(waker) {
+        if length > MOST_BYTES && steps::stops_for_interrupts(waker) {
             return Poll::Pending;
         }
         let mut rest = &mut datagram[..];
@@ -284,9 +283,6 @@ impl Socket {
             let (part, behind) = rest.split_at_mut(buffer.len());
             caller.copy_in(buffer.address(), part)?;
             rest = behind;
-        }
-        if is_large && steps::stops_for_interrupts(waker) {
-            return Poll::Pending;
         }
         let result = with_stack_and_send(|stack, _| {
             let fill = |room: &mut [u8]| copy(&datagram, room);

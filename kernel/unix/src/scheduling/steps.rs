@@ -196,8 +196,8 @@ pub(crate) struct Effort {
 impl Effort {
     /// Bytes between two looks.
     const BYTES: usize = 32 * 1024;
-    /// Bytes that a buffer counts for.
-    const BUFFER: usize = 4 * 1024;
+    /// Buffers between two looks.
+    const BUFFERS: usize = 8;
 
     /// The effort of a transfer that is short enough for no look.
     pub(crate) const SHORT: Effort = Effort { left: usize::MAX, most: usize::MAX };
@@ -211,8 +211,8 @@ impl Effort {
     /// Makes one for a call with so many buffers. Reading a list of many was work, so the first look comes soon.
     pub(crate) fn with_buffers(most: usize, buffers: usize) -> Effort {
         let mut effort = Effort::of(most);
-        if buffers > 8 {
-            effort.spend(buffers * Effort::BUFFER);
+        if buffers > Effort::BUFFERS {
+            effort.spend(effort.most);
         }
         effort
     }
@@ -235,7 +235,7 @@ impl Effort {
 
     /// Adds bytes of one buffer. Returns whether it is time to look, after which it counts anew.
     pub(crate) fn add(&mut self, bytes: usize) -> bool {
-        self.left = self.left.saturating_sub(bytes + Effort::BUFFER);
+        self.left = self.left.saturating_sub(bytes + self.most / Effort::BUFFERS);
         let is_time = self.left == 0;
         if is_time {
             self.left = self.most;
@@ -342,13 +342,14 @@ mod tests {
         assert_eq!((0..100).map(|_| effort.add(0)).position(|is_time| is_time), Some(7));
         let mut effort = Effort::default();
         assert!(!effort.add(Effort::BYTES / 2));
-        assert_eq!(effort.left(), Effort::BYTES / 2 - Effort::BUFFER);
+        assert_eq!(effort.left(), Effort::BYTES / 2 - Effort::BYTES / Effort::BUFFERS);
         assert!(effort.add(effort.left()));
         assert_eq!(effort.left(), Effort::BYTES);
         effort.spend(1 << 20);
         assert_eq!((effort.left(), effort.add(effort.left())), (512, true));
         let mut small = Effort::of(100);
-        assert_eq!((small.left(), small.add(1), small.left()), (100, true, 100));
+        assert_eq!((0..100).map(|_| small.add(1)).position(|is_time| is_time), Some(7));
+        assert!(!Effort::of(1024).add(400));
     }
 
     /// The attempt in place does one step; then the work goes on as long as the hart is not wanted.
