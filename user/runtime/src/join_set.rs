@@ -37,6 +37,18 @@ impl<T> Drop for Report<T> {
     }
 }
 
+/// Runs a member and reports its output.
+///
+/// The future is dropped before the report, also if it never ran: values are captured, and dropped, in the order in
+/// which they are mentioned. So a member whose end was reported has dropped everything.
+fn reporting<T>(future: impl Future<Output = T>, mut report: Report<T>) -> impl Future<Output = ()> {
+    async move {
+        let output = future.await;
+        report.output = Some(output);
+        drop(report);
+    }
+}
+
 /// The members of a set, each with a value `H` for as long as it runs.
 struct Members<T, H> {
     ends: Receiver<End<T>>,
@@ -112,11 +124,8 @@ impl<T: Send + 'static> JoinSet<T> {
     /// As [`crate::spawn`].
     pub fn spawn_at(&mut self, priority: Priority, future: impl Future<Output = T> + Send + 'static) -> Cid {
         let mut cid = Cid::from_raw(0);
-        self.0.add(|mut report| {
-            let handle = crate::spawn_at(priority, async move {
-                report.output = Some(future.await);
-                drop(report);
-            });
+        self.0.add(|report| {
+            let handle = crate::spawn_at(priority, reporting(future, report));
             cid = handle.cid();
             handle
         });
@@ -358,6 +367,40 @@ mod tests {
     use core::task::{Context, Poll};
     use proptest::prelude::*;
     use std::vec::Vec;
+
+    /// Tells whether the end was reported before it was dropped.
+    struct Witness(std::sync::Arc<std::sync::Mutex<Option<bool>>>, std::sync::Arc<Receiver<End<u8>>>);
+
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap() = Some(self.1.try_receive().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_member_is_dropped_before_its_end_is_reported() {
+        for polls in 0..2 {
+            let (reports, ends) = unbounded();
+            let (seen, ends) = (std::sync::Arc::default(), std::sync::Arc::new(ends));
+            let witness = Witness(std::sync::Arc::clone(&seen), ends.clone());
+            let report = Report { ends: reports, number: 1, output: None };
+            let mut member = alloc::boxed::Box::pin(reporting(
+                async move {
+                    core::future::pending::<()>().await;
+                    drop(witness);
+                    0
+                },
+                report,
+            ));
+            let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+            for _ in 0..polls {
+                assert!(member.as_mut().poll(&mut context).is_pending());
+            }
+            drop(member);
+            assert_eq!(*seen.lock().unwrap(), Some(false), "after {polls} polls");
+            assert!(ends.try_receive().is_ok());
+        }
+    }
 
     #[test]
     fn a_scope_waits_for_coroutines_that_are_added_while_it_waits() {
