@@ -290,7 +290,8 @@ pub(crate) struct Shared {
     pub(crate) quota: Arc<Quota>,
     /// Pages of freed files, and freed trees: one for all trees that were made beside each other.
     pub(crate) remains: Arc<Remains>,
-    pub(crate) rename: Mutex<()>,
+    /// Held by a rename; the number of renames so far.
+    pub(crate) rename: Mutex<u64>,
     /// Whether its root covers a directory of another tree, so that `..` and `/` lead out of it.
     pub(crate) is_below: bool,
     /// Work of one walk, in components. Relaxed: it says nothing about other memory.
@@ -325,7 +326,7 @@ impl Shared {
             free: Mutex::new(Free { first: NONE, fresh: 0, in_use: 0 }),
             quota: Arc::new(Quota::new(limit)),
             remains,
-            rename: Mutex::new(()),
+            rename: Mutex::new(0),
             is_below,
             work_of_a_step: AtomicUsize::new(usize::MAX),
             writers: AtomicU32::new(0),

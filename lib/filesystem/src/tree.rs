@@ -401,7 +401,8 @@ impl Filesystem {
         let _change = self.shared.change()?;
         // From here on directories do not move. The walks held no lock when they returned, so both names are looked up
         // again.
-        let _one_at_a_time = self.shared.rename.lock();
+        let mut renames = self.shared.rename.lock();
+        *renames += 1;
         let mut pair = Pair::lock(&self.shared, &old.directory, &new.directory);
         let source = pair.source()?.find(old_name).ok_or(Error::NotFound)?;
         let source = (source.inode, source.kind);
@@ -536,35 +537,75 @@ impl Filesystem {
     /// more than [`MAX_PATH_LENGTH`] bytes.
     #[doc(alias = "getcwd")]
     #[doc(alias = "d_path")]
-    pub fn path_of(&self, directory: &Node) -> Result<Vec<u8>, Error> {
-        let held = self.base(directory)?;
-        let _nothing_moves = self.shared.rename.lock();
-        // Built from its end.
-        let mut path = Vec::new();
-        let mut index = held.index;
-        while index != ROOT {
-            let parent = self.shared.inode(index).parent();
+    pub fn path_of(&self, file: &Node) -> Result<Vec<u8>, Error> {
+        self.extend_path(&mut PathSoFar::new(file), usize::MAX).map(Option::unwrap_or_default)
+    }
+
+    /// Goes up from a directory by at most so many directories; returns the path when that is the root. A rename in
+    /// between begins it anew; after a few, the rest is one part.
+    ///
+    /// # Errors
+    /// As [`path_of`](Self::path_of).
+    pub fn extend_path(&self, so_far: &mut PathSoFar, directories: usize) -> Result<Option<Vec<u8>>, Error> {
+        let index = self.base(&so_far.file)?.index;
+        // Nothing moves while this is locked.
+        let renames = self.shared.rename.lock();
+        if so_far.at.is_none_or(|(_, seen)| seen != *renames) {
+            so_far.path.clear();
+            so_far.at = Some((index, *renames));
+            so_far.beginnings += 1;
+        }
+        let directories = if so_far.beginnings > PathSoFar::MOST_BEGINNINGS { usize::MAX } else { directories };
+        for _ in 0..directories {
+            let Some((index, _)) = &mut so_far.at else { break };
+            if *index == ROOT {
+                let mut path = core::mem::take(&mut so_far.path);
+                if path.is_empty() {
+                    memory::reserve(&mut path, 1)?;
+                    path.push(b'/');
+                }
+                path.reverse();
+                return Ok(Some(path));
+            }
+            let parent = self.shared.inode(*index).parent();
             let content = self.shared.inode(parent).shared();
             // The parent of a file that is no directory may have been freed, and be anything now.
-            let cursor = self.shared.inode(index).cursor();
+            let cursor = self.shared.inode(*index).cursor();
             let found = content.directory().map_err(|_| Error::NotFound)?.entries_from(cursor).next();
             let (_, entry) =
-                found.filter(|(at, entry)| (*at, entry.inode) == (cursor, index)).ok_or(Error::NotFound)?;
+                found.filter(|(at, entry)| (*at, entry.inode) == (cursor, *index)).ok_or(Error::NotFound)?;
             let name = entry.name();
-            if path.len() + 1 + name.len() > MAX_PATH_LENGTH {
+            if so_far.path.len() + 1 + name.len() > MAX_PATH_LENGTH {
                 return Err(Error::NameTooLong);
             }
-            path.try_reserve(name.len() + 1).map_err(|_| Error::OutOfMemory)?;
-            path.extend(name.iter().rev());
-            path.push(b'/');
-            index = parent;
+            so_far.path.try_reserve(name.len() + 1).map_err(|_| Error::OutOfMemory)?;
+            so_far.path.extend(name.iter().rev());
+            so_far.path.push(b'/');
+            *index = parent;
         }
-        if path.is_empty() {
-            memory::reserve(&mut path, 1)?;
-            path.push(b'/');
-        }
-        path.reverse();
-        Ok(path)
+        Ok(None)
+    }
+}
+
+/// The path of a directory that is [made in parts](Filesystem::extend_path), because it can be two thousand directories
+/// deep.
+pub struct PathSoFar {
+    file: Node,
+    /// From its end.
+    path: Vec<u8>,
+    /// The inode to go on with, and the number of renames when it was found. It is there as long as nothing moves: a
+    /// directory keeps those above it.
+    at: Option<(u32, u64)>,
+    beginnings: usize,
+}
+
+impl PathSoFar {
+    const MOST_BEGINNINGS: usize = 8;
+
+    /// Begins the path of a file.
+    #[must_use]
+    pub fn new(file: &Node) -> PathSoFar {
+        PathSoFar { file: file.clone(), path: Vec::new(), at: None, beginnings: 0 }
     }
 }
 

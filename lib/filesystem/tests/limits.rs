@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use filesystem::{
     Access, Contents, Creation, Error, Expect, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
-    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Maker, Node, OpenOptions, Owner, PAGE_SIZE, Replacement,
-    SeekFrom, Timestamp, Writes,
+    MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Maker, Node, OpenOptions, Owner, PAGE_SIZE, PathSoFar,
+    Replacement, SeekFrom, Timestamp, Writes,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -516,4 +516,32 @@ fn the_path_of_a_file_follows_its_renames() {
     filesystem.link_node(&second, &root, b"a/b/other", NOW).unwrap();
     filesystem.unlink(&root, b"a/b/7", NOW).unwrap();
     assert_eq!(path(&second), Err(Error::NotFound));
+}
+
+/// A directory above it moves between two parts: the path is that of one moment.
+#[test]
+fn a_path_that_is_made_in_parts_begins_anew_after_a_rename() {
+    let (filesystem, root) = new();
+    let mut directory = filesystem.make_directory(&root, b"top", 0o755, NOW).unwrap();
+    for _ in 0..9 {
+        directory = filesystem.make_directory(&directory, b"d", 0o755, NOW).unwrap();
+    }
+    let rename = |old: &[u8], new: &[u8]| {
+        filesystem.rename(&root, old, &root, new, Replacement::Refuse, NOW).unwrap();
+    };
+    let mut so_far = PathSoFar::new(&directory);
+    assert_eq!(filesystem.extend_path(&mut so_far, 8), Ok(None));
+    rename(b"top", b"other");
+    assert_eq!(filesystem.extend_path(&mut so_far, 8), Ok(None), "from the beginning");
+    assert_eq!(filesystem.extend_path(&mut so_far, 8), Ok(Some([&b"/other"[..], &b"/d".repeat(9)].concat())));
+
+    // However often that happens, it comes to its end.
+    let mut so_far = PathSoFar::new(&directory);
+    let parts = (0..100).find(|part| {
+        let (old, new) = if part % 2 == 0 { (b"other", b"thing") } else { (b"thing", b"other") };
+        rename(old, new);
+        filesystem.extend_path(&mut so_far, 3).unwrap().is_some()
+    });
+    assert_eq!(parts, Some(8));
+    assert_eq!(filesystem.extend_path(&mut PathSoFar::new(&root), 1), Ok(Some(b"/".to_vec())));
 }

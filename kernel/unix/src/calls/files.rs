@@ -290,14 +290,18 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
 /// Performs `getcwd`: returns the length with the NUL, as the system call does.
 #[inline(never)]
 pub(super) fn current_directory(call: Call<'_>) -> Decoding {
-    let directory = call.process().directory.lock().clone();
-    let mut path = directory.path()?;
-    path.push(0);
-    if path.len() > call.length(1) {
-        return Err(Errno::ERANGE);
-    }
-    call.process().copy_out(call.address(0), &path)?;
-    Ok(path.len().into())
+    let process = call.process().clone();
+    let (address, room) = (call.address(0), call.length(1));
+    Ok(kept_steps(call.number, async move {
+        let directory = process.directory.lock().clone();
+        let mut path = directory.path_in_steps(&process).await?;
+        path.push(0);
+        if path.len() > room {
+            return Err(Errno::ERANGE);
+        }
+        process.copy_out(address, &path)?;
+        Ok(path.len())
+    }))
 }
 
 /// Performs `chdir`.

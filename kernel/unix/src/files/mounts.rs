@@ -29,7 +29,7 @@ use abi_unix::Errno;
 use abi_unix::types::mounting::{self, flag};
 use filesystem::{
     Access, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
-    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner,
+    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar,
 };
 use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 
@@ -37,6 +37,7 @@ use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
 use crate::files::tree::{errno_of, made_by};
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::scheduling::steps::{self, Ends};
 
 /// The largest number of mounts at a time; `ENOSPC` for more.
 const MOST: usize = 64;
@@ -418,30 +419,76 @@ impl Place {
         self.node.metadata()
     }
 
-    /// Returns the absolute path of a directory. `ENOENT` if it has been removed, or its mount detached.
+    /// Returns the absolute path of a directory. `ENOENT` if it has been removed, or its mount detached; `ENAMETOOLONG`
+    /// if it is deeper than a path can say.
     #[doc(alias = "d_path")]
     pub(crate) fn path(&self) -> Result<Vec<u8>, Errno> {
-        let mut path = Vec::new();
-        let mut place = self.clone();
+        let mut making = PathOfPlace::new(self);
         loop {
-            let own = match &place.node {
-                Node::Stored(node) => place.mount.tree().path_of(node).map_err(errno_of)?,
-                Node::Generated(entry) => entry.path()?,
-            };
-            let own = if own == b"/" { &[][..] } else { &own[..] };
-            // In front of what is there.
-            path.try_reserve(own.len() + 1).map_err(|_| Errno::ENOMEM)?;
-            path.splice(0..0, own.iter().copied());
-            if Arc::ptr_eq(&place.mount, top()) {
-                break;
+            if let Some(path) = making.step(usize::MAX)? {
+                return Ok(path);
             }
-            let above = place.mount.covers.lock().clone();
-            place = above.ok_or(Errno::ENOENT)?;
         }
-        if path.is_empty() {
-            path.push(b'/');
+    }
+
+    /// Returns the same, made in steps for a process.
+    pub(crate) async fn path_in_steps(&self, payer: &(impl Ends + Sync)) -> Result<Vec<u8>, Errno> {
+        /// Directories of a step.
+        const DIRECTORIES: usize = 128;
+        let mut making = PathOfPlace::new(self);
+        loop {
+            if let Some(path) = making.step(DIRECTORIES)? {
+                return Ok(path);
+            }
+            steps::pause(payer).await;
         }
-        Ok(path)
+    }
+}
+
+/// The path of a place that is being made, from its end.
+struct PathOfPlace {
+    path: Vec<u8>,
+    place: Place,
+    /// The part in the present file system.
+    own: Option<PathSoFar>,
+}
+
+impl PathOfPlace {
+    fn new(place: &Place) -> PathOfPlace {
+        PathOfPlace { path: Vec::new(), place: place.clone(), own: None }
+    }
+
+    /// Goes up by at most so many directories; returns the path at the top.
+    fn step(&mut self, directories: usize) -> Result<Option<Vec<u8>>, Errno> {
+        let own = match &self.place.node {
+            Node::Stored(node) => {
+                let own = self.own.get_or_insert_with(|| PathSoFar::new(node));
+                match self.place.mount.tree().extend_path(own, directories).map_err(errno_of)? {
+                    Some(path) => path,
+                    None => return Ok(None),
+                }
+            }
+            Node::Generated(entry) => entry.path()?,
+        };
+        self.own = None;
+        match &own[..] {
+            b"/" => {}
+            _ if self.path.is_empty() => self.path = own,
+            own => {
+                // In front of the part that is there.
+                self.path.try_reserve(own.len() + 1).map_err(|_| Errno::ENOMEM)?;
+                self.path.splice(0..0, own.iter().copied());
+            }
+        }
+        if !Arc::ptr_eq(&self.place.mount, top()) {
+            let above = self.place.mount.covers.lock().clone();
+            self.place = above.ok_or(Errno::ENOENT)?;
+            return Ok(None);
+        }
+        if self.path.is_empty() {
+            self.path.push(b'/');
+        }
+        Ok(Some(core::mem::take(&mut self.path)))
     }
 }
 

@@ -30,8 +30,7 @@
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
 //!   regions of an address space, which copy themselves when they grow;
 //! * turns of the completer; lists of robust locks;
-//! * `getcwd` in a directory that is two thousand directories deep (beyond that its path is too long), and `renameat2`
-//!   into one that is thousands deep;
+//! * `renameat2` into a directory that is many thousands deep, and links of /proc to files in such ones;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
 //! * the OOM killer's search, over all processes and their descriptors.
 //!
