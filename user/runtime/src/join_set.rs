@@ -41,6 +41,7 @@ impl<T> Drop for Report<T> {
 ///
 /// The future is dropped before the report, also if it never ran: values are captured, and dropped, in the order in
 /// which they are mentioned. So a member whose end was reported has dropped everything.
+#[expect(clippy::manual_async_fn, reason = "the arguments of an `async fn` are dropped in another order")]
 fn reporting<T>(future: impl Future<Output = T>, mut report: Report<T>) -> impl Future<Output = ()> {
     async move {
         let output = future.await;
