@@ -77,6 +77,11 @@ struct GatheredMessage {
 /// Bytes before the data of a control message (`struct cmsghdr`).
 pub(crate) const CONTROL_HEADER: usize = 16;
 
+/// Returns whether a call on a socket with these flags must not wait.
+pub(crate) fn must_not_wait(file: &OpenFile, flags: u32) -> bool {
+    file.is_non_blocking() || flags & message::DONTWAIT != 0
+}
+
 impl MessageToSend {
     /// Makes a message of which nothing was sent.
     pub(crate) fn new(
@@ -109,12 +114,12 @@ impl MessageToSend {
                 return Poll::Pending;
             }
         }
-        if let Some(length) = self.file.must_gather(&self.buffers)
-            && self.gathered.is_none()
+        if self.gathered.is_none()
+            && let Some(length) = self.file.must_gather(&self.buffers)
         {
             self.gathered = Some(Box::new(Gathered::new(caller.account(), length)?));
         }
-        let must_not_wait = self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0;
+        let must_not_wait = must_not_wait(&self.file, self.flags);
         let to_wait = if must_not_wait { None } else { waker };
         let how = (self.flags, self.address);
         let attempt = match &mut self.gathered {
@@ -267,7 +272,7 @@ impl MessageToReceive {
         buffers: &[UserBuffer],
         waker: Option<&Waker>,
     ) -> Poll<Result<ReceivedMessage, Errno>> {
-        let must_not_wait = self.file.is_non_blocking() || self.flags & message::DONTWAIT != 0;
+        let must_not_wait = must_not_wait(&self.file, self.flags);
         let to_wait = if must_not_wait { None } else { waker };
         let object = self.file.object();
         let attempt = object.receive_message(memory, buffers, self.done, self.flags, to_wait);

@@ -18,7 +18,7 @@ use hal_api::Machine as _;
 use platform::Machine;
 
 use crate::asynchronous::input;
-use crate::asynchronous::messages::{MessageToReceive, MessageToSend};
+use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wait};
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
@@ -253,9 +253,7 @@ impl Operation {
                 file.is_non_blocking() && !file.never_waits()
             }
             Operation::Accept { file, .. } | Operation::Connect { file, .. } => file.is_non_blocking(),
-            Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
-                file.is_non_blocking() || flags & abi_unix::types::message::DONTWAIT != 0
-            }
+            Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => must_not_wait(file, *flags),
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,

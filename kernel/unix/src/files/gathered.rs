@@ -23,8 +23,8 @@ use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 use crate::scheduling::steps::{self, Effort, Ends};
 
 /// Most buffers and bytes that a kind moves in one stretch.
-const FEW: usize = 8;
-pub(crate) const MOST_BYTES: usize = 32 * 1024;
+const FEW: usize = Effort::BUFFERS;
+pub(crate) const MOST_BYTES: usize = Effort::BYTES;
 
 /// Returns whether inseparable bytes of these buffers have to be gathered.
 #[inline]

@@ -196,9 +196,9 @@ pub(crate) struct Effort {
 
 impl Effort {
     /// Bytes between two looks.
-    const BYTES: usize = 32 * 1024;
+    pub(crate) const BYTES: usize = 32 * 1024;
     /// Buffers between two looks.
-    const BUFFERS: usize = 8;
+    pub(crate) const BUFFERS: usize = 8;
 
     /// The effort of a transfer that is short enough for no look.
     pub(crate) const SHORT: Effort = Effort { left: usize::MAX, most: usize::MAX };
