@@ -463,7 +463,8 @@ system_calls! {
     ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
     /// Does nothing, as `sync`.
     SynchroniseFileSystem = 267 syncfs(descriptor: Descriptor) Never;
-    /// Renames a file or directory.
+    /// Renames a file or directory. `EBUSY` also if both directories are hundreds deep and others are moved meanwhile,
+    /// again and again.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
     /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;

@@ -21,7 +21,8 @@ pub enum Error {
     NameTooLong,
     /// `EINVAL`: the request makes no sense, such as moving a directory into itself.
     InvalidArgument,
-    /// `EBUSY`: the root, or a path that ends in `.` or `..`, cannot be renamed or removed.
+    /// `EBUSY`: the root, or a path that ends in `.` or `..`, cannot be renamed or removed; or directories are moved
+    /// all the time.
     Busy,
     /// `EPERM`: directories have one name only.
     NotPermitted,
@@ -31,6 +32,9 @@ pub enum Error {
     CrossFilesystem,
     /// The path goes on in another file system: [`Filesystem::way_on`](crate::Filesystem::way_on) tells where.
     Crossing,
+    /// A part of the work is done: [`Filesystem::rename_in_parts`](crate::Filesystem::rename_in_parts), called again,
+    /// goes on from there.
+    Unfinished,
     /// `EMLINK`: the file has the maximum number of names.
     TooManyLinks,
     /// `EROFS`: the file system must not be changed.
@@ -59,6 +63,7 @@ impl fmt::Display for Error {
             Error::NotOpenForThis => "file not opened for this",
             Error::CrossFilesystem => "not on the same file system",
             Error::Crossing => "continued in another file system",
+            Error::Unfinished => "not yet done",
             Error::TooManyLinks => "too many links",
             Error::ReadOnly => "read-only file system",
             Error::FileTooLarge => "file too large",

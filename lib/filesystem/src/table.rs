@@ -283,6 +283,15 @@ struct Free {
 type Block = Box<[Inode; BLOCK]>;
 type List = Box<[Once<Block>; LIST]>;
 
+/// Numbers by which work in parts notices that the tree has changed meanwhile.
+#[derive(Default)]
+pub(crate) struct Renames {
+    /// Names that were given.
+    pub(crate) names: u64,
+    /// Directories that came into another one.
+    pub(crate) moves: u64,
+}
+
 /// One file system's state; [`Held`] and the public types point to it.
 pub(crate) struct Shared {
     lists: Box<[Once<List>; LISTS]>,
@@ -290,8 +299,8 @@ pub(crate) struct Shared {
     pub(crate) quota: Arc<Quota>,
     /// Pages of freed files, and freed trees: one for all trees that were made beside each other.
     pub(crate) remains: Arc<Remains>,
-    /// Held by a rename; the number of renames so far.
-    pub(crate) rename: Mutex<u64>,
+    /// Held by a rename.
+    pub(crate) rename: Mutex<Renames>,
     /// Whether its root covers a directory of another tree, so that `..` and `/` lead out of it.
     pub(crate) is_below: bool,
     /// Work of one walk, in components. Relaxed: it says nothing about other memory.
@@ -326,7 +335,7 @@ impl Shared {
             free: Mutex::new(Free { first: NONE, fresh: 0, in_use: 0 }),
             quota: Arc::new(Quota::new(limit)),
             remains,
-            rename: Mutex::new(0),
+            rename: Mutex::new(Renames::default()),
             is_below,
             work_of_a_step: AtomicUsize::new(usize::MAX),
             writers: AtomicU32::new(0),
@@ -529,19 +538,6 @@ impl Shared {
             }
         }
         true
-    }
-
-    /// Whether `inode` is `directory` or one of the directories above it. Requires the rename lock.
-    pub(crate) fn is_above(&self, inode: u32, mut directory: u32) -> bool {
-        loop {
-            if directory == inode {
-                return true;
-            }
-            if directory == ROOT {
-                return false;
-            }
-            directory = self.inode(directory).parent();
-        }
     }
 }
 

@@ -389,6 +389,24 @@ impl Filesystem {
         replacement: Replacement,
         by: impl Into<Maker<'owner>>,
     ) -> Result<(), Error> {
+        let so_far = &mut RenameSoFar::new(usize::MAX);
+        self.rename_in_parts(so_far, (old_base, old_path), (new_base, new_path), replacement, by)
+    }
+
+    /// Renames as [`rename`](Self::rename), but changes nothing and returns [`Error::Unfinished`] when it has looked at
+    /// so many directories above one of the two that more are left; made again, with the same arguments, it goes on.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); [`Error::Unfinished`]; [`Error::Busy`] also if directories were moved meanwhile,
+    /// again and again.
+    pub fn rename_in_parts<'owner>(
+        &self,
+        so_far: &mut RenameSoFar,
+        (old_base, old_path): (&Node, &[u8]),
+        (new_base, new_path): (&Node, &[u8]),
+        replacement: Replacement,
+        by: impl Into<Maker<'owner>>,
+    ) -> Result<(), Error> {
         let by = by.into();
         let old = walk(self.base(old_base)?, old_path, LastComponent::Name)?;
         let new = walk(self.base(new_base)?, new_path, LastComponent::Name)?;
@@ -402,8 +420,9 @@ impl Filesystem {
         // From here on directories do not move. The walks held no lock when they returned, so both names are looked up
         // again.
         let mut renames = self.shared.rename.lock();
-        *renames += 1;
-        let mut pair = Pair::lock(&self.shared, &old.directory, &new.directory);
+        // Freed when nothing is locked any more.
+        let _outdated = so_far.begin(renames.moves)?;
+        let mut pair = Pair::lock(&self.shared, so_far, &old.directory, &new.directory)?;
         let source = pair.source()?.find(old_name).ok_or(Error::NotFound)?;
         let source = (source.inode, source.kind);
         if pair.destination()?.is_removed {
@@ -413,7 +432,7 @@ impl Filesystem {
         let target = target.map(|entry| (entry.inode, entry.kind));
         let rename = Rename { old: &old, old_name, new: &new, new_name, source, target, replacement };
         // Checks come first: a rename that fails has changed nothing.
-        rename.check(&self.shared)?;
+        rename.check(so_far)?;
         // Two names of one file: POSIX demands that both stay.
         if target.is_some_and(|target| target.0 == source.0) {
             return Ok(());
@@ -423,6 +442,11 @@ impl Filesystem {
             return Err(Error::Busy);
         }
         self.change_entries(&rename, &mut pair, by)?;
+        renames.names += 1;
+        let is_directory = |file: (u32, FileKind)| file.1 == FileKind::Directory;
+        if old.directory.index != new.directory.index && (is_directory(source) || target.is_some_and(is_directory)) {
+            renames.moves += 1;
+        }
         drop(pair);
         old.directory.inode().touch(by.now);
         new.directory.inode().touch(by.now);
@@ -550,9 +574,9 @@ impl Filesystem {
         let index = self.base(&so_far.file)?.index;
         // Nothing moves while this is locked.
         let renames = self.shared.rename.lock();
-        if so_far.at.is_none_or(|(_, seen)| seen != *renames) {
+        if so_far.at.is_none_or(|(_, seen)| seen != renames.names) {
             so_far.path.clear();
-            so_far.at = Some((index, *renames));
+            so_far.at = Some((index, renames.names));
             so_far.beginnings += 1;
         }
         let directories = if so_far.beginnings > PathSoFar::MOST_BEGINNINGS { usize::MAX } else { directories };
@@ -606,6 +630,76 @@ impl PathSoFar {
     #[must_use]
     pub fn new(file: &Node) -> PathSoFar {
         PathSoFar { file: file.clone(), path: Vec::new(), at: None, beginnings: 0 }
+    }
+}
+
+/// A rename that is [made in parts](Filesystem::rename_in_parts): directories can be nested without end, and a rename
+/// has to look at all that are above the two of its names.
+pub struct RenameSoFar {
+    /// Number of directories in one part of a walk. A rename makes at most three walks.
+    directories: usize,
+    /// Walks that took more than one part.
+    walks: Vec<WalkUp>,
+    /// Number of moves of directories before those walks.
+    moves: u64,
+    beginnings: usize,
+}
+
+/// A walk up from a directory that looks for another one.
+struct WalkUp {
+    wanted: u32,
+    /// Holds the directories above it where they are, as long as nothing moves.
+    from: Node,
+    /// The directory to go on with.
+    at: u32,
+}
+
+impl RenameSoFar {
+    /// Number of moves of other directories after which a rename gives up.
+    const MOST_BEGINNINGS: usize = 64;
+    const MOST_WALKS: usize = 3;
+
+    /// Begins a rename that looks at most at so many directories at once, and at least at one: three times.
+    #[must_use]
+    pub const fn new(directories: usize) -> RenameSoFar {
+        RenameSoFar { directories, walks: Vec::new(), moves: 0, beginnings: 0 }
+    }
+
+    /// Begins a part. Returns the walks that are worth nothing any more, because a directory was moved.
+    fn begin(&mut self, moves: u64) -> Result<Vec<WalkUp>, Error> {
+        if self.walks.is_empty() || self.moves == moves {
+            self.moves = moves;
+            return Ok(Vec::new());
+        }
+        self.moves = moves;
+        self.beginnings += 1;
+        if self.beginnings > Self::MOST_BEGINNINGS { Err(Error::Busy) } else { Ok(core::mem::take(&mut self.walks)) }
+    }
+
+    /// Whether a file is a directory or one of those above it. Requires the rename lock.
+    fn is_above(&mut self, wanted: u32, from: &Held<'_>) -> Result<bool, Error> {
+        let shared = from.shared;
+        let walk = self.walks.iter_mut().find(|walk| walk.wanted == wanted && walk.from.held().index == from.index);
+        let mut at = walk.as_ref().map_or(from.index, |walk| walk.at);
+        for _ in 0..self.directories.max(1) {
+            if at == wanted {
+                return Ok(true);
+            }
+            if at == ROOT {
+                return Ok(false);
+            }
+            at = shared.inode(at).parent();
+        }
+        if let Some(walk) = walk {
+            walk.at = at;
+        } else if self.walks.len() == Self::MOST_WALKS {
+            // The paths lead elsewhere now: this is as good as a move.
+            self.moves = self.moves.wrapping_sub(1);
+        } else {
+            memory::reserve(&mut self.walks, 1)?;
+            self.walks.push(WalkUp { wanted, from: Node::new(from), at });
+        }
+        Err(Error::Unfinished)
     }
 }
 
@@ -683,7 +777,7 @@ struct Rename<'rename> {
 
 impl Rename<'_> {
     /// Checks that the source may have the new name.
-    fn check(&self, shared: &Shared) -> Result<(), Error> {
+    fn check(&self, so_far: &mut RenameSoFar) -> Result<(), Error> {
         let Rename { old, new, source, target, replacement, .. } = *self;
         let source_is_directory = source.1 == FileKind::Directory;
         match (replacement, target) {
@@ -699,12 +793,12 @@ impl Rename<'_> {
             return Err(Error::NotADirectory);
         }
         // A directory must not become its own descendant.
-        if source_is_directory && shared.is_above(source.0, new.directory.index) {
+        if source_is_directory && so_far.is_above(source.0, &new.directory)? {
             return Err(Error::InvalidArgument);
         }
         // A target above the source is not empty, and an exchange would put it below itself.
         if let Some((target, FileKind::Directory)) = target
-            && shared.is_above(target, old.directory.index)
+            && so_far.is_above(target, &old.directory)?
         {
             return Err(match replacement {
                 Replacement::Exchange => Error::InvalidArgument,
@@ -739,18 +833,23 @@ enum Order {
 impl<'shared> Pair<'shared> {
     /// Locks an ancestor before its descendant, as all other operations do. Two directories of which neither is above
     /// the other are not locked together by any other task, because of the rename lock; any order will do for them.
-    fn lock(shared: &'shared Shared, old: &Held<'_>, new: &Held<'_>) -> Pair<'shared> {
+    fn lock(
+        shared: &'shared Shared,
+        so_far: &mut RenameSoFar,
+        old: &Held<'_>,
+        new: &Held<'_>,
+    ) -> Result<Pair<'shared>, Error> {
+        let order = if so_far.is_above(new.index, old)? { Order::NewFirst } else { Order::OldFirst };
         let (old, new) = (old.index, new.index);
-        let order = if shared.is_above(new, old) { Order::NewFirst } else { Order::OldFirst };
         let (first, second) = match order {
             Order::OldFirst => (old, new),
             Order::NewFirst => (new, old),
         };
-        Pair {
+        Ok(Pair {
             first: shared.inode(first).exclusive(),
             second: (first != second).then(|| shared.inode(second).exclusive()),
             order,
-        }
+        })
     }
 
     fn source(&mut self) -> Result<&mut Directory, Error> {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use filesystem::{
     Access, Contents, Creation, Error, Expect, FileKind, Filesystem, LastLink, MAX_FILE_LENGTH, MAX_NAME_LENGTH,
     MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, Maker, Node, OpenOptions, Owner, PAGE_SIZE, PathSoFar,
-    Replacement, SeekFrom, Timestamp, Writes,
+    RenameSoFar, Replacement, SeekFrom, Timestamp, Writes,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -544,4 +544,109 @@ fn a_path_that_is_made_in_parts_begins_anew_after_a_rename() {
     });
     assert_eq!(parts, Some(8));
     assert_eq!(filesystem.extend_path(&mut PathSoFar::new(&root), 1), Ok(Some(b"/".to_vec())));
+}
+
+/// A chain of directories below `top`; returns the last.
+fn chain(filesystem: &Filesystem, root: &Node, top: &[u8], length: usize) -> Node {
+    let mut directory = filesystem.make_directory(root, top, 0o755, NOW).unwrap();
+    for _ in 0..length {
+        directory = filesystem.make_directory(&directory, b"d", 0o755, NOW).unwrap();
+    }
+    directory
+}
+
+/// Directories of any depth are looked at some at a time, with the outcome of one look.
+#[test]
+fn renames_between_deep_directories_are_made_in_parts() {
+    let (filesystem, root) = new();
+    let (one, two) = (chain(&filesystem, &root, b"one", 40), chain(&filesystem, &root, b"two", 30));
+    filesystem.make_directory(&one, b"moved", 0o755, NOW).unwrap();
+    let inner = filesystem.make_directory(&one, b"moved/inner", 0o755, NOW).unwrap();
+    let parts = |old: (&Node, &[u8]), new: (&Node, &[u8]), how| {
+        let mut so_far = RenameSoFar::new(8);
+        let mut parts = 1;
+        loop {
+            match filesystem.rename_in_parts(&mut so_far, old, new, how, NOW) {
+                Err(Error::Unfinished) => parts += 1,
+                result => return (result, parts),
+            }
+        }
+    };
+    // Into itself, and onto a directory that it is in.
+    assert_eq!(parts((&one, b"moved"), (&inner, b"x"), Replacement::Refuse).0, Err(Error::InvalidArgument));
+    assert_eq!(parts((&inner, b"."), (&root, b"x"), Replacement::Refuse).0, Err(Error::Busy));
+    let (result, count) = parts((&one, b"moved"), (&root, b"one"), Replacement::Replace);
+    assert_eq!((result, count > 4), (Err(Error::DirectoryNotEmpty), true), "{count} parts");
+    assert_eq!(parts((&root, b"one"), (&one, b"moved"), Replacement::Exchange).0, Err(Error::InvalidArgument));
+    // Two walks: one that goes up 41 times to find which is locked first, and one that does 31 times.
+    assert_eq!(parts((&one, b"moved"), (&two, b"here"), Replacement::Refuse), (Ok(()), 1 + 41 / 8 + 31 / 8));
+    assert_eq!(filesystem.path_of(&inner).unwrap(), [&b"/two"[..], &b"/d".repeat(30), b"/here/inner"].concat());
+    // Near the root one part is enough.
+    assert_eq!(parts((&root, b"one"), (&root, b"three"), Replacement::Replace), (Ok(()), 1));
+}
+
+/// Other renames between two parts change neither the outcome nor, unless they move directories, the number of parts.
+#[test]
+fn a_rename_in_parts_begins_anew_when_directories_move() {
+    let (filesystem, root) = new();
+    let (one, two) = (chain(&filesystem, &root, b"one", 40), chain(&filesystem, &root, b"two", 40));
+    filesystem.make_directory(&one, b"moved", 0o755, NOW).unwrap();
+    filesystem.make_directory(&two, b"other", 0o755, NOW).unwrap();
+    filesystem.make_file(&root, b"f", b"", 0o644, NOW).unwrap();
+    let part = |so_far: &mut RenameSoFar| {
+        filesystem.rename_in_parts(so_far, (&one, b"moved"), (&two, b"other/x"), Replacement::Refuse, NOW)
+    };
+    let rename = |old: &[u8], new: &[u8]| {
+        filesystem.rename(&root, old, &root, new, Replacement::Refuse, NOW).unwrap();
+    };
+
+    // A file, and a directory that stays in its parent.
+    let mut so_far = RenameSoFar::new(8);
+    let mut count = 0;
+    while part(&mut so_far) == Err(Error::Unfinished) {
+        rename(b"f", b"one/f");
+        rename(b"one/f", b"f");
+        rename(b"two", b"2");
+        rename(b"2", b"two");
+        count += 1;
+    }
+    assert_eq!(count, 41 / 8 + 42 / 8);
+    filesystem.rename(&two, b"other/x", &one, b"moved", Replacement::Refuse, NOW).unwrap();
+
+    // In the middle its directory comes below the one that it is moved into: what was seen so far is worth nothing.
+    let mut so_far = RenameSoFar::new(8);
+    for _ in 0..41 / 8 + 2 {
+        assert_eq!(part(&mut so_far), Err(Error::Unfinished));
+    }
+    filesystem.rename(&root, b"two", &one, b"moved/two", Replacement::Refuse, NOW).unwrap();
+    let result = (0..100).map(|_| part(&mut so_far)).find(|result| *result != Err(Error::Unfinished));
+    assert_eq!(result, Some(Err(Error::InvalidArgument)));
+    filesystem.rename(&one, b"moved/two", &root, b"two", Replacement::Refuse, NOW).unwrap();
+
+    // A chain may vanish with its walk, and another directory may get its inode.
+    let gone = chain(&filesystem, &root, b"gone", 20);
+    let mut so_far = RenameSoFar::new(8);
+    let onto = |so_far: &mut RenameSoFar, new: &Node| {
+        filesystem.rename_in_parts(so_far, (&one, b"moved"), (new, b"x"), Replacement::Refuse, NOW)
+    };
+    for _ in 0..41 / 8 + 1 {
+        assert_eq!(onto(&mut so_far, &gone), Err(Error::Unfinished));
+    }
+    for depth in (0..=20).rev() {
+        filesystem.remove_directory(&root, &[&b"gone"[..], &b"/d".repeat(depth)].concat(), NOW).unwrap();
+    }
+    let result = (0..100).map(|_| onto(&mut so_far, &gone)).find(|result| *result != Err(Error::Unfinished));
+    assert_eq!(result, Some(Err(Error::NotFound)));
+
+    // With a move after each part it ends with an error, not never.
+    filesystem.make_directory(&root, b"m", 0o755, NOW).unwrap();
+    let mut so_far = RenameSoFar::new(8);
+    let results = (0..100).map(|turn| {
+        let (old, new) = if turn % 2 == 0 { (&b"m"[..], &b"one/m"[..]) } else { (&b"one/m"[..], &b"m"[..]) };
+        rename(old, new);
+        part(&mut so_far)
+    });
+    let results: Vec<_> = results.take_while(|result| *result == Err(Error::Unfinished)).collect();
+    assert_eq!(results.len(), 65);
+    assert_eq!(part(&mut RenameSoFar::new(usize::MAX)), Ok(()));
 }

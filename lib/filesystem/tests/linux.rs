@@ -68,6 +68,7 @@ fn errno(error: Error) -> Errno {
         Error::NameTooLong => Errno::NAMETOOLONG,
         Error::InvalidArgument => Errno::INVAL,
         Error::Busy => Errno::BUSY,
+        Error::Unfinished => Errno::AGAIN,
         Error::NotPermitted => Errno::PERM,
         Error::NotOpenForThis => Errno::BADF,
         Error::CrossFilesystem | Error::Crossing => Errno::XDEV,

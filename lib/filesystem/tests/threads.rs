@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use filesystem::{
-    Access, Creation, Error, FileKind, Filesystem, LastLink, Node, OpenOptions, Replacement, Timestamp, Writes,
+    Access, Creation, Error, FileKind, Filesystem, LastLink, Node, OpenOptions, RenameSoFar, Replacement, Timestamp,
+    Writes,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -77,7 +78,14 @@ fn step(filesystem: &Filesystem, bases: &mut Vec<Node>, numbers: &mut Numbers) {
                 _ => Replacement::Replace,
             };
             let new_base = &bases[numbers.below(bases.len() as u64) as usize];
-            filesystem.rename(base, &one, new_base, &other, replacement, NOW)
+            let mut so_far = RenameSoFar::new(numbers.below(4) as usize);
+            loop {
+                let (old, new) = ((base, &one[..]), (new_base, &other[..]));
+                match filesystem.rename_in_parts(&mut so_far, old, new, replacement, NOW) {
+                    Err(Error::Unfinished) => {}
+                    result => break result,
+                }
+            }
         }
         10 => filesystem
             .look_up(base, &one, LastLink::Follow)

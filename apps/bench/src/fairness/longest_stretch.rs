@@ -658,7 +658,7 @@ pub async fn measure() -> Outcome {
     let is_wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
     for (name, drive) in DRIVES {
         if is_wanted(name) {
-            attempt!(drive());
+            drive().map_err(|error| alloc::format!("the drive `{name}`: {error:?}"))?;
         }
     }
     if is_wanted("waiters") {

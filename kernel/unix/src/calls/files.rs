@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use abi_unix::types::{self, control, file_control, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
-    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, Replacement, Timestamp,
-    Writes,
+    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, RenameSoFar,
+    Replacement, Timestamp, Writes,
 };
 
 use crate::asynchronous::operation::Operation;
@@ -399,10 +399,13 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
         2 => Replacement::Exchange,
         _ => return Err(Errno::EINVAL),
     };
+    /// Directories of one part of a walk up; three walks are a step.
+    const DIRECTORIES: usize = 256;
+    let mut so_far = RenameSoFar::new(DIRECTORIES);
     follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Frees, move |call, [old, new]| {
         let owner = owner(call.process());
         old.perform_with(new, (LastComponent::Name, LastComponent::Name), |mount, old, new| {
-            mount.tree().rename(old.0, old.1, new.0, new.1, replacement, made_by(&owner)).map(|()| 0)
+            mount.tree().rename_in_parts(&mut so_far, old, new, replacement, made_by(&owner)).map(|()| 0)
         })
     })
 }
@@ -881,6 +884,49 @@ mod tests {
             assert_eq!(mkdir(program, "/tmp/d"), Err(Errno::EEXIST));
             unlink(program, "/tmp/b", 0).unwrap();
             unlink(program, "/tmp/d", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    /// Directories of any depth: looked at in parts, before anything is changed.
+    #[test]
+    fn renames_far_below_the_root_have_the_outcome_of_others() {
+        const DEPTH: usize = 700;
+        run(|program| {
+            let change = |program: &mut Program, name: &str| {
+                let name = path(program, name);
+                program.call(SystemCall::ChangeDirectory, [name])
+            };
+            change(program, "/tmp").unwrap();
+            for _ in 0..DEPTH {
+                mkdir(program, "d").unwrap();
+                change(program, "d").unwrap();
+            }
+            for name in ["a", "b", "b/c"] {
+                mkdir(program, name).unwrap();
+            }
+            // In flight when its process ends: nothing has happened.
+            let child = program.fork(|program| {
+                let (old, new) = (path(program, "a"), path(program, "b/a"));
+                assert_eq!(program.submit(SystemCall::Rename, [HERE, old, HERE, new, 0], 1), None);
+                assert!(program.completions().is_empty());
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(rename(program, "b", "b/c/d", 0), Err(Errno::EINVAL), "not into itself");
+            assert_eq!(rename(program, "a", "b", 0), Err(Errno::ENOTEMPTY));
+            assert_eq!(rename(program, "a", "b/a", 0), Ok(0));
+            assert_eq!(rename(program, "a", "b/a", 0), Err(Errno::ENOENT));
+            assert_eq!(rename(program, "b/a", "/tmp/a", 0), Ok(0));
+            assert_eq!(rename(program, "b/c", "/tmp/a", 2), Ok(0));
+            assert_eq!(rename(program, "/tmp/a", "c", 0), Ok(0));
+            for name in ["b/c", "b", "c"] {
+                unlink(program, name, types::AT_REMOVEDIR).unwrap();
+            }
+            for _ in 0..DEPTH {
+                change(program, "..").unwrap();
+                unlink(program, "d", types::AT_REMOVEDIR).unwrap();
+            }
+            change(program, "/").unwrap();
         });
     }
 

@@ -3,7 +3,7 @@
 //! The function of such a call checks its other arguments and reads its paths; then [`follow`] acts on them. An act
 //! changes nothing before its paths have been followed to their ends. If that is more than the work of a step
 //! ([`Halt::Later`]), the act is tried again later, from where the paths were left: with the same arguments, which it
-//! reads again.
+//! reads again. It can keep more than that between two attempts, as a rename does.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,12 +18,12 @@ use crate::scheduling::steps;
 
 /// The act of a call on so many paths.
 pub(super) trait Act<const COUNT: usize>:
-    Fn(&Call<'_>, &mut [Path; COUNT]) -> Result<usize, Halt> + Copy + Send + 'static
+    FnMut(&Call<'_>, &mut [Path; COUNT]) -> Result<usize, Halt> + Send + 'static
 {
 }
 
 impl<const COUNT: usize, F> Act<COUNT> for F where
-    F: Fn(&Call<'_>, &mut [Path; COUNT]) -> Result<usize, Halt> + Copy + Send + 'static
+    F: FnMut(&Call<'_>, &mut [Path; COUNT]) -> Result<usize, Halt> + Send + 'static
 {
 }
 
@@ -83,7 +83,7 @@ pub(super) fn follow<const COUNT: usize>(
     call: &Call<'_>,
     mut paths: [Path; COUNT],
     effect: Effect,
-    act: impl Act<COUNT>,
+    mut act: impl Act<COUNT>,
 ) -> Decoding {
     match act(call, &mut paths) {
         Ok(value) if !effect.leaves_remains() => Ok(value.into()),
@@ -99,7 +99,7 @@ fn go_on<const COUNT: usize>(
     call: &Call<'_>,
     mut paths: [Path; COUNT],
     effect: Effect,
-    act: impl Act<COUNT>,
+    mut act: impl Act<COUNT>,
     mut attempt: Result<usize, Halt>,
 ) -> Decoded {
     let (worker, number) = (Arc::clone(call.worker), call.number);
@@ -249,6 +249,34 @@ mod tests {
                 program.call(SystemCall::Unlink, [HERE, name, 0]).unwrap();
             }
             unwind(program);
+        });
+    }
+
+    /// Calls that are still on their way when their process ends have done nothing, and hold nothing.
+    #[test]
+    fn processes_end_in_the_middle_of_a_path() {
+        run(|program| {
+            wind(program);
+            let through = |program: &mut Program, name: &str| text(program, &format!("/tmp/w/0/{name}"));
+            let (old, new, status) = (through(program, "old"), through(program, "new"), program.place(256));
+            assert_eq!(program.call(SystemCall::MakeDirectory, [HERE, old, 0o755]), Ok(0));
+            for (call, arguments) in [
+                (SystemCall::StatusAt, [HERE, old, status, 0, 0]),
+                (SystemCall::Rename, [HERE, old, HERE, new, 0]),
+                (SystemCall::Unlink, [HERE, old, types::AT_REMOVEDIR as usize, 0, 0]),
+                (SystemCall::MakeDirectory, [HERE, new, 0o755, 0, 0]),
+            ] {
+                let child = program.fork(move |program| {
+                    assert_eq!(program.submit(call, arguments, 1), None, "{call:?}");
+                    assert!(program.completions().is_empty(), "it is in flight");
+                });
+                let child = child.unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            }
+            assert_eq!(program.call(SystemCall::StatusAt, [HERE, new, status, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Unlink, [HERE, old, types::AT_REMOVEDIR as usize]), Ok(0));
+            unwind(program);
+            assert_eq!(program.process().account.used(crate::process::accounts::Resource::Files), 0);
         });
     }
 }

@@ -712,6 +712,7 @@ impl Path {
                 let (first, second) = ((node, &self.path[..]), (other_node, &other.path[..]));
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
+                    Err(Error::Unfinished) => return Err(Halt::Later),
                     result => return Ok(result.map_err(errno_of)?),
                 }
             }

@@ -109,6 +109,8 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
         NameTooLong => Errno::ENAMETOOLONG,
         InvalidArgument => Errno::EINVAL,
         Busy => Errno::EBUSY,
+        // Not for a caller that asks for one part.
+        Unfinished => Errno::EAGAIN,
         NotPermitted => Errno::EPERM,
         NotOpenForThis => Errno::EBADF,
         CrossFilesystem | Crossing => Errno::EXDEV,

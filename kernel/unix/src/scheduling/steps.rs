@@ -24,9 +24,7 @@
 //!
 //! # Work that may miss the goal
 //!
-//! All calls that the scenario drives meet it but `renameat2` from and into directories that are two thousand deep:
-//! that no directory comes below itself, and which of the two is locked first, is found out under the rename lock
-//! (120,000 instructions, and more in deeper ones). Not driven, and not in steps:
+//! All calls that the scenario drives meet it. Not driven, and not in steps:
 //!
 //! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
