@@ -365,6 +365,7 @@ fn receive_files(
 
 #[cfg(test)]
 mod tests {
+    use ::signals::{Action, Set};
     use abi_unix::SystemCall;
     use abi_unix::types;
     use hal_api::Machine as _;
@@ -372,7 +373,7 @@ mod tests {
 
     use super::*;
     use crate::process::accounts::Resource;
-    use crate::testing::{Program, run};
+    use crate::testing::{Program, SIGNAL_HANDLER, run};
 
     /// Offset of the flags of a received message.
     const FLAGS: usize = 48;
@@ -524,27 +525,122 @@ mod tests {
         });
     }
 
-    /// All bytes of a call belong to the files that came with its first one, however many parts they went in.
+    /// All bytes of a call belong to the files that came with its first one, however many parts they went in, and
+    /// whatever interrupts come.
     #[test]
     fn files_of_many_buffers_come_with_all_of_them() {
         run(|program| {
-            let (sender, receiver) = program.socket_pair(types::SOCK_STREAM);
             let (reader, writer) = program.pipe(0);
-            let place = program.place(5000);
-            let buffers: Vec<_> = (0..1000).map(|index| (place + index * 5, 5)).collect();
+            let bytes = program.place(5000);
+            let buffers: Vec<_> = (0..1000).map(|index| (bytes + index * 5, 5)).collect();
             let mut rights = 20usize.to_le_bytes().to_vec();
             rights
                 .extend([socket_option::SOL_SOCKET, message::SCM_RIGHTS, writer as u32].map(u32::to_le_bytes).concat());
             let rights = program.store(&rights);
             let header = program.message_header(&buffers, (rights, 20));
-            assert_eq!(program.call(SystemCall::SendMessage, [sender, header, 0]), Ok(5000));
             let control = program.place(64);
-            let header = program.message_header(&[(place, 6000)], (control, 64));
-            assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, 0]), Ok(5000));
-            assert_eq!(program.read_u32(header + FLAGS), 0);
-            let received = program.read_u32(control + CONTROL_HEADER) as usize;
-            assert_eq!(program.write_to(received, b"x"), Ok(1));
-            assert_eq!(program.read_from(reader, 2), Ok(b"x".to_vec()));
+            let place = program.message_header(&buffers, (control, 64));
+            for (kind, is_interrupted) in [types::SOCK_STREAM, types::SOCK_DGRAM]
+                .into_iter()
+                .flat_map(|kind| [(false, false), (true, false), (false, true), (true, true)].map(|when| (kind, when)))
+            {
+                let (sender, receiver) = program.socket_pair(kind);
+                let interrupt = |is_wanted: bool| {
+                    if is_wanted {
+                        Machine::send_ipi(Machine::hart());
+                    }
+                };
+                interrupt(is_interrupted.0);
+                assert_eq!(program.call(SystemCall::SendMessage, [sender, header, 0]), Ok(5000));
+                for flags in [message::PEEK, message::WAITALL] {
+                    program.write(place + MessageHeader::CONTROL_LENGTH, &64u64.to_le_bytes());
+                    interrupt(is_interrupted.1);
+                    let count = program.call(SystemCall::ReceiveMessage, [receiver, place, flags as usize]).unwrap();
+                    let case = (kind, is_interrupted, flags);
+                    assert!(count == 5000 || count > 0 && kind == types::SOCK_STREAM, "{count} {case:?}");
+                    assert_eq!(program.read_u32(place + FLAGS), 0, "{case:?}");
+                    assert_eq!(program.read_u64(place + MessageHeader::CONTROL_LENGTH), 24, "{case:?}");
+                    let received = program.read_u32(control + CONTROL_HEADER) as usize;
+                    assert_eq!(program.write_to(received, b"x"), Ok(1));
+                    assert_eq!(program.read_from(reader, 2), Ok(b"x".to_vec()));
+                    program.close(received).unwrap();
+                }
+                program.close(sender).unwrap();
+                program.close(receiver).unwrap();
+            }
+        });
+    }
+
+    /// Starts a less important process with these descriptors that makes a call, and sends it a signal in the middle.
+    /// Returns its status.
+    fn signal_in_the_middle(
+        program: &mut Program,
+        descriptors: [usize; 3],
+        signal: usize,
+        prepare_and_call: impl FnOnce(&mut Program, fn()) + Send + 'static,
+    ) -> u32 {
+        let descriptors = program.store(&descriptors.map(|number| (number as u32).to_le_bytes()).concat());
+        let child = program.spawn_given(descriptors, 60, |program| {
+            prepare_and_call(program, || crate::testing::simulation().advance(1_000_000));
+        });
+        let child = child.unwrap();
+        // The child goes on at once, and lets time pass before its call.
+        program.sleep_ns(1_000_000);
+        assert_eq!(program.call(SystemCall::Kill, [child, signal]), Ok(0));
+        program.wait_for(child).unwrap().1
+    }
+
+    /// Its process is killed while a message of many buffers is half in its memory: the message is gone with its files.
+    #[test]
+    fn a_receiver_is_killed_while_its_message_is_copied() {
+        run(|program| {
+            let (sender, receiver) = program.socket_pair(types::SOCK_DGRAM | types::SOCK_NONBLOCK);
+            let (reader, writer) = program.pipe(0);
+            let mut rights = 20usize.to_le_bytes().to_vec();
+            rights
+                .extend([socket_option::SOL_SOCKET, message::SCM_RIGHTS, writer as u32].map(u32::to_le_bytes).concat());
+            send(program, sender, &[7; 40_000], &rights);
+            program.close(writer).unwrap();
+            let buffers = |program: &mut Program| {
+                // As many as are looked at before the message is taken from its queue.
+                let place = program.place(40_000);
+                program.message_header(&[0; 8].map(|offset| (place + offset, 5_000)), (0, 0))
+            };
+            let status = signal_in_the_middle(program, [receiver; 3], 9, move |program, let_time_pass| {
+                let header = buffers(program);
+                let_time_pass();
+                let _ = program.call(SystemCall::ReceiveMessage, [0, header, 0]);
+                unreachable!("it is killed before");
+            });
+            assert_eq!(status, 9);
+            assert_eq!(program.read_from(reader, 1), Ok(Vec::new()), "the end of the pipe in the message is closed");
+            let header = buffers(program);
+            assert_eq!(program.call(SystemCall::ReceiveMessage, [receiver, header, 0]), Err(Errno::EAGAIN));
+        });
+    }
+
+    /// A signal comes while a message is half copied: the message is whole before the handler runs, and the call ends
+    /// with it.
+    #[test]
+    fn a_signal_while_a_message_is_copied_comes_after_it() {
+        run(|program| {
+            let (sender, receiver) = program.socket_pair(types::SOCK_DGRAM);
+            for call in [SystemCall::SendMessage, SystemCall::ReceiveMessage] {
+                let status = signal_in_the_middle(program, [sender, receiver, 2], 10, move |program, let_time_pass| {
+                    let action = Action { handler: SIGNAL_HANDLER as u64, flags: 0, mask: Set::EMPTY };
+                    let action = program.store(&action.to_bytes());
+                    assert_eq!(program.call(SystemCall::SignalAction, [10, action, 0, 8]), Ok(0));
+                    let (place, header) = many(program, 5);
+                    let bytes: Vec<u8> = (0..5000).map(|index| (index % 251) as u8).collect();
+                    let socket = if call == SystemCall::SendMessage { 0 } else { 1 };
+                    program.write(place, if socket == 0 { &bytes } else { &[0; 5000] });
+                    let_time_pass();
+                    assert_eq!(program.call(call, [socket, header, 0]), Ok(5000), "{call:?}");
+                    assert_eq!(program.signals().len(), 1, "it came in the middle");
+                    assert_eq!(program.read(place, 5000), bytes);
+                });
+                assert_eq!(status, 0);
+            }
         });
     }
 }

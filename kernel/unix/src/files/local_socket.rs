@@ -490,7 +490,7 @@ impl LocalSocket {
         flags: u32,
     ) -> Result<ReceivedMessage, Errno> {
         let mut received = ReceivedMessage { goes_on: true, ..ReceivedMessage::default() };
-        let (all, with_files) = direction.stream_run(length_of(buffers) - to);
+        let (all, _) = direction.stream_run(length_of(buffers) - to);
         loop {
             let (part, begin, space) = few(buffers, to + received.count);
             let wanted = space.min(all - received.count);
@@ -517,7 +517,9 @@ impl LocalSocket {
         }
         received.length = received.count;
         if flags & message::PEEK != 0 {
-            received.files = direction.copy_files(with_files.filter(|_| received.count == all), caller)?;
+            // An interrupt may have ended it before the bytes that come with files.
+            let (_, with_files) = direction.stream_run(received.count);
+            received.files = direction.copy_files(with_files, caller)?;
             return Ok(received);
         }
         self.after_taking(direction, received.files.as_ref());
