@@ -559,7 +559,7 @@ const SLOT_BITS: usize = 6;
 const LIFE_SLOTS: u64 = 260;
 /// Number of lives of the threads, and of their calls in each, together.
 const LIVES: u64 = 30;
-const CALLS: u64 = 6_000;
+const CALLS: u64 = 2_500;
 
 /// The memory of a hostile thread, by offsets from its start address: two pages of stack, its IPC buffer, a page that
 /// it shares with the test, and its SyscallBuffer.
