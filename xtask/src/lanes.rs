@@ -6,11 +6,14 @@
 //! other: their harts would be more than twice as slow as alone, since each waits for others that the host does not
 //! run.
 //!
+//! A part can end with others that had to wait for it: those that boot the images which it has built. So a machine of
+//! several harts boots as soon as its images are there, beside tests on the host.
+//!
 //! The lines of the part that began first are shown as they come; those of the other are kept until it has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 
 /// Shows a line of a part.
@@ -23,40 +26,52 @@ pub enum Load {
     One,
     /// More than one, at times.
     Several,
+    /// All of it: after all other parts, and beside none.
+    All,
+}
+
+/// The choice of a lane.
+#[derive(Clone, Copy)]
+enum Lane {
+    /// Parts of several cores before those of one.
+    SeveralFirst,
+    /// Parts of one core only.
+    One,
 }
 
 /// A part that waits for its lane.
 pub struct Job<'a> {
     /// Its share of the host.
     pub load: Load,
-    run: Box<dyn FnOnce(Show) + Send + 'a>,
+    run: Box<dyn FnOnce(Show) -> Vec<Job<'a>> + Send + 'a>,
 }
 
 impl<'a> Job<'a> {
-    /// A part that shows its lines by the argument of `run`.
-    pub fn new(load: Load, run: impl FnOnce(Show) + Send + 'a) -> Job<'a> {
+    /// A part that shows its lines by the argument of `run`, and returns those that waited for its end.
+    pub fn new(load: Load, run: impl FnOnce(Show) -> Vec<Job<'a>> + Send + 'a) -> Job<'a> {
         Job { load, run: Box::new(run) }
     }
 }
 
 /// Runs all parts: those of one load in their order, in two lanes if the host has two cores. Lines go to `output`.
 pub fn run(jobs: Vec<Job<'_>>, cores: usize, output: &mut (dyn Write + Send)) {
-    let (several, one): (VecDeque<_>, VecDeque<_>) = jobs.into_iter().partition(|job| job.load == Load::Several);
-    let waiting = Mutex::new(Waiting { several, one, begun: 0 });
+    let queue = Queue::default();
+    lock(&queue.waiting).add(jobs);
     let screen = Mutex::new(OrderedLines { output, first: 0, others: BTreeMap::new() });
-    let work = |prefers: Load| {
-        loop {
-            // A statement of its own, behind which the lock is free.
-            let Some((number, job)) = lock(&waiting).next(prefers) else { break };
-            (job.run)(&mut |line| lock(&screen).show(number, line));
+    let work = |lane: Lane| {
+        while let Some((number, job)) = queue.next(lane) {
+            let running = Running(&queue);
+            let released = (job.run)(&mut |line| lock(&screen).show(number, line));
+            lock(&queue.waiting).add(released);
+            drop(running);
             lock(&screen).end(number);
         }
     };
     thread::scope(|scope| {
         if cores > 1 {
-            scope.spawn(|| work(Load::One));
+            scope.spawn(|| work(Lane::One));
         }
-        work(Load::Several);
+        work(Lane::SeveralFirst);
     });
 }
 
@@ -66,22 +81,70 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The parts that no lane has taken.
+#[derive(Default)]
+struct Queue<'a> {
+    waiting: Mutex<Waiting<'a>>,
+    /// A part has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
 struct Waiting<'a> {
     several: VecDeque<Job<'a>>,
     one: VecDeque<Job<'a>>,
+    all: VecDeque<Job<'a>>,
     /// Number of parts that were taken.
     begun: usize,
+    /// Number of those that have not ended: they may release others.
+    running: usize,
+}
+
+/// A part that runs in a lane, until it ends or panics.
+struct Running<'q, 'a>(&'q Queue<'a>);
+
+impl<'a> Queue<'a> {
+    /// Takes the next part of a lane, with its number; waits for it while running parts may release one.
+    fn next(&self, lane: Lane) -> Option<(usize, Job<'a>)> {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            if let Some(job) = waiting.take(lane) {
+                waiting.begun += 1;
+                waiting.running += 1;
+                return Some((waiting.begun - 1, job));
+            }
+            if waiting.running == 0 {
+                return None;
+            }
+            waiting = self.ended.wait(waiting).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
 }
 
 impl<'a> Waiting<'a> {
-    /// Takes the next part of a lane, with its number.
-    fn next(&mut self, prefers: Load) -> Option<(usize, Job<'a>)> {
-        let job = match prefers {
-            Load::Several => self.several.pop_front().or_else(|| self.one.pop_front())?,
-            Load::One => self.one.pop_front()?,
+    fn add(&mut self, jobs: Vec<Job<'a>>) {
+        for job in jobs {
+            match job.load {
+                Load::Several => self.several.push_back(job),
+                Load::One => self.one.push_back(job),
+                Load::All => self.all.push_back(job),
+            }
+        }
+    }
+
+    fn take(&mut self, lane: Lane) -> Option<Job<'a>> {
+        let job = match lane {
+            Lane::SeveralFirst => self.several.pop_front().or_else(|| self.one.pop_front()),
+            Lane::One => self.one.pop_front(),
         };
-        self.begun += 1;
-        Some((self.begun - 1, job))
+        let is_last = self.running == 0 && self.several.is_empty();
+        job.or_else(|| if is_last { self.all.pop_front() } else { None })
+    }
+}
+
+impl Drop for Running<'_, '_> {
+    fn drop(&mut self) {
+        lock(&self.0.waiting).running -= 1;
+        self.0.ended.notify_all();
     }
 }
 
@@ -142,6 +205,7 @@ mod tests {
                 show(&format!("{name} goes on"));
                 meeting.wait();
                 show(&format!("{name} ends"));
+                Vec::new()
             })
         };
         let shown = lines(vec![part(Load::One, "a"), part(Load::Several, "b")], 2);
@@ -165,6 +229,7 @@ mod tests {
                 if load == Load::Several {
                     several.fetch_sub(1, Ordering::SeqCst);
                 }
+                Vec::new()
             })
         };
         let loads = (0..100).map(|number| if number % 3 == 0 { Load::One } else { Load::Several });
@@ -182,9 +247,63 @@ mod tests {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0);
                 show(name);
                 running.fetch_sub(1, Ordering::SeqCst);
+                Vec::new()
             })
         });
         assert_eq!(lines(jobs.collect(), 1), ["b", "a", "c"]);
         assert!(lines(Vec::new(), 1).is_empty());
+    }
+
+    /// Returns a part that shows its name and then releases others.
+    fn releasing(load: Load, name: &'static str, others: Vec<Job<'static>>) -> Job<'static> {
+        Job::new(load, move |show| {
+            show(name);
+            others
+        })
+    }
+
+    #[test]
+    fn a_part_that_needs_the_host_for_itself_is_the_last() {
+        for cores in [1, 2] {
+            let parts = [(Load::All, "all"), (Load::One, "one"), (Load::All, "all"), (Load::Several, "several")];
+            let mut shown = lines(parts.map(|(load, name)| releasing(load, name, vec![])).into(), cores);
+            shown[..2].sort();
+            assert_eq!(shown, ["one", "several", "all", "all"]);
+        }
+    }
+
+    #[test]
+    fn parts_begin_after_the_one_that_they_wait_for() {
+        for cores in [1, 2] {
+            for load in [Load::One, Load::Several] {
+                let last = vec![releasing(Load::One, "one", vec![]), releasing(Load::Several, "several", vec![])];
+                let images = releasing(Load::One, "images", vec![releasing(load, "more images", last)]);
+                let mut shown = lines(vec![images], cores);
+                shown[2..].sort();
+                assert_eq!(shown, ["images", "more images", "one", "several"]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_lane_takes_a_part_that_the_other_releases() {
+        let meeting = Barrier::new(2);
+        let meet = |load| {
+            let meeting = &meeting;
+            Job::new(load, move |_| {
+                meeting.wait();
+                Vec::new()
+            })
+        };
+        // Only both lanes together end these two.
+        let images = Job::new(Load::One, move |_| vec![meet(Load::One), meet(Load::Several)]);
+        assert!(lines(vec![images], 2).is_empty());
+    }
+
+    #[test]
+    fn a_panic_in_one_lane_does_not_keep_the_other_waiting() {
+        let broken = Job::new(Load::Several, |_| panic!("as intended"));
+        let lanes = std::panic::AssertUnwindSafe(|| lines(vec![broken, releasing(Load::One, "one", vec![])], 2));
+        assert!(std::panic::catch_unwind(lanes).is_err());
     }
 }

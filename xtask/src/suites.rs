@@ -3,7 +3,7 @@
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
 //! both machine types, since most failures between harts and interrupt controllers happen in only one; and once more
-//! with user interrupts in hardware. One of the combinations runs the tests that can differ there only ([`names`]).
+//! with each back end of user interrupts. Some of the combinations run only tests that can differ there ([`names`]).
 //! Tests that compare the work of processes run on one hart whose clock counts instructions instead ([`COUNTED`]): on
 //! the host's time, a busy host would take work from one of them and not from the other.
 //!
@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -40,7 +40,7 @@ use crate::linux::{self, DebianKernel, Servers};
 use crate::own::{self, Chosen};
 use crate::serial::{TestLine, test_line};
 use crate::soak;
-use crate::toolchain::Toolchain;
+use crate::toolchain::{self, Toolchain};
 use crate::workspace::{self, Crate, CrateTarget, Workspace};
 
 /// A part of the tests.
@@ -267,42 +267,46 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     let mut findings = Findings::default();
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
     let needs_machine = wanted.iter().any(|suite| suite.needs_machine());
-    let toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
+    let mut toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
     let workspace = &context.workspace;
-    // In lanes too: one test that takes long keeps one core busy.
-    let on_host = wanted.iter().filter_map(|suite| match suite {
-        Suite::Host => Some(Part::new("host", Load::Several, |show| host(workspace, Cases::Usual, filter, show))),
-        Suite::Loom => Some(Part::new("loom", Load::One, |show| loom(workspace, show))),
-        Suite::Long => Some(Part::new("long", Load::Several, |show| host(workspace, Cases::Many, filter, show))),
-        _ => None,
-    });
-    run_parts(on_host.collect(), &mut findings);
-    for suite in wanted {
-        match (suite, &toolchain) {
-            (Suite::Host | Suite::Loom | Suite::Long, _) => {}
+    // Each of two lanes compiles on half of the host.
+    let jobs = (wanted.len() > 1).then(|| (cores() / 2).max(1));
+    toolchain.iter_mut().for_each(|toolchain| toolchain.jobs = jobs);
+    let mut parts = Vec::new();
+    for suite in IN_LANES.into_iter().filter(|suite| wanted.contains(suite)) {
+        parts.push(match (suite, &toolchain) {
+            (Suite::Host, _) => Part::new("host", Load::One, move |show| {
+                host(workspace, HostTests { cases: Cases::Usual, jobs }, filter, show)
+            }),
+            (Suite::Loom, _) => Part::new("loom", Load::One, move |show| loom(workspace, jobs, show)),
+            (Suite::Long, _) => Part::new("long", Load::One, move |show| {
+                host(workspace, HostTests { cases: Cases::Many, jobs }, filter, show)
+            }),
             (Suite::Qemu, Some(toolchain)) => {
-                if let Err(error) = qemu(context, toolchain, arguments, &mut findings) {
-                    findings.add("QEMU".into(), Err(error));
-                }
+                Part::before("images of the system", move |_| qemu(context, toolchain, arguments))
             }
             (Suite::Micro, Some(toolchain)) => {
-                if let Err(error) = micro(context, toolchain, arguments, &mut findings) {
-                    findings.add("microkernel".into(), Err(error));
-                }
+                Part::before("images of the microkernel", move |_| micro(context, toolchain, arguments))
             }
-            (Suite::Machine, Some(toolchain)) => {
+            (Suite::Machine, Some(toolchain)) => Part::before("programs of the machine", move |show| {
                 match emulator::program(&context.board, Variant::Uintc, &toolchain.qemu) {
-                    Err(error) if arguments.suites.is_empty() => println!("note: left out: {error}"),
-                    Err(error) => findings.add("machine".into(), Err(error)),
-                    Ok(_) => user_level_interrupts(context, toolchain, &mut findings)?,
+                    Err(error) if arguments.suites.is_empty() => {
+                        show(&format!("note: left out: {error}"));
+                        Ok(Vec::new())
+                    }
+                    Err(error) => Err(error),
+                    Ok(_) => user_level_interrupts(context, toolchain),
                 }
+            }),
+            (Suite::Linux, Some(toolchain)) => {
+                Part::before("programs of Debian", move |show| linux(context, toolchain, arguments, show))
             }
-            (Suite::Linux, Some(toolchain)) => linux(context, toolchain, arguments, &mut findings)?,
-            (Suite::MachineLinux, Some(toolchain)) => {
-                linux_with_user_level_interrupts(context, toolchain, arguments, &mut findings)
-            }
-            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux, None) => {}
-        }
+            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux, _) => continue,
+        });
+    }
+    run_parts(parts, &mut findings);
+    if let (true, Some(toolchain)) = (wanted.contains(&Suite::MachineLinux), &toolchain) {
+        linux_with_user_level_interrupts(context, toolchain, arguments, &mut findings);
     }
     print!("{}", findings.summary());
     match findings.total() {
@@ -312,6 +316,16 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     }
 }
 
+/// The order in which suites begin in the lanes: first the builds of images, for which the machines of several harts
+/// wait, since these take longest and are never beside each other.
+const IN_LANES: [Suite; 7] =
+    [Suite::Qemu, Suite::Loom, Suite::Micro, Suite::Host, Suite::Long, Suite::Machine, Suite::Linux];
+
+/// Returns the number of cores of the host.
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// The number of cases of each property that the tests on the host try.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cases {
@@ -319,12 +333,21 @@ enum Cases {
     Many,
 }
 
-impl Cases {
+/// The way in which the tests on the host run.
+#[derive(Clone, Copy)]
+struct HostTests {
+    cases: Cases,
+    /// Number of programs that compile at once, unless cargo chooses it.
+    jobs: Option<usize>,
+}
+
+impl HostTests {
     /// Returns the command that tests on the host, to which packages are to be added.
     fn cargo_test(self, workspace: &Workspace) -> Command {
         let mut command = workspace::cargo();
         command.current_dir(&workspace.root).args(["test", "--no-fail-fast"]);
-        if self == Cases::Many {
+        toolchain::limit_jobs(&mut command, self.jobs);
+        if self.cases == Cases::Many {
             command.args(["--profile", "long"]);
             if std::env::var_os(CASES).is_none() {
                 command.env(CASES, LONG_CASES);
@@ -339,8 +362,8 @@ impl Cases {
 }
 
 /// Runs every package's own tests, in one call of cargo; those with `filter` in their names.
-fn host(workspace: &Workspace, cases: Cases, filter: Option<&str>, show: Show) -> Found {
-    let mut command = cases.cargo_test(workspace);
+fn host(workspace: &Workspace, tests: HostTests, filter: Option<&str>, show: Show) -> Found {
+    let mut command = tests.cargo_test(workspace);
     command.arg("--workspace");
     for package in workspace.packages.iter().filter(|package| package.is_target_only()) {
         command.args(["--exclude", &package.name]);
@@ -411,7 +434,7 @@ pub fn models(package: &Crate) -> Option<(Vec<String>, Vec<String>)> {
 
 /// Runs the models of all packages, compiled with loom's atomics: in one call of cargo all packages whose models are
 /// chosen in the same way, so that what they depend on is compiled once.
-fn loom(workspace: &Workspace, show: Show) -> Found {
+fn loom(workspace: &Workspace, jobs: Option<usize>, show: Show) -> Found {
     let mut calls = BTreeMap::<_, Vec<_>>::new();
     for package in &workspace.packages {
         if let Some(chosen) = models(package) {
@@ -430,6 +453,7 @@ fn loom(workspace: &Workspace, show: Show) -> Found {
         // With other flags: not in the directory that other builds use.
         command.arg("--target-dir").arg(workspace.products().join("loom"));
         command.envs([MODELS_ENVIRONMENT]);
+        toolchain::limit_jobs(&mut command, jobs);
         command.args(programs).arg("--").args(filters);
         let (found, failed) = cargo_test(command, show)?;
         tally.add(found);
@@ -471,14 +495,14 @@ fn closing_line(line: &str) -> Option<Tally> {
     Some(Tally { passed: number("passed")?, failed: number("failed")? })
 }
 
-/// Runs the machine's suites on every machine.
-fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
-    let products = build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?;
+/// Builds the images of the machine's suites, and returns their runs on every machine.
+fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Test) -> Result<Vec<Part<'a>>> {
+    let products = Arc::new(build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?);
     let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
-    let boots = |machine| Boots { context, toolchain, products: &products, machine };
+    let boots = |machine| Boots { context, toolchain, products: products.clone(), machine };
     let (mut parts, mut partial) = (Vec::new(), Vec::new());
     for (machine, harts) in machines(arguments.machine, arguments.harts) {
-        let names = names(arguments, machine, harts);
+        let names = names(arguments, machine, harts, None);
         let boots = boots(cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) });
         let is_partial = !names.is_empty();
         let system = boots.system("system".into(), names)?;
@@ -508,7 +532,7 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                     user_interrupts: Some(back_end),
                     ..chosen_machine(arguments, Some(harts))
                 });
-                let names: Vec<_> = arguments.filter.iter().cloned().collect();
+                let names = names(arguments, machine, harts, Some(back_end));
                 parts.push(boots.system(format!("system with {}", back_end.name()), names)?);
             }
         }
@@ -527,10 +551,15 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
     // Mistakes are equal on every machine.
     let machine = cli::Machine { user_interrupts: None, ..on_all_harts.machine.clone() };
     let mistaken = Boots { machine, ..on_all_harts.clone() };
-    let (mut short, mut last) = (Vec::new(), Vec::new());
+    let mut short = Vec::new();
     for name in PARTS.into_iter().filter(|name| is_meant(arguments.filter.as_deref(), name)) {
         match name {
-            FAILING_ALLOCATIONS => short.push(on_one_hart.part(name, Boots::failing_allocations)),
+            FAILING_ALLOCATIONS => {
+                let kernel = build::failing_kernel(&context.workspace, toolchain, &context.progress)?;
+                let run =
+                    move |boots: &Boots<'_>, log: &Path, show: Show| boots.failing_allocations(log, &kernel, show);
+                parts.push(on_one_hart.part(name, run));
+            }
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -542,35 +571,33 @@ fn qemu(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, finding
                 mistaken.part(&format!("{name} faults"), faults)
             })),
             // Its load from outside needs the host for itself.
-            _ => last.push(on_all_harts.part(name, Boots::soak)),
+            _ => parts.push(Part { load: Load::All, ..on_all_harts.part(name, Boots::soak) }),
         }
     }
     // However many harts these machines have, one of them does nearly everything.
     short.iter_mut().for_each(|part| part.load = Load::One);
     parts.extend(short);
-    run_parts(parts, findings);
-    run_parts(last, findings);
-    Ok(())
+    Ok(parts)
 }
 
-/// Runs the programs that test the machine with user-level interrupts itself. They need two harts.
-fn user_level_interrupts(context: &Context, toolchain: &Toolchain, findings: &mut Findings) -> Result<()> {
+/// Builds the programs that test the machine with user-level interrupts itself, and returns their runs. They need two
+/// harts.
+fn user_level_interrupts<'a>(context: &'a Context, toolchain: &'a Toolchain) -> Result<Vec<Part<'a>>> {
     let machine = Variant::Uintc;
     let name = machine.to_string();
     let programs = build::suites(&context.workspace, toolchain, &context.progress, Some(&name))?;
     // Such a program reads no archive.
     let empty = context.workspace.products().join("empty");
     std::fs::write(&empty, "").with_context(|| format!("cannot write {}", empty.display()))?;
-    for (name, program) in programs {
+    let part = |(name, program): (String, PathBuf)| {
         let products =
             Products { kernel: program.clone(), initramfs: empty.clone(), programs: Vec::new(), files: Vec::new() };
         let machine =
             cli::Machine { machine: Some(machine), harts: Some(2), memory: Some(MEMORY.into()), user_interrupts: None };
-        let boots = Boots { context, toolchain, products: &products, machine };
-        let suite = |boots: &Boots<'_>, log: &Path, show: Show| boots.suite(log, &program, String::new(), show);
-        run_parts(vec![boots.part(&name, suite)], findings);
-    }
-    Ok(())
+        let boots = Boots { context, toolchain, products: Arc::new(products), machine };
+        boots.part(&name, move |boots, log, show| boots.suite(log, &program, String::new(), show))
+    };
+    Ok(programs.into_iter().map(part).collect())
 }
 
 /// Boots Debian's Linux on the machine with user-level interrupts, which it does not know, and lets it run the basic
@@ -611,12 +638,10 @@ fn linux_with_user_level_interrupts(
     }
 }
 
-/// Runs the microkernel's suite on every machine, also on that with user-level interrupts if its emulator has been
-/// built, and the starts that the microkernel must refuse on one.
-fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
-    let kernel = |machine: &cli::Machine| {
-        build::microkernel(&context.workspace, toolchain, &context.progress, context.variation(machine))
-    };
+/// Builds the microkernel's images, and returns the runs of its suite on every machine, also on that with user-level
+/// interrupts if its emulator has been built, and of the starts that the microkernel must refuse on one.
+fn micro<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Test) -> Result<Vec<Part<'a>>> {
+    let kernel = |variation| build::microkernel(&context.workspace, toolchain, &context.progress, variation);
     let mut checked = Vec::new();
     let (mut suites, mut libraries) = (Vec::new(), Vec::new());
     let mut machines_of_suite = machines(arguments.machine, arguments.harts);
@@ -626,7 +651,7 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
     }
     for (machine, harts) in machines_of_suite {
         let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
-        let products = kernel(&machine)?;
+        let products = kernel(context.variation(&machine))?;
         let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
         libraries.push((library, machine.clone(), "library of the microkernel"));
         suites.push((products, machine.clone(), "microkernel"));
@@ -634,79 +659,75 @@ fn micro(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findin
         if !checked.contains(&harts) {
             checked.push(harts);
             let variation = Variation { checks: Checks::Entries, ..context.variation(&machine) };
-            let checking = build::microkernel(&context.workspace, toolchain, &context.progress, variation)?;
-            suites.push((checking, machine, "microkernel that checks itself"));
+            suites.push((kernel(variation)?, machine, "microkernel that checks itself"));
         }
     }
     // Long ones first, so that the lanes end at nearly the same time.
     suites.extend(libraries);
     let machine = chosen_machine(arguments, Some(1));
-    let refusing = kernel(&machine)?;
-    let mut told_products = Vec::new();
+    let boots = |products, machine| Boots { context, toolchain, products: Arc::new(products), machine };
+    let mut parts = Vec::new();
+    for (products, machine, name) in suites {
+        let suite =
+            |boots: &Boots<'_>, log: &Path, show: Show| boots.suite(log, &boots.products.kernel, String::new(), show);
+        parts.push(boots(products, machine).part(name, suite));
+    }
+    let refusing = kernel(context.variation(&machine))?;
+    parts.push(boots(refusing, machine.clone()).part("refused starts", Boots::refusals));
     for told in TOLD {
         let machine = cli::Machine { harts: Some(told.harts), ..machine.clone() };
         let variation = Variation { words: told.built_in, counters: told.counters, ..context.variation(&machine) };
-        let mut products = build::microkernel(&context.workspace, toolchain, &context.progress, variation)?;
-        products.initramfs = context.workspace.products().join(TOLD_PROGRAM);
-        told_products.push((products, machine, told));
-    }
-    let mut parts = Vec::new();
-    for (products, machine, name) in &suites {
-        let boots = Boots { context, toolchain, products, machine: machine.clone() };
-        parts.push(boots.part(name, |boots, log, show| boots.suite(log, &boots.products.kernel, String::new(), show)));
-    }
-    let boots = Boots { context, toolchain, products: &refusing, machine };
-    parts.push(boots.part("refused starts", Boots::refusals));
-    for (products, machine, told) in &told_products {
-        let boots = Boots { context, toolchain, products, machine: machine.clone() };
+        let initramfs = context.workspace.products().join(TOLD_PROGRAM);
+        let boots = boots(Products { initramfs, ..kernel(variation)? }, machine);
         parts.push(boots.part(told.name, |boots, log, show| boots.told(log, told, show)));
     }
-    run_parts(parts, findings);
-    Ok(())
+    Ok(parts)
 }
 
-/// Runs the exercises of unmodified programs. The interrupt controller makes no difference to them.
-fn linux(context: &Context, toolchain: &Toolchain, arguments: &cli::Test, findings: &mut Findings) -> Result<()> {
-    let mut exercises = exercises::load(&context.workspace.root)?;
-    let root = match exercises::prepare(context, &exercises) {
-        Ok(root) => root,
+/// Fetches unmodified programs, and returns the runs of their exercises. The interrupt controller makes no difference
+/// to them.
+fn linux<'a>(
+    context: &'a Context,
+    toolchain: &'a Toolchain,
+    arguments: &cli::Test,
+    show: Show,
+) -> Result<Vec<Part<'a>>> {
+    let all = exercises::load(&context.workspace.root)?;
+    let root = match exercises::prepare(context, &all) {
         Err(error) if arguments.suites.is_empty() => {
-            println!("note: the programs of Debian are left out: {error:#}");
-            return Ok(());
+            show(&format!("note: the programs of Debian are left out: {error:#}"));
+            return Ok(Vec::new());
         }
-        Err(error) => {
-            findings.add("linux".into(), Err(error));
-            return Ok(());
-        }
+        prepared => prepared?,
     };
-    let all = exercises.clone();
-    exercises.retain(|exercise| arguments.filter.as_ref().is_none_or(|filter| exercise.name.contains(filter)));
-    let products = exercises::with_exercises(context, &root, &exercises)?;
-    let outcomes = Mutex::new(Vec::new());
+    let is_meant = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter));
+    let chosen: Vec<_> = all.iter().filter(|exercise| is_meant(&exercise.name)).cloned().collect();
+    let products = Arc::new(exercises::with_exercises(context, &root, &chosen)?);
+    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let (all, chosen, root) = (Arc::new(all), Arc::new(chosen), Arc::new(root));
     let parts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
         // The archive with the programs is a part of the memory.
         let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(harts)) };
-        let boots = Boots { context, toolchain, products: &products, machine };
-        let (exercises, outcomes) = (&exercises, &outcomes);
+        let boots = Boots { context, toolchain, products: products.clone(), machine };
+        let (all, chosen, root, outcomes) = (all.clone(), chosen.clone(), root.clone(), outcomes.clone());
         boots.part("linux", move |boots, log, show| {
             let mut guest = boots.start_with(Clock::Host, log, &boots.products.kernel, exercises::command_line()?)?;
-            let found = exercises::follow(&mut guest, exercises, harts, show)?;
+            let found = exercises::follow(&mut guest, &chosen, harts, show)?;
             let failures =
                 found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
             let failures: Vec<_> = failures.collect();
             let failed = failures.len() as u64;
             let passed = found.len() as u64 - failed;
-            outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(found);
+            let mut outcomes = outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            outcomes.extend(found);
+            if outcomes.len() == HARTS.len() * all.len() {
+                outcomes.sort_by_key(|(_, harts, _)| *harts);
+                exercises::keep(context, &root, &all, &outcomes)?;
+            }
             Ok((Tally { passed, failed }, failures))
         })
     });
-    run_parts(parts.collect(), findings);
-    let mut outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if outcomes.len() == HARTS.len() * all.len() {
-        outcomes.sort_by_key(|(_, harts, _)| *harts);
-        exercises::keep(context, &root, &all, &outcomes)?;
-    }
-    Ok(())
+    Ok(parts.collect())
 }
 
 /// The root task that measures the effects of boot words.
@@ -877,21 +898,33 @@ fn is_meant(filter: Option<&str>, part: &str) -> bool {
 const OF_INTERRUPTS: [&str; 8] =
     ["interrupt", "network", "preemption", "readiness", "scheduling", "server", "terminal", "time"];
 
+/// Modules of the machine's suite, beside those, whose tests end, interrupt or change programs' visits to user mode.
+const OF_VISITS: [&str; 10] =
+    ["coroutines", "fork", "hostile", "models", "privilege", "ring", "signals", "thread", "user_interrupt", "worker"];
+
 /// Tests of the machine's suite that run only on one hart whose clock counts instructions: `tests --counted`.
 const COUNTED: [&str; 1] = ["fairness::calls_of_every_family_keep_within_a_budget"];
 
 /// Returns the parts of names that choose among the tests of the machine's suite; none for all tests.
 ///
-/// A second machine with one hart has another interrupt controller and nothing else that the first does not have: there
-/// is no message between harts. So the tests that do not reach the controller run on one hart with the first only. A
-/// machine that the user has chosen runs all.
-fn names(arguments: &cli::Test, machine: Variant, harts: u8) -> Vec<String> {
+/// Every test runs on one hart and on several, with either interrupt controller and with each back end of user
+/// interrupts: those with one hart of another machine than the first are left out where it has no difference that only
+/// one hart shows. Another interrupt controller differs for the tests that reach it, because one hart sends no message
+/// to others. A back end changes the programs' visits to user mode, which all tests make on several harts. A machine
+/// that the user has chosen runs all.
+fn names(
+    arguments: &cli::Test,
+    machine: Variant,
+    harts: u8,
+    user_interrupts: Option<cli::UserInterrupts>,
+) -> Vec<String> {
     let is_chosen = arguments.machine.is_some() || arguments.harts.is_some();
+    let parts = |modules: &[&str]| modules.iter().map(|module| format!("{module}::")).collect();
     match &arguments.filter {
         Some(filter) => vec![filter.clone()],
-        None if machine == Variant::Plic && harts == 1 && !is_chosen => {
-            OF_INTERRUPTS.iter().map(|module| format!("{module}::")).collect()
-        }
+        None if is_chosen || harts != 1 => Vec::new(),
+        None if user_interrupts.is_some() => parts(&[&OF_INTERRUPTS[..], &OF_VISITS].concat()),
+        None if machine == Variant::Plic => parts(&OF_INTERRUPTS),
         None => Vec::new(),
     }
 }
@@ -927,38 +960,55 @@ const DEATHS: [(&str, &[&str]); 4] = [
 struct Boots<'a> {
     context: &'a Context,
     toolchain: &'a Toolchain,
-    products: &'a Products,
+    products: Arc<Products>,
     machine: cli::Machine,
 }
+
+/// The results of a part, and the parts that it has prepared.
+type Ended<'a> = (Found, Vec<Part<'a>>);
 
 /// A part of the tests that runs in a lane.
 struct Part<'a> {
     title: String,
     load: Load,
-    run: Box<dyn FnOnce(Show) -> Found + Send + 'a>,
+    run: Box<dyn FnOnce(Show) -> Ended<'a> + Send + 'a>,
 }
 
 impl<'a> Part<'a> {
     fn new(title: impl Into<String>, load: Load, run: impl FnOnce(Show) -> Found + Send + 'a) -> Part<'a> {
-        Part { title: title.into(), load, run: Box::new(run) }
+        Part { title: title.into(), load, run: Box::new(|show| (run(show), Vec::new())) }
+    }
+
+    /// Returns a part without tests that prepares other parts.
+    fn before(title: &str, prepare: impl FnOnce(Show) -> Result<Vec<Part<'a>>> + Send + 'a) -> Part<'a> {
+        let run = |show: Show| match prepare(show) {
+            Ok(parts) => (Ok((Tally::default(), Vec::new())), parts),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        Part { title: title.into(), load: Load::One, run: Box::new(run) }
+    }
+
+    fn into_job<'j>(self, findings: &'j Mutex<&mut Findings>) -> Job<'j>
+    where
+        'a: 'j,
+    {
+        let Part { title, load, run } = self;
+        Job::new(load, move |show| {
+            show(&format!("\n== {title}"));
+            let begun = Instant::now();
+            let (found, prepared) = run(show);
+            interrupt::stand_still_if_requested();
+            findings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add_from(begun, title, found);
+            prepared.into_iter().map(|part| part.into_job(findings)).collect()
+        })
     }
 }
 
 /// Runs parts in lanes.
 fn run_parts(parts: Vec<Part<'_>>, findings: &mut Findings) {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
     let findings = Mutex::new(findings);
-    let jobs = parts.into_iter().map(|Part { title, load, run }| {
-        let findings = &findings;
-        Job::new(load, move |show| {
-            show(&format!("\n== {title}"));
-            let begun = Instant::now();
-            let found = run(show);
-            interrupt::stand_still_if_requested();
-            findings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add_from(begun, title, found);
-        })
-    });
-    lanes::run(jobs.collect(), cores, &mut std::io::stdout());
+    let jobs = parts.into_iter().map(|part| part.into_job(&findings));
+    lanes::run(jobs.collect(), cores(), &mut std::io::stdout());
 }
 
 impl<'a> Boots<'a> {
@@ -1004,7 +1054,7 @@ impl Boots<'_> {
     }
 
     fn start_with(&self, clock: Clock, log: &Path, kernel: &Path, command_line: String) -> Result<Guest> {
-        let mut configuration = self.context.configuration(self.products, &self.machine, command_line);
+        let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
         configuration.kernel = kernel.to_path_buf();
         configuration.set_clock(clock);
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
@@ -1067,7 +1117,7 @@ impl Boots<'_> {
 
     /// Unpacks a bundle as a user does, checks its sums and boots it.
     fn bundle(&self, _: &Path, show: Show) -> Found {
-        let bundle = dist::make(self.context, self.products)?;
+        let bundle = dist::make(self.context, &self.products)?;
         let directory = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
         let mut command = children::command("sh");
@@ -1094,17 +1144,17 @@ impl Boots<'_> {
         let mut run = || {
             own::new(self.context, &cli::New { path: package.clone(), name: None, git: None })?;
             let chosen = Chosen::of(&package.to_string_lossy())?;
-            let programs = chosen.take(self.context, self.toolchain, self.products)?.unwrap_or_default();
+            let programs = chosen.take(self.context, self.toolchain, &self.products)?.unwrap_or_default();
             let file = format!("{}:/srv/", directory.join("notes").display()).parse().map_err(anyhow::Error::msg)?;
-            let products = own::with_files(self.context, self.products.clone(), programs, &[file])?;
+            let products = own::with_files(self.context, (*self.products).clone(), programs, &[file])?;
             let boots = Boots {
                 context: self.context,
                 toolchain: self.toolchain,
-                products: &products,
+                products: Arc::new(products),
                 machine: self.machine.clone(),
             };
             let arguments = ["-c", "own-greeting Ada && cat /srv/notes"].map(String::from);
-            let mut guest = boots.start(log, &products.kernel, command_line("shell", &arguments)?)?;
+            let mut guest = boots.start(log, &boots.products.kernel, command_line("shell", &arguments)?)?;
             for expected in ["Hello, Ada!", text] {
                 guest.wait_for("the output", SILENCE_LIMIT, |line| (line == expected).then_some(()))?;
             }
@@ -1121,16 +1171,15 @@ impl Boots<'_> {
         follow(&mut self.start(log, kernel, command_line)?, show)
     }
 
-    /// Makes every call with every allocation of the kernel failing in turn. One hart is enough, and makes the run
+    /// Makes every call with every allocation of this kernel failing in turn. One hart is enough, and makes the run
     /// repeatable.
-    fn failing_allocations(&self, log: &Path, show: Show) -> Found {
-        let kernel = build::failing_kernel(&self.context.workspace, self.toolchain, &self.context.progress)?;
-        self.suite(log, &kernel, command_line(PROGRAM, &["--failing-allocations".to_string()])?, show)
+    fn failing_allocations(&self, log: &Path, kernel: &Path, show: Show) -> Found {
+        self.suite(log, kernel, command_line(PROGRAM, &["--failing-allocations".to_string()])?, show)
     }
 
     /// Runs a short soak on the machine with most harts.
     fn soak(&self, log: &Path, show: Show) -> Found {
-        let soaked = soak::run(self.context, self.toolchain, self.products, &self.machine, SOAK_SECONDS, log)?;
+        let soaked = soak::run(self.context, self.toolchain, &self.products, &self.machine, SOAK_SECONDS, log)?;
         show(&soaked.to_string());
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
@@ -1172,7 +1221,7 @@ impl Boots<'_> {
         for Refusal { name, root_task, harts, memory, words, says } in refusals(&good) {
             let file = self.context.workspace.products().join("broken-root-task");
             std::fs::write(&file, root_task).with_context(|| format!("cannot write {}", file.display()))?;
-            let mut configuration = self.context.configuration(self.products, &self.machine, words.into());
+            let mut configuration = self.context.configuration(&self.products, &self.machine, words.into());
             configuration.initramfs = file;
             configuration.harts = harts;
             configuration.memory = memory.into();
@@ -1356,16 +1405,24 @@ mod tests {
             user_interrupts: None,
         };
         let all = test(None, None);
-        let partial = names(&all, Variant::Plic, 1);
+        let partial = names(&all, Variant::Plic, 1, None);
         assert!(partial.contains(&"network::".to_string()) && partial.iter().all(|name| name.ends_with("::")));
         for (machine, harts) in machines(None, None) {
             let is_partial = (machine, harts) == (Variant::Plic, 1);
-            assert_eq!(names(&all, machine, harts).is_empty(), !is_partial);
+            assert_eq!(names(&all, machine, harts, None).is_empty(), !is_partial);
         }
-        assert!(names(&test(Some(Variant::Plic), None), Variant::Plic, 1).is_empty());
-        assert_eq!(names(&test(None, Some("pipe")), Variant::Plic, 1), ["pipe"]);
+        for (machine, back_end) in
+            [(Variant::Aia, cli::UserInterrupts::Imsic), (Variant::Uintc, cli::UserInterrupts::Uintc)]
+        {
+            let on_one = names(&all, machine, 1, Some(back_end));
+            assert!(partial.iter().chain(&["user_interrupt::".to_string()]).all(|module| on_one.contains(module)));
+            assert!(names(&all, machine, 4, Some(back_end)).is_empty());
+            assert!(names(&test(Some(machine), None), machine, 1, Some(back_end)).is_empty());
+        }
+        assert!(names(&test(Some(Variant::Plic), None), Variant::Plic, 1, None).is_empty());
+        assert_eq!(names(&test(None, Some("pipe")), Variant::Plic, 1, None), ["pipe"]);
         let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src");
-        for module in OF_INTERRUPTS {
+        for module in OF_INTERRUPTS.into_iter().chain(OF_VISITS) {
             assert!(modules.join(format!("{module}.rs")).exists(), "there is no module `{module}`");
         }
     }

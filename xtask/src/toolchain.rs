@@ -256,6 +256,13 @@ pub fn install_command(items: &[Item]) -> String {
     format!("sudo apt-get install {}", packages.join(" "))
 }
 
+/// Limits the number of programs that compile at once by this command of cargo.
+pub fn limit_jobs(command: &mut Command, jobs: Option<usize>) {
+    if let Some(jobs) = jobs {
+        command.env("CARGO_BUILD_JOBS", jobs.to_string());
+    }
+}
+
 /// A toolchain that is ready to compile for the target.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
@@ -267,6 +274,8 @@ pub struct Toolchain {
     pub clang: Option<PathBuf>,
     /// QEMU.
     pub qemu: PathBuf,
+    /// Number of programs that compile at once, unless cargo chooses it.
+    pub jobs: Option<usize>,
 }
 
 /// The extent of the tools that a command needs.
@@ -335,6 +344,7 @@ impl Toolchain {
             linker: find_linker(installation)?,
             clang: find_program("clang"),
             qemu: find_program(qemu_program).with_context(|| format!("{qemu_program} is not on the PATH"))?,
+            jobs: None,
         })
     }
 
@@ -358,6 +368,7 @@ impl Toolchain {
             }
         };
         command.args([subcommand, "--target", TARGET]);
+        limit_jobs(&mut command, self.jobs);
         if self.installation == Installation::Debian {
             command.arg("-Zbuild-std=core,alloc,compiler_builtins");
         }
