@@ -91,13 +91,16 @@ impl<O: Order> Executor<O> {
         loop {
             // Here the worker holds no coroutine.
             if is_signalled() {
+                if attention.load(Ordering::Relaxed) == 0
+                    && let Some(completions) = self.hooks.completions
+                {
+                    // SAFETY: the caller of `initialise` allowed it; no lock is held.
+                    unsafe { completions(self.hooks.context, shard.index as u32) };
+                }
+                // Also if an interrupt of the hook has raised it: the next poll may be a long one.
                 if attention.load(Ordering::Relaxed) != 0 {
                     shard.leave(polls);
                     return Outcome::Attention;
-                }
-                if let Some(completions) = self.hooks.completions {
-                    // SAFETY: the caller of `initialise` allowed it; no lock is held.
-                    unsafe { completions(self.hooks.context, shard.index as u32) };
                 }
             }
             // SAFETY: the word is valid, as the caller of `run_strictly` promised.

@@ -41,7 +41,8 @@ pub struct ProcessPage {
     /// Ready bitmap of each worker's shard; bit `p` is set while a coroutine of priority `p` is ready.
     pub ready: [ReadyWord; MAXIMUM_WORKERS],
     /// User interrupts of each worker that its handler has not taken yet: bit 0 stands for completions, bits 1 to 62
-    /// for identities of receivers. The kernel sets bits, the handler takes them all at once.
+    /// for identities of receivers. The kernel sets bits, the handler takes them all at once. Bits that are left at a
+    /// tick are delivered again; a handler that could not do its work sets bit 63 for that.
     pub interrupts: [InterruptWord; MAXIMUM_WORKERS],
     /// Number of the [`Mode`] of the process's executor unless the system has chosen one. The kernel writes it on
     /// request; the process may write it too, since the mode is its executor's own behaviour.

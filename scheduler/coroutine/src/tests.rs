@@ -356,6 +356,38 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
     assert_eq!(ready[0].0.load(Ordering::Relaxed), 0);
 }
 
+/// A poll may take long, so the worker leaves its run before one although the hook was called for something else.
+#[test]
+fn attention_raised_while_completions_are_fetched_comes_before_the_next_poll() {
+    use std::sync::atomic::AtomicU64;
+    static ATTENTION: AtomicU64 = AtomicU64::new(0);
+    static TAIL: AtomicU64 = AtomicU64::new(0);
+    static HEAD: AtomicU64 = AtomicU64::new(0);
+    struct Interrupted;
+    impl Platform for Interrupted {
+        fn worker(&self) -> usize {
+            0
+        }
+        fn notify(&self, _: usize) {}
+        fn completions(&self, _: usize) {
+            HEAD.store(TAIL.load(Ordering::Relaxed), Ordering::Relaxed);
+            ATTENTION.store(1, Ordering::Relaxed);
+        }
+    }
+    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
+    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
+    executor.initialise(Table::native(), ready, &Interrupted).unwrap();
+    let signals = Signals { attention: Some(&ATTENTION), completions: Some((&TAIL, &HEAD)) };
+    let mut worker = executor.worker(0, signals).unwrap();
+    let handle = executor.spawn(Priority::LOWEST, async {});
+    TAIL.store(1, Ordering::Relaxed);
+    assert_eq!(worker.run(), Outcome::Attention);
+    assert!(!handle.is_finished());
+    ATTENTION.store(0, Ordering::Relaxed);
+    assert_eq!(worker.run(), Outcome::Idle);
+    assert!(handle.is_finished());
+}
+
 #[test]
 fn a_hundred_thousand_coroutines() {
     let (executor, mut worker) = executor();

@@ -139,6 +139,16 @@ pub(crate) extern "C" fn on_interrupt_quickly(come: u64) -> bool {
     true
 }
 
+/// Has the handler called at the kernel's next tick. Its reason may be gone by then: completions that were taken remind
+/// no worker.
+pub(crate) fn call_handler_at_tick(worker: usize) {
+    // SAFETY: the page stays mapped, and every word of it is atomic.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
+        // Relaxed: the kernel looks at the word when it has interrupted this worker.
+        page.interrupts[worker % MAXIMUM_WORKERS].0.fetch_or(1 << 63, Ordering::Relaxed);
+    }
+}
+
 /// Makes the calling worker leave its run when the poll has ended, to [`attend`] and to look at the clock.
 pub(crate) fn raise_attention() {
     attention(local::current().index.get()).store(1, Ordering::Relaxed);

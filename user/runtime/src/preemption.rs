@@ -185,14 +185,19 @@ mod machine {
         }
         if local.sections.get() != 0 || executor::current_or_none().is_none() {
             // A section is short: look again soon.
-            unix::interrupt::call_handler_after(unix::interrupt::AGAIN_TICKS);
+            if !unix::interrupt::call_handler_after(unix::interrupt::AGAIN_TICKS) {
+                interrupt::call_handler_at_tick(number);
+            }
             return;
         }
         rearm();
-        put_aside(local, number);
+        if !put_aside(local, number) {
+            interrupt::call_handler_at_tick(number);
+        }
     }
 
-    fn put_aside(local: &'static Local, number: usize) {
+    /// Preempts the interrupted coroutine; returns `true` when it continues, and `false` if it could not be preempted.
+    fn put_aside(local: &'static Local, number: usize) -> bool {
         let aside = &ASIDE.0[number];
         // Until the coroutine continues, this stack runs no coroutine that could be preempted.
         let _section = Section::begin();
@@ -200,7 +205,7 @@ mod machine {
         if stack.is_null() {
             stack = match make_stack(aside, number) {
                 Some(stack) => stack,
-                None => return,
+                None => return false,
             };
         } else {
             // SAFETY: blocks of stacks stay for ever.
@@ -212,7 +217,7 @@ mod machine {
             // SAFETY: as above.
             unsafe { (*stack).stack.next.set(aside.idle.get()) };
             aside.idle.set(stack);
-            return;
+            return false;
         };
         let suspended =
             Suspended { context: UnsafeCell::new(Context::NEW), cid, next: Cell::new(aside.suspended.get()) };
@@ -228,6 +233,7 @@ mod machine {
         // `resume` has taken it out of the list.
         unix::interrupt::enter_handler_again();
         crate::trace::goes_on(cid.raw());
+        true
     }
 
     /// Continues a preempted coroutine, which the scheduler has taken.

@@ -375,14 +375,16 @@ pub fn enter_handler_again() {
     }
 }
 
-/// Has the handler called after this many ticks, if the worker has a timer of its own (back ends `imsic` and `uintc`).
-/// The earliest of several requests counts.
+/// Has the handler called after this many ticks, if the worker has a timer of its own (back ends `imsic` and `uintc`);
+/// returns whether it has. The earliest of several requests counts.
 #[cfg(all(target_arch = "riscv64", target_os = "none"))]
 #[inline]
-pub fn call_handler_after(ticks: u64) {
-    if BACK_END.load(Ordering::Relaxed) != KERNEL {
+pub fn call_handler_after(ticks: u64) -> bool {
+    let has_timer = BACK_END.load(Ordering::Relaxed) != KERNEL;
+    if has_timer {
         set_timer(ticks);
     }
+    has_timer
 }
 
 /// Numbers of the back ends, as the auxiliary vector has them.

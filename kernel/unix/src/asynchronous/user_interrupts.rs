@@ -1087,6 +1087,10 @@ fn end_pages(receiver: &Receiver) {
 
 #[cfg(test)]
 mod tests {
+    use core::mem::offset_of;
+
+    use abi_queue::ProcessPage;
+    use abi_queue::pages::PROCESS_PAGE_OFFSET;
     use abi_unix::SystemCall;
 
     use super::*;
@@ -1133,6 +1137,33 @@ mod tests {
             // Interrupts from before the handler was set are there for it.
             program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
             assert_eq!(program.handled(), [1 << 1 | 1 << 62]);
+        });
+    }
+
+    /// Bits that the handler has left, or set itself, are delivered at the next tick, and only then.
+    #[test]
+    fn a_handler_can_ask_for_the_next_tick() {
+        run(|program| {
+            let word = program.process().shared.address(PROCESS_PAGE_OFFSET) + offset_of!(ProcessPage, interrupts);
+            program.write(word, &(1u64 << 63).to_le_bytes());
+            let tick = |program: &mut Program| {
+                crate::testing::simulation().advance(1_000_000);
+                program.trap(Trap::Interrupt);
+            };
+            tick(program);
+            assert_eq!(program.handled(), [], "there is no handler");
+            program.write(word, &0u64.to_le_bytes());
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            let before = program.handled().len();
+            tick(program);
+            program.write(word, &(1u64 << 63).to_le_bytes());
+            let own = program.id as usize;
+            assert_eq!(program.call(SystemCall::GetProcess, []), Ok(own));
+            assert_eq!(program.handled().len(), before);
+            tick(program);
+            assert_eq!(program.handled()[before..], [1 << 63]);
+            tick(program);
+            assert_eq!(program.handled().len(), before + 1);
         });
     }
 

@@ -149,11 +149,15 @@ impl Shared {
 
     /// Shows user interrupts to a worker, for its handler.
     pub(crate) fn add_interrupts(&self, worker: usize, bits: u64) {
-        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
-        if let Some(word) = self.page.bytes().atomic_u64(offset) {
+        if let Some(word) = self.interrupts(worker) {
             // Release: the handler sees the sender's earlier writes.
             word.fetch_or(bits, Ordering::Release);
         }
+    }
+
+    fn interrupts(&self, worker: usize) -> Option<&AtomicU64> {
+        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
+        self.page.bytes().atomic_u64(offset)
     }
 
     /// Publishes the mode to the process's executor.
@@ -170,17 +174,16 @@ impl Shared {
         self.page.bytes().atomic_u64(offset).expect("fields of the process page").store(value, Ordering::Relaxed);
     }
 
-    /// Returns whether there are user interrupts that a worker's handler has not taken. A claim.
+    /// Returns whether there are user interrupts that a worker's handler has not taken, or whether it wants to be
+    /// called again. A claim.
     pub(crate) fn has_interrupts(&self, worker: usize) -> bool {
-        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
-        self.page.bytes().atomic_u64(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+        self.interrupts(worker).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// Takes a worker's user interrupts, as its handler does.
     #[cfg(test)]
     pub(crate) fn take_interrupts(&self, worker: usize) -> u64 {
-        let offset = offset_of!(ProcessPage, interrupts) + worker % MAXIMUM_WORKERS * size_of::<InterruptWord>();
-        self.page.bytes().atomic_u64(offset).map_or(0, |word| word.swap(0, Ordering::Acquire))
+        self.interrupts(worker).map_or(0, |word| word.swap(0, Ordering::Acquire))
     }
 
     /// Returns the number of interrupts that a worker's handler has taken without the kernel. A claim.

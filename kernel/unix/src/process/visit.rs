@@ -297,8 +297,11 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
         process.remind(worker);
         process.share_ready_coroutines(worker);
     }
-    if worker.line.has_handler() && process.shared.is_outranked_within(worker.index()) {
-        // Its handler may put its coroutine aside for something more important in the process.
+    let shared = &process.shared;
+    if worker.line.has_handler()
+        && (shared.is_outranked_within(worker.index()) || shared.has_interrupts(worker.index()))
+    {
+        // Its handler may put its coroutine aside for something more important in the process, or wants to look again.
         worker.line.set_pending();
     }
 }
