@@ -51,6 +51,7 @@
 #define COPS_SYS_writev 66
 #define COPS_SYS_pread64 67
 #define COPS_SYS_pwrite64 68
+#define COPS_SYS_sendfile 71
 #define COPS_SYS_pselect6 72
 #define COPS_SYS_ppoll 73
 #define COPS_SYS_readlinkat 78
@@ -149,6 +150,7 @@
 #define COPS_SYS_syncfs 267
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
+#define COPS_SYS_copy_file_range 285
 #define COPS_SYS_statx 291
 #define COPS_SYS_clone3 435
 #define COPS_SYS_close_range 436

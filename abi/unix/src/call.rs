@@ -221,6 +221,9 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
+    /// Writes bytes of a regular file to another file, from the place at `place`, which is moved on, or if that is 0
+    /// from the file's position on. `EINVAL` for an output with `O_APPEND`, and for an input that is no regular file.
+    SendFile = 71 sendfile(output: Descriptor, input: Descriptor, place: Output, size: Length) Possible;
     /// Waits until a descriptor in one of three sets of `count` bits can be read, can be written, or has an exceptional
     /// condition, or a time has passed; leaves the bits of those. `mask` is the address of the address and the size of
     /// signals to block meanwhile. The remaining time is not written.
@@ -468,6 +471,9 @@ system_calls! {
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
     /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;
+    /// Copies bytes of a regular file to a place in a regular file. The places are moved on; if the address of one is 0,
+    /// it is the file's position. `EINVAL` for other files, `EBADF` for an output with `O_APPEND`.
+    CopyFileRange = 285 copy_file_range(input: Descriptor, from: Output, output: Descriptor, to: Output, size: Length, flags: Number) Possible;
 
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;

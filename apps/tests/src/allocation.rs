@@ -526,6 +526,15 @@ const SCRIPTS: &[Script] = scripts![
         with([writer, state.put(0, &[input, 10, input, 20, input, 30]), 3])
     }, nothing;
     ReadAt "": |state| with([state.file()?, state.at(OUTPUT), 5000, 100]), nothing;
+    SendFile "": |state| {
+        let file = state.file()?;
+        let (_, writer) = state.pipe(10)?;
+        with([writer, file, state.put(0, &[0]), 5000])
+    }, nothing;
+    CopyFileRange "": |state| {
+        let file = state.file()?;
+        with([file, state.put(0, &[0]), file, state.put(8, &[100_000]), 5000, 0])
+    }, nothing;
     WriteAt "": |state| with([state.file()?, state.at(0), 50_000, 100_000]), nothing;
     Poll "something is ready": |state| {
         let (reader, _) = state.pipe(1)?;

@@ -36,6 +36,7 @@ mod privilege;
 mod process;
 mod pseudo_terminal;
 mod readiness;
+mod relay;
 mod ring;
 mod scheduling;
 mod server;
@@ -252,6 +253,8 @@ const TESTS: &[Test] = tests![
     locks::the_dead_hold_no_locks;
     locks::timers_are_read;
     locks::timers_send_signals;
+    relay::a_file_goes_through_a_pipe_and_is_copied;
+    relay::a_sender_ends_in_the_middle;
     signals::handlers_get_information_and_leave_the_registers;
     signals::blocked_signals_wait_and_come_in_order;
     signals::handlers_can_have_a_stack_of_their_own;

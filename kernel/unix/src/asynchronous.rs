@@ -6,6 +6,7 @@ pub(crate) mod input;
 pub(crate) mod messages;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;
+pub(crate) mod relay;
 pub(crate) mod ring;
 pub(crate) mod ring_words;
 pub(crate) mod rings;

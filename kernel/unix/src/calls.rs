@@ -178,6 +178,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
     match call.number {
         ReadAt => transfers::read_at(call),
         WriteAt => transfers::write_at(call),
+        SendFile => transfers::send_file(call),
+        CopyFileRange => transfers::copy_range(call),
         GetRandom => transfers::random(call),
 
         GetParent => Ok((call.process().parent() as usize).into()),

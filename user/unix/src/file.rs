@@ -76,6 +76,35 @@ pub fn write_at(descriptor: i32, buffer: &[u8], offset: u64) -> Result<usize> {
     unsafe { call!(WriteAt, descriptor, buffer.as_ptr(), buffer.len(), offset) }
 }
 
+/// Writes bytes of a regular file to another file without a buffer, from `place` on, which is moved on, or else from
+/// the position of the input. Returns their number, fewer than `size` at the end of the input.
+///
+/// # Errors
+///
+/// `EBADF`, `EINVAL` if the input is no regular file or the output appends, errors of writing.
+#[doc(alias = "sendfile")]
+pub fn send_file(output: i32, input: i32, place: Option<&mut u64>, size: usize) -> Result<usize> {
+    // SAFETY: the place is a word of the caller's, or there is none.
+    unsafe { call!(SendFile, output, input, address_of(place), size) }
+}
+
+/// Copies bytes of a regular file to a place in a regular file without a buffer. The places are moved on; without one
+/// it is the file's position. Returns the number of bytes, fewer than `size` at the end of the input.
+///
+/// # Errors
+///
+/// `EBADF`, also if the output appends; `EINVAL` if one is no regular file or the ranges overlap; `EISDIR`; errors of
+/// writing.
+#[doc(alias = "copy_file_range")]
+pub fn copy_range(input: i32, from: Option<&mut u64>, output: i32, to: Option<&mut u64>, size: usize) -> Result<usize> {
+    // SAFETY: the places are words of the caller's, or there are none.
+    unsafe { call!(CopyFileRange, input, address_of(from), output, address_of(to), size, 0) }
+}
+
+fn address_of(place: Option<&mut u64>) -> *mut u64 {
+    place.map_or(core::ptr::null_mut(), |place| place)
+}
+
 /// Moves the position of an open file; `whence` is one of `SEEK_SET`, `SEEK_CUR`, `SEEK_END`. Returns the new position.
 ///
 /// # Errors

@@ -347,6 +347,15 @@ impl Attack {
             EpollControl => with([of(&self.watching), epoll::CTL_MOD as usize, of(&self.pipe.0), at(&self.event)]),
             // Nothing is ready before its cause comes.
             EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
+            SendFile | CopyFileRange => {
+                self.place[0].store(0, Ordering::Relaxed);
+                self.place[1].store(2 * BUFFER as u64, Ordering::Relaxed);
+                let (from, to) = (at(&self.place[0]), at(&self.place[1]));
+                match self.call {
+                    SendFile => with([of(&self.zero), of(&self.file), from, BUFFER]),
+                    _ => with([of(&self.file), from, of(&self.file), to, BUFFER, 0]),
+                }
+            }
             DuplicateTo => with([of(&self.file), 40, 0]),
             Lock => with([of(&self.file), 2]),
             FileControl => with([of(&self.file), control::GETFL as usize, 0]),

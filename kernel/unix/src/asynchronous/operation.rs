@@ -19,6 +19,7 @@ use platform::Machine;
 
 use crate::asynchronous::input;
 use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wait};
+use crate::asynchronous::relay::Relay;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
@@ -84,6 +85,8 @@ pub(crate) enum Operation {
     ReadAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
     /// Write to a place in a stored file.
     WriteAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    /// Move bytes from one file to another.
+    Relay(Box<Relay>),
     /// Take a connection of a listening socket.
     Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
     /// Connect a socket.
@@ -167,6 +170,7 @@ impl Operation {
                     file.object().write_at(caller, rest, at)
                 })
             }
+            Operation::Relay(relay) => relay.poll(caller, waker),
             Operation::Accept { file, address, flags } => {
                 descriptor::accept(&process.descriptors, caller, file, *address, *flags, waker)
             }
@@ -218,6 +222,7 @@ impl Operation {
             Operation::Write { .. } => SystemCall::Write,
             Operation::ReadAt { .. } => SystemCall::ReadAt,
             Operation::WriteAt { .. } => SystemCall::WriteAt,
+            Operation::Relay(relay) => relay.call(),
             Operation::Accept { .. } => SystemCall::Accept,
             Operation::Connect { .. } => SystemCall::Connect,
             Operation::Send { .. } => SystemCall::SendTo,
@@ -261,7 +266,8 @@ impl Operation {
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
-            Operation::Lock(_) | Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
+            Operation::Relay(_) | Operation::Lock(_) => false,
+            Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
         }
     }
 
@@ -279,6 +285,7 @@ impl Operation {
             {
                 Ok(*done)
             }
+            Operation::Relay(relay) if relay.done() > 0 => Ok(relay.done()),
             Operation::SendMessage(sending) if sending.sent() > 0 => Ok(sending.sent()),
             Operation::ReceiveMessage(receiving) if receiving.received() > 0 => Ok(receiving.received()),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
@@ -318,6 +325,7 @@ impl Operation {
             Operation::Read { file, .. } | Operation::Write { file, .. } => !file.never_waits(),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
+            Operation::Relay(relay) => !relay.output().never_waits(),
             _ => true,
         }
     }
@@ -344,6 +352,7 @@ impl Operation {
             | Operation::Send { file, .. }
             | Operation::Connect { file, .. }
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
+            Operation::Relay(relay) => relay.output().object().forget_writer(waker),
             Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
             Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),
             Operation::Sleep { alarm, .. } => {

@@ -4,10 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
+use abi_unix::types::open;
 use zerocopy::IntoBytes;
 
 use crate::asynchronous::messages::{MessageOut, MessageToReceive, MessageToSend};
 use crate::asynchronous::operation::Operation;
+use crate::asynchronous::relay::{Relay, RelayPlace};
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
@@ -74,6 +76,62 @@ pub(super) fn read_at(call: Call<'_>) -> Decoding {
 pub(super) fn write_at(call: Call<'_>) -> Decoding {
     let (file, buffer) = (call.file(0)?, call.buffer(1)?);
     Ok(Operation::WriteAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
+}
+
+/// Reads a place that the program keeps at an address; 0 stands for the file's position. `negative` if it is none.
+fn place_at(call: &Call<'_>, argument: usize, negative: Errno) -> Result<RelayPlace, Errno> {
+    let address = call.address(argument);
+    if address == 0 {
+        return Ok(RelayPlace::Position);
+    }
+    let mut bytes = [0; 8];
+    call.process().copy_in(address, &mut bytes)?;
+    let place = u64::try_from(i64::from_le_bytes(bytes)).map_err(|_| negative)?;
+    Ok(RelayPlace::Kept(place, address))
+}
+
+#[inline(never)]
+pub(super) fn send_file(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let (output, input) = (call.file(0)?, call.file(1)?);
+    output.require_writable()?;
+    input.require_readable()?;
+    let length = call.length(3);
+    if !input.is_regular() || output.flags() & open::APPEND != 0 || (length as isize) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let from = place_at(&call, 2, Errno::EINVAL)?;
+    let account = &call.process().account;
+    let relay = Relay::new(account, call.number, (input, from), (output, RelayPlace::Position), length)?;
+    Ok(Operation::Relay(kept(relay)).into())
+}
+
+#[inline(never)]
+pub(super) fn copy_range(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let (input, output) = (call.file(0)?, call.file(2)?);
+    input.require_readable()?;
+    output.require_writable()?;
+    if input.object().directory().is_ok() {
+        return Err(Errno::EISDIR);
+    }
+    if call.unsigned(5) != 0 || !input.is_regular() || !output.is_regular() {
+        return Err(Errno::EINVAL);
+    }
+    if output.flags() & open::APPEND != 0 {
+        return Err(Errno::EBADF);
+    }
+    let (from, to) = (place_at(&call, 1, Errno::EOVERFLOW)?, place_at(&call, 3, Errno::EOVERFLOW)?);
+    let length = call.length(4);
+    let (begin, end) = (from.of(&input)?, to.of(&output)?);
+    begin.max(end).checked_add(length as u64).ok_or(Errno::EOVERFLOW)?;
+    let rest = input.object().length().unwrap_or(u64::MAX).saturating_sub(begin).min(length as u64);
+    // Ranges that overlap.
+    if input.identity() == output.identity() && begin.abs_diff(end) < rest {
+        return Err(Errno::EINVAL);
+    }
+    let relay = Relay::new(&call.process().account, call.number, (input, from), (output, to), length)?;
+    Ok(Operation::Relay(kept(relay)).into())
 }
 
 #[inline(never)]

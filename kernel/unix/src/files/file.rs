@@ -489,6 +489,11 @@ impl OpenFile {
         self.object.require_mappable(self.access)
     }
 
+    /// Returns whether it is a regular file, with places to read and write at.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.object.status().mode & mode::TYPE == mode::REGULAR
+    }
+
     /// Returns the access that a mapping in common with others can have. `EACCES` if the file was not opened for it.
     pub(crate) fn sharing(&self, writes_now: bool) -> Result<Sharing, Errno> {
         self.require_mappable()?;

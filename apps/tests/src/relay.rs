@@ -1,0 +1,79 @@
+//! Files that are sent and copied by the kernel, without a buffer of the program.
+//!
+//! The rules are tested on the host; here are the ways through the machine: long transfers to readers that are slower,
+//! and the end of a process in the middle of one.
+
+use abi_unix::types::{TimeSpec, open, signal};
+use abi_unix::{Errno, SystemCall, WILL_BE_POSTED};
+use alloc::vec::Vec;
+use cops::system::{self, Descriptor, file};
+
+use crate::fork::{fork, status_of};
+use crate::harness::{Outcome, call};
+use crate::{check, check_eq, must};
+
+const PATH: &core::ffi::CStr = c"/tmp/relay";
+const LENGTH: usize = 300_000;
+
+fn byte(index: usize) -> u8 {
+    (index % 251) as u8
+}
+
+/// Makes a file of some hundred kilobytes, without a name.
+fn long_file() -> Result<Descriptor, Errno> {
+    let file = file::open(PATH, open::CREAT | open::RDWR | open::TRUNC, 0o600)?;
+    file::unlink(PATH, 0)?;
+    let bytes: Vec<u8> = (0..LENGTH).map(byte).collect();
+    file::write_at(file.raw(), &bytes, 0)?;
+    Ok(file)
+}
+
+pub async fn a_file_goes_through_a_pipe_and_is_copied() -> Outcome {
+    let input = must!(long_file());
+    let (reader, writer) = must!(file::pipe(0));
+    let child =
+        must!(fork(|| u8::from(file::send_file(writer.raw(), input.raw(), Some(&mut 0), LENGTH) != Ok(LENGTH))));
+    drop(writer);
+    let mut seen = 0;
+    let mut bytes = [0; 1000];
+    loop {
+        let count = must!(file::read(reader.raw(), &mut bytes));
+        if count == 0 {
+            break;
+        }
+        check!(bytes[..count].iter().zip(seen..).all(|(found, index)| *found == byte(index)), "before {seen}");
+        seen += count;
+    }
+    check_eq!((seen, status_of(child)), (LENGTH, Ok(0)));
+    // Half of it to its own end, which it finds at once.
+    let (mut from, mut to) = (1000, LENGTH as u64);
+    let copied = file::copy_range(input.raw(), Some(&mut from), input.raw(), Some(&mut to), LENGTH / 2);
+    check_eq!((copied, from, to), (Ok(LENGTH / 2), 1000 + LENGTH as u64 / 2, LENGTH as u64 * 3 / 2));
+    check_eq!(file::read_at(input.raw(), &mut bytes, LENGTH as u64 + 77_000), Ok(1000));
+    check!(bytes.iter().zip(78_000..).all(|(found, index)| *found == byte(index)));
+    Ok(())
+}
+
+/// A process ends while it sends to a pipe that is full, and while such a call waits beside it.
+pub async fn a_sender_ends_in_the_middle() -> Outcome {
+    let input = must!(long_file());
+    let (reader, writer) = must!(file::pipe(0));
+    let waiting = must!(fork(|| u8::from(file::send_file(writer.raw(), input.raw(), Some(&mut 0), LENGTH).is_err())));
+    must!(system::system::sleep(TimeSpec::from_ns(3_000_000)));
+    must!(call(SystemCall::Kill, [waiting, signal::KILL as usize, 0, 0, 0, 0]));
+    check_eq!(status_of(waiting), Ok(0x100 | 9));
+    // The bytes that it has sent are there, and room again for another.
+    let mut bytes = alloc::vec![0; 65_536];
+    check_eq!(file::read(reader.raw(), &mut bytes), Ok(65_536));
+    check!(bytes.iter().zip(0..).all(|(found, index)| *found == byte(index)));
+    let beside = must!(fork(|| {
+        let arguments = [writer.raw() as usize, input.raw() as usize, 0, LENGTH, 0, 0];
+        let _ = file::seek(input.raw(), 0, 0);
+        // SAFETY: the call has no addresses.
+        let result = unsafe { system::syscall_asynchronous(SystemCall::SendFile as usize, arguments, 0, 0, 1) };
+        u8::from(result != WILL_BE_POSTED)
+    }));
+    check_eq!(status_of(beside), Ok(0));
+    check!(file::read(reader.raw(), &mut bytes).is_ok());
+    Ok(())
+}
