@@ -555,12 +555,16 @@ pub mod control {
 /// Options of `prctl`.
 #[allow(missing_docs)]
 pub mod process_control {
+    pub const SET_PDEATHSIG: u32 = 1;
+    pub const GET_PDEATHSIG: u32 = 2;
     pub const GET_DUMPABLE: u32 = 3;
     pub const SET_DUMPABLE: u32 = 4;
     pub const SET_NAME: u32 = 15;
     pub const GET_NAME: u32 = 16;
     pub const SET_TIMERSLACK: u32 = 29;
     pub const GET_TIMERSLACK: u32 = 30;
+    pub const SET_CHILD_SUBREAPER: u32 = 36;
+    pub const GET_CHILD_SUBREAPER: u32 = 37;
     pub const SET_NO_NEW_PRIVS: u32 = 38;
     pub const GET_NO_NEW_PRIVS: u32 = 39;
     /// Bytes of a name, with the NUL.

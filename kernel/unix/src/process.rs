@@ -496,6 +496,28 @@ impl Process {
         self.family.has_no_terminal.store(has_none, Ordering::Relaxed);
     }
 
+    /// Returns whether it inherits the children of processes below it.
+    pub(crate) fn inherits_children(&self) -> bool {
+        self.family.inherits.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether it inherits the children of processes below it.
+    #[doc(alias = "PR_SET_CHILD_SUBREAPER")]
+    pub(crate) fn set_inherits_children(&self, inherits: bool) {
+        self.family.inherits.store(inherits, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the signal that it gets when its parent ends; 0 for none.
+    pub(crate) fn signal_of_orphan(&self) -> u8 {
+        self.family.signal_of_orphan.load(Ordering::Relaxed)
+    }
+
+    /// Sets the signal that it gets when its parent ends; 0 for none.
+    #[doc(alias = "PR_SET_PDEATHSIG")]
+    pub(crate) fn set_signal_of_orphan(&self, signal: u8) {
+        self.family.signal_of_orphan.store(signal, Ordering::Relaxed);
+    }
+
     /// Returns its process group and its session, which its children begin in.
     pub(crate) fn group_and_session(&self) -> Group {
         Group { group: self.group(), session: self.session() }

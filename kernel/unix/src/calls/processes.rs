@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use ::signals::Signal;
 use abi_unix::trace::name_words;
 use abi_unix::types::{self, process_control, wait_kind};
 use abi_unix::{Act, Errno};
@@ -182,6 +183,22 @@ pub(super) fn reboot(call: Call<'_>) -> Decoding {
 pub(super) fn control(call: Call<'_>) -> Decoding {
     let (process, address) = (call.process(), call.address(1));
     match call.unsigned(0) {
+        process_control::SET_PDEATHSIG => {
+            let signal = call.word(1);
+            if signal != 0 && u32::try_from(signal).ok().and_then(Signal::new).is_none() {
+                return Err(Errno::EINVAL);
+            }
+            process.set_signal_of_orphan(signal as u8);
+        }
+        process_control::GET_PDEATHSIG => {
+            process.copy_out(address, &u32::from(process.signal_of_orphan()).to_le_bytes())?;
+        }
+        process_control::SET_CHILD_SUBREAPER => {
+            process.set_inherits_children(call.word(1) != 0);
+        }
+        process_control::GET_CHILD_SUBREAPER => {
+            process.copy_out(address, &u32::from(process.inherits_children()).to_le_bytes())?;
+        }
         process_control::SET_NAME => {
             let mut bytes = [0; process_control::NAME];
             // As on Linux a longer name is cut, and one that ends earlier need not be followed by anything.
@@ -191,10 +208,10 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
                     break;
                 }
             }
-            process.set_name(name_words(&bytes));
+            call.worker.set_name(name_words(&bytes));
         }
         process_control::GET_NAME => {
-            let [low, high] = process.name().map(u64::to_le_bytes);
+            let [low, high] = call.worker.name().map(u64::to_le_bytes);
             let mut bytes = [0; process_control::NAME];
             bytes[..8].copy_from_slice(&low);
             bytes[8..].copy_from_slice(&high);
@@ -582,6 +599,86 @@ mod tests {
             assert_eq!(program.call(SystemCall::GetHart, [place, 0, 0]), Ok(0));
             assert_eq!(program.read_u32(place), 0);
             assert_eq!(program.call(SystemCall::GetHart, [0x1000, 0, 0]), Err(Errno::EFAULT));
+        });
+    }
+
+    /// A process that asked for it inherits the orphans below it, which learn of their parent's end.
+    #[test]
+    fn orphans_go_to_the_nearest_process_that_inherits_them() {
+        run(|program| {
+            let control = |program: &mut Program, option: u32, second: usize| {
+                program.call(SystemCall::ProcessControl, [option as usize, second, 0, 0, 0])
+            };
+            let place = program.place(8);
+            for signal in [65, 1 << 32 | 9, usize::MAX] {
+                assert_eq!(control(program, process_control::SET_PDEATHSIG, signal), Err(Errno::EINVAL));
+            }
+            assert_eq!(control(program, process_control::SET_PDEATHSIG, 9), Ok(0));
+            assert_eq!(control(program, process_control::GET_PDEATHSIG, place), Ok(0));
+            assert_eq!(program.read_u32(place), 9);
+            assert_eq!(control(program, process_control::SET_CHILD_SUBREAPER, 1), Ok(0));
+            assert_eq!(control(program, process_control::GET_CHILD_SUBREAPER, place), Ok(0));
+            assert_eq!(program.read_u32(place), 1);
+            let parent = program.id as usize;
+            let child = program.fork(move |program| {
+                // Neither is inherited.
+                for option in [process_control::GET_PDEATHSIG, process_control::GET_CHILD_SUBREAPER] {
+                    assert_eq!(control(program, option, place), Ok(0));
+                    assert_eq!(program.read_u32(place), 0);
+                }
+                // A zombie, one that lives on, and one that ends with its parent.
+                let zombie = program.fork(|program| {
+                    let _ = program.call(SystemCall::ExitGroup, [3]);
+                });
+                zombie.unwrap();
+                let lives_on = program.fork(move |program| {
+                    program.sleep_ns(20_000_000);
+                    assert_eq!(program.call(SystemCall::GetParent, []), Ok(parent));
+                    let _ = program.call(SystemCall::ExitGroup, [4]);
+                });
+                lives_on.unwrap();
+                let is_told = program.fork(move |program| {
+                    assert_eq!(control(program, process_control::SET_PDEATHSIG, 9), Ok(0));
+                    program.sleep_ns(1_000_000_000);
+                });
+                is_told.unwrap();
+                program.sleep_ns(5_000_000);
+                let _ = program.call(SystemCall::ExitGroup, [5]);
+            });
+            let child = child.unwrap();
+            let mut statuses = Vec::new();
+            for _ in 0..4 {
+                let status = program.place(8);
+                let ended = program.call(SystemCall::Wait, [usize::MAX, status, 0, 0]).unwrap();
+                statuses.push((ended == child, program.read_u32(status)));
+            }
+            statuses.sort();
+            assert_eq!(statuses, [(false, 9), (false, 3 << 8), (false, 4 << 8), (true, 5 << 8)]);
+            assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 0, 0]), Err(Errno::ECHILD));
+        });
+    }
+
+    #[test]
+    fn a_thread_has_a_name_of_its_own() {
+        run(|program| {
+            let control = |program: &mut Program, option: u32, second: usize| {
+                program.call(SystemCall::ProcessControl, [option as usize, second, 0, 0, 0])
+            };
+            let (name, other) = (program.store(b"main\0"), program.store(b"thread\0"));
+            assert_eq!(control(program, process_control::SET_NAME, name), Ok(0));
+            let process = program.process();
+            let identity = program.identity_for(move |program| {
+                let place = program.place(16);
+                assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));
+                assert_eq!(program.read(place, 5), b"main\0", "its creator's");
+                assert_eq!(control(program, process_control::SET_NAME, other), Ok(0));
+                assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));
+                assert_eq!(program.read(place, 7), b"thread\0");
+            });
+            let flags = (types::clone::SHARED | types::clone::SETTLS) as usize;
+            program.call(SystemCall::Clone, [flags, 0x3_0000, 0, identity, 0]).unwrap();
+            program.sleep_ns(5_000_000);
+            assert_eq!(process.name(), name_words(b"main"));
         });
     }
 }

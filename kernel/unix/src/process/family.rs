@@ -1,7 +1,7 @@
 //! A process among others: its parent, its group and session, and its place in the table.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi_unix::Errno;
 use spin::Mutex;
@@ -49,6 +49,10 @@ pub(crate) struct Family {
     pub(super) has_no_terminal: AtomicBool,
     /// Whether signals that it has sent to a group because of a terminal are still on their way.
     pub(super) is_signalling: AtomicBool,
+    /// Whether it inherits the children of processes below it (`PR_SET_CHILD_SUBREAPER`).
+    pub(super) inherits: AtomicBool,
+    /// Number of the signal that it gets when its parent ends (`PR_SET_PDEATHSIG`); 0 for none.
+    pub(super) signal_of_orphan: AtomicU8,
     /// Processor time of children that were waited for.
     children_ticks: AtomicU64,
 }
@@ -67,6 +71,8 @@ impl Family {
             change: AtomicU32::new(0),
             has_no_terminal: AtomicBool::new(false),
             is_signalling: AtomicBool::new(false),
+            inherits: AtomicBool::new(false),
+            signal_of_orphan: AtomicU8::new(0),
             children_ticks: AtomicU64::new(0),
         }
     }

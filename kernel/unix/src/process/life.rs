@@ -5,6 +5,7 @@ use core::future::poll_fn;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 
+use ::signals::Signal;
 use abi_queue::Priority;
 
 use crate::asynchronous::input;
@@ -163,7 +164,7 @@ impl Process {
         let room = core::mem::take(&mut self.completions.lock().waiting);
         drop_in_steps(room).await;
         loop {
-            let (is_more, orphaned) = table::let_go_of_children(self);
+            let (is_more, orphaned) = self.let_go_of_children();
             for group in orphaned.groups() {
                 signal_sending::wake_orphans(*group).await;
             }
@@ -188,6 +189,22 @@ impl Process {
         if self.id == FIRST {
             crate::machine::first_process_has_ended(ending);
         }
+    }
+
+    /// Lets go of some children, and tells them and their heir; returns whether there may be more, and the groups that
+    /// have become orphaned.
+    fn let_go_of_children(&self) -> (bool, table::Orphaned) {
+        let (is_more, orphaned, news) = table::let_go_of_children(self);
+        for (child, signal) in news.signals {
+            if let Some(signal) = Signal::new(signal.into()) {
+                signal_delivery::send_from_kernel(&child, signal);
+            }
+        }
+        if let Some((heir, child, ending, mut waiters)) = news.inherited {
+            waiters.wake_all();
+            signal_delivery::tell_end(&heir, child, ending);
+        }
+        (is_more, orphaned)
     }
 
     /// Lets go of the places that keep mounts in use: the process lives on as long as anything refers to it, and its

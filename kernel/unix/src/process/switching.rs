@@ -94,6 +94,7 @@ pub(crate) fn start_thread(
         let thread = Arc::new(Worker::new(process, slot, means));
         // Before senders of signals can find it.
         thread.signals.inherit(&creator.signals);
+        thread.set_name(creator.name());
         thread
     })?;
     prepare(&thread);

@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 
 use abi_unix::{Counter, Errno, types};
+use smallvec::SmallVec;
 use spin::Mutex;
 use waiters::Waiters;
 
@@ -26,6 +27,8 @@ use crate::scheduling::steps::{self, Ends};
 
 /// Number of children that one such step releases: each is in several indexes.
 const CHILDREN_AT_A_TIME: usize = 8;
+/// Number of these to which a signal is sent.
+const SIGNALLED_AT_A_TIME: usize = 8;
 /// Number of processes that one step of a search looks at.
 const MOST_LOOKED_AT: usize = 256;
 /// Number of processes that can be above each other. Decisions by the tree walk upwards.
@@ -123,6 +126,15 @@ impl Orphaned {
     }
 }
 
+/// News of children that were let go, to be told without the table's lock.
+#[derive(Default)]
+pub(super) struct NewsOfChildren {
+    /// Children that live, and the signals that they want to get when their parent ends.
+    pub signals: SmallVec<[(Arc<Process>, u8); SIGNALLED_AT_A_TIME]>,
+    /// The process that has inherited zombies, one of these with its ending, and the waiters for them.
+    pub inherited: Option<(Arc<Process>, u32, Ending, Waiters)>,
+}
+
 /// The children that a `wait4` is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
@@ -199,8 +211,9 @@ impl ProcessTable {
         first.is_some_and(|(_, id)| self.sessions.contains(&(session, *id)))
     }
 
-    /// Counts a process as an anchor of its group if it is one now.
-    fn count_anchor(&self, process: &Process) {
+    /// Counts a process as an anchor of its group if it is one now; returns whether the group of which it has been one
+    /// has lost its last.
+    fn count_anchor(&self, process: &Process) -> bool {
         let own = process.group_and_session();
         let is_anchor = match self.entries.get(&process.parent()) {
             Some(ProcessEntry::Alive(parent)) => {
@@ -211,7 +224,7 @@ impl ProcessTable {
             }
             _ => false,
         };
-        set_anchor(process, if is_anchor { own.group } else { 0 });
+        set_anchor(process, if is_anchor { own.group } else { 0 })
     }
 
     /// Moves a process to another group and session.
@@ -247,27 +260,69 @@ impl ProcessTable {
         core::iter::successors(first, above).take_while(|id| *id != 0)
     }
 
+    /// Returns the nearest process above this one that inherits the children of those below it.
+    fn heir_of(&self, process: &Process) -> Option<&Arc<Process>> {
+        self.all_above(process).find_map(|id| match self.entries.get(&id) {
+            Some(ProcessEntry::Alive(above)) if above.family.inherits.load(Ordering::Relaxed) => Some(above),
+            _ => None,
+        })
+    }
+
+    /// Gives a zombie to the heir of its parent, or removes it if there is none that waits for children.
+    fn bequeath(&mut self, (parent, group, id): Child, heir: Option<&Arc<Process>>, news: &mut NewsOfChildren) {
+        self.ended.remove(&(parent, group, id));
+        let heir = heir.filter(|heir| !heir.signals.discard_children());
+        let (Some(heir), Some(ProcessEntry::Zombie { ending, .. })) = (heir, self.entries.get(&id)) else {
+            self.bury(id);
+            return;
+        };
+        let ending = *ending;
+        self.ended.insert((heir.id, group, id));
+        if news.inherited.is_none() {
+            let waiters = self.waiters.remove(&heir.id).unwrap_or_default();
+            news.inherited = Some((heir.clone(), id, ending, waiters));
+        }
+    }
+
     /// Releases some of the processes below a process that has ended; returns whether there may be more. The process
-    /// above it comes to be above them. Children that live become orphans: the first process is their parent in name,
-    /// and need not wait for them. Zombies are removed. Groups that have become orphaned are added to `orphaned`, which
-    /// is empty.
-    fn lets_go_of_children(&mut self, process: &Process, orphaned: &mut Orphaned) -> bool {
+    /// above it comes to be above them. Its children go to its heir. Without one those that live become orphans: the
+    /// first process is their parent in name, and need not wait for them; and zombies are removed. Groups that have
+    /// become orphaned are added to `orphaned`, which is empty, as `news` is.
+    fn lets_go_of_children(&mut self, process: &Process, orphaned: &mut Orphaned, news: &mut NewsOfChildren) -> bool {
         let above = process.family.above.load(Ordering::Relaxed);
+        // Looked for when the first child is found: most processes have none.
+        let mut heir = None;
         for _ in 0..CHILDREN_AT_A_TIME {
             if let Some(&child) = self.ended.range(family(process.id, None)).next() {
-                self.ended.remove(&child);
-                self.bury(child.2);
+                let heir = heir.get_or_insert_with(|| self.heir_of(process).cloned());
+                self.bequeath(child, heir.as_ref(), news);
             } else if let Some(&(_, id)) = self.below.range((process.id, 0)..=(process.id, u32::MAX)).next() {
                 self.below.remove(&(process.id, id));
                 self.below.insert((above, id));
                 if let Some(ProcessEntry::Alive(child)) = self.entries.get(&id) {
+                    let child = child.clone();
                     child.family.above.store(above, Ordering::Relaxed);
-                    self.changed.remove(&(process.id, child.group(), id));
+                    let has_changed = self.changed.remove(&(process.id, child.group(), id));
                     if self.living.remove(&(process.id, child.group(), id)) {
-                        child.family.parent.store(FIRST, Ordering::Relaxed);
+                        let heir = heir.get_or_insert_with(|| self.heir_of(process).cloned());
+                        let parent = heir.as_ref().map_or(FIRST, |heir| heir.id);
+                        child.family.parent.store(parent, Ordering::Relaxed);
+                        if heir.is_some() {
+                            self.living.insert((parent, child.group(), id));
+                            if has_changed {
+                                self.changed.insert((parent, child.group(), id));
+                            }
+                        }
+                        let signal = child.family.signal_of_orphan.load(Ordering::Relaxed);
+                        if signal != 0 {
+                            news.signals.push((child.clone(), signal));
+                        }
                     }
-                    if set_anchor(child, 0) {
+                    if self.count_anchor(&child) {
                         orphaned.add(child.group());
+                    }
+                    if news.signals.len() == SIGNALLED_AT_A_TIME {
+                        return true;
                     }
                 }
             } else {
@@ -283,7 +338,7 @@ impl ProcessTable {
     #[must_use]
     fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> (Waiters, bool) {
         // A child may have been started while the process ended, which is in its parent's group.
-        while self.lets_go_of_children(process, &mut Orphaned::default()) {}
+        while self.lets_go_of_children(process, &mut Orphaned::default(), &mut NewsOfChildren::default()) {}
         let is_last_anchor = set_anchor(process, 0);
         (self.leaves_zombie(process, ending, ticks), is_last_anchor)
     }
@@ -315,12 +370,12 @@ impl ProcessTable {
     }
 }
 
-/// Releases some of the processes below a process that has ended; returns whether there may be more, and the groups
-/// that have become orphaned.
-pub(super) fn let_go_of_children(process: &Process) -> (bool, Orphaned) {
-    let mut orphaned = Orphaned::default();
-    let is_more = TABLE.lock().lets_go_of_children(process, &mut orphaned);
-    (is_more, orphaned)
+/// Releases some of the processes below a process that has ended; returns whether there may be more, the groups that
+/// have become orphaned, and the news of children.
+pub(super) fn let_go_of_children(process: &Process) -> (bool, Orphaned, NewsOfChildren) {
+    let (mut orphaned, mut news) = (Orphaned::default(), NewsOfChildren::default());
+    let is_more = TABLE.lock().lets_go_of_children(process, &mut orphaned, &mut news);
+    (is_more, orphaned, news)
 }
 
 /// Records the ending of a process for its parent. Returns the waiters for children of that parent, and whether the

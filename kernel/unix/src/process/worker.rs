@@ -92,6 +92,8 @@ pub(crate) struct Worker {
     parking: Mutex<Parking>,
     /// Its user interrupts.
     pub line: InterruptLine,
+    /// Name of a thread, which it has from its creator until it takes another; that of a worker is its process's.
+    name: [AtomicU64; 2],
     /// User address of the word that becomes 0 when it ends (unvalidated); 0 for none.
     end_word: AtomicUsize,
     /// User address of the head of its list of robust locks (unvalidated); 0 for none.
@@ -221,6 +223,7 @@ impl Worker {
             _kept: kept,
             parking: Mutex::new(Parking::default()),
             line: InterruptLine::default(),
+            name: [const { AtomicU64::new(0) }; 2],
             end_word: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             time: Time::default(),
@@ -230,6 +233,24 @@ impl Worker {
     /// Returns whether it is a thread: it runs its own code, and has no word in the process page.
     pub(crate) fn is_thread(&self) -> bool {
         self.index() >= process::MAXIMUM_WORKERS
+    }
+
+    /// Returns its name.
+    pub(crate) fn name(&self) -> [u64; 2] {
+        match self.is_thread() {
+            true => self.name.each_ref().map(|word| word.load(Ordering::Relaxed)),
+            false => self.process.name(),
+        }
+    }
+
+    /// Sets its name, which is that of the process as well if it is no thread.
+    pub(crate) fn set_name(&self, name: [u64; 2]) {
+        if !self.is_thread() {
+            return self.process.set_name(name);
+        }
+        for (word, name) in self.name.iter().zip(name) {
+            word.store(name, Ordering::Relaxed);
+        }
     }
 
     /// Returns its priority while it publishes nothing.
