@@ -486,6 +486,7 @@ impl PathOfPlace {
             return Ok(None);
         }
         if self.path.is_empty() {
+            self.path.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             self.path.push(b'/');
         }
         Ok(Some(core::mem::take(&mut self.path)))
