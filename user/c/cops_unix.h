@@ -54,6 +54,7 @@
 #define COPS_SYS_sendfile 71
 #define COPS_SYS_pselect6 72
 #define COPS_SYS_ppoll 73
+#define COPS_SYS_signalfd4 74
 #define COPS_SYS_readlinkat 78
 #define COPS_SYS_newfstatat 79
 #define COPS_SYS_fstat 80

@@ -231,6 +231,9 @@ system_calls! {
     /// Waits until one of the descriptors in a list of `struct pollfd` is ready, or a time has passed. A
     /// synchronous call blocks the signals of the mask meanwhile; the remaining time is not written.
     Poll = 73 ppoll(list: Output, count: Number, timeout: Input, mask: Number, mask_size: Length) Possible;
+    /// Creates a descriptor from which pending signals of these are read, as `struct signalfd_siginfo`, or gives
+    /// another set to one. Flags `SFD_NONBLOCK`, `SFD_CLOEXEC`. `EINVAL` for a descriptor of another kind.
+    SignalFile = 74 signalfd4(descriptor: Descriptor, set: Input, size: Length, flags: Number) Never;
     /// Reads the target of a symbolic link.
     ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
     /// Describes the file at a path as `struct stat`.

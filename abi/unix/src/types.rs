@@ -1022,6 +1022,8 @@ impl Scheduling {
 
 /// Flag of `eventfd2`: a read takes one.
 pub const EFD_SEMAPHORE: u32 = 1;
+/// Bytes of a signal as it is read from a descriptor (`struct signalfd_siginfo`).
+pub const SIGNAL_RECORD: usize = 128;
 
 /// Operations, events and structures of `epoll_ctl` and `epoll_pwait`, and the events of `ppoll`.
 #[allow(missing_docs)]

@@ -650,6 +650,7 @@ const SCRIPTS: &[Script] = scripts![
     Kill "all": |_| with([usize::MAX, 0]), nothing;
     KillThread "": |_| with([process::number() as usize, 0]), nothing;
     KillThreadOf "": |_| with([process::number() as usize, process::number() as usize, 0]), nothing;
+    SignalFile "": |state| with([usize::MAX, state.put(0, &[1 << 9]), 8, 0]), close;
     SignalStack "": |state| with([0, state.at(OUTPUT)]), nothing;
     SignalAction "": |state| with([10, state.put(0, &[1, 0, 0]), state.at(OUTPUT), 8]), nothing;
     SignalMask "": |state| with([2, state.put(0, &[1 << 9]), state.at(OUTPUT), 8]), nothing;

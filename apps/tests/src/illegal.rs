@@ -276,6 +276,10 @@ pub async fn calls() -> Outcome {
         (Sleep, &[wrong_time, 0], &[EINVAL]),
         (SleepOn, &[99, 0, wrong_time, 0], &[EINVAL]),
         (SleepOn, &[clock::MONOTONIC as usize, 0, wrong_time, 0], &[EINVAL]),
+        (SignalFile, &[reader, buffer, 8, 0], &[EINVAL]),
+        (SignalFile, &[CLOSED, buffer, 8, 0], &[EBADF]),
+        (SignalFile, &[usize::MAX, buffer, 4, 0], &[EINVAL]),
+        (SignalFile, &[usize::MAX, buffer, 8, 1], &[EINVAL]),
         (TimerFile, &[99, 0], &[EINVAL]),
         (TimerFile, &[1, 1], &[EINVAL]),
         (TimerFileSet, &[reader, 0, buffer, 0], &[EINVAL]),
@@ -551,6 +555,7 @@ pub async fn addresses() -> Outcome {
         (GetRobustList, &[0, buffer, buffer]),
         (Sleep, &[buffer, 0]),
         (SleepOn, &[monotonic, 0, buffer, 0]),
+        (SignalFile, &[usize::MAX, buffer, 8, 0]),
         (TimerFileSet, &[timer_file, 0, buffer, 0]),
         (TimerFileSet, &[timer_file, 0, list, buffer]),
         (TimerFileGet, &[timer_file, buffer]),
@@ -640,8 +645,9 @@ fn try_wrong_addresses(cases: &[(SystemCall, &[usize])]) -> Outcome {
                 let mut arguments = right.to_vec();
                 arguments[position] = address;
                 let result = call(*which, &arguments);
-                // A length that can be read, but is invalid.
-                let bad_length = address == code && position > 0 && result == Err(Errno::EINVAL);
+                // A length or a place that can be read, but is invalid.
+                let is_invalid = matches!(result, Err(Errno::EINVAL | Errno::EOVERFLOW));
+                let bad_length = address == code && position > 0 && is_invalid;
                 check!(
                     result == Err(Errno::EFAULT) || bad_length,
                     "{} with argument {position} = {address:#x} gives {result:?}",

@@ -261,6 +261,7 @@ const TESTS: &[Test] = tests![
     signals::faults_are_signals_with_address_and_code;
     signals::interrupted_calls_end_or_are_made_again;
     signals::waits_for_signals;
+    signals::signals_are_read_from_a_descriptor;
     signals::processes_stop_and_go_on;
     signals::frames_are_not_trusted;
     signals::a_storm_of_signals_disturbs_only_its_receiver;

@@ -6,10 +6,11 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use abi_unix::types::{TimeSpec, WCONTINUED, WNOHANG, WUNTRACED, signal};
 use abi_unix::{Errno, SystemCall};
 use cops::process::{Child, Ending};
-use cops::system;
+use cops::system::{self, Descriptor, file};
 use cops::thread;
 use cops::time::{Duration, Instant};
 
+use crate::fork::{fork, status_of};
 use crate::harness::{self, LIMIT, Outcome, call, until};
 use crate::{check, check_eq, must};
 
@@ -460,6 +461,48 @@ pub async fn a_storm_of_signals_disturbs_only_its_receiver() -> Outcome {
     check_eq!(call(SystemCall::Kill, [number, signal::CONT as usize, 0, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::Kill, [number, signal::TERM as usize, 0, 0, 0, 0]), Ok(0));
     check_eq!(must!(child.wait().await), Ending::Exited(9));
+    Ok(())
+}
+
+/// A descriptor gives signals instead of a handler; who waits there is woken, and can be killed.
+pub async fn signals_are_read_from_a_descriptor() -> Outcome {
+    const RECORD: usize = 128;
+    let set: u64 = 1 << (USR1 - 1);
+    let arguments = [usize::MAX, &raw const set as usize, 8, 0, 0, 0];
+    let signals = Descriptor::from_result(must!(call(SystemCall::SignalFile, arguments)));
+    let reads = || {
+        let mut bytes = [0; 2 * RECORD];
+        let count = file::read(signals.raw(), &mut bytes).unwrap_or(0);
+        (count == RECORD).then_some([0, 12].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]))))
+    };
+    let child = must!(fork(|| {
+        if mask(SET, set).is_err() || raise(USR1).is_err() {
+            return 1;
+        }
+        let sender = call(SystemCall::GetProcess, [0; 6]).unwrap_or(0) as u32;
+        if reads() != Some([USR1 as u32, sender]) {
+            return 2;
+        }
+        // The next one comes while it waits. It is blocked before its cause.
+        let chld: u64 = 1 << (signal::CHLD - 1);
+        let other = [signals.raw() as usize, &raw const chld as usize, 8, 0, 0, 0];
+        if mask(SET, chld).is_err() || call(SystemCall::SignalFile, other).is_err() {
+            return 3;
+        }
+        let slow = fork(|| {
+            let _ = system::system::sleep(TimeSpec::from_ns(3_000_000));
+            0
+        });
+        if slow.is_err() {
+            return 4;
+        }
+        u8::from(reads().is_none_or(|[number, _]| number != signal::CHLD))
+    }));
+    check_eq!(status_of(child), Ok(0));
+    let waits = must!(fork(|| u8::from(mask(SET, set).is_ok() && reads().is_some())));
+    must!(system::system::sleep(TimeSpec::from_ns(2_000_000)));
+    must!(call(SystemCall::Kill, [waits, signal::KILL as usize, 0, 0, 0, 0]));
+    check_eq!(status_of(waits), Ok(0x100 | 9));
     Ok(())
 }
 

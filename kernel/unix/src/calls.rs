@@ -194,6 +194,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Kill => processes::kill(call),
         KillThread => signals::kill_thread(call),
         KillThreadOf => signals::kill_thread_of(call),
+        SignalFile => signals::open_file(call),
         SignalStack => signals::stack(call),
         SignalSuspend => signals::suspend(call),
         SignalAction => signals::action(call),

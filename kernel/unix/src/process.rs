@@ -47,6 +47,7 @@ pub(crate) mod oom_killer;
 pub(crate) mod program;
 pub(crate) mod shared;
 pub(crate) mod signal_delivery;
+pub(crate) mod signal_file;
 pub(crate) mod signal_sending;
 pub(crate) mod signals;
 pub(crate) mod switching;

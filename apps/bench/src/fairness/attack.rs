@@ -516,6 +516,7 @@ impl Attack {
             GetIntervalTimer => with([0, buffer]),
             SetIntervalTimer => with([0, at(&self.setting), 0]),
             TimerFile => with([1, 0]),
+            SignalFile => with([usize::MAX, buffer, 8, 0]),
             TimerCreate => with([1, 0, buffer]),
             TimerGet => with([self.timer()?, buffer]),
             TimerSet => with([self.timer()?, 0, at(&self.setting), 0]),
@@ -659,7 +660,7 @@ impl Attack {
             TimerCreate => {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
-            Open | Duplicate | EventCounter | TimerFile | EpollCreate | Socket | Accept | AcceptWith
+            Open | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept | AcceptWith
             | InterruptReceiver | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {

@@ -3,10 +3,14 @@
 use ::signals::frame::Stack;
 use ::signals::{Action, Details, Information, Set, Signal, code};
 use abi_unix::Errno;
+use abi_unix::types::open;
 use alloc::sync::Arc;
+use filesystem::Access;
 
 use crate::asynchronous::operation;
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
+use crate::files::file::{self, OpenFile};
+use crate::process::signal_file::SignalFile;
 use crate::process::signals::{Combination, SignalWait};
 use crate::process::worker::Worker;
 use crate::process::{Process, signal_delivery, signal_sending, table};
@@ -36,6 +40,23 @@ impl Call<'_> {
         self.process().copy_in(self.address(argument), &mut bytes)?;
         Ok(Set::from_bits(u64::from_le_bytes(bytes)))
     }
+}
+
+#[inline(never)]
+pub(super) fn open_file(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    call.check_size_of_set(2)?;
+    let (set, flags) = (call.set_of_signals(1)?.without(Set::UNBLOCKABLE), call.unsigned(3));
+    if flags & !(open::NONBLOCK | open::CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if call.signed(0) != -1 {
+        call.file(0)?.as_kind::<SignalFile>().ok_or(Errno::EINVAL)?.set(set);
+        return Ok((call.unsigned(0) as usize).into());
+    }
+    let charge = file::charge(&process.account)?;
+    let signals = OpenFile::new(SignalFile::new(set), Access::ReadWrite, flags & open::NONBLOCK != 0, charge);
+    process.descriptors.lock().add(Arc::new(signals), flags & open::CLOEXEC != 0, 0).map(Into::into)
 }
 
 #[inline(never)]

@@ -97,10 +97,13 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     });
     if signal == Signal::CONT {
         go_on(process, state);
-    } else if ends {
+    } else {
         drop(state);
-        process.end(Ending::Killed(signal.number()));
+        if ends {
+            process.end(Ending::Killed(signal.number()));
+        }
     }
+    process.signals.tell_watches(signal);
     sent
 }
 
@@ -611,6 +614,30 @@ pub(crate) fn pending(worker: &Worker) -> Set {
     let state = worker.process.signals.state.lock();
     let own = worker.signals.state.lock().pending.set();
     own.union(state.pending.set()).intersection(worker.signals.blocked())
+}
+
+/// Takes the first pending one of some signals: to the process, or to any of its workers alone.
+pub(super) fn take_pending(process: &Process, set: Set) -> Option<Information> {
+    let mut state = process.signals.state.lock();
+    let mut taken = match state.pending.set().intersection(set).first() {
+        Some(signal) => state.take_of_all(signal),
+        None => None,
+    };
+    if taken.is_none() && state.is_directed {
+        process.visit_workers(|worker| {
+            let mut own = worker.signals.state.lock();
+            taken = own.pending.set().intersection(set).first().and_then(|signal| state.take(&mut own, signal));
+            taken.is_none()
+        });
+    }
+    taken.inspect(|information| process.timers.note_taken(information))
+}
+
+/// Returns whether one of some signals is pending, for the process or for any of its workers.
+pub(super) fn has_pending(process: &Process, set: Set) -> bool {
+    let state = process.signals.state.lock();
+    let is_own = |worker: &Worker| !worker.signals.state.lock().pending.set().intersection(set).is_empty();
+    !state.pending.set().intersection(set).is_empty() || state.is_directed && process.find_worker(is_own).is_some()
 }
 
 /// Returns the stack for handlers, and sets another one. `EPERM` while the worker runs on it; `ENOMEM` if the new one

@@ -2,7 +2,8 @@
 //!
 //! The data alone; [`signal_delivery`](crate::process::signal_delivery) sends them, and begins their handlers.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::signals::frame::Stack;
@@ -24,6 +25,30 @@ pub(crate) struct Signals {
     pub(super) stopped: AtomicU8,
     /// Workers of a stopped process.
     pub(super) continued: Mutex<Waiters>,
+    /// The files from which its signals may be read.
+    watches: Mutex<Vec<Weak<SignalWatch>>>,
+}
+
+/// Signals that are read from a file, and the waiters for them.
+pub(crate) struct SignalWatch {
+    /// The signals, as bits. A waiter that finds an old set is woken after the change.
+    pub set: AtomicU64,
+    /// Waiters for one of them to be pending.
+    pub waiting: Mutex<Waiters>,
+}
+
+impl SignalWatch {
+    /// Makes one for these signals.
+    pub(crate) fn new(set: Set) -> SignalWatch {
+        SignalWatch { set: AtomicU64::new(set.bits()), waiting: Mutex::default() }
+    }
+
+    /// Makes all look who wait.
+    pub(crate) fn wake_all(&self) {
+        // Taken out of the lock before they are woken.
+        let mut waiting = core::mem::take(&mut *self.waiting.lock());
+        waiting.wake_all();
+    }
 }
 
 pub(super) struct SignalState {
@@ -94,7 +119,12 @@ impl Signals {
             is_directed: false,
             charge: None,
         };
-        Signals { state: Mutex::new(state), stopped: AtomicU8::new(0), continued: Mutex::new(Waiters::new()) }
+        Signals {
+            state: Mutex::new(state),
+            stopped: AtomicU8::new(0),
+            continued: Mutex::new(Waiters::new()),
+            watches: Mutex::new(Vec::new()),
+        }
     }
 
     /// Returns whether the process is stopped.
@@ -105,6 +135,36 @@ impl Signals {
     /// Returns the number of the signal that has stopped the process; 0 while it runs.
     pub(super) fn stopped_by(&self) -> u8 {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Lets a file know of its signals from now on. `ENOMEM`.
+    pub(super) fn watch(&self, watch: &Arc<SignalWatch>) -> Result<(), Errno> {
+        let mut watches = self.watches.lock();
+        let weak = Arc::downgrade(watch);
+        if !watches.iter().any(|one| one.ptr_eq(&weak)) {
+            watches.retain(|one| one.strong_count() != 0);
+            watches.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            watches.push(weak);
+        }
+        Ok(())
+    }
+
+    /// Wakes who waits for a signal at a file. Called without the lock of the state: whoever is woken may look at once.
+    pub(super) fn tell_watches(&self, signal: Signal) {
+        let mut next = 0;
+        loop {
+            // One after the other: a waker may come here again.
+            let watch = match self.watches.lock().get(next) {
+                Some(watch) => watch.upgrade(),
+                None => return,
+            };
+            next += 1;
+            if let Some(watch) = watch
+                && Set::from_bits(watch.set.load(Ordering::Relaxed)).has(signal)
+            {
+                watch.wake_all();
+            }
+        }
     }
 
     /// Returns the action of a signal.
@@ -239,6 +299,14 @@ impl SignalState {
         let before = own.pending.queued() + self.pending.queued();
         let taken = own.pending.take(signal).or_else(|| self.pending.take(signal));
         self.queued -= before - own.pending.queued() - self.pending.queued();
+        taken
+    }
+
+    /// Takes a signal to the process as a whole.
+    pub(super) fn take_of_all(&mut self, signal: Signal) -> Option<Information> {
+        let before = self.pending.queued();
+        let taken = self.pending.take(signal);
+        self.queued -= before - self.pending.queued();
         taken
     }
 
