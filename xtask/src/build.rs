@@ -345,7 +345,8 @@ impl Builder<'_> {
         linker.arg("-o").arg(&part).arg(&library);
         run_tool(linker, "linking the vDSO image")?;
         let content = std::fs::read(&part)?;
-        vdso::check(&content, &scheduler::entry::NAMES)?;
+        let names = [&scheduler::entry::NAMES[..], &vdso::NAMES_OF_LINUX].concat();
+        vdso::check(&content, &names)?;
         write_if_changed(&image, &content)?;
         let _ = std::fs::remove_file(&part);
         Ok(image)

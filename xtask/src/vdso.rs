@@ -10,6 +10,10 @@ use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
 /// Largest number of bytes of the image.
 const MAXIMUM_BYTES: u64 = 16 << 10;
 
+/// Functions that C libraries look for.
+pub const NAMES_OF_LINUX: [&str; 4] =
+    ["__vdso_rt_sigreturn", "__vdso_clock_gettime", "__vdso_clock_getres", "__vdso_gettimeofday"];
+
 /// Entries of the dynamic section that mean work for a loader, which the system does not have.
 const FORBIDDEN: [(elf::DynamicTag, &str); 6] = [
     (elf::DT_RELA, "DT_RELA"),

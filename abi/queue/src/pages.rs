@@ -19,8 +19,6 @@ pub const SHARED_SIZE: usize = 0x60_0000;
 pub const REQUEST_RINGS_OFFSET: usize = 0;
 /// Offset of the process page.
 pub const PROCESS_PAGE_OFFSET: usize = 0x50_0000;
-/// Offset of the global page.
-pub const GLOBAL_PAGE_OFFSET: usize = 0x50_1000;
 /// Offset of the completion ring.
 pub const COMPLETION_RING_OFFSET: usize = 0x51_0000;
 /// Offset of the pages to which stores send user interrupts: one for each right that a process has requested a page for

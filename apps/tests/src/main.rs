@@ -115,6 +115,7 @@ const TESTS: &[Test] = tests![
     time::deadlines_come_while_the_worker_is_busy;
     time::time_limits;
     time::intervals;
+    time::the_clock_of_c_libraries_needs_no_call;
     calls::ready_calls_are_done_in_place;
     calls::errors_reach_the_awaiter_with_the_buffer;
     calls::a_dropped_call_lets_go_of_its_buffer;

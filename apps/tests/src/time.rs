@@ -136,3 +136,69 @@ pub async fn intervals() -> Outcome {
     check!(took >= Duration::from_millis(16), "{took:?}");
     Ok(())
 }
+
+/// Returns the address of a function of the scheduler's image.
+fn address_in_image(name: &[u8]) -> Option<usize> {
+    let image = cops::start::scheduler_image()?;
+    let word = |at: usize| Some(usize::from_le_bytes(image.get(at..at + 8)?.try_into().ok()?));
+    let small = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    let (headers, count) = (word(32)?, small(56)? & 0xffff);
+    let dynamic = (0..count).map(|index| headers + index * 56).find(|&header| small(header) == Some(2))?;
+    let entry = |tag: usize| {
+        let start = word(dynamic + 8)?;
+        (0..32).map(|index| start + index * 16).find(|&at| word(at) == Some(tag)).and_then(|at| word(at + 8))
+    };
+    let (hash, strings, symbols) = (entry(4)?, entry(5)?, entry(6)?);
+    (1..small(hash + 4)?).map(|index| symbols + index * 24).find_map(|symbol| {
+        let found = image.get(strings + small(symbol)?..)?;
+        let is_it = found.starts_with(name) && found.get(name.len()) == Some(&0);
+        if is_it { Some(image.as_ptr().addr() + word(symbol + 8)?) } else { None }
+    })
+}
+
+/// C libraries find the clock in the image, and its times are in one order with those of calls.
+pub async fn the_clock_of_c_libraries_needs_no_call() -> Outcome {
+    type Function = unsafe extern "C" fn(usize, *mut [u64; 2]) -> i32;
+    let function = |name: &str| match address_in_image(name.as_bytes()) {
+        // SAFETY: the image has a function of this type under each of the names below.
+        Some(address) => Ok(unsafe { core::mem::transmute::<usize, Function>(address) }),
+        None => Err(alloc::format!("the image has no {name}")),
+    };
+    let (read, resolution) = (function("__vdso_clock_gettime")?, function("__vdso_clock_getres")?);
+    let ns = |clock: u32| {
+        let mut time = [0; 2];
+        // SAFETY: the place is a `struct timespec`.
+        let result = unsafe { read(clock as usize, &raw mut time) };
+        (result, time[0] * 1_000_000_000 + time[1])
+    };
+    for clock in [clock::MONOTONIC, clock::REALTIME, clock::BOOTTIME, clock::MONOTONIC_COARSE] {
+        let mut last = 0;
+        for _ in 0..100 {
+            let before = must!(sync::time(clock)).to_ns().unwrap_or(0);
+            let (result, found) = ns(clock);
+            let after = must!(sync::time(clock)).to_ns().unwrap_or(0);
+            check_eq!(result, 0);
+            check!(last <= before && before <= found && found <= after, "{clock}: {last} {before} {found} {after}");
+            last = after;
+        }
+    }
+    // Those of processor time are left to the call, and so are its errors.
+    let before = must!(sync::time(clock::PROCESS_CPUTIME)).to_ns().unwrap_or(0);
+    let (result, found) = ns(clock::PROCESS_CPUTIME);
+    check!(result == 0 && before <= found, "{result} {before} {found}");
+    check_eq!(ns(99).0, -22);
+    let mut time = [0; 2];
+    // SAFETY: as above; without a place nothing is written.
+    let results =
+        unsafe { [resolution(1, &raw mut time), resolution(1, core::ptr::null_mut()), resolution(99, &mut time)] };
+    check_eq!((results, time[0]), ([0, 0, -22], 0));
+    let seconds = ns(clock::REALTIME).1 / 1_000_000_000;
+    // SAFETY: `gettimeofday` takes two places, each of them optional.
+    let day: unsafe extern "C" fn(*mut [u64; 2], *mut [u32; 2]) -> i32 =
+        unsafe { core::mem::transmute(function("__vdso_gettimeofday")?) };
+    let mut zone = [7; 2];
+    // SAFETY: the places are a `struct timeval` and a `struct timezone`.
+    check_eq!(unsafe { day(&raw mut time, &raw mut zone) }, 0);
+    check!(time[0] - seconds <= 1 && time[1] < 1_000_000 && zone == [0; 2], "{seconds} {time:?} {zone:?}");
+    Ok(())
+}

@@ -43,7 +43,7 @@ pub const STACK_GUARD: u64 = 1 << 20;
 pub struct Sizes {
     /// The shared pages.
     pub shared: u64,
-    /// The scheduler's image.
+    /// The scheduler's image, with the page in front of it.
     pub image: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct Layout {
     pub stack_start: u64,
     /// The pages shared with the kernel.
     pub shared: u64,
-    /// The scheduler's image.
+    /// The scheduler's image, with the page in front of it.
     pub image: u64,
 }
 

@@ -11,6 +11,8 @@
 //! The image's entry point is no function for programs but the return from a signal's handler (`rt_sigreturn`); the
 //! kernel gives its address to handlers.
 //!
+//! Beside the scheduler there is the clock, for C libraries that were built for Linux.
+//!
 //! The functions are [`scheduler::entry`]'s, with the names in [`scheduler::entry::NAMES`]; `user/c/cops.h` declares
 //! them for C and the `coroutine` crate for Rust.
 //!
@@ -36,7 +38,8 @@
 //! * there is exactly one `PT_LOAD`, with flags read and execute, offset 0 and address 0, and file size equal to memory
 //!   size;
 //! * the dynamic section has no `DT_RELA`, `DT_REL`, `DT_JMPREL`, `DT_RELR`, `DT_TEXTREL` or `DT_NEEDED`;
-//! * every name in [`scheduler::entry::NAMES`] is a defined dynamic symbol, and there is no undefined one;
+//! * every name in [`scheduler::entry::NAMES`], and each of Linux's, is a defined dynamic symbol, and there is no
+//!   undefined one;
 //! * the segment is at most 16 KiB.
 //!
 //! # The panic handler
@@ -45,6 +48,9 @@
 //! machinery, whose tables of addresses are relocations; so a panic that slips in fails the checks above. The handler
 //! exists because a library without `std` must have one.
 #![cfg_attr(target_os = "none", no_std)]
+
+#[cfg(any(test, all(target_os = "none", target_arch = "riscv64")))]
+mod clock;
 
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU64;

@@ -18,7 +18,7 @@ use ::program::script::{self, LONGEST_CHAIN, Script};
 use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
 use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
 use abi_queue::Priority;
-use abi_queue::pages::{COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
+use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
 use filesystem::{Access, LastLink};
@@ -471,7 +471,7 @@ impl Plan {
             (auxiliary::RANDOM, AuxiliaryValue::Bytes(&random)),
             (auxiliary::EXECFN, AuxiliaryValue::Text(&self.path)),
             (auxiliary::COPS_PROCESS_PAGE, number(shared.address(PROCESS_PAGE_OFFSET))),
-            (auxiliary::COPS_GLOBAL_PAGE, number(shared.address(GLOBAL_PAGE_OFFSET))),
+            (auxiliary::COPS_GLOBAL_PAGE, number(shared.global_page_address())),
             (auxiliary::COPS_COMPLETION_RING, number(shared.address(COMPLETION_RING_OFFSET))),
             (auxiliary::COPS_HARTS, number(crate::machine::harts())),
             (auxiliary::COPS_USER_INTERRUPTS, number(back_end::number())),

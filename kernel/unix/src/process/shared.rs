@@ -7,9 +7,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ::program::Placement;
 use ::program::layout::{Layout, Sizes};
 use abi_queue::completion::{INITIAL_CAPACITY, pages};
-use abi_queue::pages::{
-    COMPLETION_RING_OFFSET, GLOBAL_PAGE_OFFSET, LARGEST_IMAGE, PAGE_SIZE, PROCESS_PAGE_OFFSET, SHARED_SIZE,
-};
+use abi_queue::pages::{COMPLETION_RING_OFFSET, LARGEST_IMAGE, PAGE_SIZE, PROCESS_PAGE_OFFSET, SHARED_SIZE};
 use abi_queue::{GlobalPage, InterruptWord, MAXIMUM_WORKERS, Mode, Priority, ProcessPage, ReadyWord, SystemMode};
 use abi_unix::Errno;
 use memory::space::Sharing;
@@ -41,7 +39,8 @@ pub(crate) struct Shared {
 }
 
 /// Room that a layout must have for this module's mappings.
-pub(crate) const SIZES: Sizes = Sizes { shared: SHARED_SIZE as u64, image: LARGEST_IMAGE as u64 };
+// The global page is in front of the image, where the image's functions find it.
+pub(crate) const SIZES: Sizes = Sizes { shared: SHARED_SIZE as u64, image: (PAGE_SIZE + LARGEST_IMAGE) as u64 };
 
 /// Number of frames that are filled with zeros in a step.
 const FRAMES_AT_A_TIME: usize = 16;
@@ -206,7 +205,7 @@ impl Shared {
         self.bias.store(bias, Ordering::Relaxed);
         // Relaxed: the program does not run yet.
         self.start.store(layout.shared as usize, Ordering::Relaxed);
-        self.image.store(layout.image as usize, Ordering::Relaxed);
+        self.image.store(layout.image as usize + PAGE_SIZE, Ordering::Relaxed);
     }
 
     /// Records where the texts of the first stack are: the arguments, the environment behind them, and its end.
@@ -236,6 +235,11 @@ impl Shared {
         self.image.load(Ordering::Relaxed)
     }
 
+    /// Returns the address of the global page.
+    pub(crate) fn global_page_address(&self) -> usize {
+        self.image_address() - PAGE_SIZE
+    }
+
     /// Returns whether a program counter lies in the scheduler's image.
     pub(crate) fn is_in_image(&self, pc: usize) -> bool {
         let length = COMMON.get().map_or(0, |common| common.image.len() * PAGE_SIZE);
@@ -250,7 +254,7 @@ impl Shared {
 
     /// Returns the mapping of the global page: address, frames.
     pub(crate) fn global_mapping(&self) -> Option<(usize, Vec<SharedFrame>)> {
-        COMMON.get().map(|common| (self.address(GLOBAL_PAGE_OFFSET), alloc::vec![common.global.clone()]))
+        COMMON.get().map(|common| (self.global_page_address(), alloc::vec![common.global.clone()]))
     }
 
     /// Returns the mapping of the scheduler's image: address, frames.
@@ -382,7 +386,7 @@ mod tests {
             process.shared.tell_ceiling(Priority::saturating(17));
             assert_eq!(program.read_u64(page + offset_of!(ProcessPage, ceiling)), 17);
             process.shared.tell_ceiling(Priority::HIGHEST);
-            let global = process.shared.address(GLOBAL_PAGE_OFFSET);
+            let global = process.shared.global_page_address();
             let frequency = program.read_u64(global + offset_of!(GlobalPage, ticks_per_second));
             assert_eq!(frequency, crate::time::ticks_per_second());
             assert_eq!(process.copy_out(global, &[0; 8]), Err(Errno::EFAULT));
