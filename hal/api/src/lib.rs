@@ -138,6 +138,10 @@ pub trait Virtualisation: Machine {
     /// Makes the kernel's interrupt pending for the virtualised program whose registers are loaded.
     fn notify_virtualised();
 
+    /// Disables all interrupts of the virtualised program whose registers are loaded, as it can itself: those that are
+    /// pending, and those that come, stay pending until it enables them.
+    fn disable_supervisor_interrupts();
+
     /// Clears a guest interrupt file of this hart and enables these identities, all below 64, in it.
     fn prepare_guest_file(file: usize, identities: u64);
 
@@ -199,6 +203,10 @@ pub trait UserLevel: Machine {
 
     /// Makes the armed program's software interrupt pending.
     fn raise_user_interrupt();
+
+    /// Disables all interrupts of the armed program, as it can itself: those that are pending, and those that come,
+    /// stay pending until it enables them.
+    fn disable_user_interrupts();
 
     /// Returns whether the armed program's software interrupt is pending.
     fn is_user_interrupt_pending() -> bool;

@@ -264,6 +264,14 @@ impl Simulation {
         self.state().user_level[hart].clone()
     }
 
+    /// Enables the interrupts of the program that is armed on a hart, as a program does by an instruction.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn enable_user_interrupts(&self, hart: usize) {
+        self.state().user_level[hart].registers.as_mut().expect("no program is armed").enabled = u64::MAX;
+    }
+
     /// Adds the controller of user interrupts, whose slots remember their vectors and interrupt nobody.
     pub fn add_slots(&self, address: u64, length: u64) {
         self.add_registers(address, length);
@@ -497,6 +505,10 @@ impl Virtualisation for Host {
         });
     }
 
+    fn disable_supervisor_interrupts() {
+        with_virtualised(|state| state.registers.iter_mut().for_each(|registers| registers.enabled = 0));
+    }
+
     fn prepare_guest_file(file: usize, identities: u64) {
         with_virtualised(|state| state.files[file] = (identities, 0));
     }
@@ -566,6 +578,11 @@ impl UserLevel for Host {
         if let Some(registers) = &mut simulation.state().user_level[hart].registers {
             registers.notified = 1;
         }
+    }
+
+    fn disable_user_interrupts() {
+        let (simulation, hart) = current();
+        simulation.state().user_level[hart].registers.iter_mut().for_each(|registers| registers.enabled = 0);
     }
 
     fn is_user_interrupt_pending() -> bool {
@@ -830,6 +847,10 @@ mod tests {
         assert_eq!((state.slot, state.table.map(|table| table.first_frame)), (Some(7), Some(9)));
         Host::save_armed(&mut registers);
         assert_eq!((registers.notified, simulation.user_level(1)), (1, state));
+        simulation.enable_user_interrupts(1);
+        Host::disable_user_interrupts();
+        Host::save_armed(&mut registers);
+        assert_eq!((registers.enabled, registers.notified), (0, 1));
         assert!(Host::is_user_interrupt_pending());
         Host::lower_user_interrupt();
         assert!(!Host::is_user_interrupt_pending());

@@ -339,6 +339,12 @@ pub fn notify() {
     unsafe { set_csr!(csr::HVIP, VS_SOFTWARE) };
 }
 
+/// Disables the interrupts of the program whose registers are loaded; they stay pending.
+pub fn disable() {
+    // SAFETY: the program's own interrupts.
+    unsafe { write_csr!(csr::VSIE, 0u64) };
+}
+
 /// Runs `act` while `hstatus` selects this guest file, so that `vsiselect` and `vsireg` access its registers.
 fn with_file<R>(file: usize, act: impl FnOnce() -> R) -> R {
     let status = read_csr!(csr::HSTATUS);

@@ -315,6 +315,10 @@ impl Virtualisation for Riscv64 {
         guest::notify();
     }
 
+    fn disable_supervisor_interrupts() {
+        guest::disable();
+    }
+
     fn prepare_guest_file(file: usize, identities: u64) {
         guest::prepare_file(file, identities);
     }
@@ -372,6 +376,10 @@ impl UserLevel for Riscv64 {
 
     fn raise_user_interrupt() {
         user_level::raise();
+    }
+
+    fn disable_user_interrupts() {
+        user_level::disable();
     }
 
     #[inline(always)]

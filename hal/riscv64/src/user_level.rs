@@ -89,6 +89,12 @@ pub fn raise() {
     unsafe { set_csr!(csr::SIP, SOFTWARE) };
 }
 
+/// Disables the program's interrupts, which stay pending.
+pub fn disable() {
+    // SAFETY: the program's own interrupts; it sees the bits in `uie`.
+    unsafe { clear_csr!(csr::SIE, SOFTWARE | TIMER) };
+}
+
 /// Returns whether the program's software interrupt is pending.
 #[inline(always)]
 pub fn is_raised() -> bool {

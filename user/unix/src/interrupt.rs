@@ -451,7 +451,7 @@ extern "C" fn take(cause: u64, pc: usize) {
     // SAFETY: `set_handler` stored such a function before it enabled interrupts.
     let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
     handler(identities);
-    if has_external() {
+    if has_external() && has_handler() {
         take_more(handler);
     }
 }
@@ -462,7 +462,7 @@ extern "C" fn take(cause: u64, pc: usize) {
 fn take_more(handler: extern "C" fn(u64)) {
     for _ in 0..MAXIMUM_REPEATS {
         handler(claim());
-        if !has_external() {
+        if !has_external() || !has_handler() {
             return;
         }
     }
@@ -490,7 +490,7 @@ extern "C" fn take_slowly(identities: u64) {
     let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
     handler(identities);
     for _ in 0..MAXIMUM_REPEATS {
-        if !is_raised() {
+        if !is_raised() || !has_handler() {
             return;
         }
         handler(claim_from_slot());
@@ -523,6 +523,20 @@ fn is_raised() -> bool {
     // SAFETY: reads the program's own register `uip`.
     unsafe { core::arch::asm!("csrr {}, 0x044", out(reg) pending, options(nomem, nostack)) };
     pending & 1 != 0
+}
+
+/// Returns whether the worker has a handler still, after a call of it: without one no interrupt is enabled.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[inline(always)]
+fn has_handler() -> bool {
+    let enabled: u64;
+    match BACK_END.load(Ordering::Relaxed) {
+        // SAFETY: reads the program's own register `sie`.
+        IMSIC => unsafe { core::arch::asm!("csrr {}, sie", out(reg) enabled, options(nomem, nostack)) },
+        // SAFETY: reads the program's own register `uie`.
+        _ => unsafe { core::arch::asm!("csrr {}, 0x004", out(reg) enabled, options(nomem, nostack)) },
+    }
+    enabled != 0
 }
 
 /// Handles the interrupt of the worker's own timer in user mode: the handler looks at the time. Software interrupts may

@@ -23,6 +23,11 @@
 //! which every machine has, the return to user mode is redirected to the handler. The word is the process's own memory:
 //! only its own handler reads the bits that it writes there.
 //!
+//! NO-HANDLER: a worker without a handler is not interrupted, and what comes for it is there for its next handler. The
+//! kernel delivers nothing to it meanwhile. In hardware, what is pending already, or is sent by another program, stays
+//! pending too, since the worker's own enabling bits are cleared, which its next handler sets; to lower the line
+//! instead would race with senders on other harts, who raise it at any time.
+//!
 //! # The back end `imsic`
 //!
 //! The process runs virtualised ([`usermode::Kind`]), so that it has supervisor registers of its own, and a worker with
@@ -124,6 +129,8 @@ const FILES: usize = 8;
 pub(crate) struct InterruptLine {
     /// Address of the handler; 0 for none.
     handler: AtomicUsize,
+    /// Set once there has been a handler: the worker may be at any place of it, also when it is removed.
+    had_handler: AtomicBool,
     /// Set if there is something to deliver; the process page tells the interrupts.
     pending: AtomicBool,
     /// Set while the handler runs (back end `kernel`).
@@ -241,8 +248,11 @@ type Frame = [u64; 4];
 
 impl InterruptLine {
     /// Sets the handler; 0 removes it.
-    pub(crate) fn set_handler(&self, entry: usize) {
+    fn set_handler(&self, entry: usize) {
         self.handler.store(entry, Ordering::Relaxed);
+        if entry != 0 {
+            self.had_handler.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether there is a handler.
@@ -264,6 +274,7 @@ impl InterruptLine {
     /// Forgets everything, for another program.
     pub(crate) fn reset(&self) {
         self.set_handler(0);
+        self.had_handler.store(false, Ordering::Relaxed);
         self.pending.store(false, Ordering::Relaxed);
         self.active.store(false, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
@@ -417,7 +428,7 @@ fn arrive_armed(worker: &Arc<Worker>, context: &UserContext, hart: usize) {
         give_up(worker);
     }
     let table = worker.process.sender_table.get();
-    if slot.is_none() && table.is_none() && !line.has_handler() {
+    if slot.is_none() && table.is_none() && !line.had_handler.load(Ordering::Relaxed) {
         return;
     }
     slots::arm(hart, &context.supervisor, slot, table);
@@ -515,10 +526,15 @@ fn settle_now(worker: &Arc<Worker>) {
     worker.line.notify_directly();
 }
 
-/// Lets a worker, which runs on this hart, use the registers of its handler, from the moment at which it sets one.
-pub(crate) fn handler_is_set() {
-    if back_end::present() == BackEnd::Uintc {
-        slots::arm_if_needed(Machine::hart());
+/// Sets the handler of a worker, which runs on this hart; 0 removes it. With a handler the worker can use the registers
+/// of its interrupts. Without one nothing interrupts it (NO-HANDLER).
+pub(crate) fn set_handler(worker: &Worker, entry: usize) {
+    worker.line.set_handler(entry);
+    match back_end::present() {
+        BackEnd::Uintc if entry == 0 => slots::disable(Machine::hart()),
+        BackEnd::Uintc => slots::arm_if_needed(Machine::hart()),
+        BackEnd::Imsic if entry == 0 => Machine::disable_supervisor_interrupts(),
+        BackEnd::Imsic | BackEnd::Kernel => {}
     }
 }
 
@@ -1164,6 +1180,58 @@ mod tests {
             assert_eq!(program.handled()[before..], [1 << 63]);
             tick(program);
             assert_eq!(program.handled().len(), before + 1);
+        });
+    }
+
+    /// A machine with UINTC, all of whose slots are taken: the kernel delivers.
+    struct WithoutSlots;
+
+    impl WithoutSlots {
+        fn new() -> WithoutSlots {
+            back_end::set(BackEnd::Uintc);
+            WithoutSlots
+        }
+    }
+
+    impl Drop for WithoutSlots {
+        fn drop(&mut self) {
+            back_end::set(BackEnd::Kernel);
+        }
+    }
+
+    /// Returns whether the interrupts of the program on hart 0 are enabled, and whether one is pending.
+    fn enabled_and_pending() -> (bool, bool) {
+        let registers = crate::testing::simulation().user_level(0).registers.unwrap();
+        (registers.enabled != 0, registers.notified != 0)
+    }
+
+    #[test]
+    fn nothing_interrupts_a_worker_without_a_handler_and_nothing_is_lost() {
+        run(|program| {
+            let machine = WithoutSlots::new();
+            // From the next visit on the kernel knows it.
+            program.sleep_ns(1);
+            let places = counters::read(Counter::GuestFiles);
+            let receiver = receiver(program, 7);
+            assert_eq!(counters::read(Counter::GuestFiles), places);
+            let right = own_right(program, receiver);
+            send(program, right).unwrap();
+            assert_eq!(crate::testing::simulation().user_level(0).registers, None, "it has no handler");
+            // The next handler gets what has come, as soon as the program enables its interrupts.
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            assert_eq!(enabled_and_pending(), (false, true));
+            crate::testing::simulation().enable_user_interrupts(0);
+            assert_eq!(enabled_and_pending(), (true, true));
+            // So does the one after it with an interrupt that the first has not taken.
+            program.call(SystemCall::InterruptHandler, [0]).unwrap();
+            assert_eq!(enabled_and_pending(), (false, true));
+            program.call(SystemCall::InterruptHandler, [HANDLER]).unwrap();
+            assert_eq!(enabled_and_pending(), (false, true));
+            // A handler that removes itself may leave its hart before its end, which needs the registers.
+            program.call(SystemCall::InterruptHandler, [0]).unwrap();
+            program.sleep_ns(1);
+            assert_eq!(enabled_and_pending(), (false, true));
+            drop(machine);
         });
     }
 

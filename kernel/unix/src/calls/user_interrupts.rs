@@ -14,8 +14,7 @@ pub(super) fn set_handler(call: Call<'_>) -> Decoding {
     if call.worker.is_thread() || entry >= USER_END || !entry.is_multiple_of(2) {
         return Err(Errno::EINVAL);
     }
-    call.worker.line.set_handler(entry);
-    user_interrupts::handler_is_set();
+    user_interrupts::set_handler(call.worker, entry);
     Ok(0.into())
 }
 

@@ -103,6 +103,13 @@ pub(super) fn arm_if_needed(hart: usize) {
     }
 }
 
+/// Disables the interrupts of the program that runs on the calling hart, if it is armed: they stay pending.
+pub(super) fn disable(hart: usize) {
+    if ARMED[hart].load(Ordering::Relaxed) {
+        Machine::disable_user_interrupts();
+    }
+}
+
 /// Lets the program that runs on the calling hart receive in a slot.
 pub(super) fn receive_in(hart: usize, slot: Slot) {
     arm_if_needed(hart);
