@@ -189,3 +189,41 @@ impl Caller for GatheredCaller<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers(lengths: &[usize]) -> Vec<UserBuffer> {
+        lengths.iter().map(|length| UserBuffer::new(0x1000, *length).unwrap()).collect()
+    }
+
+    #[test]
+    fn many_buffers_or_bytes_are_gathered() {
+        assert!(!are_many(&[]) && !are_many(&buffers(&[1; FEW])) && are_many(&buffers(&[0; FEW + 1])));
+        assert!(!are_many(&buffers(&[MOST_BYTES])) && are_many(&buffers(&[MOST_BYTES, 1])));
+        assert!(!are_many_to_fill(&buffers(&[MOST_BYTES + 1])) && are_many_to_fill(&buffers(&[0; FEW + 1])));
+    }
+
+    #[test]
+    fn parts_of_a_stream_begin_where_the_last_one_ended() {
+        let all = buffers(&[0, 3, 0, 5]);
+        let lengths = |from| {
+            let (few, begin, left) = few(&all, from);
+            (few.len(), begin, left)
+        };
+        assert_eq!(lengths(2), (3, 2, 6));
+        assert_eq!(lengths(3), (1, 0, 5));
+        assert_eq!(lengths(7), (1, 4, 1));
+        for at_the_end_or_beyond in [8, 9, usize::MAX] {
+            assert_eq!(few(&all, at_the_end_or_beyond).0.len(), 0);
+        }
+        // All of few buffers, but only the first of many.
+        assert_eq!(lengths(0).0, 3);
+        let many = buffers(&[1; 3 * FEW]);
+        assert_eq!(few(&many, 0).2, 1);
+        assert_eq!(few(&many, 1).2, FEW);
+        assert_eq!(few(&many, 3 * FEW - 2).2, 2);
+        assert_eq!(few(&[], 0).2, 0);
+    }
+}

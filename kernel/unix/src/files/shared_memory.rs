@@ -123,3 +123,24 @@ impl CommonPages for FilePages {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maker_pays_for_each_page_until_it_is_freed() {
+        // Other tests put the amounts of the machine aside.
+        let _guard = crate::testing::alone();
+        let account = Account::of_the_first();
+        let before = account.used(Resource::Memory);
+        let payer = ObjectPayer { charge: Mutex::new(account.nothing(Resource::Memory)), owner: 7 };
+        let used = || account.used(Resource::Memory) - before;
+        assert!(payer.pay(4096).is_ok() && payer.pay(4096).is_ok());
+        assert_eq!(used(), 2 * 4096);
+        payer.repay(4096);
+        assert_eq!(used(), 4096);
+        drop(payer);
+        assert_eq!(used(), 0);
+    }
+}
