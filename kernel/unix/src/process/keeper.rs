@@ -9,6 +9,7 @@ use abi_unix::Errno;
 use crate::process::timers::{Due, KeeperStep, SignalReceiver, Timed};
 use crate::process::{Process, signal_delivery};
 use crate::scheduling::executor::{self, Cid, SpawnError};
+use crate::scheduling::standing::MOST_CLAIM;
 use crate::time::{self, Alarm, Reservation};
 
 impl Timed for Arc<Process> {
@@ -70,7 +71,8 @@ impl Drop for Deadline {
 async fn keep(process: Arc<Process>, reserved: Reservation) {
     let (mut deadline, mut pass) = (Deadline { reserved, alarm: None }, None);
     poll_fn(|cx| {
-        let priority = process.claimed_priority();
+        // Its end waits for it.
+        let priority = if process.has_ended() { MOST_CLAIM } else { process.claimed_priority() };
         if executor::current_priority() != priority {
             executor::set_priority(executor::current(), priority);
         }
@@ -93,11 +95,44 @@ async fn keep(process: Arc<Process>, reserved: Reservation) {
 
 #[cfg(test)]
 mod tests {
+    use abi_queue::Priority;
+    use abi_unix::SystemCall;
     use abi_unix::types::timer::Setting;
 
     use super::*;
     use crate::process::table;
-    use crate::testing::run;
+    use crate::testing::{run, simulation};
+
+    /// A process whose timers are kept ends at once, however little its keeper has claimed beside a busy process.
+    #[test]
+    fn an_unimportant_keeper_does_not_hold_an_end_up() {
+        run(|program| {
+            let setting = Setting { value_ns: 1_000_000_000_000, interval_ns: 0 };
+            let child = program.spawn(move |program| {
+                let process = program.process();
+                assert_eq!(process.timers.set_interval(&process, 0, setting), Ok(Setting::default()));
+                program.sleep_ns(1_000_000_000_000);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            let process = table::find(child as u32).unwrap();
+            // Its process may have had no budget left when it looked last.
+            executor::set_priority(process.timers.keeper().expect("it has one"), Priority::LOWEST);
+            let busy = program.spawn_given(0, 40, |program| {
+                let begin = time::now_ns();
+                while time::now_ns() - begin < 200_000_000 {
+                    simulation().advance(1000);
+                    program.call(SystemCall::GetProcess, []).unwrap();
+                }
+            });
+            let busy = busy.unwrap();
+            let begin = time::now_ns();
+            assert_eq!(program.call(SystemCall::Kill, [child, 9]), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, 9)));
+            assert!(time::now_ns() - begin < 50_000_000, "{} ns", time::now_ns() - begin);
+            assert_eq!(program.wait_for(busy), Ok((busy, 0)));
+        });
+    }
 
     /// The end of a process does not wait for a timer that is set for later.
     #[test]

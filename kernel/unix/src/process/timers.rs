@@ -25,6 +25,7 @@ use spin::Mutex;
 
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::scheduling::executor::{self, Cid};
+use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::steps::Ends;
 use crate::time;
 use crate::time::schedule::Schedule;
@@ -186,10 +187,17 @@ impl Timers {
         self.keepers.load(Ordering::Acquire) == 0
     }
 
+    /// Returns the keeper, if there is one.
+    #[cfg(test)]
+    pub(super) fn keeper(&self) -> Option<Cid> {
+        self.state.lock().keeper
+    }
+
     /// Makes the keeper of a process that has ended leave; returns `false` if there is none.
     pub(super) fn end(&self) -> bool {
         let keeper = self.state.lock().keeper;
         if let Some(keeper) = keeper {
+            executor::set_priority(keeper, MOST_CLAIM);
             executor::wake(keeper);
         }
         !self.are_at_rest()
