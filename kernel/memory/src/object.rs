@@ -27,8 +27,8 @@ use crate::PAGE_SIZE;
 use crate::frames::{self, Frame, OutOfMemory, SharedFrame};
 use crate::space::Fault;
 
-/// Number of pages in a chunk, whose records are one small allocation.
-const CHUNK: usize = 256;
+/// Number of pages in a chunk, whose records are one small allocation, and which is freed in one step of work.
+const CHUNK: usize = 128;
 /// Bytes of a chunk's records.
 const CHUNK_BYTES: usize = CHUNK * size_of::<Option<SharedFrame>>();
 /// Maximum number of pages of an object: 64 GiB.

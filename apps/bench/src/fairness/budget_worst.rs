@@ -23,9 +23,10 @@ use crate::{Outcome, attempt, figure, now};
 const MS: u64 = 1_000_000;
 /// A tenth of the time of the one hart.
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
-/// Watched time: whole periods, after a start-up time.
-const WATCHED: Duration = Duration::from_millis(1000);
-const BEFORE: Duration = Duration::from_millis(200);
+/// Watched time: whole periods, after a start-up time. The clock counts instructions, so a few periods are as good as
+/// many, and there are hundreds of pairs.
+const WATCHED: Duration = Duration::from_millis(400);
+const BEFORE: Duration = Duration::from_millis(100);
 const VICTIM: Priority = Priority::saturating(31);
 
 /// Instructions between two reports of the victim, roughly: a round.
@@ -42,7 +43,7 @@ const EXCEPTIONS: &[(SystemCall, &str)] = &[
 ];
 
 /// Number of times [`BEFORE`] in which an attacker's children must have ended.
-const PATIENCE: usize = 200;
+const PATIENCE: usize = 400;
 
 /// Measures all pairs, or those of the calls in the next argument, separated by commas.
 pub async fn measure() -> Outcome {

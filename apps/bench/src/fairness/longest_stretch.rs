@@ -98,6 +98,40 @@ fn files_and_memory() -> Result<()> {
     Ok(())
 }
 
+/// Shares the pages of a large file, and others without one, between two mappings: filled by the kernel and by the
+/// program, written back, taken away, cut off while they are mapped.
+fn shared_mappings() -> Result<()> {
+    let file = open(FILE, open::RDWR | open::CREAT)?;
+    call(SystemCall::Truncate, [file, LARGE, 0, 0, 0, 0])?;
+    let share = |flags: u32, file: usize| {
+        let protection = (protection::READ | protection::WRITE) as usize;
+        call(SystemCall::Map, [0, LARGE, protection, (mapping::SHARED | flags) as usize, file, 0])
+    };
+    for (flags, descriptor) in [(0, file), (mapping::ANONYMOUS, 0)] {
+        let area = share(flags, descriptor)?;
+        call(SystemCall::GetRandom, [area, 1 << 20, 0, 0, 0, 0])?;
+        for page in (area + LARGE / 2..area + LARGE).step_by(4096) {
+            // SAFETY: the pages were mapped above, for this function alone.
+            unsafe { core::ptr::with_exposed_provenance_mut::<u8>(page).write_volatile(1) };
+        }
+        let other = if flags == 0 { share(0, file)? } else { map(LARGE, mapping::ANONYMOUS, 0)? };
+        call(SystemCall::SynchroniseMemory, [area, LARGE, 4, 0, 0, 0])?;
+        call(SystemCall::Protect, [other, LARGE, protection::READ as usize, 0, 0, 0])?;
+        // MADV_DONTNEED
+        call(SystemCall::AdviseMemory, [area, LARGE, 4, 0, 0, 0])?;
+        if flags == 0 {
+            expect(call(SystemCall::ReadAt, [file, area, LARGE / 4, 0, 0, 0])?, LARGE / 4)?;
+            expect(call(SystemCall::WriteAt, [file, other, LARGE / 4, 7, 0, 0])?, LARGE / 4)?;
+            call(SystemCall::Truncate, [file, 1, 0, 0, 0, 0])?;
+        }
+        call(SystemCall::Unmap, [other, LARGE / 2, 0, 0, 0, 0])?;
+        call(SystemCall::Unmap, [other + LARGE / 2, LARGE / 2, 0, 0, 0, 0])?;
+        call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0])?;
+    }
+    call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
 /// Removes large files: by name, by their last descriptor, and by replacement.
 fn removing() -> Result<()> {
     let area = map(LARGE, mapping::ANONYMOUS, 0)?;
@@ -631,6 +665,7 @@ type Drive = (&'static str, fn() -> Result<()>);
 /// Drives that need no other process.
 const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
+    ("shared_mappings", shared_mappings),
     ("removing", removing),
     ("directories", directories),
     ("inodes", inodes),
@@ -651,11 +686,11 @@ fn expect(found: usize, expected: usize) -> Result<()> {
     if found == expected { Ok(()) } else { Err(Errno::ERANGE) }
 }
 
-/// Runs all drives, or those of the next argument, and reports the kernel's measurements.
+/// Runs all drives, or those of the next argument, separated by commas, and reports the kernel's measurements.
 pub async fn measure() -> Outcome {
     attempt!(call(SystemCall::Snapshot, [subject::BEGIN_STRETCHES as usize, 0, 0, 0, 0, 0]));
     let only = crate::argument(3).ok();
-    let is_wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let is_wanted = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
     for (name, drive) in DRIVES {
         if is_wanted(name) {
             drive().map_err(|error| alloc::format!("the drive `{name}`: {error:?}"))?;
