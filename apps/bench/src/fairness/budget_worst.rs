@@ -23,9 +23,8 @@ use crate::{Outcome, attempt, figure, now};
 const MS: u64 = 1_000_000;
 /// A tenth of the time of the one hart.
 const BUDGET: (u64, u64) = (10 * MS, 100 * MS);
-/// Watched time: whole periods, after a start-up time. The clock counts instructions, so a few periods are as good as
-/// many, and there are hundreds of pairs.
-const WATCHED: Duration = Duration::from_millis(400);
+/// Watched time: whole periods, after a start-up time.
+const WATCHED: Duration = Duration::from_millis(1000);
 const BEFORE: Duration = Duration::from_millis(100);
 const VICTIM: Priority = Priority::saturating(31);
 
