@@ -124,8 +124,14 @@ pub(crate) use machine::{consider, resume, work_on_this_stack};
 pub(crate) fn rearm() {
     #[cfg(all(target_arch = "riscv64", target_os = "none"))]
     if ENABLED.load(Ordering::Relaxed) {
-        unix::interrupt::call_handler_after(PERIOD_NS / crate::time::tick_ns().max(1));
+        unix::interrupt::call_handler_after(period_ticks());
     }
+}
+
+/// Returns [`PERIOD_NS`] in ticks.
+#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+fn period_ticks() -> u64 {
+    PERIOD_NS / crate::time::tick_ns().max(1)
 }
 
 /// No coroutine is interrupted on this machine.
@@ -185,13 +191,18 @@ mod machine {
         }
         if local.sections.get() != 0 || executor::current_or_none().is_none() {
             // A section is short: look again soon.
-            if !unix::interrupt::call_handler_after(unix::interrupt::AGAIN_TICKS) {
-                interrupt::call_handler_at_tick(number);
-            }
+            look_again(number, unix::interrupt::AGAIN_TICKS);
             return;
         }
         rearm();
         if !put_aside(local, number) {
+            look_again(number, period_ticks());
+        }
+    }
+
+    /// Has the handler called again after this many ticks, or at the kernel's tick where the worker has no timer.
+    fn look_again(number: usize, ticks: u64) {
+        if !unix::interrupt::call_handler_after(ticks) {
             interrupt::call_handler_at_tick(number);
         }
     }
