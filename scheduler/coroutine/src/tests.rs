@@ -23,10 +23,18 @@ impl Platform for OneWorker {
     fn notify(&self, _: usize) {}
 }
 
-fn executor() -> (&'static Executor, Worker) {
+type Ready = &'static [ReadyWord; 8];
+
+/// Makes an executor without workers.
+fn executor_on<P: Platform>(platform: &'static P) -> (&'static Executor, Ready) {
     let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
-    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
-    executor.initialise(Table::native(), ready, &OneWorker).unwrap();
+    let ready: Ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
+    executor.initialise(Table::native(), ready, platform).unwrap();
+    (executor, ready)
+}
+
+fn executor() -> (&'static Executor, Worker) {
+    let (executor, _) = executor_on(&OneWorker);
     let worker = executor.worker(0, Signals::default()).unwrap();
     (executor, worker)
 }
@@ -87,13 +95,9 @@ impl<const HAS_AFFINITY: bool> Platform for Scripted<HAS_AFFINITY> {
     }
 }
 
-type Ready = &'static [ReadyWord; 8];
-
 fn scripted<P: Platform>(platform: P) -> (&'static Executor, &'static P, Ready) {
-    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
-    let ready: Ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
     let platform: &'static P = Box::leak(Box::new(platform));
-    executor.initialise(Table::native(), ready, platform).unwrap();
+    let (executor, ready) = executor_on(platform);
     (executor, platform, ready)
 }
 
@@ -328,9 +332,7 @@ fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
             FETCHED.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
-    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
-    executor.initialise(Table::native(), ready, &WithRing).unwrap();
+    let (executor, ready) = executor_on(&WithRing);
     let signals = Signals { attention: Some(&ATTENTION), completions: Some((&TAIL, &HEAD)) };
     let mut worker = executor.worker(0, signals).unwrap();
     assert!(executor.worker(0, signals).is_err());
@@ -374,9 +376,7 @@ fn attention_raised_while_completions_are_fetched_comes_before_the_next_poll() {
             ATTENTION.store(1, Ordering::Relaxed);
         }
     }
-    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
-    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
-    executor.initialise(Table::native(), ready, &Interrupted).unwrap();
+    let (executor, _) = executor_on(&Interrupted);
     let signals = Signals { attention: Some(&ATTENTION), completions: Some((&TAIL, &HEAD)) };
     let mut worker = executor.worker(0, signals).unwrap();
     let handle = executor.spawn(Priority::LOWEST, async {});
@@ -505,11 +505,9 @@ fn eight_threads_lose_nothing() {
     const RINGS: usize = if cfg!(miri) { 3 } else { 24 };
     const ROUNDS: usize = if cfg!(miri) { 8 } else { 400 };
 
-    let executor: &'static Executor = Box::leak(Box::new(Executor::new()));
-    let ready = Box::leak(Box::new([const { ReadyWord::new() }; 8]));
     let threads: &'static Threads =
         Box::leak(Box::new(Threads { beds: Default::default(), stop: AtomicBool::new(false) }));
-    executor.initialise(Table::native(), ready, threads).unwrap();
+    let (executor, _) = executor_on(threads);
     let workers: Vec<_> = (0..8).map(|number| std::thread::spawn(move || threads.work(executor, number))).collect();
 
     let finished = Arc::new((Mutex::new(0), Condvar::new()));

@@ -101,21 +101,30 @@ mod tests {
 
     use super::*;
     use crate::process::table;
-    use crate::testing::{run, simulation};
+    use crate::testing::{Program, run, simulation};
+
+    const LATER: Setting = Setting { value_ns: 1_000_000_000_000, interval_ns: 0 };
+
+    /// Starts a process with a timer for later, which sleeps for so long; returns it when it has its keeper.
+    fn start_with_keeper(program: &mut Program, sleep_ns: usize) -> (usize, Arc<Process>) {
+        let child = program.spawn(move |program| {
+            let process = program.process();
+            assert!(process.timers.are_at_rest());
+            assert_eq!(process.timers.set_interval(&process, 0, LATER), Ok(Setting::default()));
+            program.sleep_ns(sleep_ns);
+        });
+        let child = child.unwrap();
+        program.sleep_ns(1_000_000);
+        let process = table::find(child as u32).unwrap();
+        assert!(!process.timers.are_at_rest(), "it has a keeper");
+        (child, process)
+    }
 
     /// A process whose timers are kept ends at once, however little its keeper has claimed beside a busy process.
     #[test]
     fn an_unimportant_keeper_does_not_hold_an_end_up() {
         run(|program| {
-            let setting = Setting { value_ns: 1_000_000_000_000, interval_ns: 0 };
-            let child = program.spawn(move |program| {
-                let process = program.process();
-                assert_eq!(process.timers.set_interval(&process, 0, setting), Ok(Setting::default()));
-                program.sleep_ns(1_000_000_000_000);
-            });
-            let child = child.unwrap();
-            program.sleep_ns(1_000_000);
-            let process = table::find(child as u32).unwrap();
+            let (child, process) = start_with_keeper(program, 1_000_000_000_000);
             // Its process may have had no budget left when it looked last.
             executor::set_priority(process.timers.keeper().expect("it has one"), Priority::LOWEST);
             let busy = program.spawn_given(0, 40, |program| {
@@ -138,20 +147,10 @@ mod tests {
     #[test]
     fn a_keeper_leaves_with_its_process_which_gets_no_other() {
         run(|program| {
-            let setting = Setting { value_ns: 1_000_000_000_000, interval_ns: 0 };
-            let child = program.spawn(move |program| {
-                let process = program.process();
-                assert!(process.timers.are_at_rest());
-                assert_eq!(process.timers.set_interval(&process, 0, setting), Ok(Setting::default()));
-                program.sleep_ns(2_000_000);
-            });
-            let child = child.unwrap();
-            program.sleep_ns(1_000_000);
-            let process = table::find(child as u32).unwrap();
-            assert!(!process.timers.are_at_rest(), "it has a keeper");
+            let (child, process) = start_with_keeper(program, 2_000_000);
             assert_eq!(program.wait_for(child), Ok((child, 0)));
             assert!(process.timers.are_at_rest());
-            assert_eq!(process.timers.set_interval(&process, 0, setting), Err(Errno::EAGAIN));
+            assert_eq!(process.timers.set_interval(&process, 0, LATER), Err(Errno::EAGAIN));
             assert!(process.timers.are_at_rest());
         });
     }
