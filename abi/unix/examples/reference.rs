@@ -89,6 +89,7 @@ fn authority() -> String {
         let needed = match act.scope() {
             Scope::Always => "always",
             Scope::Others => "unless it concerns only the caller and processes below it",
+            Scope::OtherUsers => "unless it concerns only the caller's user and processes below the caller",
         };
         let _ = writeln!(
             page,
@@ -163,6 +164,7 @@ fn entry(call: SystemCall) -> String {
         let when = match act.scope() {
             Scope::Always => "",
             Scope::Others => " for a process that is neither the caller nor below it",
+            Scope::OtherUsers => " for a process of another user that is not below the caller",
         };
         let _ = writeln!(text, "Needs `{}`{when}: {}\n", act.capability().name(), act.description());
     }

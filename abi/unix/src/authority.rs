@@ -14,7 +14,7 @@ use crate::SystemCall;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Capability {
-    /// To send signals to processes that are not below the sender.
+    /// To send signals to processes of other users that are not below the sender.
     Kill = 5,
     /// To give capabilities to processes that are not below the giver, and to take them away there.
     SetCapabilities = 8,
@@ -184,6 +184,8 @@ pub enum Scope {
     Always,
     /// Only towards a process that is neither the caller nor below it.
     Others,
+    /// Only towards a process of another user that is not below the caller.
+    OtherUsers,
 }
 
 macro_rules! acts {
@@ -225,7 +227,7 @@ acts! {
     /// Switches the machine off or starts it anew.
     EndMachine = Reboot Always Boot;
     /// Sends a signal. (Only the first process itself, and keys at the terminal, may end the first process.)
-    Signal = Kill Others Kill;
+    Signal = Kill OtherUsers Kill;
     /// Changes how a process is scheduled.
     Schedule = SetScheduling Others Nice;
     /// Makes a process more important than the caller may be, or frees it from a limit.
@@ -237,7 +239,7 @@ acts! {
     /// Raises a limit above the one that the process was given.
     RaiseLimit = ProcessLimit Always Resource;
     /// Reads a process's scheduling and its use of resources, and which files and memory it has (`/proc`).
-    Inspect = GetScheduling Others Observe;
+    Inspect = GetScheduling OtherUsers Observe;
     /// Reads the kernel's counters, which include all processes.
     Count = Counters Always Observe;
     /// Takes records of the scheduling trace.

@@ -4,22 +4,26 @@
 //! Processes form a tree: each is *below* the process that started it, and below all processes above that. When a
 //! process ends, the processes below it are below its nearest living ancestor, so that no process gets out of another's
 //! reach by letting its parent end. A process may do anything with itself and with processes below it. Any other act
-//! that concerns others is an [`Act`] of the table in `abi_unix::authority`, which names the capability it needs.
+//! that concerns others is an [`Act`] of the table in `abi_unix::authority`, which names the capability it needs, and
+//! whether processes of one user need it towards each other.
 //!
 //! The first process holds every capability, and its children hold none unless it hands them out: a process has the
 //! capabilities that its parent lets it inherit, and can be given those of a process above it. `execve` changes
 //! nothing.
 //!
-//! # Comparison with Linux
-//! All processes are user 0 here. On Linux that means every capability; here the first process alone begins with them,
-//! as if the others had given them up. Owners of processes, which Linux's rule for signals compares, would separate no
-//! two processes as long as all are user 0. The tree does: a program that was started in a sandbox can end itself and
-//! its descendants, and neither its parent nor its siblings. When there are users, they belong beside the capabilities
-//! ([`capabilities`](crate::process::capabilities)), and "of the same user" becomes a third reason for
-//! [`permit_towards`] to succeed.
+//! # Users
+//! A program that `spawn` starts is a *user* of its own, and its copies by `fork` are the same user, whatever they
+//! execute. To itself each user is user 0, as if each were root in a user namespace of its own on Linux, without
+//! capabilities outside. Processes of one user may signal and observe each other, as Linux's rule for kill(2) says: a
+//! shell built for Linux and all that it runs are one user, so that `kill -USR1 $PPID` has its effect. A program that
+//! was started by `spawn` can end itself, its copies and those below it, and neither its parent nor its siblings.
+//! Limits and scheduling are no matter of users: a process could otherwise undo what its parent has set for it.
 //!
-//! Rejected: one flag for everything, which was the beginning of this. A program that needs to see the counters would
-//! have to be trusted with switching the machine off.
+//! Rejected: all processes as one user, as on Linux where all are root. Each program could end every other one, and
+//! sandboxes would need calls to change users, which a parent can forget. Rejected, too: the tree alone, which was the
+//! rule before. Programs that were built for Linux signal their parents and siblings. And rejected: one flag for
+//! everything, which was the beginning of this. A program that needs to see the counters would have to be trusted with
+//! switching the machine off.
 
 use alloc::sync::Arc;
 
@@ -36,11 +40,12 @@ pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
     if process.authority.permits(act) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Checks an act towards another process: `EPERM` unless that is the caller, or below it, or the caller has the
-/// capability.
+/// Checks an act towards another process: `EPERM` unless that is the caller, or below it, or of the same user if that
+/// suffices, or the caller has the capability.
 pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
-    debug_assert_eq!(act.scope(), Scope::Others, "{act:?} does not depend on whom it concerns");
-    if caller.id == other.id || caller.authority.permits(act) || table::is_below(other, caller) {
+    debug_assert_ne!(act.scope(), Scope::Always, "{act:?} does not depend on whom it concerns");
+    let is_of_one_user = || act.scope() == Scope::OtherUsers && caller.authority.is_of_the_user_of(&other.authority);
+    if caller.id == other.id || is_of_one_user() || caller.authority.permits(act) || table::is_below(other, caller) {
         Ok(())
     } else {
         Err(Errno::EPERM)
@@ -129,6 +134,41 @@ mod tests {
                 assert_eq!(permit_towards(&parent, &caller, Act::Signal), Ok(()));
                 assert_eq!(permit(&caller, Act::PressKey), Err(Errno::EPERM));
                 assert_eq!(give_all_or_nothing(&caller, &caller, true), Err(Errno::EPERM), "there is nothing to give");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    #[test]
+    fn processes_of_one_user_signal_and_observe_each_other_and_change_no_limits() {
+        run(|program| {
+            let own = program.id;
+            // A program, which copies itself: the copy reaches it and a second copy, and not the first process.
+            let child = program.spawn(move |program| {
+                let parent = program.id;
+                let sibling = program.fork(|program| program.sleep_ns(1_000_000_000)).unwrap();
+                let copy = program.fork(move |program| {
+                    assert_eq!(program.call(SystemCall::Kill, [own as usize, 0]), Err(Errno::EPERM));
+                    assert_eq!(program.call(SystemCall::Kill, [parent as usize, 0]), Ok(0));
+                    let (caller, parent) = (program.process(), table::find(parent).unwrap());
+                    assert_eq!(permit_towards(&caller, &parent, Act::Inspect), Ok(()));
+                    for act in [Act::Schedule, Act::SetLimit, Act::Empower] {
+                        assert_eq!(permit_towards(&caller, &parent, act), Err(Errno::EPERM), "{act:?}");
+                    }
+                    // A program that the copy starts is another user, who reaches none of them.
+                    let stranger = program.spawn(move |program| {
+                        for other in [parent.id as usize, sibling, own as usize] {
+                            assert_eq!(program.call(SystemCall::Kill, [other, 9]), Err(Errno::EPERM));
+                        }
+                    });
+                    let stranger = stranger.unwrap();
+                    assert_eq!(program.wait_for(stranger), Ok((stranger, 0)));
+                    assert_eq!(program.call(SystemCall::Kill, [sibling, 9]), Ok(0));
+                });
+                let copy = copy.unwrap();
+                assert_eq!(program.wait_for(copy), Ok((copy, 0)));
+                assert_eq!(program.wait_for(sibling), Ok((sibling, 9)));
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));

@@ -1,27 +1,50 @@
-//! The capabilities that one process holds. [`authority`](crate::process::authority) has the model and the checks.
+//! The user and the capabilities of one process. [`authority`](crate::process::authority) has the model and the checks.
+
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi_unix::Errno;
 use abi_unix::authority::{Act, CapabilitySet, Held};
 use spin::Mutex;
 
-/// Capabilities of one process.
+/// User and capabilities of one process.
 ///
 /// The lock is held for a few instructions, under which nothing is taken.
 #[doc(alias = "cred")]
 #[derive(Debug)]
 pub(crate) struct Authority {
+    /// Which user it is to others, whereas it is user 0 to itself. No two users ever have one number.
+    #[doc(alias = "kuid_t")]
+    user: u64,
     held: Mutex<Held>,
 }
+
+/// Number of the last user.
+static LAST_USER: AtomicU64 = AtomicU64::new(0);
 
 impl Authority {
     /// Creates the authority of the first process.
     pub(crate) fn of_the_first() -> Authority {
-        Authority { held: Mutex::new(Held::FIRST) }
+        Authority::of_a_new_user(Held::FIRST)
     }
 
-    /// Creates the authority of a process that the holder starts.
-    pub(crate) fn inherited(&self) -> Authority {
-        Authority { held: Mutex::new(self.held().inherited()) }
+    /// Creates the authority of a program that the holder starts: of a user of its own.
+    pub(crate) fn of_a_program(&self) -> Authority {
+        Authority::of_a_new_user(self.held().inherited())
+    }
+
+    /// Creates the authority of a copy of the holder: of the same user.
+    pub(crate) fn of_a_copy(&self) -> Authority {
+        Authority { user: self.user, held: Mutex::new(self.held().inherited()) }
+    }
+
+    fn of_a_new_user(held: Held) -> Authority {
+        // Relaxed: only that all numbers differ matters.
+        Authority { user: LAST_USER.fetch_add(1, Ordering::Relaxed) + 1, held: Mutex::new(held) }
+    }
+
+    /// Returns whether both are of one user.
+    pub(crate) fn is_of_the_user_of(&self, other: &Authority) -> bool {
+        self.user == other.user
     }
 
     /// Returns the capabilities.
@@ -99,16 +122,29 @@ mod tests {
     fn acts_need_their_capability_and_no_other() {
         for act in Act::ALL {
             let only = CapabilitySet::only(act.capability());
-            let with = Authority { held: Mutex::new(Held::of(only)) };
+            let with = Authority::of_a_new_user(Held::of(only));
             assert!(with.permits(*act));
             let others = CapabilitySet::from_bits(!only.bits());
-            let without = Authority { held: Mutex::new(Held::of(others)) };
+            let without = Authority::of_a_new_user(Held::of(others));
             assert!(!without.permits(*act), "{act:?}");
             // A permitted capability is not effective.
             let asleep = Held { effective: CapabilitySet::NONE, ..Held::of(only) };
-            assert!(!Authority { held: Mutex::new(asleep) }.permits(*act));
+            assert!(!Authority::of_a_new_user(asleep).permits(*act));
         }
         assert!(Act::ALL.iter().all(|act| Authority::of_the_first().permits(*act)));
-        assert!(!Act::ALL.iter().any(|act| Authority::of_the_first().inherited().permits(*act)));
+        let first = Authority::of_the_first();
+        for child in [first.of_a_copy(), first.of_a_program()] {
+            assert!(!Act::ALL.iter().any(|act| child.permits(*act)));
+        }
+    }
+
+    #[test]
+    fn programs_are_users_of_their_own_and_copies_are_not() {
+        let first = Authority::of_the_first();
+        let programs = [first.of_a_program(), first.of_a_program()];
+        assert!(!programs[0].is_of_the_user_of(&first) && !programs[0].is_of_the_user_of(&programs[1]));
+        let copies = [programs[0].of_a_copy(), programs[0].of_a_copy().of_a_copy()];
+        assert!(copies[0].is_of_the_user_of(&programs[0]) && copies[0].is_of_the_user_of(&copies[1]));
+        assert!(!copies[0].is_of_the_user_of(&programs[1]) && !copies[0].is_of_the_user_of(&first));
     }
 }

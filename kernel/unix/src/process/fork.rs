@@ -173,7 +173,7 @@ async fn copy_files(process: &Process, beginning: &Beginning) -> Result<(), Errn
 fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc<Process>, Errno> {
     let process = &parent.process;
     let CopiedParts { account, charge, place, memory, shared, descriptors } = parts;
-    let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
+    let (standing, authority) = (process.standing.inherited(), process.authority.of_a_copy());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();
     let (above, group, priority) = (process.id, Some(process.group_and_session()), process.default_priority);

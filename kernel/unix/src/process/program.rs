@@ -678,7 +678,7 @@ pub(crate) async fn spawn(
     let beginning = process.beginnings.add(&account)?;
     let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
         Ok(loaded) => {
-            let (standing, authority) = (process.standing.inherited(), process.authority.inherited());
+            let (standing, authority) = (process.standing.inherited(), process.authority.of_a_program());
             let origin = Origin { account, place, standing, authority };
             plan.start(loaded, process.id, origin, directory, inherited, default_priority)
         }
