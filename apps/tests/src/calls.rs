@@ -220,8 +220,11 @@ pub async fn cancelling_by_hand() -> Outcome {
     let in_flight = calls_in_flight()?;
     let sleep = |_| cops::spawn(async { cops::macros::nanosleep(1_000_000_000_000).await.0 });
     let sleepers: Vec<_> = (0..SLEEPERS).map(sleep).collect();
-    cops::sleep(Duration::from_millis(2)).await;
-    check!(calls_in_flight()? >= in_flight + SLEEPERS);
+    let start = cops::time::Instant::now();
+    while calls_in_flight()? < in_flight + SLEEPERS {
+        check!(start.elapsed() < LIMIT, "{} calls are in flight", calls_in_flight()?);
+        cops::sleep(Duration::from_millis(2)).await;
+    }
     for sleeper in sleepers {
         sleeper.cancel();
         check_eq!(must!(cops::timeout(LIMIT, sleeper).await), Err(cops::Cancelled));
