@@ -30,7 +30,7 @@ const VDSO: &str = "vdso";
 const VDSO_SCRIPT: &str = "scheduler/vdso/vdso.ld";
 
 /// Linker options of the vDSO image; the documentation of the `vdso` crate gives the reasons.
-const VDSO_LINK_FLAGS: [&str; 14] = [
+const VDSO_LINK_FLAGS: [&str; 13] = [
     "-m",
     "elf64lriscv",
     "-shared",
@@ -43,7 +43,6 @@ const VDSO_LINK_FLAGS: [&str; 14] = [
     "--hash-style=both",
     "--build-id=none",
     "-soname=cops-vdso.so.1",
-    "--strip-all",
     "--fatal-warnings",
 ];
 
@@ -98,6 +97,11 @@ pub enum Broken {
     Fail,
     /// They are left out, with the compiler's output, unless that leaves none.
     LeaveOut,
+}
+
+/// Returns the file of the vDSO image with its symbols, for tools on the host.
+pub fn vdso_symbols(workspace: &Workspace) -> PathBuf {
+    workspace.products().join("vdso.so.debug")
 }
 
 /// Builds everything that a boot needs.
@@ -340,10 +344,13 @@ impl Builder<'_> {
         let image = self.vdso_image();
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;
-        let mut linker = self.toolchain.linker();
-        linker.args(VDSO_LINK_FLAGS).arg("--script").arg(self.workspace.root.join(VDSO_SCRIPT));
-        linker.arg("-o").arg(&part).arg(&library);
-        run_tool(linker, "linking the vDSO image")?;
+        // Debug information lies behind the image, so that it moves nothing in it.
+        for (output, flag) in [(&vdso_symbols(self.workspace), "--discard-locals"), (&part, "--strip-all")] {
+            let mut linker = self.toolchain.linker();
+            linker.args(VDSO_LINK_FLAGS).arg(flag).arg("--script").arg(self.workspace.root.join(VDSO_SCRIPT));
+            linker.arg("-o").arg(output).arg(&library);
+            run_tool(linker, "linking the vDSO image")?;
+        }
         let content = std::fs::read(&part)?;
         let names = [&scheduler::entry::NAMES[..], &vdso::NAMES_OF_LINUX].concat();
         vdso::check(&content, &names)?;

@@ -68,10 +68,20 @@ impl SymbolisedProgram {
         Some(Frame { size, return_address })
     }
 
+    /// Returns the functions at an address of the file, innermost first.
+    pub fn functions_at(&self, address: u64) -> Vec<String> {
+        self.symbols.functions_at(address)
+    }
+
     /// Returns the addresses of the program counter and the calls that led there, innermost first.
     fn unwind(&self, callers: &Callers<'_>) -> Vec<u64> {
-        let candidates: Vec<(u64, u64)> = callers.candidates().collect();
-        let mut result = vec![callers.pc];
+        self.callers(callers.pc, callers.ra, &callers.candidates().collect::<Vec<_>>())
+    }
+
+    /// Returns the program counter and the addresses of the calls that led there, innermost first. The candidates are
+    /// words of the stack that could be return addresses, by their distance from the stack pointer.
+    pub fn callers(&self, pc: u64, ra: u64, candidates: &[(u64, u64)]) -> Vec<u64> {
+        let mut result = vec![pc];
         // The stack pointer's distance from its value in the line.
         let mut stack = 0;
         while result.len() < MAXIMUM_DEPTH {
@@ -83,17 +93,12 @@ impl SymbolisedProgram {
                     let at = (stack + size).wrapping_add_signed(*distance);
                     candidates.iter().find(|(offset, _)| *offset == at).map(|&(_, address)| (stack + size, address))
                 }
-                Some(Frame { size, return_address: None }) if innermost && callers.ra != 0 => {
-                    Some((stack + size, callers.ra))
-                }
+                Some(Frame { size, return_address: None }) if innermost && ra != 0 => Some((stack + size, ra)),
                 // The outermost function has no return address.
                 Some(Frame { return_address: None, .. }) if !innermost => None,
                 // After a jump to nowhere, the return address tells its origin.
-                None if innermost
-                    && callers.ra != 0
-                    && (self.tables.is_empty() || self.frame(callers.ra).is_some()) =>
-                {
-                    Some((stack, callers.ra))
+                None if innermost && ra != 0 && (self.tables.is_empty() || self.frame(ra).is_some()) => {
+                    Some((stack, ra))
                 }
                 _ => candidates
                     .iter()

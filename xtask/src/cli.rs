@@ -69,6 +69,8 @@ pub enum Command {
     Top(Watch),
     /// Run a program and write a scheduling trace for Perfetto's viewer.
     Trace(Trace),
+    /// Run a program and draw a flame graph of it and of the kernel, by instructions.
+    Profile(Profile),
     /// Boot COPS, drive its matrix server over TCP and show its figures.
     Demo(Demo),
     /// Run the tests: host, loom, and both kernels in QEMU on 1 and 4 harts of both machine types.
@@ -106,6 +108,7 @@ impl Command {
             Command::Linux(Linux { action: LinuxAction::Run(run) }) => run.boot.machine.machine,
             Command::Top(watch) => watch.boot.machine.machine,
             Command::Trace(trace) => trace.watch.boot.machine.machine,
+            Command::Profile(profile) => profile.boot.machine.machine,
             Command::Demo(demo) => demo.machine.machine,
             Command::Test(test) => test.machine,
             Command::Soak(soak) => soak.machine.machine,
@@ -399,6 +402,26 @@ pub struct Trace {
     /// Number of records that the kernel keeps for each hart until they are fetched.
     #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub records: u32,
+}
+
+/// Arguments of `profile`.
+#[derive(Args, Debug)]
+pub struct Profile {
+    /// The program: the name of one of the tree, or a path as for `run`. Programs that it starts are not told apart
+    /// from it.
+    pub program: String,
+    /// The program's arguments; behind `--` they may begin with a dash.
+    #[arg(trailing_var_arg = true, value_name = "ARGS")]
+    pub arguments: Vec<String>,
+    /// Stop after this many seconds of the host, if the program has not ended.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+    /// File for the graph; the default is cops/profile.svg in the target directory.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The boot; the machine has one hart here unless told otherwise, and the samples are of the first.
+    #[command(flatten)]
+    pub boot: Boot,
 }
 
 /// The kernel's scheduling.

@@ -45,6 +45,7 @@ mod mutants;
 mod own;
 mod own_experiments;
 mod perfetto;
+mod profile;
 mod programs;
 mod progress;
 mod prose;
@@ -129,6 +130,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Top(arguments) => monitor::top(&context, arguments),
         Command::Trace(arguments) => monitor::trace(&context, arguments),
+        Command::Profile(arguments) => profile::profile(&context, arguments),
         Command::Demo(arguments) => demo::demo(&context, arguments),
         Command::Test(arguments) => suites::test(&context, arguments),
         Command::Soak(arguments) => soak::soak(&context, arguments),

@@ -29,7 +29,7 @@ const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C
 const DEFAULT_PROGRAM: &str = "shell";
 
 /// Address of a program where `aslr=off`, as with gdb: the lowest that the kernel gives to one that it may move.
-const PROGRAM_ADDRESS: u64 = 16 << 30;
+pub const PROGRAM_ADDRESS: u64 = 16 << 30;
 
 /// Interval between two checks for the end of the machine, its limit and the user's wish.
 const LOOK: Duration = Duration::from_millis(100);

@@ -38,6 +38,7 @@ use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
 use crate::linux::{self, DebianKernel, Servers};
 use crate::own::{self, Chosen};
+use crate::profile::Sampler;
 use crate::serial::{TestLine, test_line};
 use crate::soak;
 use crate::toolchain::{self, Toolchain};
@@ -565,6 +566,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
             "a program from outside the tree" => short.push(on_all_harts.part(name, Boots::own_program)),
             "bundle" => short.push(on_all_harts.part(name, Boots::bundle)),
+            "profile" => short.push(on_one_hart.part(name, Boots::profile)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
                 let kernel = kernel.clone();
                 let faults = move |boots: &Boots<'_>, log: &Path, show: Show| boots.faults(log, &kernel, show);
@@ -873,13 +875,14 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     FAILING_ALLOCATIONS,
     "restart",
     "status of the shell",
     "backtraces of programs",
     "a program from outside the tree",
     "bundle",
+    "profile",
     "faults",
     "soak",
 ];
@@ -1131,6 +1134,25 @@ impl Boots<'_> {
             bail!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
         }
         show("the bundle's shell did its line, and its status came back");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Takes samples of a program that is busy for ever, and looks for functions of the kernel, of the program, and of
+    /// the scheduler that both have.
+    fn profile(&self, log: &Path, show: Show) -> Found {
+        let line = command_line("shell", &["-c", "while true; do true; done"].map(String::from))?;
+        let configuration = self.context.configuration(&self.products, &self.machine, line);
+        let mut sampler = Sampler::new(self.context, &self.products, "shell")?;
+        let (begin, expected) = (Instant::now(), [&["kernel", "run_hart"][..], &["shell", "pipeline"], &["cops_run"]]);
+        let is_missing = |sampler: &Sampler| expected.iter().find(|functions| !sampler.has(functions));
+        let goes_on = |sampler: &Sampler| is_missing(sampler).is_some() && begin.elapsed() < END_LIMIT;
+        if sampler.run(self.context, &self.toolchain.qemu, configuration, log, goes_on)? {
+            bail!("the machine ended by itself");
+        }
+        if let Some(functions) = is_missing(&sampler) {
+            bail!("no sample has {}", functions.join(" and then "));
+        }
+        show("samples of kernel, program and scheduler have their functions");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
