@@ -33,6 +33,11 @@ impl Arena {
         Some(Piece { arena: self.clone(), start, length })
     }
 
+    /// Frees all memory beyond a number of bytes.
+    pub fn truncate(&self, bytes: usize) {
+        self.0.borrow_mut().truncate(bytes);
+    }
+
     fn bytes<const N: usize>(&self, address: u64) -> [u8; N] {
         let at = (address - BASE) as usize;
         self.0.borrow()[at..at + N].try_into().unwrap()
@@ -120,8 +125,32 @@ pub struct State {
     pub sent: VecDeque<Vec<u8>>,
     address: [u8; 6],
     pub link: u8,
+    pub disk: FakeDisk,
     /// Whether it has reported unseen buffers as used: the driver is right to offer those once more.
     pub lies: bool,
+}
+
+/// A disk's contents and conduct.
+#[derive(Default)]
+pub struct FakeDisk {
+    /// As it is read, and as it is after a loss of power.
+    pub contents: Vec<u8>,
+    pub lasting: Vec<u8>,
+    /// Requests that were taken from the queue and not ended, unless `at_once`.
+    pub waiting: Vec<Chain>,
+    pub at_once: bool,
+    /// The status of the next requests, instead of their own.
+    pub statuses: VecDeque<u8>,
+    /// Bytes of the configuration from offset 8 on.
+    pub configuration: Vec<u8>,
+}
+
+/// A request as the device sees it.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    pub head: u16,
+    /// Address, length and flags of each part.
+    pub parts: Vec<(u64, u32, u16)>,
 }
 
 /// The registers of the fake device.
@@ -131,6 +160,7 @@ pub struct Device(pub Rc<RefCell<State>>);
 pub const MODERN: u64 = 1 << 32;
 pub const ANY_LAYOUT: u64 = 1 << 27;
 pub const EVENT_INDEX: u64 = 1 << 29;
+pub const INDIRECT: u64 = 1 << 28;
 pub const CHECKSUM: u64 = 1;
 pub const ADDRESS: u64 = 1 << 5;
 pub const STATUS: u64 = 1 << 16;
@@ -151,6 +181,7 @@ impl Device {
             sent: VecDeque::new(),
             address: [2, 0, 0, 0, 0, last],
             link: 1,
+            disk: FakeDisk::default(),
             lies: false,
         })))
     }
@@ -159,6 +190,26 @@ impl Device {
         let common = if version == 1 { ANY_LAYOUT } else { MODERN };
         let features = features | common | ADDRESS;
         Device::new(Model { kind: 1, version, features, largest_queue: 1024 }, 1)
+    }
+
+    pub fn disk(version: u32, features: u64, sectors: usize) -> Device {
+        let common = if version == 1 { ANY_LAYOUT } else { MODERN };
+        let device =
+            Device::new(Model { kind: 2, version, features: features | common | INDIRECT, largest_queue: 1024 }, 1);
+        let mut state = device.0.borrow_mut();
+        state.disk.contents = vec![0; 512 * sectors];
+        state.disk.lasting = state.disk.contents.clone();
+        state.disk.at_once = true;
+        state.disk.configuration = vec![0; 60];
+        drop(state);
+        device
+    }
+
+    /// Ends a request that waits, in whatever order.
+    pub fn end_one(&self, place: usize) {
+        let mut state = self.0.borrow_mut();
+        let chain = state.disk.waiting.remove(place);
+        state.carry_out(&chain);
     }
 
     pub fn allocator(&self) -> impl FnMut(usize) -> Option<Piece> + use<> {
@@ -250,6 +301,8 @@ impl State {
                 self.arena.put(address, &vec![0x5a; length as usize]);
                 self.finish(0, head, length);
             }
+        } else if self.model.kind == 2 {
+            self.take_requests();
         } else if queue == 1 {
             while let Some((head, address, length, flags)) = self.next(1) {
                 assert_eq!(flags, 0, "a frame to be sent is for the device to read");
@@ -261,6 +314,73 @@ impl State {
             let state = self.queues[queue];
             self.arena.put(state.used + 4 + 8 * u64::from(state.size), &state.seen.to_le_bytes());
         }
+    }
+
+    fn take_requests(&mut self) {
+        while let Some((head, table, length, flags)) = self.next(0) {
+            assert_eq!((flags, length % 16), (4, 0), "a request is a table of descriptors");
+            let mut parts = vec![];
+            for entry in 0..u64::from(length / 16) {
+                let at = table + 16 * entry;
+                let address = u64::from_le_bytes(self.arena.bytes(at));
+                let (bytes, flags, next) = (self.arena.u32(at + 8), self.arena.u16(at + 12), self.arena.u16(at + 14));
+                parts.push((address, bytes, flags & 2));
+                match flags & 1 {
+                    0 => break,
+                    _ => assert_eq!(u64::from(next), entry + 1),
+                }
+            }
+            assert_eq!(parts.len() as u32, length / 16, "the table ends with its last descriptor");
+            let chain = Chain { head, parts };
+            if self.disk.at_once {
+                self.carry_out(&chain);
+            } else {
+                self.disk.waiting.push(chain);
+            }
+        }
+    }
+
+    /// Carries a request out as a disk with a cache does.
+    fn carry_out(&mut self, chain: &Chain) {
+        let [(header, 16, 0), data @ .., (status, 1, 2)] = &chain.parts[..] else {
+            panic!("a request has a header and a status: {chain:?}");
+        };
+        let (kind, sector) = (self.arena.u32(*header), u64::from_le_bytes(self.arena.bytes(header + 8)));
+        let mut at = 512 * sector as usize;
+        let mut written = 1;
+        let outcome = self.disk.statuses.pop_front().unwrap_or(0);
+        if outcome == 0 {
+            for (address, length, flags) in data {
+                let length = *length as usize;
+                match kind {
+                    0 => {
+                        assert_eq!(*flags, 2);
+                        self.arena.put(*address, &self.disk.contents[at..at + length]);
+                        written += length as u32;
+                    }
+                    1 => {
+                        assert_eq!(*flags, 0);
+                        self.disk.contents[at..at + length].copy_from_slice(&self.arena.get(*address, length));
+                    }
+                    11 | 13 => {
+                        assert_eq!((*flags, length, data.len(), sector), (0, 16, 1, 0));
+                        let from = 512 * u64::from_le_bytes(self.arena.bytes(*address)) as usize;
+                        let until = from + 512 * self.arena.u32(address + 8) as usize;
+                        assert_eq!(self.arena.u32(address + 12), 0);
+                        let fill = if kind == 13 { 0 } else { 0xdd };
+                        self.disk.contents[from..until].fill(fill);
+                    }
+                    kind => panic!("a request of kind {kind} with data"),
+                }
+                at += length;
+            }
+            match kind {
+                4 => self.disk.lasting = self.disk.contents.clone(),
+                _ => assert!(!data.is_empty()),
+            }
+        }
+        self.arena.put(*status, &[outcome]);
+        self.finish(0, chain.head, written);
     }
 
     fn write(&mut self, offset: usize, value: u32) {
@@ -328,6 +448,11 @@ impl State {
 impl Registers for Device {
     fn read8(&self, offset: usize) -> u8 {
         let state = self.0.borrow();
+        if state.model.kind == 2 {
+            let capacity = (state.disk.contents.len() / 512) as u64;
+            let bytes = [&capacity.to_le_bytes()[..], &state.disk.configuration].concat();
+            return bytes[offset - 0x100];
+        }
         match offset {
             0x100..0x106 => state.address[offset - 0x100],
             0x106 => state.link,

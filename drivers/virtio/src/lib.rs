@@ -1,4 +1,4 @@
-//! Virtio devices over memory-mapped registers: network and entropy.
+//! Virtio devices over memory-mapped registers: network, disk and entropy.
 //!
 //! A driver is a value over two things that its owner provides: the device's [`Registers`](drivers::Registers) and
 //! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and finished ones are taken out
@@ -23,6 +23,9 @@
 extern crate alloc;
 
 mod adapter;
+mod block_device;
+#[cfg(test)]
+mod block_tests;
 mod checksum;
 mod entropy;
 #[cfg(test)]
@@ -34,6 +37,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+pub use block_device::{Data, Disk, Ended, MOST_PARTS, Request, RequestError, SECTOR, Ticket};
 pub use entropy::Entropy;
 pub use memory::Memory;
 pub use mmio::{Acknowledger, Interrupt, Kind, Mmio};

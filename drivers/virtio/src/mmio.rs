@@ -43,6 +43,8 @@ mod status {
 pub(crate) mod feature {
     /// A legacy device accepts a header and its data in one descriptor.
     pub const ANY_LAYOUT: u64 = 1 << 27;
+    /// A descriptor may lead to a table of descriptors.
+    pub const INDIRECT: u64 = 1 << 28;
     /// Notifications are requested by index instead of by flag.
     pub const EVENT_INDEX: u64 = 1 << 29;
     /// The device follows the standard, not its drafts.

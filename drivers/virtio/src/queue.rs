@@ -1,7 +1,8 @@
 //! A split virtqueue of single descriptors (virtio 1.2 section 2.7).
 //!
 //! Descriptor number *i* always describes buffer number *i*, so there is no free list here and no chain: offering a
-//! buffer writes its number into the available ring. The layout is the one that legacy devices assume, which suits
+//! buffer writes its number into the available ring. A buffer may be a table of descriptors (section 2.7.5.3), as a
+//! disk's requests are, which have parts. The layout is the one that legacy devices assume, which suits
 //! modern ones as well:
 //!
 //! ```text
@@ -23,12 +24,28 @@ use crate::mmio::{Mmio, PAGE, QueueAddresses};
 use crate::{Error, Memory};
 
 const DEVICE_WRITES: u32 = 2;
+const IS_TABLE: u32 = 4;
+/// Flag of a descriptor in a table that the next one continues.
+pub(crate) const HAS_NEXT: u32 = 1;
 
 /// Writer of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     ToDevice,
     FromDevice,
+    /// The buffer is a table of descriptors, each with a direction of its own.
+    Table,
+}
+
+impl Direction {
+    /// Returns the flags of a descriptor.
+    pub(crate) fn flags(self) -> u32 {
+        match self {
+            Direction::ToDevice => 0,
+            Direction::FromDevice => DEVICE_WRITES,
+            Direction::Table => IS_TABLE,
+        }
+    }
 }
 
 /// A buffer that the device has finished with.
@@ -53,9 +70,10 @@ pub(crate) struct Queue<M: Memory> {
     available: usize,
     used: usize,
     event_index: bool,
-    /// Buffers of the device: the length of each offered buffer, or 0.
+    /// Buffers of the device: the limit of each offered buffer, at least 1, or 0.
     offered: Vec<u32>,
-    lengths: Vec<u32>,
+    /// The most bytes that the device may write to each buffer.
+    limits: Vec<u32>,
     /// Number of buffers offered since the beginning, and number of these that were published.
     offers: u16,
     published: u16,
@@ -104,8 +122,8 @@ impl<M: Memory> Queue<M> {
         let available = 16 * usize::from(size);
         let used = used_offset(size.into());
         let mut offered = Vec::new();
-        let mut lengths = Vec::new();
-        for list in [&mut offered, &mut lengths] {
+        let mut limits = Vec::new();
+        for list in [&mut offered, &mut limits] {
             list.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
             list.resize(size.into(), 0);
         }
@@ -121,7 +139,7 @@ impl<M: Memory> Queue<M> {
             used,
             event_index,
             offered,
-            lengths,
+            limits,
             offers: 0,
             published: 0,
             taken: 0,
@@ -135,18 +153,19 @@ impl<M: Memory> Queue<M> {
         let at = 16 * usize::from(buffer);
         self.memory.store(at, address as u32);
         self.memory.store(at + 4, (address >> 32) as u32);
-        let flags = match direction {
-            Direction::ToDevice => 0,
-            Direction::FromDevice => DEVICE_WRITES,
-        };
-        self.memory.store(at + 12, flags);
+        self.memory.store(at + 12, direction.flags());
         self.set_length(buffer, length);
     }
 
-    /// Changes the length of a buffer that the device does not have.
+    /// Changes the length of a buffer that the device does not have, and may then write as a whole.
     pub(crate) fn set_length(&mut self, buffer: u16, length: u32) {
-        if let Some(slot) = self.lengths.get_mut(usize::from(buffer)) {
-            *slot = length;
+        self.set_length_and_limit(buffer, length, length);
+    }
+
+    /// Changes the length of a buffer that the device does not have, and the most bytes that it may write there.
+    pub(crate) fn set_length_and_limit(&mut self, buffer: u16, length: u32, limit: u32) {
+        if let Some(slot) = self.limits.get_mut(usize::from(buffer)) {
+            *slot = limit;
             self.memory.store(16 * usize::from(buffer) + 8, length);
         }
     }
@@ -155,10 +174,10 @@ impl<M: Memory> Queue<M> {
     /// described and that the device does not have.
     pub(crate) fn offer(&mut self, buffer: u16) {
         let index = usize::from(buffer);
-        let (Some(offered), Some(length)) = (self.offered.get_mut(index), self.lengths.get(index)) else {
+        let (Some(offered), Some(limit)) = (self.offered.get_mut(index), self.limits.get(index)) else {
             return;
         };
-        *offered = (*length).max(1);
+        *offered = (*limit).max(1);
         // Two numbers share a word.
         let slot = usize::from(self.offers & (self.size - 1));
         let at = self.available + 4 + 2 * (slot & !1);
@@ -212,7 +231,7 @@ impl<M: Memory> Queue<M> {
     /// Takes the next buffer that the device has finished with.
     ///
     /// # Errors
-    /// [`Error::Misbehaved`] if the device did not have the buffer, or wrote more than its length, or has used more
+    /// [`Error::Misbehaved`] if the device did not have the buffer, or wrote more than it may, or has used more
     /// buffers than were offered.
     pub(crate) fn take(&mut self) -> Result<Option<Used>, Error> {
         let index = (self.memory.load(self.used) >> 16) as u16;
