@@ -226,6 +226,9 @@ pub struct Series {
     pub x_unit: String,
     /// Place on the axis, and value.
     pub points: Vec<(f64, f64)>,
+    /// Place, least and largest value of several runs, where there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<(f64, f64, f64)>,
     /// Plot of the series, where an experiment has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plot: Option<String>,
@@ -592,6 +595,7 @@ mod tests {
                 unit: String::new(),
                 x_unit: String::new(),
                 points: Vec::new(),
+                ranges: Vec::new(),
                 plot: None,
                 cited: false,
             };

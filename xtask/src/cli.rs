@@ -623,6 +623,9 @@ pub struct Report {
     /// File for the page; the default is cops/report.html in the target directory.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Draw the plots and tables of the recorded results in bench/results anew.
+    #[arg(long)]
+    pub redraw: bool,
 }
 
 /// Arguments of `symbolise`.

@@ -20,6 +20,8 @@ mod seeds;
 mod user_interrupt;
 mod workers;
 
+pub use matrix::MODELS;
+
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -562,9 +564,18 @@ impl Notebook<'_> {
             unit: unit.into(),
             x_unit: x_unit.into(),
             points,
+            ranges: Vec::new(),
             plot: Some(plot.into()),
             cited: false,
         });
+        self.save();
+    }
+
+    /// Adds to the last series the least and the largest values of its runs, by place.
+    pub fn ranges(&mut self, ranges: Vec<(f64, f64, f64)>) {
+        if let Some(series) = self.results.series.last_mut() {
+            series.ranges = ranges;
+        }
         self.save();
     }
 

@@ -111,6 +111,7 @@ pub fn measure(context: &Context, machine: Option<Variant>) -> Result<(Vec<Strin
         unit: (*unit).into(),
         x_unit: "frames".into(),
         points: points.to_vec(),
+        ranges: Vec::new(),
         plot: None,
         cited: true,
     });
@@ -157,6 +158,7 @@ mod tests {
             unit: "ns".into(),
             x_unit: "frames".into(),
             points: [1.0, 2.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0].map(|frames| (frames, value)).to_vec(),
+            ranges: Vec::new(),
             plot: None,
             cited: false,
         };

@@ -27,7 +27,7 @@ const BACK_ENDS: [(Variant, &str); 2] = [(Variant::Aia, "-imsic"), (Variant::Uin
 /// seL4's figure for each of ours, and the largest good multiple: 1 for the fast paths, 1.2 for all others. Words in
 /// registers cost seL4 nothing extra. It has no figure of its own for unmapping, which is compared with mapping, nor
 /// for a call that makes many pages.
-const SEL4: &[(&str, f64, f64)] = &[
+pub const SEL4: &[(&str, f64, f64)] = &[
     ("null-call", 123.0, 1.2),
     ("ipc-call-1-0", 249.0, 1.0),
     ("ipc-reply-1-0", 289.0, 1.0),

@@ -300,6 +300,7 @@ impl Collected {
                     unit: unit.into(),
                     x_unit: axis.into(),
                     points: vec![(place, value)],
+                    ranges: Vec::new(),
                     plot,
                     cited: false,
                 }),

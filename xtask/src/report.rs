@@ -6,11 +6,12 @@ use std::time::Duration;
 use load::Measurement;
 use serde::Serialize;
 
-use crate::chart::{Axis, Chart, PlottedSeries, Scale, Style, escape};
+use crate::chart::{Axis, Chart, Form, PlottedSeries, Scale, Style, escape};
 use crate::figures::{count, duration_us, figure, table};
+use crate::page;
 
-/// Quantiles of the distribution plot: the least, half, then all but one in ever more.
-const QUANTILES: [f64; 9] = [0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
+/// Quantiles of the distribution plot: half, then all but one in ever more.
+const QUANTILES: [f64; 8] = [0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
 
 /// Returns the number of requests of which one lies beyond a quantile.
 fn requests_for(quantile: f64) -> f64 {
@@ -151,7 +152,7 @@ impl ReportPage {
 
     fn series(&self, name: &str, style: Style, value: impl Fn(&Row) -> f64) -> PlottedSeries {
         let points = self.rows.iter().map(|row| (row.connections as f64, value(row))).collect();
-        PlottedSeries { name: name.into(), points, style }
+        PlottedSeries { name: name.into(), points, style, ranges: Vec::new() }
     }
 
     fn throughput(&self) -> Chart {
@@ -161,11 +162,11 @@ impl ReportPage {
             self.series("asked for", Style::Reference, |row| row.connections as f64 * each),
         ];
         if let Some(peak) = &self.peak {
-            let name = format!("peak, closed loop on {} connections", peak.connections);
-            series.push(self.series(&name, Style::Reference, |_| peak.messages_per_s));
+            series.push(self.series("peak", Style::Reference, |_| peak.messages_per_s));
         }
         Chart {
-            title: "Messages answered in each second, by connections".into(),
+            title: "Messages answered in each second, beside the messages that were asked for".into(),
+            form: Form::Lines,
             x: self.connections(),
             y: Axis { label: "messages/s".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
             series,
@@ -175,8 +176,9 @@ impl ReportPage {
     fn latency(&self) -> Chart {
         Chart {
             title: "Latency by connections".into(),
+            form: Form::Lines,
             x: self.connections(),
-            y: Axis { label: "latency in ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
+            y: Axis { label: "ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
             series: vec![
                 self.series("p50", Style::Measured, |row| row.p50_us as f64 / 1e3),
                 self.series("mean", Style::Measured, |row| row.mean_us / 1e3),
@@ -197,35 +199,34 @@ impl ReportPage {
             let known = known.filter(|(quantile, _)| requests_for(**quantile) <= row.answered.max(1) as f64);
             let points = known.map(|(quantile, us)| (requests_for(*quantile), *us as f64 / 1e3));
             let name = format!("{} connection{}", row.connections, if row.connections == 1 { "" } else { "s" });
-            PlottedSeries { name, points: points.collect(), style: Style::Measured }
+            PlottedSeries { name, points: points.collect(), ..PlottedSeries::default() }
         });
+        let most = self.rows.iter().map(|row| row.answered).max().unwrap_or(1).max(2) as f64;
         Chart {
             title: "Latency by share of the requests".into(),
+            form: Form::Lines,
             x: Axis {
                 label: "share of the requests that took no longer".into(),
                 scale: Scale::Logarithmic,
-                ticks: [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999]
-                    .map(|quantile| {
-                        (
-                            requests_for(quantile),
-                            if quantile == 0.0 { "none".into() } else { format!("{} %", quantile * 100.0) },
-                        )
-                    })
-                    .into(),
+                ticks: [0.5, 0.9, 0.99, 0.999, 0.9999]
+                    .into_iter()
+                    .filter(|quantile| requests_for(*quantile) <= most)
+                    .map(|quantile| (requests_for(quantile), format!("{} %", (quantile * 1e4).round() / 100.0)))
+                    .collect(),
             },
-            y: Axis { label: "latency in ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
+            y: Axis { label: "ms".into(), scale: Scale::Logarithmic, ticks: Vec::new() },
             series: series.collect(),
         }
     }
 
     /// Formats the figures as a page.
     pub fn html(&self) -> String {
-        let mut page = String::from(HEAD);
+        let mut page = page::head("COPS serves matrices");
         self.write_verdict(&mut page);
         self.write_charts(&mut page);
         self.write_rows(&mut page);
         self.write_conditions(&mut page);
-        page + "</main>\n</body>\n</html>\n"
+        page + page::FOOT
     }
 
     /// Writes the heading, the verdict and the most important figures.
@@ -242,7 +243,10 @@ impl ReportPage {
         let tiles = [
             ("first answer after", duration_us(self.conditions.boot_to_first_answer_s * 1e6)),
             ("p50, one connection", self.rows.first().map_or("-".into(), |row| duration_us(row.p50_us as f64))),
-            ("most messages/s", figure(self.peak.as_ref().map_or(best, |peak| peak.messages_per_s.max(best)))),
+            match &self.peak {
+                Some(peak) => ("most messages/s, without pauses", figure(peak.messages_per_s.max(best))),
+                None => ("messages/s, of all that were asked for", figure(best)),
+            },
         ];
         *page += "<div class=\"tiles\">\n";
         for (name, value) in tiles {
@@ -255,47 +259,31 @@ impl ReportPage {
     fn write_charts(&self, page: &mut String) {
         let charts = [
             (
-                "Throughput",
                 self.throughput(),
                 "The dashed line is the load that the clients offered: one request on each connection in each interval. Where the measured line leaves it, the machine is at its limit.",
             ),
             (
-                "Latency",
                 self.latency(),
                 "From the moment a client hands over a request to the moment its whole answer has arrived, with the emulator's network and the host's in between.",
             ),
             (
-                "Distribution",
                 self.distribution(),
                 "The further to the right, the rarer: at 99 % is the latency that one request in a hundred exceeds.",
             ),
         ];
-        for (heading, chart, note) in charts {
-            let _ = writeln!(
-                page,
-                "<section><h2>{heading}</h2>{}{}<p class=\"note\">{}</p></section>",
-                chart.legend(),
-                chart.svg(),
-                escape(note)
-            );
+        *page += "<section><h2>Charts</h2>";
+        *page += &page::charts(charts.iter().map(|(chart, _)| chart), "demo");
+        for (chart, note) in &charts {
+            let _ = writeln!(page, "<p class=\"note\"><b>{}.</b> {}</p>", escape(&chart.title), escape(note));
         }
+        *page += "</section>\n";
     }
 
     /// Writes the table of all rows.
     fn write_rows(&self, page: &mut String) {
-        *page += "<section><h2>Figures</h2><div class=\"scroll\"><table><thead><tr>";
-        for heading in Self::HEADINGS {
-            let _ = write!(page, "<th>{heading}</th>");
-        }
-        *page += "</tr></thead><tbody>\n";
-        for row in self.table_rows() {
-            *page += "<tr>";
-            for cell in row {
-                let _ = write!(page, "<td>{}</td>", escape(&cell));
-            }
-            *page += "</tr>\n";
-        }
-        *page += "</tbody></table></div></section>\n";
+        *page += "<section><h2>Figures</h2>";
+        *page += &page::table(&Self::HEADINGS, &self.table_rows());
+        *page += "</section>\n";
     }
 
     /// Writes the conditions of the measurement.
@@ -336,80 +324,6 @@ pub fn commit(root: &std::path::Path) -> String {
         _ => "unknown".into(),
     }
 }
-
-/// The title in [`HEAD`], for pages that have another.
-pub const TITLE: &str = "COPS serves matrices";
-
-/// The beginning of every page, with the styles of its charts.
-pub const HEAD: &str = r#"<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>COPS serves matrices</title>
-<style>
-:root {
-  color-scheme: light dark;
-  --page: #f6f7f9; --card: #ffffff; --text: #1b1f27; --dim: #5d6675; --line: #e1e5eb;
-  --good: #17714a; --bad: #b3261e;
-  --s0: #1f6feb; --s1: #b25e09; --s2: #8250df; --s3: #c3314b; --s4: #11777c; --s5: #57606a;
-  --s6: #1a7f37; --s7: #9a6700; --s8: #bf3989; --s9: #0550ae; --s10: #6e4a1f; --s11: #3d4a8a;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --page: #101318; --card: #181c23; --text: #e7eaf0; --dim: #9aa4b4; --line: #2b323d;
-    --good: #56d19b; --bad: #ff8a80;
-    --s0: #6cb0ff; --s1: #f0a154; --s2: #c4a0ff; --s3: #ff8098; --s4: #55c8cd; --s5: #a5afbb;
-    --s6: #5fd38d; --s7: #e3c04d; --s8: #ff9bce; --s9: #9cc7ff; --s10: #d2a679; --s11: #aab4ff;
-  }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 820px; margin: 0 auto; padding: 32px 20px 64px; }
-h1 { font-size: 28px; margin: 0 0 4px; }
-h2 { font-size: 18px; margin: 0 0 8px; }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 18px; }
-.verdict { font-size: 18px; margin: 0 0 18px; }
-.good { color: var(--good); } .bad { color: var(--bad); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; }
-.tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 12px 16px; }
-.tiles b { display: block; font-size: 24px; font-variant-numeric: tabular-nums; }
-.tiles span, .note, dt { color: var(--dim); }
-.note { font-size: 14px; margin: 8px 0 0; }
-svg { display: block; width: 100%; height: auto; }
-.grid { stroke: var(--line); stroke-width: 1; }
-.tick { fill: var(--dim); font-size: 12px; font-variant-numeric: tabular-nums; }
-.label { fill: var(--dim); font-size: 13px; }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.reference { stroke-dasharray: 5 4; stroke-width: 1.5; }
-.legend { margin: 0 0 4px; font-size: 14px; }
-.key { display: inline-flex; align-items: center; gap: 6px; margin-right: 16px; }
-.key svg { width: 24px; height: 8px; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--dim); font-weight: 500; }
-th:first-child, td:first-child { text-align: left; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; margin: 0; }
-dd { margin: 0; }
-.line.s0 { stroke: var(--s0); } .line.s1 { stroke: var(--s1); } .line.s2 { stroke: var(--s2); }
-.line.s3 { stroke: var(--s3); } .line.s4 { stroke: var(--s4); } .line.s5 { stroke: var(--s5); }
-.dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); }
-.dot.s3 { fill: var(--s3); } .dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
-.line.s6 { stroke: var(--s6); } .dot.s6 { fill: var(--s6); }
-.line.s7 { stroke: var(--s7); } .dot.s7 { fill: var(--s7); }
-.line.s8 { stroke: var(--s8); } .dot.s8 { fill: var(--s8); }
-.line.s9 { stroke: var(--s9); } .dot.s9 { fill: var(--s9); }
-.line.s10 { stroke: var(--s10); } .dot.s10 { fill: var(--s10); }
-.line.s11 { stroke: var(--s11); } .dot.s11 { fill: var(--s11); }
-h3 { font-size: 15px; margin: 18px 0 4px; }
-pre { overflow-x: auto; font-size: 12px; white-space: pre-wrap; word-break: break-word; }
-a { color: var(--s0); }
-</style>
-</head>
-<body>
-<main>
-"#;
 
 #[cfg(test)]
 mod tests {
@@ -482,7 +396,7 @@ mod tests {
         assert!(report(0).is_faultless() && !report(3).is_faultless());
         let page = report(0).html();
         assert!(page.contains("All 4,104 requests were answered"), "{page}");
-        assert!(page.contains("abc&lt;1&gt;") && !page.contains("http"));
+        assert!(page.contains("abc&lt;1&gt;") && !page.contains("=\"http"));
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert!(report(3).html().contains("3 were not"));
     }

@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::bench::{self, BenchName, Results};
-use crate::chart::{Axis, Chart, PlottedSeries, Scale, Style, escape};
+use crate::bench::{self, BenchName, Figure, Results};
+use crate::chart::escape;
 use crate::cli;
 use crate::context::Context;
-use crate::figures::figure;
-use crate::report::{HEAD, TITLE};
+use crate::figures::{count, figure};
+use crate::page;
+use crate::plots::charts;
+use crate::verdicts::{self, COUNTED, Outcome, WALL};
 use crate::workspace::write_if_changed;
-
-/// Largest number of places on an axis that all have ticks.
-const MOST_TICKS: usize = 12;
 
 fn directory(context: &Context) -> PathBuf {
     context.workspace.products().join("results")
@@ -58,20 +57,42 @@ pub fn keep(context: &Context, results: &Results, record: bool) -> Result<()> {
     }
     for place in places {
         write(&place, results)?;
-        write_if_changed(&place.join(format!("{}.txt", results.bench)), bench::summary(results).as_bytes())?;
-        // Removes plots of an earlier run that had more of them.
-        for entry in std::fs::read_dir(&place)?.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if is_plot_of(&name, &results.bench) {
-                std::fs::remove_file(entry.path())?;
-            }
-        }
-        for (number, chart) in charts(results).iter().enumerate() {
-            let file = place.join(format!("{}-{}.svg", results.bench, number + 1));
-            write_if_changed(&file, chart.standalone().as_bytes())?;
-        }
+        draw(&place, results)?;
     }
     Ok(())
+}
+
+/// Writes table and plots.
+fn draw(place: &Path, results: &Results) -> Result<()> {
+    write_if_changed(&place.join(format!("{}.txt", results.bench)), bench::summary(results).as_bytes())?;
+    // Removes plots of an earlier run that had more of them.
+    for entry in std::fs::read_dir(place)?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if is_plot_of(&name, &results.bench) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    for (number, chart) in charts(results).iter().enumerate() {
+        let file = place.join(format!("{}-{}.svg", results.bench, number + 1));
+        write_if_changed(&file, chart.standalone().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Reads the results of a directory, by benchmark. One that does not exist has none.
+fn read(directory: &Path) -> Result<BTreeMap<String, Results>> {
+    let mut all = BTreeMap::new();
+    let Ok(entries) = std::fs::read_dir(directory) else { return Ok(all) };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let text = std::fs::read_to_string(&path)?;
+            let results: Results =
+                serde_json::from_str(&text).with_context(|| format!("{} is no file of results", path.display()))?;
+            all.insert(results.bench.clone(), results);
+        }
+    }
+    Ok(all)
 }
 
 /// Whether a file is a numbered plot of this benchmark, and not of one whose name begins alike.
@@ -80,58 +101,17 @@ fn is_plot_of(file: &str, bench: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Groups the series of a benchmark to plots, in the order in which they came.
-fn charts(results: &Results) -> Vec<Chart> {
-    let mut plots: Vec<String> = Vec::new();
-    for series in &results.series {
-        let plot = series.plot.clone().unwrap_or_else(|| series.id.clone());
-        if !plots.contains(&plot) {
-            plots.push(plot);
-        }
-    }
-    let chart = |plot: &String| {
-        let members: Vec<_> =
-            results.series.iter().filter(|series| series.plot.as_ref().unwrap_or(&series.id) == plot).collect();
-        let mut places: Vec<f64> = members.iter().flat_map(|series| &series.points).map(|point| point.0).collect();
-        places.sort_by(f64::total_cmp);
-        places.dedup();
-        // Levels and shares begin at zero and grow in steps; counts double.
-        let linear = places.first().is_some_and(|first| *first == 0.0)
-            || members.iter().any(|series| ["workers", "percent"].contains(&series.x_unit.as_str()));
-        let scale = if linear { Scale::Linear } else { Scale::Logarithmic };
-        let ticks = if places.len() <= MOST_TICKS {
-            places.iter().map(|place| (*place, figure(*place))).collect()
-        } else {
-            Vec::new()
-        };
-        let unit = |choose: fn(&bench::Series) -> &String| members.first().map(|one| choose(one).clone());
-        Chart {
-            title: plot.clone(),
-            x: Axis { label: unit(|series| &series.x_unit).unwrap_or_default(), scale, ticks },
-            y: Axis {
-                label: unit(|series| &series.unit).unwrap_or_default(),
-                scale: Scale::Logarithmic,
-                ticks: Vec::new(),
-            },
-            series: members
-                .iter()
-                .map(|series| PlottedSeries {
-                    name: series.id.clone(),
-                    points: series.points.clone(),
-                    style: if series.cited { Style::Reference } else { Style::Measured },
-                })
-                .collect(),
-        }
-    };
-    plots.iter().map(chart).collect()
-}
-
 /// Makes the page.
 ///
 /// # Errors
 ///
 /// There are no results yet, or the page cannot be written.
 pub fn report(context: &Context, arguments: &cli::Report) -> Result<()> {
+    if arguments.redraw {
+        for results in read(&recorded(context))?.values() {
+            draw(&recorded(context), results)?;
+        }
+    }
     println!("{}", write_report(context, arguments.html.as_deref())?.display());
     Ok(())
 }
@@ -142,19 +122,8 @@ pub fn report(context: &Context, arguments: &cli::Report) -> Result<()> {
 ///
 /// As [`report`].
 pub fn write_report(context: &Context, file: Option<&Path>) -> Result<PathBuf> {
-    let mut all: BTreeMap<String, Results> = BTreeMap::new();
-    for place in [recorded(context), directory(context)] {
-        let Ok(entries) = std::fs::read_dir(place) else { continue };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                let text = std::fs::read_to_string(&path)?;
-                let results: Results =
-                    serde_json::from_str(&text).with_context(|| format!("{} is no file of results", path.display()))?;
-                all.insert(results.bench.clone(), results);
-            }
-        }
-    }
+    let mut all = read(&recorded(context))?;
+    all.extend(read(&directory(context))?);
     if all.is_empty() {
         bail!("there are no results yet: `cargo xtask bench paper --quick` makes some");
     }
@@ -220,94 +189,191 @@ fn place(bench: &str) -> usize {
     ABOUT.iter().position(|(name, _)| *name == bench).unwrap_or(ABOUT.len())
 }
 
+/// A figure with a goal, and its benchmark.
+struct Judged<'a> {
+    bench: &'a str,
+    figure: &'a Figure,
+    outcome: Outcome,
+}
+
 fn page<'a>(results: impl Iterator<Item = &'a Results>) -> String {
     let mut all: Vec<&Results> = results.collect();
     all.sort_by_key(|one| (place(&one.bench), one.bench.clone()));
-    let mut page = HEAD.replace(TITLE, "COPS measured");
+    let mut page = page::head("COPS measured");
     page += "<h1>COPS measured</h1>\n<p>COPS is an operating system for RISC-V that schedules coroutines, with \
              priorities, in the kernel and in programs alike. Here are the experiments of the papers that it grew out of, \
              repeated with it, with its own variants with threads, and with Linux beside it. Everything ran in QEMU, \
-             COPS and Linux in the same one, one after the other.</p>\n\
-             <p><b>Wall</b> plots show time on the host's clock, with the client outside the machine: what a user sees, \
-             and as noisy as the host. <b>Instructions</b> were counted by QEMU, with the client inside the machine: \
-             repeatable, and blind to parallel speed-up. Dashed lines are the papers' own figures; they were measured on \
-             other machines (an FPGA at 100 MHz, for the rings QEMU), so compare their shape and not their height.</p>\n";
-    let (met, missed) = all.iter().flat_map(|one| &one.figures).fold((0, 0), |(met, missed), one| match one.met {
-        Some(true) => (met + 1, missed),
-        Some(false) => (met, missed + 1),
-        None => (met, missed),
-    });
-    let _ = writeln!(
-        page,
-        "<div class=\"tiles\"><div><b>{}</b><span>experiments</span></div><div><b>{met}</b><span>goals met</span></div>\
-         <div><b>{missed}</b><span>goals missed</span></div></div>",
-        all.len()
-    );
-    page += "<section><h2>Contents</h2><p>";
+             COPS and Linux in the same one, one after the other.</p>\n";
+    write_summary(&mut page, &all);
+    page += "<section><h2>How to read the charts</h2><p><b>Wall</b> charts show time on the host's clock, with the client \
+             outside the machine: what a user sees, and as noisy as the host. <b>Instructions</b> were counted by QEMU, \
+             with the client inside the machine: repeatable, and blind to parallel speed-up. A system has the same \
+             colour and marker in all charts; Linux's own servers are grey. <b>Dashed</b> curves are the papers' own \
+             figures, in the colour of the system they belong to; they were measured on other machines (an FPGA at \
+             100 MHz, for the rings QEMU), so compare their shape and not their height. Thin bars at points span the \
+             least and the largest of several rounds, where they were recorded.</p>\n<p class=\"contents\">";
     for one in &all {
         let _ = write!(page, "<a href=\"#{0}\">{0}</a> ", escape(&one.bench));
     }
     page += "</p></section>\n";
     for one in &all {
-        let _ = writeln!(page, "<section id=\"{0}\"><h2>{0}</h2>", escape(&one.bench));
-        let known = ABOUT.iter().find(|(name, _)| *name == one.bench).map(|(_, about)| about.to_string());
-        let about = known.or_else(|| {
-            BenchName::value_variants().iter().find(|name| name.name() == one.bench).map(|name| name.description())
-        });
-        let _ = writeln!(page, "<p>{}</p>", escape(&about.unwrap_or_default()));
-        for chart in charts(one) {
-            let _ = writeln!(page, "<h3>{}</h3>{}{}", escape(&chart.title), chart.legend(), chart.svg());
-        }
-        if !one.figures.is_empty() {
-            page += &figures_table(one);
-        }
-        for note in &one.notes {
-            let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
-        }
-        let _ = writeln!(
-            page,
-            "<p class=\"note\">Measured at commit {} on {}.</p>",
-            escape(&one.commit),
-            escape(&one.machine)
-        );
-        let raw = serde_json::to_string(one).unwrap_or_default();
-        let _ = writeln!(
-            page,
-            "<details><summary>Table and raw data</summary><pre>{}</pre><pre>{}</pre></details></section>",
-            escape(&bench::summary(one)),
-            escape(&raw)
-        );
+        write_experiment(&mut page, one);
     }
-    page + "</main>\n</body>\n</html>\n"
+    page + page::FOOT
 }
 
-fn figures_table(results: &Results) -> String {
-    let mut text = String::from(
-        "<div class=\"scroll\"><table><thead><tr><th>figure</th><th>value</th><th>unit</th><th>goal</th><th></th></tr></thead><tbody>\n",
+/// Writes the summary: the papers' figures with their verdicts, the misses, ties and goals met.
+fn write_summary(page: &mut String, all: &[&Results]) {
+    let judged: Vec<Judged<'_>> = all
+        .iter()
+        .flat_map(|one| one.figures.iter().map(|figure| (one.bench.as_str(), figure)))
+        .filter_map(|(bench, figure)| Some(Judged { bench, figure, outcome: verdicts::outcome(bench, figure)? }))
+        .collect();
+    let of = |outcome: Outcome| judged.iter().filter(move |one| one.outcome == outcome);
+    let tile = |value: usize, name: &str| format!("<div><b>{}</b><span>{name}</span></div>", count(value as u64));
+    let _ = writeln!(
+        page,
+        "<div class=\"tiles\">{}{}{}{}</div>",
+        tile(all.len(), "experiments"),
+        tile(of(Outcome::Met).count(), "goals met"),
+        tile(of(Outcome::Equal).count(), "equal within noise"),
+        tile(of(Outcome::Missed).count(), "goals missed")
     );
-    for one in &results.figures {
-        let sign = if one.at_least { "≥" } else { "≤" };
-        let goal = one.goal.map(|goal| format!("{sign} {}", figure(goal))).unwrap_or_default();
-        let (met, class) = match one.met {
-            Some(true) => ("met", "good"),
-            Some(false) => ("missed", "bad"),
-            None => ("", ""),
-        };
+    write_claims(page, all);
+    *page += "<section id=\"missed\"><h2>Goals missed</h2>\n";
+    let mut reasons: Vec<(&str, Vec<&Judged<'_>>)> = Vec::new();
+    for one in of(Outcome::Missed) {
+        let reason = verdicts::reason(one.bench, &one.figure.id).unwrap_or("No reason is known yet.");
+        match reasons.iter_mut().find(|(other, group)| *other == reason && group[0].bench == one.bench) {
+            Some((_, group)) => group.push(one),
+            None => reasons.push((reason, vec![one])),
+        }
+    }
+    let worst = |group: &[&Judged<'_>]| group.iter().map(|one| verdicts::excess(one.figure)).fold(0.0, f64::max);
+    for (_, group) in &mut reasons {
+        group.sort_by(|one, other| verdicts::excess(other.figure).total_cmp(&verdicts::excess(one.figure)));
+    }
+    reasons.sort_by(|one, other| worst(&other.1).total_cmp(&worst(&one.1)));
+    *page += "<div class=\"reasons\">\n";
+    for (reason, group) in reasons {
+        let bench = escape(group[0].bench);
+        let _ = writeln!(page, "<div><p><a href=\"#{bench}\">{bench}</a>: {}</p><ul class=\"misses\">", escape(reason));
+        for one in group {
+            let _ = writeln!(page, "<li>{}</li>", beside_goal(one.figure));
+        }
+        *page += "</ul></div>\n";
+    }
+    *page += "</div>\n";
+    let folded = |outcome: Outcome, title: String| {
+        let mut html = format!("<details><summary>{title}</summary><ul class=\"misses\">\n");
+        for one in of(outcome) {
+            let _ = writeln!(html, "<li>{}: {}</li>", escape(one.bench), beside_goal(one.figure));
+        }
+        html + "</ul></details>\n"
+    };
+    let equal = format!(
+        "{} goals equalled within noise: {} % by the clock of the host, {} % where instructions, bytes or entries are counted",
+        of(Outcome::Equal).count(),
+        WALL * 100.0,
+        COUNTED * 100.0
+    );
+    *page += &folded(Outcome::Equal, equal);
+    *page += &folded(Outcome::Met, format!("{} goals met", of(Outcome::Met).count()));
+    *page += "</section>\n";
+}
+
+/// Writes the table of the papers' figures.
+fn write_claims(page: &mut String, all: &[&Results]) {
+    *page += "<section id=\"papers\"><h2>The papers' figures</h2><table class=\"words stack\"><thead><tr>\
+              <th>figure</th><th>chart</th><th>verdict</th><th>claim and result</th></tr></thead><tbody>\n";
+    for claim in verdicts::CLAIMS {
+        let Some(results) = all.iter().find(|one| one.bench == claim.bench) else { continue };
+        let (words, class) = claim.verdict(results).words();
         let _ = writeln!(
-            text,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{goal}</td><td class=\"{class}\">{met}</td></tr>",
-            escape(&one.id),
-            figure(one.value),
-            escape(&one.unit)
+            page,
+            "<tr><td>{} {}</td><td><a href=\"#{2}\">{2}</a></td><td class=\"{class}\"><b>{words}</b></td><td>{3}</td></tr>",
+            escape(claim.paper),
+            escape(claim.figure),
+            escape(claim.bench),
+            escape(&claim.text(results))
         );
     }
-    text + "</tbody></table></div>\n"
+    *page += "</tbody></table></section>\n";
+}
+
+/// Formats a figure with its goal.
+fn beside_goal(one: &Figure) -> String {
+    let goal = one.goal.map(|goal| format!(", goal {}", goal_of(one, goal))).unwrap_or_default();
+    let unit = if one.unit == "times" { String::new() } else { format!(" {}", one.unit) };
+    escape(&format!("{}: {}{unit}{goal}", one.id, figure(one.value)))
+}
+
+fn goal_of(one: &Figure, goal: f64) -> String {
+    format!("{} {}", if one.at_least { "≥" } else { "≤" }, figure(goal))
+}
+
+/// Writes an experiment: its description, its charts, its figures and its conditions.
+fn write_experiment(page: &mut String, one: &Results) {
+    let _ = writeln!(page, "<section id=\"{0}\"><h2>{0}</h2>", escape(&one.bench));
+    let known = ABOUT.iter().find(|(name, _)| *name == one.bench).map(|(_, about)| about.to_string());
+    let about = known.or_else(|| {
+        BenchName::value_variants().iter().find(|name| name.name() == one.bench).map(|name| name.description())
+    });
+    let _ = writeln!(page, "<p>{}</p>", page::prose(&about.unwrap_or_default()));
+    let charts = charts(one);
+    if !charts.is_empty() {
+        *page += &page::charts(&charts, &one.bench);
+    }
+    if !one.figures.is_empty() {
+        let _ = writeln!(page, "<details><summary>{} figures</summary>", count(one.figures.len() as u64));
+        *page += &page::table(&["figure", "value", "unit", "goal", "outcome"], &figure_rows(one));
+        *page += "</details>\n";
+    }
+    let raw = serde_json::to_string(one).unwrap_or_default();
+    let _ = writeln!(
+        page,
+        "<details><summary>Table and raw data</summary><pre>{}</pre><pre>{}</pre></details>",
+        escape(&bench::summary(one)),
+        escape(&raw)
+    );
+    for note in &one.notes {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", page::prose(note));
+    }
+    let _ = writeln!(
+        page,
+        "<p class=\"note\">Measured at commit {} on {}.</p></section>",
+        escape(&one.commit),
+        escape(&one.machine)
+    );
+}
+
+fn figure_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |one: &Figure| {
+        let outcome = match verdicts::outcome(&results.bench, one) {
+            Some(Outcome::Met) => "met",
+            Some(Outcome::Equal) => "equal",
+            Some(Outcome::Missed) => "missed",
+            None => "",
+        };
+        let goal = one.goal.map(|goal| goal_of(one, goal)).unwrap_or_default();
+        vec![one.id.clone(), figure(one.value), one.unit.clone(), goal, outcome.into()]
+    };
+    results.figures.iter().map(row).collect()
+}
+
+/// The recorded results of the source.
+#[cfg(test)]
+pub fn of_the_source() -> Vec<Results> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/results");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    files.map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Figure;
+    use crate::chart::Style;
 
     fn results() -> Results {
         let series = |id: &str, plot: Option<&str>, cited: bool| bench::Series {
@@ -315,6 +381,7 @@ mod tests {
             unit: "ns".into(),
             x_unit: "tasks".into(),
             points: vec![(1.0, 10.0), (4000.0, 1e9)],
+            ranges: Vec::new(),
             plot: plot.map(str::to_string),
             cited,
         };
@@ -356,9 +423,33 @@ mod tests {
         let page = page([&results].into_iter());
         assert!(page.contains("Experiment A") && page.contains("a &lt;b&gt;") && page.contains("something &amp; else"));
         assert!(page.contains("<b>1</b><span>goals met"), "{page}");
-        assert!(!page.contains("http"), "{page}");
+        assert!(!page.contains("=\"http") && !page.contains("url("), "{page}");
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
+        assert_eq!(page.matches("<details").count(), page.matches("</details>").count());
+        let downloads = page.matches("download=").count();
+        assert_eq!(downloads, 2 * page.matches("<figure").count());
+    }
+
+    #[test]
+    fn the_summary_has_real_misses_first_and_ties_apart() {
+        let figure = |id: &str, value: f64| Figure {
+            id: id.into(),
+            value,
+            unit: "times".into(),
+            goal: Some(1.0),
+            met: Some(value <= 1.0),
+            at_least: false,
+        };
+        let figures = vec![figure("a_tie", 1.003), figure("kcuc_vs_small", 1.2), figure("kcuc_vs_large", 3.0)];
+        let results = Results { bench: "matrix-models".into(), figures, ..results() };
+        let page = page([&results].into_iter());
+        let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is missing: {page}"));
+        assert!(
+            at("kcuc_vs_large: 3, goal ≤ 1") < at("kcuc_vs_small: 1.20") && at("kcuc_vs_small: 1.20") < at("a_tie: 1")
+        );
+        assert!(page.contains("<b>2</b><span>goals missed") && page.contains("<b>1</b><span>equal within noise"));
+        assert!(at("figure 5") < at("kcuc_vs_large"), "the papers' figures come first");
     }
 
     #[test]

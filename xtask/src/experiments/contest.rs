@@ -98,6 +98,13 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Returns the least and the largest of several values.
+pub fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (values.len() > 1).then_some((least, largest))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -105,5 +112,11 @@ mod tests {
         assert_eq!(super::median(vec![3.0, 100.0, 1.0]), 3.0);
         assert_eq!(super::median(vec![2.0, 1.0]), 2.0);
         assert_eq!(super::median(vec![5.0]), 5.0);
+    }
+
+    #[test]
+    fn a_range_needs_several_values() {
+        assert_eq!(super::range(&[3.0, 100.0, 1.0]), Some((1.0, 100.0)));
+        assert_eq!((super::range(&[3.0]), super::range(&[])), (None, None));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use load::{Measurement, Order, Pace, Plan, Visits};
 
-use super::contest::{Contest, median};
+use super::contest::{Contest, median, range};
 use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, harts, numbers, seeds, series_of, words};
 use crate::linux;
 
@@ -127,6 +127,8 @@ fn add(notebook: &mut Notebook<'_>, plot: &str, x_unit: &str, system: &str, meas
 #[derive(Default)]
 struct Curves {
     throughput: Vec<(f64, f64)>,
+    /// The least and the largest throughput of a round.
+    rounds: Vec<(f64, f64, f64)>,
     mean: Vec<(f64, f64)>,
     p50: Vec<(f64, f64)>,
     p99: Vec<(f64, f64)>,
@@ -231,6 +233,9 @@ pub(super) fn measure(
                 let unit = if kind == 0 { "messages/s" } else { "us" };
                 if !points.is_empty() {
                     notebook.series(&plot_name(order, *pace, kind), &id, unit, "connections", points);
+                    if kind == 0 {
+                        notebook.ranges(curves.rounds.clone());
+                    }
                 }
             }
         }
@@ -247,7 +252,11 @@ impl Curves {
             // Both have the same bounds.
             let _ = latencies.add(&other.latency_us);
         }
-        self.throughput.push((x, median(rounds.iter().map(Measurement::messages_per_second).collect())));
+        let throughputs: Vec<f64> = rounds.iter().map(Measurement::messages_per_second).collect();
+        if let Some((least, largest)) = range(&throughputs) {
+            self.rounds.push((x, least, largest));
+        }
+        self.throughput.push((x, median(throughputs)));
         self.mean.push((x, latencies.mean()));
         self.p50.push((x, latencies.value_at_quantile(0.5) as f64));
         self.p99.push((x, latencies.value_at_quantile(0.99) as f64));

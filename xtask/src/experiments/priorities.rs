@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const ORDER: u32 = 15;
 
 /// Quantiles of the distribution plot.
-const QUANTILES: [f64; 9] = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
+const QUANTILES: [f64; 10] = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
 /// Largest loss of level 0 beside an idle system.
 const LEVEL_0_GOAL: f64 = 1.2;
