@@ -105,7 +105,7 @@ use crate::process::timers::Timers;
 use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_of_fault};
 use crate::process::worker::Worker;
 use crate::random;
-use crate::scheduling::executor::Cid;
+use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::Standing;
 use crate::scheduling::steps::{self, Ends};
 
@@ -827,6 +827,17 @@ impl Process {
     /// Returns the worker or thread with this slot.
     pub(crate) fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
         if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }
+    }
+
+    /// Returns the worker or thread whose coroutine runs on this hart; `None` in a coroutine that works for the process
+    /// beside these, as that of an asynchronous call.
+    pub(crate) fn present_worker(&self) -> Option<Arc<Worker>> {
+        let coroutine = executor::current();
+        let slot = usize::from(executor::kind(coroutine)).checked_sub(1)?;
+        let runs_here = |worker: &Arc<Worker>| worker.coroutine() == coroutine;
+        let there = self.worker_or_thread(slot).filter(runs_here);
+        // A thread that has executed another program is the first worker since.
+        there.or_else(|| self.workers.lock().iter().find(|worker| runs_here(worker)).cloned())
     }
 
     /// Returns the worker with this index.

@@ -105,8 +105,9 @@ struct Waiting {
 /// Stands for "no index".
 const NONE: u32 = u32::MAX;
 
-/// Wakers are looked up by the address of their data. No outsider chooses these addresses, so mixing suffices.
-fn hash(waker: &Waker) -> u32 {
+/// Returns a hash of a waker, for tables of wakers: of the address of its data. No outsider chooses these addresses, so
+/// mixing suffices.
+pub fn hash(waker: &Waker) -> u32 {
     mixed(waker.data().addr() as u64)
 }
 

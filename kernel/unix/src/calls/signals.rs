@@ -51,7 +51,7 @@ pub(super) fn open_file(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     if call.signed(0) != -1 {
-        call.file(0)?.as_kind::<SignalFile>().ok_or(Errno::EINVAL)?.set(set);
+        call.file(0)?.as_kind::<SignalFile>().ok_or(Errno::EINVAL)?.set(set, process);
         return Ok((call.unsigned(0) as usize).into());
     }
     let charge = file::charge(&process.account)?;

@@ -103,7 +103,7 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
             process.end(Ending::Killed(signal.number()));
         }
     }
-    process.signals.tell_watches(signal);
+    process.signals.wake_readers();
     sent
 }
 
@@ -616,28 +616,27 @@ pub(crate) fn pending(worker: &Worker) -> Set {
     own.union(state.pending.set()).intersection(worker.signals.blocked())
 }
 
-/// Takes the first pending one of some signals: to the process, or to any of its workers alone.
-pub(super) fn take_pending(process: &Process, set: Set) -> Option<Information> {
+/// Takes the first of some signals that is pending for a reader: of those to its own thread alone, or else of those to
+/// the process. A reader that is no thread has only the latter.
+#[doc(alias = "dequeue_signal")]
+pub(super) fn take_readable(process: &Process, reader: Option<&Worker>, set: Set) -> Option<Information> {
     let mut state = process.signals.state.lock();
-    let mut taken = match state.pending.set().intersection(set).first() {
-        Some(signal) => state.take_of_all(signal),
-        None => None,
+    let of_reader = reader.and_then(|reader| {
+        let mut own = reader.signals.state.lock();
+        own.pending.set().intersection(set).first().and_then(|signal| state.take(&mut own, signal))
+    });
+    let taken = match of_reader {
+        Some(information) => Some(information),
+        None => state.pending.set().intersection(set).first().and_then(|signal| state.take_of_all(signal)),
     };
-    if taken.is_none() && state.is_directed {
-        process.visit_workers(|worker| {
-            let mut own = worker.signals.state.lock();
-            taken = own.pending.set().intersection(set).first().and_then(|signal| state.take(&mut own, signal));
-            taken.is_none()
-        });
-    }
     taken.inspect(|information| process.timers.note_taken(information))
 }
 
-/// Returns whether one of some signals is pending, for the process or for any of its workers.
-pub(super) fn has_pending(process: &Process, set: Set) -> bool {
+/// Returns whether one of some signals is pending for such a reader.
+pub(super) fn has_readable(process: &Process, reader: Option<&Worker>, set: Set) -> bool {
     let state = process.signals.state.lock();
-    let is_own = |worker: &Worker| !worker.signals.state.lock().pending.set().intersection(set).is_empty();
-    !state.pending.set().intersection(set).is_empty() || state.is_directed && process.find_worker(is_own).is_some()
+    let own = reader.map_or(Set::EMPTY, |reader| reader.signals.state.lock().pending.set());
+    !state.pending.set().union(own).intersection(set).is_empty()
 }
 
 /// Returns the stack for handlers, and sets another one. `EPERM` while the worker runs on it; `ENOMEM` if the new one

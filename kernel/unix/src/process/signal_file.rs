@@ -1,50 +1,148 @@
 //! Signals behind a descriptor, which are read instead of handled (signalfd(2)).
 //!
-//! The file is a set of signals and no more: reading takes those that are pending for the process that reads, so a copy
-//! of a process reads its own. The process should block them. Each process that has waited at the file knows it
-//! ([`SignalWatch`]), and the sender of a signal wakes the waiters of these files.
+//! The file is a set of signals and no more: reading takes those that are pending for the reader, to its own thread or
+//! to its process, so a copy of a process reads its own. The process should block them. An asynchronous call that goes
+//! on by itself has no thread, and takes those to its process alone.
 //!
-//! Signals to one thread alone are read by any thread of the process, not only by that one as on Linux: a file knows
-//! its caller as a process.
+//! # Waiting
+//!
+//! A process has one list of all waiters for its signals at files ([`Signals::wake_readers`]), and each signal wakes
+//! all of them in portions, as on Linux. So a signal costs its sender as much for thousands of files as for one, and
+//! each entry of the list is a wait that its process has been charged for. A file notes in which process's list it has
+//! registered a waker, since the waker alone is known when the wait is given up. An epoll's item waits for the signals
+//! of one process: of that which has looked at it last.
+//!
+//! Rejected: a list of waiters in each file, and a list of such files in the process. A signal then goes through all
+//! files, and through those that have gone.
 
-use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use ::signals::{Details, Information, Set};
 use abi_unix::Errno;
 use abi_unix::types::{SIGNAL_RECORD, Status, epoll as event};
+use spin::Mutex;
+use tables::Table;
 
 use crate::files::file::{Attempt, FileOperations, status_of_anonymous};
-use crate::process::signals::SignalWatch;
+use crate::files::remains::{Remain, leave};
+#[cfg(doc)]
+use crate::process::signals::Signals;
 use crate::process::user::{Caller, UserBuffer};
 use crate::process::{Process, signal_delivery, table};
 use crate::scheduling::steps;
 
 /// The object of `signalfd4`.
 #[doc(alias = "signalfd_ctx")]
-pub(crate) struct SignalFile(Arc<SignalWatch>);
+pub(crate) struct SignalFile {
+    /// Its signals, as bits. A waiter that finds an old set is woken after the change.
+    set: AtomicU64,
+    /// The waits that have registered here and have not been taken back. Locked before the process's list.
+    registrations: Mutex<Table<Registration>>,
+}
+
+/// A waker that was registered with a process.
+struct Registration {
+    waker: Waker,
+    /// Number of the process.
+    process: u32,
+}
 
 impl SignalFile {
     /// Makes one for these signals.
     pub(crate) fn new(set: Set) -> SignalFile {
-        SignalFile(Arc::new(SignalWatch::new(set)))
+        SignalFile { set: AtomicU64::new(set.bits()), registrations: Mutex::new(Table::new()) }
     }
 
-    /// Replaces its signals; who waits looks again.
-    pub(crate) fn set(&self, set: Set) {
-        self.0.set.store(set.bits(), Ordering::Relaxed);
-        self.0.wake_all();
+    /// Replaces its signals; the waiters of the caller look again.
+    pub(crate) fn set(&self, set: Set, caller: &Process) {
+        self.set.store(set.bits(), Ordering::Relaxed);
+        caller.signals.wake_readers();
     }
 
     fn signals(&self) -> Set {
-        Set::from_bits(self.0.set.load(Ordering::Relaxed))
+        Set::from_bits(self.set.load(Ordering::Relaxed))
     }
 
-    /// Registers a waker for the next signal to a process. Registered before the look: a later sender finds it.
+    /// Registers a waker for the next signal to a process. Called before the look: a later sender finds it.
     fn register(&self, process: &Process, waker: &Waker) -> Result<(), Errno> {
-        process.signals.watch(&self.0)?;
-        self.0.waiting.lock().register(waker).map_err(|_| Errno::ENOMEM)
+        let mut registrations = self.registrations.lock();
+        let hash = waiters::hash(waker);
+        let noted = registrations.find(hash, |registration| registration.waker.will_wake(waker));
+        if noted.is_none() {
+            registrations.reserve().map_err(|_| Errno::ENOMEM)?;
+        }
+        process.signals.readers.lock().register(waker).map_err(|_| Errno::ENOMEM)?;
+        match noted.and_then(|at| registrations.get_mut(at)) {
+            Some(Registration { process: number, .. }) => {
+                let before = core::mem::replace(number, process.id);
+                if before != process.id {
+                    forget_in(before, waker);
+                }
+            }
+            None => {
+                registrations.insert(hash, Registration { waker: waker.clone(), process: process.id });
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        let room = (buffer.len() / SIGNAL_RECORD).min(steps::ENTRIES);
+        if room == 0 {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
+        let process = table::find(caller.number()).ok_or(Errno::ESRCH)?;
+        if let Some(waker) = waker {
+            self.register(&process, waker)?;
+        }
+        let reader = process.present_worker();
+        let mut done = 0;
+        while done < room * SIGNAL_RECORD {
+            let taken = signal_delivery::take_readable(&process, reader.as_deref(), self.signals());
+            let Some(information) = taken else { break };
+            if let Err(error) = caller.copy_out(buffer.address() + done, &record(&information)) {
+                return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
+            }
+            done += SIGNAL_RECORD;
+        }
+        if done == 0 { Poll::Pending } else { Poll::Ready(Ok(done)) }
+    }
+}
+
+impl Drop for SignalFile {
+    fn drop(&mut self) {
+        // Those of an epoll that watches it: their waits take them back only from a file that is there.
+        let registrations = core::mem::take(self.registrations.get_mut());
+        if !registrations.is_empty() {
+            leave(OrphanedRegistrations(registrations));
+        }
+    }
+}
+
+/// Registrations of a file that has gone, which are still in the lists of processes.
+struct OrphanedRegistrations(Table<Registration>);
+
+impl Remain for OrphanedRegistrations {
+    fn owner(&self) -> Option<u32> {
+        Some(self.0.get(0)?.process)
+    }
+
+    fn step(&mut self) -> bool {
+        for _ in 0..steps::ENTRIES {
+            let Some(last) = self.0.len().checked_sub(1) else { break };
+            if let Some(registration) = self.0.remove(last) {
+                forget_in(registration.process, &registration.waker);
+            }
+        }
+        self.0.is_empty()
+    }
+}
+
+/// Takes a waker out of the list of the process with this number, if that has not gone.
+fn forget_in(process: u32, waker: &Waker) {
+    if let Some(process) = table::find(process) {
+        process.signals.readers.lock().forget(waker);
     }
 }
 
@@ -87,29 +185,13 @@ impl FileOperations for SignalFile {
 
     /// Tries to read signals that are pending: as many as the buffer has room for, if there are so many.
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-        let room = (buffer.len() / SIGNAL_RECORD).min(steps::ENTRIES);
-        if room == 0 {
-            return Poll::Ready(Err(Errno::EINVAL));
-        }
-        let process = table::find(caller.number()).ok_or(Errno::ESRCH)?;
-        let mut done = 0;
-        if let Some(waker) = waker {
-            self.register(&process, waker)?;
-        }
-        while done < room * SIGNAL_RECORD {
-            let Some(information) = signal_delivery::take_pending(&process, self.signals()) else { break };
-            if let Err(error) = caller.copy_out(buffer.address() + done, &record(&information)) {
-                return Poll::Ready(if done == 0 { Err(error) } else { Ok(done) });
-            }
-            done += SIGNAL_RECORD;
-        }
-        if done == 0 {
-            return Poll::Pending;
-        }
-        if let Some(waker) = waker {
+        let attempt = self.take(caller, buffer, waker);
+        if attempt.is_ready()
+            && let Some(waker) = waker
+        {
             self.forget_reader(waker);
         }
-        Poll::Ready(Ok(done))
+        attempt
     }
 
     fn readiness(&self, caller: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
@@ -117,12 +199,17 @@ impl FileOperations for SignalFile {
         if let Some(waker) = waker {
             self.register(&process, waker)?;
         }
-        let is_ready = signal_delivery::has_pending(&process, self.signals());
+        let is_ready =
+            signal_delivery::has_readable(&process, process.present_worker().as_deref(), self.signals());
         Ok(if is_ready { event::IN | event::RDNORM } else { 0 })
     }
 
     fn forget_reader(&self, waker: &Waker) {
-        self.0.waiting.lock().forget(waker);
+        let mut registrations = self.registrations.lock();
+        let noted = registrations.find(waiters::hash(waker), |registration| registration.waker.will_wake(waker));
+        if let Some(registration) = noted.and_then(|at| registrations.remove(at)) {
+            forget_in(registration.process, waker);
+        }
     }
 }
 
@@ -131,6 +218,7 @@ mod tests {
     use ::signals::Signal;
     use abi_unix::SystemCall;
     use abi_unix::types::{TimeSpec, open, signal};
+    use alloc::vec::Vec;
 
     use super::*;
     use crate::testing::{Program, run};
@@ -246,6 +334,117 @@ mod tests {
             assert_eq!(program.await_completions(), [(5, Err(Errno::ECANCELED))]);
             let soon = program.store(&TimeSpec::from_ns(1_000_000).to_bytes());
             assert_eq!(program.call(SystemCall::Poll, [list, 1, soon, 0, 0]), Ok(0));
+        });
+    }
+
+    /// A thousand waits at as many files: the signal reaches a reader of its file, and the others go on waiting.
+    #[test]
+    fn of_a_thousand_files_the_right_one_is_read() {
+        const USR2: usize = 12;
+        run(|program| {
+            block(program, &[USR1, USR2]);
+            let own = program.id as usize;
+            let place = program.place(SIGNAL_RECORD);
+            let mut files = Vec::new();
+            for token in 0..1000 {
+                let numbers = [if token == 700 { USR2 } else { USR1 }];
+                let file = open_signals(program, -1, &numbers, 0).unwrap();
+                assert_eq!(program.submit(SystemCall::Read, [file, place, SIGNAL_RECORD], token + 1), None);
+                files.push(file);
+            }
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.call(SystemCall::Kill, [own, USR2]), Ok(0));
+            assert_eq!(program.await_completions(), [(701, Ok(SIGNAL_RECORD))]);
+            assert_eq!(program.read_u32(place), USR2 as u32);
+            assert_eq!(program.call(SystemCall::Kill, [own, USR1]), Ok(0));
+            let first = program.await_completions();
+            assert!(matches!(first[..], [(token, Ok(SIGNAL_RECORD))] if token != 701), "{first:?}");
+            let left: Vec<u64> = (1..=1000).filter(|&token| token != 701 && token != first[0].0).collect();
+            for &token in &left {
+                assert_eq!(program.call(SystemCall::Cancel, [token as usize]), Ok(0));
+            }
+            let mut given_up = Vec::new();
+            while given_up.len() < left.len() {
+                given_up.extend(program.await_completions());
+            }
+            assert!(given_up.iter().all(|(_, result)| *result == Err(Errno::ECANCELED)));
+            assert!(program.process().signals.readers.lock().is_empty());
+        });
+    }
+
+    /// A signal to one thread is read by that alone, and does not make the file ready for others.
+    #[test]
+    fn signals_to_a_thread_are_read_by_itself() {
+        run(|program| {
+            block(program, &[USR1]);
+            let file = open_signals(program, -1, &[USR1], open::NONBLOCK).unwrap();
+            let list = program.store(&[(file as u32).to_le_bytes(), 1u32.to_le_bytes()].concat());
+            let soon = program.store(&TimeSpec::from_ns(0).to_bytes());
+            let done = program.place(8);
+            let own = program.id as usize;
+            program
+                .add_worker(move |program| {
+                    block(program, &[USR1]);
+                    let other = program.call(SystemCall::GetThread, []).unwrap();
+                    assert_eq!(program.call(SystemCall::KillThread, [other, USR1]), Ok(0));
+                    program.sleep_ns(2_000_000);
+                    assert_eq!(program.call(SystemCall::Poll, [list, 1, soon, 0, 0]), Ok(1));
+                    assert_eq!(program.read_from(file, SIGNAL_RECORD).map(|found| word(&found, 0)), Ok(10));
+                    program.write(done, &[1]);
+                })
+                .unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.call(SystemCall::Poll, [list, 1, soon, 0, 0]), Ok(0));
+            assert_eq!(program.read_from(file, SIGNAL_RECORD), Err(Errno::EAGAIN));
+            // Its own one comes before that to the process.
+            assert_eq!(program.call(SystemCall::Kill, [own, USR1]), Ok(0));
+            assert_eq!(program.call(SystemCall::KillThread, [own, USR1]), Ok(0));
+            let found = program.read_from(file, SIGNAL_RECORD).unwrap();
+            assert_eq!(word(&found, 8) as i32, ::signals::code::THREAD);
+            let found = program.read_from(file, SIGNAL_RECORD).unwrap();
+            assert_eq!(word(&found, 8) as i32, ::signals::code::USER);
+            program.sleep_ns(5_000_000);
+            assert_eq!(program.read(done, 1), [1]);
+        });
+    }
+
+    /// An epoll that watches a file tells of the signals of the process that waits. Files and epolls that are closed
+    /// leave no waker with any process.
+    #[test]
+    fn an_epoll_tells_of_the_signals_of_who_waits() {
+        run(|program| {
+            block(program, &[USR1]);
+            let file = open_signals(program, -1, &[USR1], open::NONBLOCK).unwrap();
+            let epoll = program.call(SystemCall::EpollCreate, [0]).unwrap();
+            let event = program.store(&event::Event { events: event::IN, data: 5 }.to_bytes());
+            let add = event::CTL_ADD as usize;
+            let found = program.place(event::Event::SIZE);
+            assert_eq!(program.call(SystemCall::EpollControl, [epoll, add, file, event]), Ok(0));
+            let waits = move |program: &mut Program| {
+                let own = program.id as usize;
+                assert_eq!(program.call(SystemCall::EpollWait, [epoll, found, 1, 0, 0]), Ok(0));
+                let sends = move |program: &mut Program| {
+                    program.sleep_ns(1_000_000);
+                    assert_eq!(program.call(SystemCall::Kill, [own, USR1]), Ok(0));
+                };
+                program.add_worker(sends).unwrap();
+                assert_eq!(program.call(SystemCall::EpollWait, [epoll, found, 1, usize::MAX, 0]), Ok(1));
+                assert_eq!(program.read_from(file, SIGNAL_RECORD).map(|found| word(&found, 12)), Ok(own as u32));
+                assert_eq!(program.call(SystemCall::EpollWait, [epoll, found, 1, 0, 0]), Ok(0));
+            };
+            waits(program);
+            assert!(!program.process().signals.readers.lock().is_empty());
+            let process = program.process();
+            assert_eq!(program.close(file), Ok(0));
+            assert!(process.signals.readers.lock().is_empty(), "the file has gone");
+            for _ in 0..100 {
+                let file = open_signals(program, -1, &[USR1], 0).unwrap();
+                assert_eq!(program.call(SystemCall::EpollControl, [epoll, add, file, event]), Ok(0));
+            }
+            assert!(!process.signals.readers.lock().is_empty());
+            assert_eq!(program.close(epoll), Ok(0));
+            while crate::files::remains::free_some() {}
+            assert!(process.signals.readers.lock().is_empty(), "the epoll has gone");
         });
     }
 

@@ -2,8 +2,7 @@
 //!
 //! The data alone; [`signal_delivery`](crate::process::signal_delivery) sends them, and begins their handlers.
 
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::signals::frame::Stack;
@@ -25,30 +24,8 @@ pub(crate) struct Signals {
     pub(super) stopped: AtomicU8,
     /// Workers of a stopped process.
     pub(super) continued: Mutex<Waiters>,
-    /// The files from which its signals may be read.
-    watches: Mutex<Vec<Weak<SignalWatch>>>,
-}
-
-/// Signals that are read from a file, and the waiters for them.
-pub(crate) struct SignalWatch {
-    /// The signals, as bits. A waiter that finds an old set is woken after the change.
-    pub set: AtomicU64,
-    /// Waiters for one of them to be pending.
-    pub waiting: Mutex<Waiters>,
-}
-
-impl SignalWatch {
-    /// Makes one for these signals.
-    pub(crate) fn new(set: Set) -> SignalWatch {
-        SignalWatch { set: AtomicU64::new(set.bits()), waiting: Mutex::default() }
-    }
-
-    /// Makes all look who wait.
-    pub(crate) fn wake_all(&self) {
-        // Taken out of the lock before they are woken.
-        let mut waiting = core::mem::take(&mut *self.waiting.lock());
-        waiting.wake_all();
-    }
+    /// Waiters for its signals at files ([`signal_file`](crate::process::signal_file)).
+    pub(super) readers: Mutex<Waiters>,
 }
 
 pub(super) struct SignalState {
@@ -123,7 +100,7 @@ impl Signals {
             state: Mutex::new(state),
             stopped: AtomicU8::new(0),
             continued: Mutex::new(Waiters::new()),
-            watches: Mutex::new(Vec::new()),
+            readers: Mutex::new(Waiters::new()),
         }
     }
 
@@ -137,34 +114,13 @@ impl Signals {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Lets a file know of its signals from now on. `ENOMEM`.
-    pub(super) fn watch(&self, watch: &Arc<SignalWatch>) -> Result<(), Errno> {
-        let mut watches = self.watches.lock();
-        let weak = Arc::downgrade(watch);
-        if !watches.iter().any(|one| one.ptr_eq(&weak)) {
-            watches.retain(|one| one.strong_count() != 0);
-            watches.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            watches.push(weak);
-        }
-        Ok(())
-    }
-
-    /// Wakes who waits for a signal at a file. Called without the lock of the state: whoever is woken may look at once.
-    pub(super) fn tell_watches(&self, signal: Signal) {
-        let mut next = 0;
-        loop {
-            // One after the other: a waker may come here again.
-            let watch = match self.watches.lock().get(next) {
-                Some(watch) => watch.upgrade(),
-                None => return,
-            };
-            next += 1;
-            if let Some(watch) = watch
-                && Set::from_bits(watch.set.load(Ordering::Relaxed)).has(signal)
-            {
-                watch.wake_all();
-            }
-        }
+    /// Wakes all waiters for signals at files, whichever signals those are for; each looks for itself. Called without
+    /// the lock of the state, which they take.
+    #[doc(alias = "signalfd_notify")]
+    pub(super) fn wake_readers(&self) {
+        // Taken out of the lock before they are woken.
+        let mut readers = core::mem::take(&mut *self.readers.lock());
+        readers.wake_all();
     }
 
     /// Returns the action of a signal.

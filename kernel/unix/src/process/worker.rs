@@ -625,6 +625,11 @@ impl Owner for Arc<Worker> {
         self.process.id
     }
 
+    /// Returns one more than its slot: so its process finds it by its coroutine.
+    fn kind(&self) -> u16 {
+        self.index() as u16 + 1
+    }
+
     #[inline(always)]
     fn has_no_claim(&self) -> bool {
         scheduling::has_no_claim(&self.process)

@@ -208,6 +208,11 @@ pub(crate) trait Owner {
     /// Returns the number of the process that pays.
     fn number(&self) -> u32;
 
+    /// Returns the [kind](kind) of its coroutine; 0 for any.
+    fn kind(&self) -> u16 {
+        0
+    }
+
     /// Returns whether the budget of that process is used up: then nothing of it is polled at another priority than
     /// [`EXHAUSTED`].
     fn has_no_claim(&self) -> bool;
@@ -273,7 +278,7 @@ where
     O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let spawned = EXECUTOR.try_spawn(priority, 0, Owned { owner, future });
+    let spawned = EXECUTOR.try_spawn(priority, owner.kind(), Owned { owner, future });
     let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
@@ -290,11 +295,16 @@ where
     O: Owner + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let spawned = EXECUTOR.try_spawn_blocked(priority, 0, Owned { owner, future });
+    let spawned = EXECUTOR.try_spawn_blocked(priority, owner.kind(), Owned { owner, future });
     let handle = spawned.map_err(|SpawnError(owned)| SpawnError(owned.into_future()))?;
     let cid = handle.cid();
     handle.detach();
     Ok(cid)
+}
+
+/// Returns the kind that a coroutine has from its owner; 0 for one that has gone.
+pub(crate) fn kind(cid: Cid) -> u16 {
+    EXECUTOR.kind(cid).unwrap_or(0)
 }
 
 /// Returns a coroutine's waker.
