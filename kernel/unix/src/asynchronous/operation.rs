@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use ::signals::{Details, Information, Signal};
-use abi_unix::types::{self, SocketAddress, TimeSpec};
+use abi_unix::types::{self, SocketAddress};
 use abi_unix::{Counter, Errno, SystemCall};
 use hal_api::Machine as _;
 use platform::Machine;
@@ -208,7 +208,7 @@ impl Operation {
             }
             Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
             Operation::Lock(wait) => wait.poll(caller, &process.descriptors, waker),
-            Operation::Futex(wait) => wait.poll(process, waker),
+            Operation::Futex(wait) => wait.poll(process.space(), waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(steps::IN_PLACE))),
@@ -585,16 +585,9 @@ pub(crate) fn go_on_asynchronously(
     Ok(())
 }
 
-/// Reads and decodes a time from a process's memory.
-pub(crate) fn read_time(process: &Process, address: usize) -> Result<u64, Errno> {
-    let mut bytes = [0; 16];
-    process.copy_in(address, &mut bytes)?;
-    TimeSpec::from_bytes(bytes).to_ns().ok_or(Errno::EINVAL)
-}
-
 #[cfg(test)]
 mod tests {
-    use abi_unix::types::{futex, open};
+    use abi_unix::types::{TimeSpec, futex, open};
 
     use super::*;
     use crate::testing::{DATA, Program, run};

@@ -6,12 +6,13 @@ use abi_unix::types::epoll::{self as event, Event};
 use abi_unix::{Errno, types};
 use filesystem::Access;
 
-use crate::asynchronous::operation::{self, Operation};
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::epoll::{self, EpollWait};
 use crate::files::event_counter::EventCounter;
 use crate::files::file::{self, OpenFile};
 use crate::process::accounts::MAXIMUM_DESCRIPTORS;
+use crate::process::user::read_time;
 use crate::time::limit::TimeLimit;
 
 #[inline(never)]
@@ -81,7 +82,7 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
     let mask = call.signal_mask(3)?;
     let limit = match call.address(2) {
         0 => TimeLimit::Never,
-        address => TimeLimit::after_ns(operation::read_time(process, address)?),
+        address => TimeLimit::after_ns(read_time(&**process, address)?),
     };
     let files = epoll::PollFiles::read(&**process, &process.descriptors, call.address(0), count, limit)?;
     call.replace_signal_mask(mask);
@@ -107,7 +108,7 @@ pub(super) fn select(call: Call<'_>) -> Decoding {
     };
     let limit = match call.address(4) {
         0 => TimeLimit::Never,
-        address => TimeLimit::after_ns(operation::read_time(process, address)?),
+        address => TimeLimit::after_ns(read_time(&**process, address)?),
     };
     let sets = [call.address(1), call.address(2), call.address(3)];
     let files = epoll::PollFiles::read_sets(&**process, &process.descriptors, sets, count, limit)?;

@@ -7,11 +7,11 @@ use abi_unix::types::open;
 use alloc::sync::Arc;
 use filesystem::Access;
 
-use crate::asynchronous::operation;
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
 use crate::files::file::{self, OpenFile};
 use crate::process::signal_file::SignalFile;
 use crate::process::signals::{Combination, SignalWait};
+use crate::process::user::read_time;
 use crate::process::worker::Worker;
 use crate::process::{Process, signal_delivery, signal_sending, table};
 use crate::time;
@@ -145,7 +145,7 @@ pub(super) fn wait(call: Call<'_>) -> Decoding {
     let deadline = match call.address(2) {
         0 => None,
         address => {
-            let ns = operation::read_time(call.process(), address)?;
+            let ns = read_time(&**call.process(), address)?;
             Some(time::ticks_at_ns(time::now_ns().saturating_add(ns)))
         }
     };

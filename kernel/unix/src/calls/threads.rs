@@ -157,7 +157,8 @@ fn clone_thread(parent: &Worker, fresh: Box<UserContext>, words: Words) -> Resul
 #[inline(always)]
 pub(super) fn futex(call: Call<'_>) -> Decoding {
     let arguments = [0, 1, 2, 3, 4, 5].map(|argument| call.word(argument));
-    Ok(match futex::call(call.process(), arguments)? {
+    let process = call.process();
+    Ok(match futex::call(process, process.space(), process.futexes(), arguments)? {
         FutexCall::Wait(wait) => Operation::Futex(kept(wait)).into(),
         FutexCall::Done(count) => count.into(),
         FutexCall::More(work) => Operation::Long(call.number, work).into(),

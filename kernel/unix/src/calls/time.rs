@@ -3,9 +3,10 @@
 use abi_unix::Errno;
 use abi_unix::types::{self, TimeSpec, clock, usage};
 
-use crate::asynchronous::operation::{self, Operation};
+use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
+use crate::process::user::read_time;
 use crate::time;
 
 #[inline(never)]
@@ -19,7 +20,7 @@ pub(super) fn sleep_on_clock(call: Call<'_>) -> Decoding {
 }
 
 fn sleep_on(process: &Process, clock: u32, flags: u32, address: usize) -> Result<Operation, Errno> {
-    let ns = operation::read_time(process, address)?;
+    let ns = read_time(process, address)?;
     if flags & !clock::TIMER_ABSTIME != 0 {
         return Err(Errno::EINVAL);
     }

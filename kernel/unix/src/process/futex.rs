@@ -24,12 +24,11 @@ use abi_unix::Errno;
 use abi_unix::types::futex as operation;
 use memory::faults;
 use spin::{Mutex, MutexGuard};
+use usermode::Space;
 
-use crate::asynchronous::operation::read_time;
-use crate::process::Process;
 use crate::process::accounts::has_machine_memory;
-use crate::process::user::USER_END;
-use crate::scheduling::steps::{self, Long};
+use crate::process::user::{Caller, USER_END, read_time};
+use crate::scheduling::steps::{self, Ends, Long};
 use crate::time;
 use crate::time::limit::TimeLimit;
 
@@ -175,29 +174,29 @@ impl Work {
 
     /// Does the first step, and all of the work if that is enough. The rest of the work, which Linux does at once, goes
     /// on in steps; without memory for that, all of it is done here.
-    fn begin(
+    fn begin<P: Ends + Send + Sync + 'static>(
         mut self,
-        process: &Arc<Process>,
+        payer: &Arc<P>,
         futexes: &Arc<Futexes>,
         mut table: MutexGuard<'_, FutexTable>,
-    ) -> Result<FutexCall, Errno> {
+    ) -> FutexCall {
         loop {
             if self.step(&mut table) {
-                return Ok(FutexCall::Done(self.done));
+                return FutexCall::Done(self.done);
             }
             if has_machine_memory() {
                 break;
             }
         }
-        let (process, futexes) = (process.clone(), futexes.clone());
-        Ok(FutexCall::More(Box::pin(async move {
+        let (payer, futexes) = (payer.clone(), futexes.clone());
+        FutexCall::More(Box::pin(async move {
             loop {
-                steps::pause(&process).await;
+                steps::pause(&payer).await;
                 if self.step(&mut futexes.0.lock()) {
                     return Ok(self.done);
                 }
             }
-        })))
+        }))
     }
 }
 
@@ -222,8 +221,9 @@ impl FutexWait {
         !matches!(self.limit, TimeLimit::Never)
     }
 
-    /// Does one step: compares and enters the table if there is a waker; after that, looks whether it was taken out.
-    pub(crate) fn poll(&mut self, process: &Process, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+    /// Does one step: compares the word in this space, and enters the table if there is a waker; after that, looks
+    /// whether it was taken out.
+    pub(crate) fn poll(&mut self, space: &Space, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
         let mut table = self.futexes.0.lock();
         if self.ticket != 0 {
             let key = table.key(self.word, self.ticket);
@@ -236,7 +236,7 @@ impl FutexWait {
             }
             return Poll::Pending;
         }
-        if load(process, self.address)? != self.expected {
+        if load(space, self.address)? != self.expected {
             return Poll::Ready(Err(Errno::EAGAIN));
         }
         if self.limit.has_passed() {
@@ -295,14 +295,14 @@ fn word_at(address: usize) -> Result<usize, Errno> {
     if address > USER_END - 4 { Err(Errno::EFAULT) } else { Ok(address) }
 }
 
-fn load(process: &Process, word: usize) -> Result<u32, Errno> {
-    process.space().lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
+fn load(space: &Space, word: usize) -> Result<u32, Errno> {
+    space.lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
 }
 
 /// Returns the table and the key of a word in memory that processes have in common.
-fn common(process: &Process, word: usize) -> Option<(Arc<Futexes>, usize)> {
+fn common(space: &Space, word: usize) -> Option<(Arc<Futexes>, usize)> {
     let (companion, key) = {
-        let space = process.space().lock();
+        let space = space.lock();
         let (object, key) = space.object_at(word as u64)?;
         (object.companion().clone(), key as usize)
     };
@@ -314,10 +314,13 @@ fn at_least_one(number: usize) -> usize {
     (number as i32).max(1) as usize
 }
 
-/// Performs the `futex` call; work that need not wait is done immediately.
+/// Performs the `futex` call of a process with this space, and these waiters at its words; work that need not wait is
+/// done immediately.
 #[doc(alias = "do_futex")]
-pub(crate) fn call(
-    process: &Arc<Process>,
+pub(crate) fn call<C: Caller + Send + Sync + 'static>(
+    caller: &Arc<C>,
+    space: &Space,
+    own: &Arc<Futexes>,
     [address, flags, value, timeout, second, value3]: [usize; 6],
 ) -> Result<FutexCall, Errno> {
     let (flags, value3) = (flags as u32, value3 as u32);
@@ -332,13 +335,13 @@ pub(crate) fn call(
         _ => operation::BITSET_ANY,
     };
     let is_private = flags & operation::PRIVATE != 0;
-    let common = |word: usize| if is_private { None } else { common(process, word) };
+    let common = |word: usize| if is_private { None } else { common(space, word) };
     Ok(match command {
         operation::WAIT | operation::WAIT_BITSET => {
             let limit = match timeout {
                 0 => TimeLimit::Never,
                 _ => {
-                    let ns = read_time(process, timeout)?;
+                    let ns = read_time(&**caller, timeout)?;
                     match command {
                         operation::WAIT => TimeLimit::after_ns(ns),
                         _ if is_real_time => TimeLimit::At(time::ticks_at_ns(ns.saturating_sub(time::epoch_ns()))),
@@ -347,16 +350,16 @@ pub(crate) fn call(
                 }
             };
             let address = word_at(address)?;
-            let (futexes, word) = common(address).unwrap_or_else(|| (process.futexes().clone(), address));
+            let (futexes, word) = common(address).unwrap_or_else(|| (own.clone(), address));
             FutexCall::Wait(FutexWait { futexes, word, address, expected: value as u32, bits, limit, ticket: 0 })
         }
         operation::WAKE | operation::WAKE_BITSET => {
             let address = word_at(address)?;
             let common = common(address);
-            let (futexes, word) = common.as_ref().map_or((process.futexes(), address), |(table, key)| (table, *key));
+            let (futexes, word) = common.as_ref().map_or((own, address), |(table, key)| (table, *key));
             let table = futexes.0.lock();
             let (round, wake) = (table.round(word), at_least_one(value));
-            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(process, futexes, table)?
+            Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(caller, futexes, table)
         }
         operation::REQUEUE | operation::CMP_REQUEUE => {
             // The timeout's place holds the number to move.
@@ -366,21 +369,21 @@ pub(crate) fn call(
             }
             let (address, second) = (word_at(address)?, word_at(second)?);
             // The new word of a moved waiter is recorded.
-            process.account.admit()?;
+            caller.account().admit()?;
             let (from, to) = (common(address), common(second));
-            let (futexes, word) = from.as_ref().map_or((process.futexes(), address), |(table, key)| (table, *key));
-            let (others, to) = to.as_ref().map_or((process.futexes(), second), |(table, key)| (table, *key));
+            let (futexes, word) = from.as_ref().map_or((own, address), |(table, key)| (table, *key));
+            let (others, to) = to.as_ref().map_or((own, second), |(table, key)| (table, *key));
             if !Arc::ptr_eq(futexes, others) {
                 // Waiters of two tables would have no order.
                 return Err(Errno::EINVAL);
             }
             let table = futexes.0.lock();
-            if command == operation::CMP_REQUEUE && load(process, address)? != value3 {
+            if command == operation::CMP_REQUEUE && load(space, address)? != value3 {
                 return Err(Errno::EAGAIN);
             }
             let round = table.round(word);
             let work = Work { round, bits, wake: wake as usize, moves: moves as usize, to, done: 0 };
-            work.begin(process, futexes, table)?
+            work.begin(caller, futexes, table)
         }
         _ => return Err(Errno::ENOSYS),
     })

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
-use abi_unix::types::SocketAddress;
+use abi_unix::types::{SocketAddress, TimeSpec};
 use memory::space::MapError;
 use smallvec::SmallVec;
 use usermode::Fault;
@@ -49,6 +49,13 @@ pub(crate) trait Caller: UserMemory + Ends {
 
     /// Fills a buffer with zeros. `EFAULT` if it is not writable for the program; `ENOMEM` as above.
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno>;
+}
+
+/// Reads and decodes a time from a program's memory, in nanoseconds.
+pub(crate) fn read_time(memory: &(impl UserMemory + ?Sized), address: usize) -> Result<u64, Errno> {
+    let mut bytes = [0; 16];
+    memory.copy_in(address, &mut bytes)?;
+    TimeSpec::from_bytes(bytes).to_ns().ok_or(Errno::EINVAL)
 }
 
 /// Place for a socket address: the structure, and the word with its size (which tells how much room there is).
