@@ -111,6 +111,8 @@ use crate::scheduling::steps::{self, Ends};
 
 /// Number of workers that one process can have.
 pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
+/// Number of threads that one step looks at.
+const THREADS_OF_A_STEP: usize = 128;
 /// The first process: the parent of orphans in name, and the one whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
 
@@ -812,16 +814,27 @@ impl Process {
         Ok(thread)
     }
 
-    /// Returns the first worker or thread for which `is_meant` holds, of those that go on.
+    /// Returns the first worker or thread for which `is_meant` holds, of those that go on: among the workers, and as
+    /// many threads as one step looks at.
     pub(crate) fn find_worker(&self, is_meant: impl Fn(&Worker) -> bool) -> Option<Arc<Worker>> {
-        let (workers, threads) = (self.workers.lock(), self.threads.lock());
-        workers.iter().chain(threads.iter()).find(|worker| !worker.leaves() && is_meant(worker)).cloned()
+        let mut found = None;
+        let _ = self.visit_some_workers(0, |worker| {
+            if is_meant(worker) {
+                found = Some(worker.clone());
+            }
+            found.is_none()
+        });
+        found
     }
 
-    /// Calls a function with each worker and thread that goes on, until it returns `false`.
-    pub(super) fn visit_workers(&self, mut visit: impl FnMut(&Worker) -> bool) {
+    /// Calls a function with the workers and threads that go on, from this slot on, until it returns `false` or so many
+    /// were looked at as one step allows. Returns the slot at which to go on, if there are more.
+    pub(super) fn visit_some_workers(&self, from: usize, mut visit: impl FnMut(&Arc<Worker>) -> bool) -> Option<usize> {
         let (workers, threads) = (self.workers.lock(), self.threads.lock());
-        let _ = workers.iter().chain(threads.iter()).filter(|worker| !worker.leaves()).all(|worker| visit(worker));
+        let mut threads = threads.from(from);
+        let some = workers.iter().skip(from).chain(threads.by_ref().take(THREADS_OF_A_STEP));
+        let goes_on = some.filter(|worker| !worker.leaves()).all(&mut visit);
+        if goes_on { threads.next().map(|thread| thread.index()) } else { None }
     }
 
     /// Returns the worker or thread with this slot.

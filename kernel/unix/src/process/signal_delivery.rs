@@ -38,6 +38,7 @@ use hal_api::{Machine as _, UserContext};
 use platform::{Machine, println};
 use spin::MutexGuard;
 
+use crate::files::remains::{Remain, leave};
 use crate::process::exit_status::Ending;
 use crate::process::shared;
 use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalState, SignalWait};
@@ -66,7 +67,9 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     }
     let disposition = state.actions.disposition(signal);
     let mut ends = false;
-    let sent = with_receiver(process, target, signal, |receiver| {
+    let (receiver, next) = find_receiver(process, target, signal);
+    let receiver = receiver.as_deref().or(target.filter(|target| target.signals.receives(signal)));
+    let sent = (|| {
         if target.is_some_and(|target| target.signals.state.lock().has_left) {
             return Err(Errno::ESRCH);
         }
@@ -92,9 +95,12 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
         if let Some(receiver) = receiver {
             receiver.set_attention(Attention::SIGNAL);
             receiver.interrupt();
+        } else if let Some(next) = next {
+            state.search.add(Set::of(&[signal]), next);
         }
         Ok(())
-    });
+    })();
+    let searches = state.search.is_taken();
     if signal == Signal::CONT {
         go_on(process, state);
     } else {
@@ -103,6 +109,9 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
             process.end(Ending::Killed(signal.number()));
         }
     }
+    if searches {
+        leave(ReceiverSearch(process.id));
+    }
     process.signals.wake_readers();
     sent
 }
@@ -110,27 +119,77 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
 /// Removes signals of a process and of all its workers.
 fn remove_everywhere(process: &Process, state: &mut SignalState, signals: Set) {
     state.remove_all(signals);
-    if state.is_directed {
-        process.visit_workers(|worker| {
+    if !state.is_directed {
+        return;
+    }
+    let mut next = Some(0);
+    while let Some(slot) = next {
+        next = process.visit_some_workers(slot, |worker| {
             state.remove_all_of(&worker.signals, signals);
             true
         });
+        // Of many, the others forget theirs when they are looked at. Without memory for that all are visited now.
+        if slot == 0 && next.is_some() && state.note_removal(signals) {
+            break;
+        }
     }
 }
 
-/// Calls a function with the worker that receives a signal now: the target, or any for a signal to the process; `None`
-/// if all block it.
-fn with_receiver<T>(
-    process: &Process,
-    target: Option<&Worker>,
-    signal: Signal,
-    then: impl FnOnce(Option<&Worker>) -> T,
-) -> T {
-    if let Some(target) = target {
-        return then(Some(target).filter(|target| target.signals.receives(signal)));
+/// Finds a worker that receives a signal to its process now, among those that a step looks at; without one, returns the
+/// slot from which on others have not been asked. Nothing for a signal to a worker alone.
+fn find_receiver(process: &Process, target: Option<&Worker>, signal: Signal) -> (Option<Arc<Worker>>, Option<usize>) {
+    let mut found = None;
+    if target.is_some() {
+        return (None, None);
     }
-    let found = process.find_worker(|worker| worker.signals.receives(signal));
-    then(found.as_deref())
+    let next = process.visit_some_workers(0, |worker| {
+        if worker.signals.receives(signal) {
+            found = Some(worker.clone());
+        }
+        found.is_none()
+    });
+    (found, next)
+}
+
+/// The search for receivers of signals to the process with this number, beyond those of whom a step has asked. The
+/// signals are pending meanwhile, and a worker that stops blocking one finds it by itself.
+struct ReceiverSearch(u32);
+
+impl Remain for ReceiverSearch {
+    fn owner(&self) -> Option<u32> {
+        Some(self.0)
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(process) = table::find(self.0) else { return true };
+        let mut state = process.signals.state.lock();
+        let (mut left, next) = (state.search.left.intersection(state.pending.set()), state.search.next);
+        let next = give_to_some(&process, next, &mut left);
+        state.search.left = left;
+        state.search.has_come_to(next)
+    }
+}
+
+/// Makes workers look at signals to the process, from this slot on and as far as a step goes, and takes those out that
+/// one of them receives. Returns the slot from which on others have not been asked.
+fn give_to_some(process: &Process, from: usize, left: &mut Set) -> Option<usize> {
+    process.visit_some_workers(from, |one| {
+        let received = left.intersection(one.signals.received());
+        if !received.is_empty() {
+            *left = left.without(received);
+            one.set_attention(Attention::SIGNAL);
+            one.interrupt();
+        }
+        !left.is_empty()
+    })
+}
+
+/// Goes on to search for receivers, if some were not asked and no other does. Called without the lock of the signals.
+fn go_on_searching(process: &Process) {
+    let searches = process.signals.state.lock().search.is_taken();
+    if searches {
+        leave(ReceiverSearch(process.id));
+    }
 }
 
 /// Sends a signal from the kernel, without details.
@@ -205,7 +264,7 @@ pub(crate) fn is_harmful(process: &Process, signal: Signal) -> bool {
 }
 
 /// Returns whether a signal to stop a process has no effect on it: all its workers block it, or it is ignored, as by
-/// the first process unless that has a handler.
+/// the first process unless that has a handler. Only as many threads are asked as one step looks at.
 pub(crate) fn has_no_effect(process: &Process, signal: Signal) -> bool {
     let state = process.signals.state.lock();
     match state.actions.disposition(signal) {
@@ -215,11 +274,18 @@ pub(crate) fn has_no_effect(process: &Process, signal: Signal) -> bool {
     }
 }
 
-/// Returns whether a signal to a process, or to one of its workers, has come and has had no effect yet.
+/// Returns whether a signal to a process, or to one of its workers, has come and has had no effect yet. Only as many
+/// threads are asked as one step looks at.
 pub(crate) fn is_pending(process: &Process, signal: Signal) -> bool {
-    let state = process.signals.state.lock();
-    let is_own = |worker: &Worker| worker.signals.state.lock().pending.set().has(signal);
-    state.pending.set().has(signal) || process.find_worker(is_own).is_some()
+    let mut state = process.signals.state.lock();
+    let mut is_pending = state.pending.set().has(signal);
+    if !is_pending && state.is_directed {
+        let _ = process.visit_some_workers(0, |worker| {
+            is_pending = state.own(&worker.signals).pending.set().has(signal);
+            !is_pending
+        });
+    }
+    is_pending
 }
 
 // ---- stopping ----
@@ -306,7 +372,11 @@ fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
         worker.clear_attention(Attention::SIGNAL);
         let mut state = process.signals.state.lock();
         match state.next(&worker.signals, process.id == FIRST, true) {
-            NextAction::Nothing => return Interruption::GoOn,
+            NextAction::Nothing => {
+                drop(state);
+                go_on_searching(process);
+                return Interruption::GoOn;
+            }
             NextAction::End(signal) => {
                 drop(state);
                 process.end(Ending::Killed(signal.number()));
@@ -394,10 +464,10 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
         }
         worker.clear_attention(Attention::SIGNAL);
         let mut state = process.signals.state.lock();
-        restore_blocked(worker, &state, false);
+        restore_blocked(worker, &mut state, false);
         match state.next(&worker.signals, process.id == FIRST, may_handle) {
             // Some signals may be free now.
-            NextAction::Nothing if restore_blocked(worker, &state, true) => {}
+            NextAction::Nothing if restore_blocked(worker, &mut state, true) => {}
             NextAction::Nothing => break,
             NextAction::End(signal) => {
                 drop(state);
@@ -429,6 +499,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
             }
         }
     }
+    go_on_searching(process);
     if !may_handle {
         worker.set_attention(Attention::SIGNAL);
     }
@@ -437,7 +508,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
 
 /// Gives a worker back the blocked signals from before a call that had replaced them: at once, or after its handlers if
 /// the call was interrupted. Returns whether there was such a call.
-fn restore_blocked(worker: &Worker, state: &SignalState, after_handlers: bool) -> bool {
+fn restore_blocked(worker: &Worker, state: &mut SignalState, after_handlers: bool) -> bool {
     let mut own = worker.signals.state.lock();
     if own.was_interrupted && !after_handlers {
         return false;
@@ -462,7 +533,7 @@ fn begin_handler(
     signal: Signal,
 ) -> Result<(), Errno> {
     let process = &worker.process;
-    let mut own = worker.signals.state.lock();
+    let mut own = state.own(&worker.signals);
     let blocked = worker.signals.blocked();
     let Disposition::Handle(action) = state.actions.disposition(signal) else { return Ok(()) };
     let found = own.pending.peek(signal).or_else(|| state.pending.peek(signal));
@@ -515,11 +586,11 @@ pub(crate) fn return_from_handler(worker: &Worker, context: &mut UserContext) {
         process.end(Ending::Killed(Signal::SEGV.number()));
         return;
     };
-    let state = process.signals.state.lock();
-    block(process, &state, worker, blocked);
+    let mut state = process.signals.state.lock();
+    block(process, &mut state, worker, blocked);
     // Errors are ignored, as on Linux.
     let _ = set_stack(&mut worker.signals.state.lock(), stack, context.stack());
-    worker.look_again(&state);
+    worker.look_again(&mut state);
 }
 
 // ---- calls ----
@@ -538,14 +609,14 @@ pub(crate) fn change_blocked(worker: &Worker, how: Combination, set: Set) -> Res
         // Blocked signals will be pending: without memory, without their information.
         let _ = state.prepare(&worker.process.account);
     }
-    block(&worker.process, &state, worker, new);
-    worker.look_again(&state);
+    block(&worker.process, &mut state, worker, new);
+    worker.look_again(&mut state);
     Ok(())
 }
 
 /// Replaces the signals that a worker blocks until its present call is over.
 pub(crate) fn replace_blocked(worker: &Worker, set: Set) {
-    let state = worker.process.signals.state.lock();
+    let mut state = worker.process.signals.state.lock();
     {
         let mut own = worker.signals.state.lock();
         let now = worker.signals.blocked();
@@ -553,32 +624,30 @@ pub(crate) fn replace_blocked(worker: &Worker, set: Set) {
         own.was_interrupted = false;
     }
     worker.set_attention(Attention::BLOCKED);
-    block(&worker.process, &state, worker, Set::mask(set.bits()));
-    worker.look_again(&state);
+    block(&worker.process, &mut state, worker, Set::mask(set.bits()));
+    worker.look_again(&mut state);
 }
 
 /// Sets the signals that a worker blocks. Another receiver is looked for if a signal to the process that it was to
 /// handle is among them.
-pub(super) fn block(process: &Process, state: &SignalState, worker: &Worker, set: Set) {
+pub(super) fn block(process: &Process, state: &mut SignalState, worker: &Worker, set: Set) {
     let before = worker.signals.blocked();
     worker.signals.blocked.store(set.bits(), Ordering::Relaxed);
-    find_receivers(process, state.pending.set().intersection(set.without(before)));
+    find_receivers(process, state, state.pending.set().intersection(set.without(before)));
+    if state.search.has_no_owner() {
+        // It goes on with the search before user mode.
+        worker.set_attention(Attention::SIGNAL);
+    }
 }
 
-/// Makes other workers look at signals to the process, in one pass over them.
-fn find_receivers(process: &Process, mut left: Set) {
-    if left.is_empty() {
-        return;
+/// Makes other workers look at signals to the process. If they are many, the search [goes on](go_on_searching) without
+/// the lock.
+fn find_receivers(process: &Process, state: &mut SignalState, mut left: Set) {
+    if !left.is_empty()
+        && let Some(next) = give_to_some(process, 0, &mut left)
+    {
+        state.search.add(left, next);
     }
-    process.visit_workers(|one| {
-        let received = left.intersection(one.signals.received());
-        if !received.is_empty() {
-            left = left.without(received);
-            one.set_attention(Attention::SIGNAL);
-            one.interrupt();
-        }
-        !left.is_empty()
-    });
 }
 
 /// Drops the signals to a worker or thread that has left, and gives those to the process that it was to handle to
@@ -588,7 +657,10 @@ pub(super) fn has_left(worker: &Worker) {
     let mut state = process.signals.state.lock();
     state.forget(&worker.signals);
     if !process.has_ended() {
-        find_receivers(process, state.pending.set().intersection(worker.signals.received()));
+        let given_up = state.pending.set().intersection(worker.signals.received());
+        find_receivers(process, &mut state, given_up);
+        drop(state);
+        go_on_searching(process);
     }
 }
 
@@ -611,8 +683,8 @@ pub(crate) fn change_action(process: &Process, signal: Signal, action: Option<Ac
 
 /// Returns the signals that are pending for a worker and blocked.
 pub(crate) fn pending(worker: &Worker) -> Set {
-    let state = worker.process.signals.state.lock();
-    let own = worker.signals.state.lock().pending.set();
+    let mut state = worker.process.signals.state.lock();
+    let own = state.own(&worker.signals).pending.set();
     own.union(state.pending.set()).intersection(worker.signals.blocked())
 }
 
@@ -622,7 +694,7 @@ pub(crate) fn pending(worker: &Worker) -> Set {
 pub(super) fn take_readable(process: &Process, reader: Option<&Worker>, set: Set) -> Option<Information> {
     let mut state = process.signals.state.lock();
     let of_reader = reader.and_then(|reader| {
-        let mut own = reader.signals.state.lock();
+        let mut own = state.own(&reader.signals);
         own.pending.set().intersection(set).first().and_then(|signal| state.take(&mut own, signal))
     });
     let taken = match of_reader {
@@ -634,8 +706,8 @@ pub(super) fn take_readable(process: &Process, reader: Option<&Worker>, set: Set
 
 /// Returns whether one of some signals is pending for such a reader.
 pub(super) fn has_readable(process: &Process, reader: Option<&Worker>, set: Set) -> bool {
-    let state = process.signals.state.lock();
-    let own = reader.map_or(Set::EMPTY, |reader| reader.signals.state.lock().pending.set());
+    let mut state = process.signals.state.lock();
+    let own = reader.map_or(Set::EMPTY, |reader| state.own(&reader.signals).pending.set());
     !state.pending.set().union(own).intersection(set).is_empty()
 }
 
@@ -717,10 +789,14 @@ impl Drop for Awaiting<'_> {
             crate::time::clear(alarm);
         }
         if !self.awaited.is_empty() {
-            let state = self.worker.process.signals.state.lock();
+            let process = &self.worker.process;
+            let mut state = process.signals.state.lock();
             self.worker.signals.awaited.store(Set::EMPTY.bits(), Ordering::Relaxed);
             // Signals that came for it meanwhile may be those of other waiters.
-            find_receivers(&self.worker.process, state.pending.set().intersection(self.awaited));
+            let given_up = state.pending.set().intersection(self.awaited);
+            find_receivers(process, &mut state, given_up);
+            drop(state);
+            go_on_searching(process);
         }
     }
 }
@@ -728,7 +804,7 @@ impl Drop for Awaiting<'_> {
 /// Takes the first pending one of some signals; without one, lets them wake the worker although it blocks them.
 fn take_awaited(worker: &Worker, set: Set) -> Option<Information> {
     let mut state = worker.process.signals.state.lock();
-    let mut own = worker.signals.state.lock();
+    let mut own = state.own(&worker.signals);
     let found = own.pending.set().union(state.pending.set()).intersection(set).first();
     match found {
         Some(signal) => {
@@ -872,6 +948,69 @@ mod tests {
             let mut rest = handled(program).split_off(1);
             rest.sort_unstable();
             assert_eq!(rest, [10, 40, 40, 40]);
+        });
+    }
+
+    /// Of more threads than a step looks at, the only one that receives a signal gets it, and signals that are removed
+    /// from all are removed from each.
+    #[test]
+    fn signals_reach_the_last_of_many_threads() {
+        use abi_unix::types::clone;
+        const MANY: usize = 300;
+        const TSTP: usize = 20;
+        run(|program| {
+            let own = program.id as usize;
+            block(program, 2, !0);
+            let (word, found) = (program.place(8), program.place(8));
+            let flags = (clone::SHARED | clone::SETTLS) as usize;
+            let threads: Vec<usize> = (0..MANY)
+                .map(|number| {
+                    let body = program.identity_for(move |program| {
+                        if number + 1 == MANY {
+                            let set = program.store(&bit(USR1).to_le_bytes());
+                            let result = program.call(SystemCall::SignalWait, [set, 0, 0, 8]);
+                            program.write(found, &result.unwrap().to_le_bytes());
+                        }
+                        let _ = program.call(SystemCall::Futex, [word, 0, 0, 0]);
+                    });
+                    program.call(SystemCall::Clone, [flags, 0x3_0000, 0, body, 0]).unwrap()
+                })
+                .collect();
+            program.sleep_ns(10_000_000);
+            // Two at once: the second comes while a receiver of the first is looked for.
+            assert_eq!(kill(program, own, REAL_TIME), Ok(0));
+            assert_eq!(kill(program, own, USR1), Ok(0));
+            program.sleep_ns(10_000_000);
+            assert_eq!(program.read_u64(found), 10);
+            let process = program.process();
+            assert!(!process.signals.state.lock().search.has_no_owner());
+
+            let pending = |signal: usize| {
+                let has = |thread: &usize| {
+                    let worker = process.worker_or_thread((thread - own) / 0x1_0000).unwrap();
+                    let mut state = process.signals.state.lock();
+                    state.own(&worker.signals).pending.set().bits() & bit(signal) != 0
+                };
+                threads.iter().filter(|thread| has(thread)).count()
+            };
+            for &thread in &threads {
+                assert_eq!(program.call(SystemCall::KillThread, [thread, TSTP]), Ok(0));
+                assert_eq!(program.call(SystemCall::KillThread, [thread, REAL_TIME]), Ok(0));
+            }
+            assert_eq!((pending(TSTP), pending(REAL_TIME)), (MANY, MANY));
+            let queued = || process.signals.state.lock().queued;
+            let before = queued();
+            assert_eq!(kill(program, own, signal::CONT as usize), Ok(0));
+            // A later one stays.
+            for thread in [threads[0], threads[MANY - 1]] {
+                assert_eq!(program.call(SystemCall::KillThread, [thread, TSTP]), Ok(0));
+            }
+            assert_eq!((pending(TSTP), pending(REAL_TIME)), (2, MANY));
+            assert!(queued() < before);
+            act(program, REAL_TIME, Action::IGNORE as usize, 0, 0).unwrap();
+            assert_eq!(pending(REAL_TIME), 0);
+            assert_eq!(kill(program, own, signal::CONT as usize), Ok(0));
+            assert_eq!((pending(TSTP), queued()), (0, 1), "that to the process is left");
         });
     }
 

@@ -199,8 +199,7 @@ impl FileOperations for SignalFile {
         if let Some(waker) = waker {
             self.register(&process, waker)?;
         }
-        let is_ready =
-            signal_delivery::has_readable(&process, process.present_worker().as_deref(), self.signals());
+        let is_ready = signal_delivery::has_readable(&process, process.present_worker().as_deref(), self.signals());
         Ok(if is_ready { event::IN | event::RDNORM } else { 0 })
     }
 

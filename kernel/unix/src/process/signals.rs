@@ -3,6 +3,7 @@
 //! The data alone; [`signal_delivery`](crate::process::signal_delivery) sends them, and begins their handlers.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::signals::frame::Stack;
@@ -10,7 +11,7 @@ use ::signals::{
     Action, Actions, DefaultAction, Details, Disposition, Full, Information, Pending, Set, Signal, action_flag,
 };
 use abi_unix::Errno;
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 use waiters::Waiters;
 
 use crate::process::accounts::{Account, Charge, Resource};
@@ -32,13 +33,106 @@ pub(super) struct SignalState {
     pub(super) actions: Actions,
     /// Signals to the process as a whole.
     pub(super) pending: Pending,
+    /// The search for receivers of these.
+    pub(super) search: Search,
     /// Number of signals of the process and all its workers that queue with their information.
     pub(super) queued: usize,
     /// Whether a signal was ever sent to one worker alone.
     pub(super) is_directed: bool,
+    removals: Removals,
     /// Charge for the actions and for pending signals, once the process has used either.
     charge: Option<Charge>,
 }
+
+/// The search for workers and threads that receive signals to their process. It goes on in steps if there are many.
+pub(super) struct Search {
+    /// Signals for which those from a slot on have not been asked.
+    pub(super) left: Set,
+    /// That slot.
+    pub(super) next: usize,
+    /// Signals for which it begins anew when it has come to the end.
+    later: Set,
+    /// Whether its next step has an owner.
+    is_owned: bool,
+}
+
+impl Search {
+    const NONE: Search = Search { left: Set::EMPTY, next: 0, later: Set::EMPTY, is_owned: false };
+
+    /// Adds signals, for which those below this slot have been asked.
+    pub(super) fn add(&mut self, signals: Set, next: usize) {
+        if self.left.is_empty() {
+            (self.left, self.next) = (signals, next);
+        } else {
+            self.later = self.later.union(signals);
+        }
+    }
+
+    /// Returns whether there is a step to do that has no owner.
+    pub(super) fn has_no_owner(&self) -> bool {
+        !self.left.is_empty() && !self.is_owned
+    }
+
+    /// Returns whether there is such a step, which the caller owns then.
+    #[must_use]
+    pub(super) fn is_taken(&mut self) -> bool {
+        let is_taken = self.has_no_owner();
+        self.is_owned |= is_taken;
+        is_taken
+    }
+
+    /// Records that a step has come to this slot, or to the end; returns whether nothing is left.
+    pub(super) fn has_come_to(&mut self, next: Option<usize>) -> bool {
+        self.next = next.unwrap_or(0);
+        if next.is_none() || self.left.is_empty() {
+            (self.left, self.later, self.next) = (self.later, Set::EMPTY, 0);
+        }
+        self.is_owned = !self.left.is_empty();
+        !self.is_owned
+    }
+}
+
+/// Removals of signals from all workers and threads of a process of which not all were visited: each forgets its
+/// signals of older date when it is looked at.
+struct Removals {
+    count: u64,
+    /// For each signal the number of the last removal; empty before the first one.
+    last: Vec<u64>,
+}
+
+impl Removals {
+    const NONE: Removals = Removals { count: 0, last: Vec::new() };
+
+    /// Records one; returns `false` if there is no memory for that.
+    fn add(&mut self, signals: Set) -> bool {
+        if self.last.is_empty() && self.last.try_reserve_exact(SIGNALS).is_err() {
+            return false;
+        }
+        self.last.resize(SIGNALS, 0);
+        self.count += 1;
+        let mut rest = signals;
+        while let Some(signal) = rest.first() {
+            rest.remove(signal);
+            self.last[usize::from(signal.number()) - 1] = self.count;
+        }
+        true
+    }
+
+    /// Returns those of some pending signals that were removed after the removal with this number.
+    fn since(&self, seen: u64, pending: Set) -> Set {
+        let (mut removed, mut rest) = (Set::EMPTY, pending);
+        while let Some(signal) = rest.first() {
+            rest.remove(signal);
+            if self.last.get(usize::from(signal.number()) - 1).is_some_and(|last| *last > seen) {
+                removed.insert(signal);
+            }
+        }
+        removed
+    }
+}
+
+/// Number of signals.
+const SIGNALS: usize = 64;
 
 /// The signals of a worker or thread. The lock of its process's signals is taken before that of its own.
 pub(crate) struct OwnSignals {
@@ -49,8 +143,10 @@ pub(crate) struct OwnSignals {
 }
 
 pub(super) struct OwnState {
-    /// Signals to this worker alone.
+    /// Signals to this worker alone. Used after [`SignalState::own`] has brought them up to date.
     pub(super) pending: Pending,
+    /// Number of the last removal that has been done here.
+    removals: u64,
     /// Set when it has left: nothing is sent to it any more.
     pub(super) has_left: bool,
     /// Its stack for handlers.
@@ -92,8 +188,10 @@ impl Signals {
         let state = SignalState {
             actions: Actions::new(),
             pending: Pending::new(),
+            search: Search::NONE,
             queued: 0,
             is_directed: false,
+            removals: Removals::NONE,
             charge: None,
         };
         Signals {
@@ -154,6 +252,7 @@ impl OwnSignals {
     pub(crate) const fn new() -> OwnSignals {
         let state = OwnState {
             pending: Pending::new(),
+            removals: 0,
             has_left: false,
             stack: Stack::NONE,
             replaced: None,
@@ -203,16 +302,30 @@ impl SignalState {
     /// Makes room for actions and pending signals, at the first use of either.
     pub(super) fn prepare(&mut self, account: &Arc<Account>) -> Result<(), Errno> {
         if self.charge.is_none() {
-            let charge = account.charge(Resource::Memory, Actions::MEMORY + Pending::MEMORY)?;
+            let bytes = Actions::MEMORY + Pending::MEMORY + SIGNALS * size_of::<u64>();
+            let charge = account.charge(Resource::Memory, bytes)?;
             self.charge = Some(charge);
         }
         Ok(())
     }
 
+    /// Locks the signals of a worker alone, without those that were removed.
+    pub(super) fn own<'a>(&mut self, of: &'a OwnSignals) -> MutexGuard<'a, OwnState> {
+        let mut own = of.state.lock();
+        if own.removals != self.removals.count {
+            let removed = self.removals.since(own.removals, own.pending.set());
+            own.removals = self.removals.count;
+            if !removed.is_empty() {
+                self.queued -= remove(&mut own.pending, removed);
+            }
+        }
+        own
+    }
+
     /// Looks for the signal that a worker has to handle next; those with handlers only if `may_handle`. Ignored ones
     /// go; the first process ignores those that would end or stop it, which no other may do to it.
     pub(super) fn next(&mut self, own: &OwnSignals, is_first: bool, may_handle: bool) -> NextAction {
-        let mut state = own.state.lock();
+        let mut state = self.own(own);
         let mut left = Set::EMPTY;
         loop {
             let pending = state.pending.set().union(self.pending.set());
@@ -239,8 +352,8 @@ impl SignalState {
     }
 
     /// Returns the action of the handler that is to run next, if any is.
-    pub(super) fn next_handler(&self, own: &OwnSignals) -> Option<Action> {
-        let mut rest = own.state.lock().pending.set().union(self.pending.set()).without(own.blocked());
+    pub(super) fn next_handler(&mut self, own: &OwnSignals) -> Option<Action> {
+        let mut rest = self.own(own).pending.set().union(self.pending.set()).without(own.blocked());
         while let Some(signal) = rest.first() {
             rest.remove(signal);
             if let Disposition::Handle(action) = self.actions.disposition(signal) {
@@ -270,6 +383,8 @@ impl SignalState {
     pub(super) fn add(&mut self, target: Option<&OwnSignals>, information: Information) -> Result<(), Full> {
         // The information of a fault always has room: there is one at a time. Without a charge there is room for none.
         let is_fault = matches!(information.details, Details::Fault(_));
+        self.is_directed |= target.is_some();
+        let own = target.map(|target| self.own(target));
         let has_room = is_fault || self.queued < Pending::LONGEST && self.charge.is_some();
         let mut add = |pending: &mut Pending| {
             let before = pending.queued();
@@ -277,9 +392,8 @@ impl SignalState {
             self.queued += pending.queued() - before;
             added
         };
-        self.is_directed |= target.is_some();
-        match target {
-            Some(own) => add(&mut own.state.lock().pending),
+        match own {
+            Some(mut own) => add(&mut own.pending),
             None => add(&mut self.pending),
         }
     }
@@ -287,7 +401,7 @@ impl SignalState {
     /// Adds the expirations of a timer's signal to the one that is pending; returns `false` if none is.
     pub(super) fn count_overrun(&mut self, target: Option<&OwnSignals>, information: &Information) -> bool {
         match target {
-            Some(own) => own.state.lock().pending.count_overrun(information),
+            Some(own) => self.own(own).pending.count_overrun(information),
             None => self.pending.count_overrun(information),
         }
     }
@@ -305,14 +419,21 @@ impl SignalState {
         self.queued -= remove(&mut self.pending, signals);
     }
 
+    /// Records that signals of all workers are removed; returns `false` if there is no memory for that.
+    #[must_use]
+    pub(super) fn note_removal(&mut self, signals: Set) -> bool {
+        self.removals.add(signals)
+    }
+
     /// Removes signals of one worker.
     pub(super) fn remove_all_of(&mut self, own: &OwnSignals, signals: Set) {
-        self.queued -= remove(&mut own.state.lock().pending, signals);
+        let mut own = self.own(own);
+        self.queued -= remove(&mut own.pending, signals);
     }
 
     /// Makes a signal to the process one of this worker alone, which is about to handle it.
     pub(super) fn claim(&mut self, own: &OwnSignals, signal: Signal) {
-        let mut own = own.state.lock();
+        let mut own = self.own(own);
         let before = own.pending.queued() + self.pending.queued();
         if !own.pending.set().has(signal)
             && let Some(information) = self.pending.take(signal)
@@ -324,8 +445,8 @@ impl SignalState {
     }
 
     /// Returns whether anything is to be delivered to a worker.
-    pub(super) fn has_any_for(&self, own: &OwnSignals) -> bool {
-        let pending = own.state.lock().pending.set().union(self.pending.set());
+    pub(super) fn has_any_for(&mut self, own: &OwnSignals) -> bool {
+        let pending = self.own(own).pending.set().union(self.pending.set());
         !pending.without(own.blocked()).is_empty()
     }
 }

@@ -485,7 +485,7 @@ impl Worker {
     }
 
     /// Looks again at its signals before user mode, after a change to the set that it blocks.
-    pub(super) fn look_again(&self, signals: &signals::SignalState) {
+    pub(super) fn look_again(&self, signals: &mut signals::SignalState) {
         if signals.has_any_for(&self.signals) {
             self.set_attention(Attention::SIGNAL);
         }
