@@ -86,7 +86,7 @@ impl Relay {
         if self.done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
-        let mut effort = Effort::default();
+        let mut effort = Effort::of(2 * PIECE);
         while self.done < self.length {
             let before = self.done;
             match self.step(caller, waker) {
