@@ -239,13 +239,15 @@ impl Descriptors {
         files.map(|file| file.memory_if_closed(account) / Arc::strong_count(file).max(1)).sum()
     }
 
-    /// Takes all files out; a file of several descriptors comes several times.
-    pub(crate) fn into_files(self) -> impl Iterator<Item = ClosedFile> {
+    /// Takes all files out; a file of several descriptors comes several times. `None` comes behind the files of each
+    /// piece: thousands of descriptors may have been closed before.
+    pub(crate) fn into_files(self) -> impl Iterator<Item = Option<ClosedFile>> {
         let Descriptors { pieces, charge, locker, .. } = self;
-        pieces.into_iter().flat_map(|piece| piece.entries).flatten().map(move |entry| {
+        pieces.into_iter().flat_map(move |piece| {
             // The table's charge lasts as long as there are entries.
             let _ = &charge;
-            ClosedFile { file: entry.file, locker }
+            let files = piece.entries.into_iter().flatten().map(move |entry| ClosedFile { file: entry.file, locker });
+            files.map(Some).chain([None])
         })
     }
 
@@ -457,7 +459,7 @@ mod tests {
                 let closes = table.closes_on_execute(number);
                 prop_assert_eq!(closes, model.get(&number).map(|(_, close)| *close).ok_or(Errno::EBADF));
             }
-            let left: Vec<_> = table.into_files().map(|file| Arc::as_ptr(&file)).collect();
+            let left: Vec<_> = table.into_files().flatten().map(|file| Arc::as_ptr(&file)).collect();
             prop_assert_eq!(left, model.values().map(|(file, _)| Arc::as_ptr(file)).collect::<Vec<_>>());
             prop_assert_eq!(account.used(Resource::Memory), 0, "the table's memory was not given back");
         }

@@ -83,8 +83,9 @@ impl Process {
         // Taken out of the lock: closing may wake others and free much.
         let descriptors = self.descriptors.lock().take();
         for (number, file) in descriptors.into_files().enumerate() {
+            let is_end_of_piece = file.is_none();
             drop(file);
-            if number % CLOSED_AT_A_TIME == 0 || remains::are_left() {
+            if number % CLOSED_AT_A_TIME == 0 || is_end_of_piece || remains::are_left() {
                 steps::pause_at_the_end().await;
             }
             remains::free_at_the_end().await;
