@@ -299,6 +299,141 @@ fn pipes() -> Result<()> {
     Ok(())
 }
 
+/// Copies a large file to another, to a device, through a pipe and through a local socket, without a buffer.
+fn relays() -> Result<()> {
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    let (file, copy) = (open(FILE, open::RDWR | open::CREAT)?, open(c"/copy", open::RDWR | open::CREAT)?);
+    expect(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
+    let copied = |file: usize, from: &mut u64, copy: usize, to: &mut u64| {
+        call(SystemCall::CopyFileRange, [file, from as *mut u64 as usize, copy, to as *mut u64 as usize, LARGE, 0])
+    };
+    expect(copied(file, &mut 0, copy, &mut 0)?, LARGE)?;
+    expect(copied(file, &mut 7, copy, &mut 4093)?, LARGE - 7)?;
+    call(SystemCall::Seek, [file, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Seek, [copy, 1, 0, 0, 0, 0])?;
+    expect(call(SystemCall::CopyFileRange, [file, 0, copy, 0, LARGE, 0])?, LARGE)?;
+    let send = |output: usize, from: &mut u64| {
+        call(SystemCall::SendFile, [output, file, from as *mut u64 as usize, LARGE, 0, 0])
+    };
+    let null = open(c"/dev/null", open::RDWR)?;
+    expect(send(null, &mut 0)?, LARGE)?;
+    let (mut pipe, mut pair) = ([0u32; 2], [0u32; 2]);
+    call(SystemCall::Pipe, [pipe.as_mut_ptr() as usize, open::NONBLOCK as usize, 0, 0, 0, 0])?;
+    let kind = (types::SOCK_STREAM | types::SOCK_NONBLOCK) as usize;
+    call(SystemCall::SocketPair, [1, kind, 0, pair.as_mut_ptr() as usize, 0, 0])?;
+    for [reader, writer] in [pipe, pair].map(|ends| ends.map(|end| end as usize)) {
+        let mut from = 4093;
+        for _ in 0..8 {
+            let sent = send(writer, &mut from)?;
+            let mut read = 0;
+            while read < sent {
+                read += call(SystemCall::Read, [reader, area, LARGE, 0, 0, 0])?;
+            }
+        }
+        call(SystemCall::Close, [writer, 0, 0, 0, 0, 0])?;
+        call(SystemCall::Close, [reader, 0, 0, 0, 0, 0])?;
+    }
+    for file in [file, copy, null] {
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    }
+    call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(c"/copy"), 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
+/// Threads and files of a process that waits for signals.
+const THREADS: usize = 4000;
+const SIGNAL_FILES: usize = 4000;
+/// Bytes of the stack of such a thread.
+const STACK: usize = 2048;
+
+/// A thread that waits for a word that nobody changes.
+extern "C" fn sleep_for_ever(_: usize) -> ! {
+    static NEVER: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let _ = system::thread::futex_wait(&NEVER, 0, None);
+    }
+}
+
+/// Sends signals to a process with thousands of threads that block them all, and with thousands of files at which it
+/// waits for them; to single threads; and changes what it blocks and ignores meanwhile.
+async fn signals() -> Result<()> {
+    const FIRST: usize = 10;
+    const SECOND: usize = 12;
+    const RECORD: usize = types::SIGNAL_RECORD;
+    static ALL: u64 = !0;
+    static NONE: u64 = 0;
+    let block =
+        |how: usize, set: &'static u64| call(SystemCall::SignalMask, [how, set as *const u64 as usize, 0, 8, 0, 0]);
+    let (set, unset) = (2, 1);
+    block(set, &ALL)?;
+    // Their stacks are in one mapping: thousands of those are another subject.
+    let stacks = map(THREADS * STACK, mapping::ANONYMOUS, 0)?;
+    let numbers = Box::leak((0..THREADS).map(|_| AtomicU32::new(0)).collect::<Vec<_>>().into_boxed_slice());
+    for (index, number) in numbers.iter().enumerate() {
+        let stack = core::ptr::with_exposed_provenance_mut::<u8>(stacks + (index + 1) * STACK);
+        // SAFETY: each thread has a part of the mapping for itself, for ever as it has its number.
+        unsafe { system::thread::start(sleep_for_ever, 0, stack, 0, number)? };
+    }
+    let own = call(SystemCall::GetProcess, [0; 6])?;
+    let watched: &'static u64 = Box::leak(Box::new(1 << (FIRST - 1)));
+    let other: &'static u64 = Box::leak(Box::new(1 << (SECOND - 1)));
+    let file_for = |set: &'static u64| {
+        call(SystemCall::SignalFile, [usize::MAX, set as *const u64 as usize, 8, open::NONBLOCK as usize, 0, 0])
+    };
+    let record = Box::leak(Box::new([0u8; 64 * RECORD])).as_mut_ptr() as usize;
+    let waiting = call(SystemCall::EpollCreate, [0; 6])?;
+    let mut files = Vec::new();
+    for number in 0..SIGNAL_FILES {
+        // Half of the files have a wait, and all of them are watched.
+        let file = file_for(if number % 2 == 0 { watched } else { other })?;
+        let bytes = epoll::Event { events: epoll::IN, data: number as u64 }.to_bytes();
+        let add = epoll::CTL_ADD as usize;
+        call(SystemCall::EpollControl, [waiting, add, file, bytes.as_ptr() as usize, 0, 0])?;
+        if number % 2 == 0 {
+            call(SystemCall::FileControl, [file, control::SETFL as usize, 0, 0, 0, 0])?;
+            leave(SystemCall::Read, [file, record, RECORD, 0, 0, 0])?;
+        }
+        files.push(file);
+    }
+    settle().await;
+    let own_thread = call(SystemCall::GetThread, [0; 6])?;
+    for signal in [FIRST, SECOND, 18, 20, 18, 64] {
+        call(SystemCall::Kill, [own, signal, 0, 0, 0, 0])?;
+        call(SystemCall::KillThread, [own_thread, signal, 0, 0, 0, 0])?;
+        settle().await;
+        let mut events = vec![0u8; 1024 * epoll::Event::SIZE];
+        call(SystemCall::EpollWait, [waiting, events.as_mut_ptr() as usize, 1024, 0, 0, 0])?;
+    }
+    let last = *files.last().ok_or(Errno::ERANGE)?;
+    expect(call(SystemCall::Read, [last, record, 64 * RECORD, 0, 0, 0])?, 2 * RECORD)?;
+    // Each thread has one of its own, which others then take away.
+    for slot in 0..THREADS {
+        let _ = call(SystemCall::KillThread, [own + (slot + 8) * 0x1_0000, 20, 0, 0, 0, 0]);
+    }
+    call(SystemCall::Kill, [own, 18, 0, 0, 0, 0])?;
+    static IGNORE: [usize; 4] = [1, 0, 0, 0];
+    for signal in [18, 20, FIRST, SECOND, 64] {
+        call(SystemCall::Kill, [own, signal, 0, 0, 0, 0])?;
+        call(SystemCall::SignalAction, [signal, IGNORE.as_ptr() as usize, 0, 8, 0, 0])?;
+        call(SystemCall::Kill, [own, signal, 0, 0, 0, 0])?;
+    }
+    // Receives those to the process, and gives them up to others that block them.
+    for set_of_signals in [&NONE, &ALL] {
+        call(SystemCall::Kill, [own, FIRST, 0, 0, 0, 0])?;
+        block(set, set_of_signals)?;
+    }
+    block(unset, watched)?;
+    static NOW: [i64; 2] = [0; 2];
+    let _ = call(SystemCall::SignalWait, [watched as *const u64 as usize, 0, NOW.as_ptr() as usize, 8, 0, 0]);
+    call(SystemCall::SignalFile, [last, watched as *const u64 as usize, 8, 0, 0, 0])?;
+    settle().await;
+    for file in files {
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    }
+    Ok(())
+}
+
 /// Most buffers of a call, and the bytes of each.
 const BUFFERS: usize = 1024;
 const PART: usize = 64;
@@ -629,13 +764,29 @@ fn many_descriptors() -> Result<()> {
     Ok(())
 }
 
+/// Runs a process that gets much of one kind.
+async fn ends_well(what: &str) -> Outcome {
+    let child = attempt!(accomplice("longest_stretch").argument(what).spawn());
+    match attempt!(child.wait().await) {
+        Ending::Exited(0) => Ok(()),
+        _ => Err(alloc::format!("the process with much {what} did not end well")),
+    }
+}
+
 /// Ends processes with many objects of each kind, starts one with long lists, and ends many together.
 async fn processes() -> Outcome {
-    for ending in ["memory", "descriptors", "calls", "children", "execution", "execution-with-calls", "ring"] {
-        let child = attempt!(accomplice("longest_stretch").argument(ending).spawn());
-        if attempt!(child.wait().await) != Ending::Exited(0) {
-            return Err(alloc::format!("the process with much {ending} did not end well"));
-        }
+    let endings = [
+        "memory",
+        "descriptors",
+        "closed-descriptors",
+        "calls",
+        "children",
+        "execution",
+        "execution-with-calls",
+        "ring",
+    ];
+    for ending in endings {
+        ends_well(ending).await?;
     }
     let word = "a".repeat(100);
     let mut lists = accomplice("longest_stretch").argument("nothing");
@@ -670,6 +821,7 @@ const DRIVES: &[Drive] = &[
     ("directories", directories),
     ("inodes", inodes),
     ("pipes", pipes),
+    ("relays", relays),
     ("messages", messages),
     ("pages_by_pipe", pages_by_pipe),
     ("pages_by_local_sockets", pages_by_local_sockets),
@@ -701,6 +853,9 @@ pub async fn measure() -> Outcome {
     }
     if is_wanted("times") {
         waiting_for_children_and_times().await?;
+    }
+    if is_wanted("signals") {
+        ends_well("signals").await?;
     }
     if is_wanted("processes") {
         processes().await?;
@@ -742,9 +897,16 @@ pub async fn act() -> Outcome {
             attempt!(call(SystemCall::Read, [file, area, LARGE, 0, 0, 0]));
         }
         "descriptors" => attempt!(many_descriptors()),
+        "closed-descriptors" => {
+            attempt!(many_descriptors());
+            for descriptor in 3..DESCRIPTORS - 1 {
+                attempt!(call(SystemCall::Close, [descriptor, 0, 0, 0, 0, 0]));
+            }
+        }
         "execution" => attempt!(execute_with_much()),
         "execution-with-calls" => attempt!(execute_with_calls().await),
         "ring" => attempt!(request_ring()),
+        "signals" => attempt!(signals().await),
         "calls" => {
             for _ in 0..MANY {
                 attempt!(leave(SystemCall::Futex, [WORD.as_ptr() as usize, futex::WAIT as usize, 0, 0, 0, 0]));

@@ -27,8 +27,9 @@
 //! All calls that the scenario drives meet it. Not driven, and not in steps:
 //!
 //! * the snapshots of processes with many calls, and `trace_read`;
-//! * the lists of processes whose budget is used up, of an epoll's ready items, of the chunks of a file and of the
-//!   regions of an address space, which copy themselves when they grow;
+//! * the lists of processes whose budget is used up, of an epoll's ready items and of the chunks of a file, which copy
+//!   themselves when they grow;
+//! * `mmap` and `mprotect` in an address space with thousands of regions, whose list is moved to make room for one;
 //! * turns of the completer; lists of robust locks;
 //! * links of /proc to files in directories that are thousands deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
