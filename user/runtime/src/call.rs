@@ -1110,6 +1110,34 @@ mod tests {
         complete(token, 0, 4);
     }
 
+    /// A coroutine that a completion wakes is in the trace, whether the completion names it itself or its call's record
+    /// does.
+    #[test]
+    fn wakes_by_completions_are_recorded() {
+        use crate::trace;
+        const AWAITING: u64 = 0x11_0000_0011;
+        const NAMED: u64 = 0x12_0000_0012;
+        let waker = executor::waker_for_tests(coroutine::Cid::from_raw(AWAITING));
+        trace::start_for_tests();
+        let (mut operation, token) = in_flight("buffer");
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut operation).poll(&mut context).is_pending());
+        assert_eq!((trace::recorded_wakes(AWAITING), trace::recorded_wakes(NAMED)), (0, 0));
+        complete(token, 0, 5);
+        assert_eq!((trace::recorded_wakes(AWAITING), trace::recorded_wakes(NAMED)), (1, 0));
+        complete(0, NAMED, 0);
+        assert_eq!((trace::recorded_wakes(AWAITING), trace::recorded_wakes(NAMED)), (1, 1));
+        assert_eq!(Pin::new(&mut operation).poll(&mut context), Poll::Ready((Ok(5), "buffer")));
+        // A completion that comes before the first look wakes nothing.
+        let (mut early, token) = in_flight(());
+        complete(token, 0, 5);
+        assert!(Pin::new(&mut early).poll(&mut context).is_ready());
+        assert_eq!(trace::recorded_wakes(AWAITING), 1);
+        // Nor does the handler of user interrupts, which may have interrupted code that is recording.
+        assert!(complete_simply(0, NAMED, 0));
+        assert_eq!(trace::recorded_wakes(NAMED), 1);
+    }
+
     #[test]
     fn the_handler_of_interrupts_leaves_foreign_wakers_alone() {
         let (wakes, waker) = Wakes::counted();

@@ -381,6 +381,24 @@ pub(crate) fn learn_own_waker(waker: &Waker) {
     OWN_VTABLE.store(core::ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
 }
 
+/// Makes the executor on the developer's computer, and returns its waker of a coroutine, which need not exist.
+#[cfg(test)]
+pub(crate) fn waker_for_tests(cid: Cid) -> Waker {
+    use abi_queue::ReadyWord;
+    use abi_queue::pages::InterruptWord;
+    static PAGE: ProcessPage = ProcessPage {
+        ready: [const { ReadyWord::new() }; MAXIMUM_WORKERS],
+        interrupts: [const { InterruptWord(AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_WORKERS],
+        mode: AtomicU64::new(0),
+        ceiling: AtomicU64::new(0),
+    };
+    static MADE: std::sync::Once = std::sync::Once::new();
+    MADE.call_once(|| initialise(Table::native(), &PAGE));
+    let waker = EXECUTOR.waker(cid);
+    learn_own_waker(&waker);
+    waker
+}
+
 /// Returns the cid behind one of the executor's wakers; `None` for a combinator's waker.
 #[inline]
 pub(crate) fn cid_of(waker: &Waker) -> Option<u64> {

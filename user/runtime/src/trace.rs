@@ -88,6 +88,23 @@ fn record(kind: Kind, a: u64, b: u64) {
     buffer.length.store(length + 1, Ordering::Relaxed);
 }
 
+/// Begins to record, without a kernel that takes the records.
+#[cfg(test)]
+pub(crate) fn start_for_tests() {
+    ON.store(true, Ordering::Relaxed);
+}
+
+/// Returns the number of wakes of a coroutine that were recorded and not handed over.
+#[cfg(test)]
+pub(crate) fn recorded_wakes(cid: u64) -> usize {
+    let of_buffer = |buffer: &TraceBuffer| {
+        let records = &buffer.records[..buffer.length.load(Ordering::Relaxed)];
+        let words = records.iter().map(|record| record.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        words.filter_map(Record::from_words).filter(|record| record.kind == Kind::Wake && record.a == cid).count()
+    };
+    BUFFERS.iter().map(of_buffer).sum()
+}
+
 /// Hands this worker's records to the kernel.
 pub(crate) fn flush() {
     let _section = Section::begin();

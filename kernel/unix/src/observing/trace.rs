@@ -290,6 +290,26 @@ mod tests {
         });
     }
 
+    /// The completion of a call in flight wakes the worker that sleeps until one comes.
+    #[test]
+    fn the_completion_that_wakes_a_worker_is_recorded() {
+        run(|program| {
+            let worker = program.process().worker(0).unwrap().coroutine().raw();
+            let time = program.store(&abi_unix::types::TimeSpec::from_ns(1_000_000).to_bytes());
+            assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 5), None);
+            fetch_all();
+            assert_eq!(program.await_completions(), [(5, Ok(0))]);
+            let records = fetch_all();
+            let wakes = records.iter().filter(|record| record.kind == Kind::KernelWake);
+            let woken: Vec<u64> = wakes.map(|record| record.a).collect();
+            // The deadline wakes the call's coroutine, whose completion wakes the worker.
+            assert_eq!(woken.len(), 2, "{woken:?}");
+            assert!(woken[0] != worker && woken[1] == worker, "{woken:?}");
+            let polled = records.iter().any(|record| record.kind == Kind::KernelPollBegins && record.a == woken[0]);
+            assert!(polled, "the coroutine of the call");
+        });
+    }
+
     #[test]
     fn a_full_ring_keeps_the_oldest_and_counts_the_rest() {
         run(|program| {
