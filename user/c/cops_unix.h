@@ -151,6 +151,7 @@
 #define COPS_SYS_syncfs 267
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
+#define COPS_SYS_memfd_create 279
 #define COPS_SYS_copy_file_range 285
 #define COPS_SYS_statx 291
 #define COPS_SYS_clone3 435

@@ -475,6 +475,10 @@ system_calls! {
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
     /// Fills a buffer with random bytes; waits until the generator has a seed, unless a flag says otherwise.
     GetRandom = 278 getrandom(buffer: Output, size: Length, flags: Number) Possible;
+    /// Makes an empty file without a name, open for reading and writing, which can be sealed with the flag
+    /// `MFD_ALLOW_SEALING`. `EINVAL` for other flags than that, `MFD_CLOEXEC` and `MFD_EXEC`, and for a name of more
+    /// than 249 bytes; the name has no effect.
+    MemoryFile = 279 memfd_create(name: Path, flags: Number) Never;
     /// Copies bytes of a regular file to a place in a regular file. The places are moved on; if the address of one is
     /// 0, it is the file's position. `EINVAL` for other files, `EBADF` for an output with `O_APPEND`.
     CopyFileRange = 285 copy_file_range(input: Descriptor, from: Output, output: Descriptor, to: Output, size: Length, flags: Number) Possible;

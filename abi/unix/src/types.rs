@@ -549,7 +549,21 @@ pub mod control {
     pub const OFD_SETLK: u32 = 37;
     pub const OFD_SETLKW: u32 = 38;
     pub const DUPFD_CLOEXEC: u32 = 1030;
+    pub const ADD_SEALS: u32 = 1033;
+    pub const GET_SEALS: u32 = 1034;
     pub const FD_CLOEXEC: u32 = 1;
+}
+
+/// `memfd_create`.
+pub mod memory_file {
+    /// `execve` closes the descriptor.
+    pub const CLOEXEC: u32 = 1;
+    /// Seals can be added.
+    pub const ALLOW_SEALING: u32 = 1 << 1;
+    /// The file can be executed, as it can without this flag.
+    pub const EXECUTE: u32 = 1 << 4;
+    /// Bytes of the longest name.
+    pub const LONGEST_NAME: usize = 249;
 }
 
 /// Options of `prctl`.

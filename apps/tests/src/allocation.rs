@@ -352,6 +352,7 @@ macro_rules! scripts {
 const SCRIPTS: &[Script] = scripts![
     GetCurrentDirectory "": |state| with([state.at(OUTPUT), 100]), nothing;
     EventCounter "": |_| with([0, 0]), close;
+    MemoryFile "": |_| with([path(FILE), 0]), close;
     EpollCreate "": |_| with([0]), close;
     EpollControl "adds": |state| {
         let (epoll, (reader, _)) = (state.epoll()?, state.pipe(0)?);

@@ -299,6 +299,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         ReadDirectory => files::read_directory(call),
 
         EventCounter => readiness::create_event_counter(call),
+        MemoryFile => files::create_memory_file(call),
         EpollCreate => readiness::create_epoll(call),
         EpollControl => readiness::control_epoll(call),
         Poll => readiness::poll(call),

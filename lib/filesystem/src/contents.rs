@@ -65,6 +65,12 @@ pub trait CommonPages: Any + Send + Sync {
     /// [`Error::OutOfMemory`] or [`Error::NoSpace`].
     fn make(&self, page: u64, bytes: &[u8; PAGE_SIZE]) -> Result<(), Error>;
 
+    /// Notes that a program maps pages for writing, until the kernel takes that back.
+    fn begin_writing(&self);
+
+    /// Whether a program has pages mapped for writing.
+    fn is_written(&self) -> bool;
+
     /// Returns it as the type that the caller knows.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
@@ -231,6 +237,23 @@ pub(crate) enum WriteFrom {
     End,
 }
 
+/// Changes that a file's seals forbid (memfd_create(2)), with Linux's bits. Seals are added and never taken away.
+#[doc(alias = "F_ADD_SEALS")]
+pub mod seal {
+    /// More seals.
+    pub const SEAL: u32 = 1;
+    /// A shorter file.
+    pub const SHRINK: u32 = 1 << 1;
+    /// A longer file.
+    pub const GROW: u32 = 1 << 2;
+    /// Other bytes; there is no mapping that could write.
+    pub const WRITE: u32 = 1 << 3;
+    /// Other bytes, but for mappings that are there.
+    pub const FUTURE_WRITE: u32 = 1 << 4;
+    /// All of them.
+    pub const ALL: u32 = (1 << 5) - 1;
+}
+
 /// Contents of a regular file; see the module's documentation. Pages are charged to a [`Quota`], which is the same for
 /// all calls, and each page to the owner named by the write that makes it.
 pub(crate) struct FileContents {
@@ -241,11 +264,44 @@ pub(crate) struct FileContents {
     count: usize,
     /// Memory of common pages, from the first on.
     common: Option<Arc<dyn CommonPages>>,
+    /// Bits of [`seal`].
+    seals: u32,
 }
 
 impl FileContents {
     pub(crate) fn new(backing: &'static [u8]) -> FileContents {
-        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0, common: None }
+        // Only files without a name are ever sealed otherwise.
+        let seals = seal::SEAL;
+        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0, common: None, seals }
+    }
+
+    /// Makes an empty file that can be sealed.
+    pub(crate) fn sealable() -> FileContents {
+        FileContents { seals: 0, ..FileContents::new(&[]) }
+    }
+
+    /// Returns the seals.
+    pub(crate) fn seals(&self) -> u32 {
+        self.seals
+    }
+
+    /// Adds seals.
+    pub(crate) fn add_seals(&mut self, seals: u32) -> Result<(), Error> {
+        if seals & !seal::ALL != 0 {
+            return Err(Error::InvalidArgument);
+        }
+        if self.seals & seal::SEAL != 0 {
+            return Err(Error::NotPermitted);
+        }
+        if seals & seal::WRITE != 0 && self.common.as_ref().is_some_and(|common| common.is_written()) {
+            return Err(Error::Busy);
+        }
+        self.seals |= seals;
+        Ok(())
+    }
+
+    fn require_unsealed(&self, seals: u32) -> Result<(), Error> {
+        if self.seals & seals == 0 { Ok(()) } else { Err(Error::NotPermitted) }
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -302,15 +358,24 @@ impl FileContents {
         if page.bytes.is_none() { Some(common) } else { None }
     }
 
-    /// Returns the memory of the file's common pages; without any it is made by `make`.
+    /// Returns the memory of the file's common pages, for a mapping that `writes` or does not; without any it is made
+    /// by `make`.
     pub(crate) fn common(
         &mut self,
+        writes: bool,
         make: impl FnOnce() -> Result<Arc<dyn CommonPages>, Error>,
     ) -> Result<Arc<dyn CommonPages>, Error> {
-        match &self.common {
-            Some(common) => Ok(common.clone()),
-            None => Ok(self.common.insert(make()?).clone()),
+        if writes {
+            self.require_unsealed(seal::WRITE | seal::FUTURE_WRITE)?;
         }
+        let common = match &self.common {
+            Some(common) => common.clone(),
+            None => self.common.insert(make()?).clone(),
+        };
+        if writes {
+            common.begin_writing();
+        }
+        Ok(common)
     }
 
     /// Makes a page common; returns `false` if it is beyond the end.
@@ -380,6 +445,7 @@ impl FileContents {
         if length == 0 {
             return Ok((offset, 0));
         }
+        self.require_unsealed(seal::WRITE | seal::FUTURE_WRITE)?;
         if offset >= MAX_FILE_LENGTH {
             return Err(Error::FileTooLarge);
         }
@@ -421,6 +487,10 @@ impl FileContents {
         let within = (at % PAGE) as usize;
         let wanted = ((end - at) as usize).min(PAGE_SIZE - within);
         let length = self.length;
+        if at + wanted as u64 > length {
+            // A page as a whole, as on Linux.
+            self.require_unsealed(seal::GROW)?;
+        }
         self.page(quota, owner, index)?;
         if let Some(common) = self.common_page(index) {
             // Copied, and so without bytes of the source beyond the filled ones.
@@ -512,9 +582,11 @@ impl FileContents {
             return Err(Error::FileTooLarge);
         }
         if length > self.length {
+            self.require_unsealed(seal::GROW)?;
             self.clear_beyond_the_end();
         }
         if length < self.length {
+            self.require_unsealed(seal::SHRINK)?;
             if let Some(kept) = usize::try_from(length).ok().and_then(|length| self.backing.get(..length)) {
                 self.backing = kept;
             }
@@ -525,6 +597,7 @@ impl FileContents {
                     chunks: core::mem::take(&mut self.chunks),
                     count: core::mem::take(&mut self.count),
                     common: None,
+                    seals: self.seals,
                 };
                 old.free(quota, remains);
             } else {
@@ -604,6 +677,15 @@ mod tests {
     struct Mapped(Mutex<HashMap<u64, Bytes>>);
 
     impl CommonPages for Mapped {
+        fn begin_writing(&self) {
+            // Byte 0 of a page that no file has.
+            self.0.lock().insert(u64::MAX, Box::new([1; PAGE_SIZE]));
+        }
+
+        fn is_written(&self) -> bool {
+            self.0.lock().contains_key(&u64::MAX)
+        }
+
         fn read(&self, page: u64, within: usize, bytes: &mut [u8]) {
             bytes.copy_from_slice(&self.0.lock()[&page][within..within + bytes.len()]);
         }
@@ -723,7 +805,7 @@ mod tests {
                     }
                     Step::Share(at, byte) => {
                         let at = at.resolve(end(&model));
-                        let common = contents.common(|| Ok(Arc::new(Mapped::default()))).unwrap();
+                        let common = contents.common(false, || Ok(Arc::new(Mapped::default()))).unwrap();
                         let is_there = at / PAGE < end(&model).div_ceil(PAGE);
                         prop_assert_eq!(contents.share_page(&quota, None, at / PAGE), Ok(is_there));
                         if is_there {
@@ -909,5 +991,42 @@ mod tests {
             piece.len()
         });
         assert_eq!(pieces, 1);
+    }
+
+    #[test]
+    fn seals_forbid_what_they_name_and_cannot_be_taken_away() {
+        let (quota, remains) = (Arc::new(Quota::new(1 << 20)), Remains::default());
+        let write = |contents: &mut FileContents, at: u64, bytes: &[u8]| {
+            let written = contents.write_with(&quota, None, WriteFrom::Offset(at), bytes.len(), source(bytes));
+            written.map(|(_, count)| count)
+        };
+        // A file that had a name is sealed against seals.
+        let mut named = FileContents::new(&[]);
+        assert_eq!((named.seals(), named.add_seals(seal::GROW)), (seal::SEAL, Err(Error::NotPermitted)));
+        let mut file = FileContents::sealable();
+        assert_eq!((file.seals(), file.add_seals(seal::ALL + 1)), (0, Err(Error::InvalidArgument)));
+        assert_eq!(write(&mut file, 0, &[7; PAGE_SIZE + 10]), Ok(PAGE_SIZE + 10));
+        assert_eq!(file.add_seals(seal::GROW), Ok(()));
+        assert_eq!(file.truncate(&quota, &remains, PAGE + 11), Err(Error::NotPermitted));
+        assert_eq!(write(&mut file, PAGE, &[1; 11]), Err(Error::NotPermitted));
+        assert_eq!(write(&mut file, PAGE - 5, &[1; 16]), Ok(5), "the pages before the last");
+        assert_eq!(write(&mut file, PAGE, &[2; 10]), Ok(10));
+        assert_eq!(file.truncate(&quota, &remains, PAGE + 9), Ok(()));
+        assert_eq!(file.add_seals(seal::SHRINK), Ok(()));
+        assert_eq!(file.seals(), seal::GROW | seal::SHRINK);
+        assert_eq!(file.truncate(&quota, &remains, 0), Err(Error::NotPermitted));
+        assert_eq!(file.truncate(&quota, &remains, PAGE + 9), Ok(()), "as long as before");
+        // Mappings that are there keep the bytes from being sealed, and not from being sealed for others.
+        assert!(file.common(true, || Ok(Arc::new(Mapped::default()))).is_ok());
+        assert_eq!(file.add_seals(seal::WRITE), Err(Error::Busy));
+        assert_eq!(file.add_seals(seal::FUTURE_WRITE), Ok(()));
+        assert_eq!(write(&mut file, 0, &[3]), Err(Error::NotPermitted));
+        assert_eq!(write(&mut file, 0, &[]), Ok(0));
+        assert!(matches!(file.common(true, || Err(Error::NoSpace)), Err(Error::NotPermitted)));
+        assert!(file.common(false, || Err(Error::NoSpace)).is_ok());
+        assert_eq!(file.add_seals(seal::SEAL), Ok(()));
+        assert_eq!(file.add_seals(0), Err(Error::NotPermitted));
+        assert_eq!(read(&file, PAGE - 6, 7), [7, 1, 1, 1, 1, 1, 2]);
+        file.free(&quota, &remains);
     }
 }

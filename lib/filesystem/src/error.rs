@@ -24,7 +24,7 @@ pub enum Error {
     /// `EBUSY`: the root, or a path that ends in `.` or `..`, cannot be renamed or removed; or directories are moved
     /// all the time.
     Busy,
-    /// `EPERM`: directories have one name only.
+    /// `EPERM`: directories have one name only; or a seal of the file forbids it.
     NotPermitted,
     /// `EBADF`: the file was not opened for this.
     NotOpenForThis,

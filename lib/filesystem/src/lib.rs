@@ -56,7 +56,7 @@ mod table;
 mod tree;
 mod walk;
 
-pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE};
+pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
 pub use node::{DeviceNumber, DirectoryEntry, FileKind, Metadata, Node, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};

@@ -321,7 +321,7 @@ impl Node {
     /// [`Filesystem::free_remains`](crate::Filesystem::free_remains).
     ///
     /// # Errors
-    /// [`Error::FileTooLarge`]; otherwise as [`Node::read_at`].
+    /// [`Error::FileTooLarge`]; [`Error::NotPermitted`] if the file is sealed; otherwise as [`Node::read_at`].
     #[doc(alias = "ftruncate")]
     pub fn truncate(&self, length: u64, now: Timestamp) -> Result<(), Error> {
         let inode = self.shared.inode(self.index);
@@ -332,16 +332,39 @@ impl Node {
     }
 
     /// Returns the memory of the file's common pages, which programs can map; without any it is made by `make`, under
-    /// the file's lock.
+    /// the file's lock. If the mapping `writes`, that is [noted](CommonPages::begin_writing).
     ///
     /// # Errors
-    /// Those of `make`; otherwise as [`Node::read_at`].
+    /// Those of `make`; [`Error::NotPermitted`] if it writes and the file is sealed; otherwise as [`Node::read_at`].
     #[doc(alias = "page cache")]
     pub fn common_pages(
         &self,
+        writes: bool,
         make: impl FnOnce() -> Result<Arc<dyn CommonPages>, Error>,
     ) -> Result<Arc<dyn CommonPages>, Error> {
-        self.shared.inode(self.index).exclusive().file_mut()?.common(make)
+        self.shared.inode(self.index).exclusive().file_mut()?.common(writes, make)
+    }
+
+    /// Returns the seals of a file: bits of [`seal`](crate::seal).
+    ///
+    /// # Errors
+    /// As [`Node::read_at`].
+    #[doc(alias = "F_GET_SEALS")]
+    pub fn seals(&self) -> Result<u32, Error> {
+        Ok(self.shared.inode(self.index).shared().file()?.seals())
+    }
+
+    /// Adds seals to a file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for unknown bits; [`Error::NotPermitted`] if it is sealed against more seals, as all
+    /// files are that have had a name; [`Error::Busy`] to seal bytes that a program has mapped for writing; otherwise
+    /// as [`Node::read_at`].
+    #[doc(alias = "F_ADD_SEALS")]
+    pub fn add_seals(&self, seals: u32) -> Result<(), Error> {
+        let mut content = self.shared.inode(self.index).exclusive();
+        let file = content.file_mut()?;
+        file.add_seals(seals)
     }
 
     /// Makes a page of the file common, at the expense of an owner if it is not there yet; returns `false` if it is

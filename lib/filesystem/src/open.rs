@@ -159,6 +159,17 @@ impl Filesystem {
         self.open_held(held, options, by.now)
     }
 
+    /// Makes an empty file without a name and opens it, for reading and writing (`memfd_create`). It can be sealed, and
+    /// is gone with the last reference to it.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::NoSpace`], [`Error::OutOfMemory`].
+    #[doc(alias = "memfd_create")]
+    pub fn open_nameless<'owner>(&self, permissions: u16, by: impl Into<Maker<'owner>>) -> Result<OpenFile, Error> {
+        let held = self.make_nameless(permissions, by.into())?;
+        OpenFile::new(&held, &OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() })
+    }
+
     /// Opens the file of a node again.
     ///
     /// # Errors

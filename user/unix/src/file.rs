@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use abi_unix::types::{AT_FDCWD, Status, TimeSpec};
+use abi_unix::types::{AT_FDCWD, Status, TimeSpec, control};
 
 use crate::{Descriptor, Result, call};
 
@@ -99,6 +99,41 @@ pub fn send_file(output: i32, input: i32, place: Option<&mut u64>, size: usize) 
 pub fn copy_range(input: i32, from: Option<&mut u64>, output: i32, to: Option<&mut u64>, size: usize) -> Result<usize> {
     // SAFETY: the places are words of the caller's, or there are none.
     unsafe { call!(CopyFileRange, input, address_of(from), output, address_of(to), size, 0) }
+}
+
+/// Makes an empty file without a name, open for reading and writing; the flags are those of
+/// [`memory_file`](abi_unix::types::memory_file). The name says what it is for, and has no effect.
+///
+/// # Errors
+///
+/// `EINVAL` for other flags and a name of more than 249 bytes, `EMFILE`, `ENOMEM`, `ENOSPC`.
+#[doc(alias = "memfd_create")]
+pub fn create_in_memory(name: &CStr, flags: u32) -> Result<Descriptor> {
+    // SAFETY: the kernel reads the name up to its NUL.
+    unsafe { call!(MemoryFile, name.as_ptr(), flags) }.map(Descriptor::from_result)
+}
+
+/// Forbids changes of a file without a name; the seals are Linux's (`F_SEAL_GROW` is 4).
+///
+/// # Errors
+///
+/// `EINVAL` for unknown seals and for other kinds of files, `EPERM` if it can have no more seals or was not opened for
+/// writing, `EBUSY` to seal bytes that are mapped for writing.
+#[doc(alias = "F_ADD_SEALS")]
+pub fn add_seals(descriptor: i32, seals: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(FileControl, descriptor, control::ADD_SEALS, seals) }.map(drop)
+}
+
+/// Returns the seals of a file.
+///
+/// # Errors
+///
+/// `EINVAL` for files that can have none.
+#[doc(alias = "F_GET_SEALS")]
+pub fn seals(descriptor: i32) -> Result<u32> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(FileControl, descriptor, control::GET_SEALS, 0) }.map(|seals| seals as u32)
 }
 
 fn address_of(place: Option<&mut u64>) -> *mut u64 {

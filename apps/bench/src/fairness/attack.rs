@@ -660,8 +660,8 @@ impl Attack {
             TimerCreate => {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
-            Open | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept | AcceptWith
-            | InterruptReceiver | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
+            Open | MemoryFile | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept
+            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use abi_unix::types::{self, control, file_control, open as flag};
+use abi_unix::types::{self, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, RenameSoFar,
-    Replacement, Timestamp, Writes,
+    Replacement, Timestamp, Writes, seal,
 };
 
 use crate::asynchronous::operation::Operation;
@@ -17,7 +17,7 @@ use crate::calls::paths::{Effect, follow, path_from, read_path, read_path_from_h
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
 use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
-use crate::files::stored::status_of;
+use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
 use crate::process::Process;
@@ -237,6 +237,11 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     }
     let mut descriptors = call.process().descriptors.lock();
     let file = descriptors.get(descriptor)?.clone();
+    if matches!(call.unsigned(1), control::GET_SEALS | control::ADD_SEALS) {
+        // The file's lock is taken for these.
+        drop(descriptors);
+        return control_seals(&call, &file).map(Into::into);
+    }
     match call.unsigned(1) {
         control::DUPFD => descriptors.add(file, false, argument).map(Into::into),
         control::DUPFD_CLOEXEC => descriptors.add(file, true, argument).map(Into::into),
@@ -255,6 +260,33 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         }
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Performs `fcntl` on seals.
+fn control_seals(call: &Call<'_>, file: &OpenFile) -> Result<usize, Errno> {
+    if call.unsigned(1) == control::GET_SEALS {
+        return Ok(file.object().seals()? as usize);
+    }
+    file.require_writable().map_err(|_| Errno::EPERM)?;
+    file.object().add_seals(call.unsigned(2)).map(|()| 0)
+}
+
+/// Performs `memfd_create`. The name is checked and has no effect.
+#[inline(never)]
+pub(super) fn create_memory_file(call: Call<'_>) -> Decoding {
+    let (process, flags) = (call.admitted()?, call.unsigned(1));
+    if flags & !(memory_file::CLOEXEC | memory_file::ALLOW_SEALING | memory_file::EXECUTE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    process.copy_in_string(call.address(0), memory_file::LONGEST_NAME, Errno::EINVAL)?;
+    let charge = file::charge(&process.account)?;
+    let mount = mounts::top().clone();
+    let stored = mount.tree().open_nameless(0o777, made_by(&owner(process))).map_err(errno_of)?;
+    if flags & memory_file::ALLOW_SEALING == 0 {
+        stored.node().add_seals(seal::SEAL).map_err(errno_of)?;
+    }
+    let file = Arc::new(OpenFile::new(Stored { file: stored, mount }, Access::ReadWrite, false, charge));
+    process.descriptors.lock().add(file, flags & memory_file::CLOEXEC != 0, 0).map(Into::into)
 }
 
 /// Performs `ioctl`.

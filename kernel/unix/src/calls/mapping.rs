@@ -43,12 +43,12 @@ fn decode_protection(bits: u32) -> Result<Protection, Errno> {
     Protection::from_bits(bits).map_err(|_| Errno::EACCES)
 }
 
-fn round_up(length: usize) -> Result<usize, Errno> {
+pub(super) fn round_up(length: usize) -> Result<usize, Errno> {
     length.checked_next_multiple_of(PAGE).filter(|&length| length <= USER_END).ok_or(Errno::ENOMEM)
 }
 
 /// Fails with `ENOMEM` if the address space would become larger than the process may have it.
-fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
+pub(super) fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
     let limit = process.account.address_space();
     if limit == UNLIMITED {
         return Ok(());
@@ -58,7 +58,7 @@ fn require_addresses(process: &Process, more: usize) -> Result<(), Errno> {
 }
 
 /// The rest of a range that is unmapped, protected or mapped over part by part.
-struct RangeParts {
+pub(super) struct RangeParts {
     whole: Range<u64>,
     /// The end of the region that crosses the start of the range: done from its end, so that the region is never split.
     head: Range<u64>,
@@ -67,7 +67,7 @@ struct RangeParts {
 }
 
 impl RangeParts {
-    fn new(space: &AddressSpace, start: usize, length: usize) -> RangeParts {
+    pub(super) fn new(space: &AddressSpace, start: usize, length: usize) -> RangeParts {
         let whole = start as u64..(start + length) as u64;
         let crossing = space.region_at(whole.start).map(|region| region.range);
         let head = match crossing {
@@ -99,7 +99,7 @@ impl RangeParts {
 
 /// Change to each part of a range.
 #[derive(Clone, Copy)]
-enum Change {
+pub(super) enum Change {
     Unmap,
     Protect(Protection),
     /// Maps pages of zeros, in a region of this name, in place of the present ones.
@@ -124,7 +124,7 @@ impl Change {
     }
 
     /// Changes the rest of a range.
-    async fn go_on(self, process: &Process, mut rest: RangeParts) -> Result<(), Errno> {
+    pub(super) async fn go_on(self, process: &Process, mut rest: RangeParts) -> Result<(), Errno> {
         loop {
             self.step(process, &mut rest)?;
             if rest.is_done() {
@@ -316,15 +316,10 @@ impl Mapping {
     async fn share(self, process: Arc<Process>) -> Result<usize, Errno> {
         let object = match &self.source {
             Source::File(file, offset, sharing) => {
-                let object = file.object().common_memory(&*process)?;
-                let keeps: Arc<dyn Any + Send + Sync> = file.clone();
+                let (object, mapping) = file.object().common_memory(&*process, *sharing)?;
+                let keeps = Arc::new(Kept { file: file.clone(), _mapping: mapping });
                 let first = (offset / PAGE) as u64;
-                for page in first..first + (self.length / PAGE) as u64 {
-                    if !file.object().share_page(&*process, page)? {
-                        break;
-                    }
-                    steps::pause(&process).await;
-                }
+                keeps.share_pages(&process, first..first + (self.length / PAGE) as u64).await?;
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
             }
             _ => {
@@ -341,6 +336,25 @@ impl Mapping {
         let (start, changed) = mapped.map_err(map_error)?;
         usermode::flush(changed);
         Ok(start as usize)
+    }
+}
+
+/// The file of a mapping in common with it, and its use of that file's pages.
+pub(super) struct Kept {
+    file: Arc<OpenFile>,
+    _mapping: Arc<dyn Any + Send + Sync>,
+}
+
+impl Kept {
+    /// Moves pages of the file to its common memory, in steps.
+    pub(super) async fn share_pages(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
+        for page in pages {
+            if !self.file.object().share_page(process, page)? {
+                break;
+            }
+            steps::pause(process).await;
+        }
+        Ok(())
     }
 }
 
@@ -366,7 +380,7 @@ fn check_flags(flags: u32) -> Result<u32, Errno> {
 }
 
 /// Decides the place of a mapping.
-fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result<Placement, Errno> {
+pub(super) fn place(process: &Process, address: usize, length: usize, flags: u32) -> Result<Placement, Errno> {
     let fixed = flags & (mapping::FIXED | mapping::FIXED_NOREPLACE) != 0;
     let is_outside = !address.is_multiple_of(PAGE) || address == 0 || length > USER_END - address.min(USER_END);
     let is_reserved = user_interrupts::has_send_pages(process, address, length);
@@ -989,6 +1003,53 @@ mod tests {
             assert_eq!(program.call(SystemCall::Break, [end + 2 * PAGE]), Ok(end));
             program.call(SystemCall::Unmap, [start, 4 * PAGE]).unwrap();
             assert_eq!(program.call(SystemCall::Break, [end + PAGE]), Ok(end + PAGE));
+        });
+    }
+
+    /// Mappings that can write and seals against writing exclude each other, as long as a copy has the mapping, too.
+    #[test]
+    fn files_without_a_name_are_mapped_sealed_and_gone() {
+        const ADD: usize = 1033;
+        run(|program| {
+            let name = program.store(b"a name\0");
+            let long = program.store(&[[b'n'; 250].as_slice(), &[0]].concat());
+            let make = |program: &mut Program, name, flags| program.call(SystemCall::MemoryFile, [name, flags]);
+            assert_eq!(make(program, name, 4), Err(Errno::EINVAL));
+            assert_eq!(make(program, long, 0), Err(Errno::EINVAL));
+            assert_eq!(make(program, 0x1000, 0), Err(Errno::EFAULT));
+            let (reader, _) = program.pipe(0);
+            let seals = |program: &mut Program, file| program.call(SystemCall::FileControl, [file, ADD + 1, 0]);
+            let seal = |program: &mut Program, file, seals| program.call(SystemCall::FileControl, [file, ADD, seals]);
+            assert_eq!((seals(program, reader), seal(program, reader, 1)), (Err(Errno::EINVAL), Err(Errno::EPERM)));
+            let plain = make(program, name, 1).unwrap();
+            assert_eq!((seals(program, plain), seal(program, plain, 4)), (Ok(1), Err(Errno::EPERM)));
+            let file = make(program, long + 1, 2).unwrap();
+            assert_eq!((seals(program, file), seal(program, file, 1 << 6)), (Ok(0), Err(Errno::EINVAL)));
+            assert_eq!(program.call(SystemCall::Truncate, [file, 2 * PAGE]), Ok(0));
+            let map =
+                |program: &mut Program, rights| program.call(SystemCall::Map, [0, 2 * PAGE, rights, SHARED, file, 0]);
+            let place = map(program, READ_WRITE).unwrap();
+            program.write(place + 5, b"common");
+            let found = program.place(8);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, found, 6, 5]), Ok(6));
+            assert_eq!((program.read(found, 6), seal(program, file, 8)), (b"common".to_vec(), Err(Errno::EBUSY)));
+            let child = program.fork(move |program| program.sleep_ns(1_000_000)).unwrap();
+            assert_eq!(program.call(SystemCall::Unmap, [place, 2 * PAGE]), Ok(0));
+            assert_eq!(seal(program, file, 8), Err(Errno::EBUSY), "the copy has the mapping");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!((seal(program, file, 8 | 2 | 4), seals(program, file)), (Ok(0), Ok(14)));
+            assert_eq!(map(program, READ_WRITE), Err(Errno::EPERM));
+            let place = map(program, protection::READ as usize).unwrap();
+            assert_eq!(program.read(place + 5, 6), b"common");
+            assert_eq!(program.call(SystemCall::Protect, [place, PAGE, READ_WRITE]), Err(Errno::EACCES));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, found, 6, 0]), Err(Errno::EPERM));
+            for length in [0, 3 * PAGE] {
+                assert_eq!(program.call(SystemCall::Truncate, [file, length]), Err(Errno::EPERM));
+            }
+            for file in [plain, file] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.read(place + 5, 6), b"common", "a mapping keeps the file");
         });
     }
 

@@ -22,7 +22,7 @@ use core::task::{Poll, Waker};
 use abi_queue::Priority;
 use abi_unix::Errno;
 use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
-use filesystem::{Access, DeviceNumber};
+use filesystem::{Access, DeviceNumber, seal};
 use memory::MemoryObject;
 use memory::space::Sharing;
 
@@ -110,6 +110,9 @@ pub(crate) struct ReceivedMessage {
     /// The address of its sender, if that has one.
     pub sender: Option<SocketAddress>,
 }
+
+/// Memory that processes have in common with a file, and a value that lasts as long as their mapping.
+pub(crate) type CommonMemory = (Arc<MemoryObject>, Arc<dyn Any + Send + Sync>);
 
 /// The operations of a kind of open file (Linux: `struct file_operations`).
 ///
@@ -241,9 +244,20 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// Returns the memory of the pages that processes map in common.
-    fn common_memory(&self, _: &dyn Caller) -> Result<Arc<MemoryObject>, Errno> {
+    /// Returns the memory of the pages that processes map in common, for a mapping with this access, and a value that
+    /// lasts as long as the mapping.
+    fn common_memory(&self, _: &dyn Caller, _: Sharing) -> Result<CommonMemory, Errno> {
         Err(Errno::ENODEV)
+    }
+
+    /// Returns the file's seals (`F_GET_SEALS`): bits of [`filesystem::seal`].
+    fn seals(&self) -> Result<u32, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Performs `F_ADD_SEALS`.
+    fn add_seals(&self, _: u32) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
     }
 
     /// Moves a page to that memory; returns `false` if it is beyond the end of the file.
@@ -494,13 +508,16 @@ impl OpenFile {
         self.object.status().mode & mode::TYPE == mode::REGULAR
     }
 
-    /// Returns the access that a mapping in common with others can have. `EACCES` if the file was not opened for it.
+    /// Returns the access that a mapping in common with others can have. `EACCES` if the file was not opened for it,
+    /// `EPERM` if it is sealed.
     pub(crate) fn sharing(&self, writes_now: bool) -> Result<Sharing, Errno> {
         self.require_mappable()?;
+        let is_sealed = self.object.seals().is_ok_and(|seals| seals & (seal::WRITE | seal::FUTURE_WRITE) != 0);
         match writes(self.access) {
-            true => Ok(Sharing::ReadWrite),
+            true if !is_sealed => Ok(Sharing::ReadWrite),
+            true if writes_now => Err(Errno::EPERM),
             false if writes_now => Err(Errno::EACCES),
-            false => Ok(Sharing::ReadOnly),
+            _ => Ok(Sharing::ReadOnly),
         }
     }
 

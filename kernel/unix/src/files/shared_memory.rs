@@ -7,6 +7,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi_unix::Errno;
 use filesystem::CommonPages;
@@ -76,36 +77,83 @@ pub(crate) fn anonymous(account: &Arc<Account>, owner: u32) -> Result<Arc<Memory
 }
 
 /// The pages of a file that programs map.
-pub(super) struct FilePages(Arc<MemoryObject>);
+pub(super) struct FilePages {
+    object: Arc<MemoryObject>,
+    /// Number of mappings that can write. Changed under the file's lock, but for the ends of mappings.
+    writers: AtomicUsize,
+}
+
+/// A file's pages, as a mapping has them.
+pub(super) struct FileMapping {
+    pages: Arc<FilePages>,
+    writes: bool,
+    _charge: Charge,
+}
+
+impl FileMapping {
+    /// Bytes of one, and of its use by a mapping.
+    const BYTES: usize = size_of::<FileMapping>() + 64;
+
+    /// Makes one with the pages of a file; if it `writes`, it was counted.
+    pub(super) fn new(account: &Arc<Account>, pages: Arc<dyn CommonPages>, writes: bool) -> Result<FileMapping, Errno> {
+        let pages = pages.as_any().downcast::<FilePages>().map_err(|_| Errno::ENODEV)?;
+        match account.charge(Resource::Memory, Self::BYTES) {
+            Ok(_charge) => Ok(FileMapping { pages, writes, _charge }),
+            Err(error) => {
+                pages.end_writing(writes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the object of the pages.
+    pub(super) fn object(&self) -> Arc<MemoryObject> {
+        self.pages.object.clone()
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        self.pages.end_writing(self.writes);
+    }
+}
 
 impl FilePages {
     /// Makes the memory for pages of a file, for a process with this account and number.
     pub(super) fn make(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
-        Ok(Arc::new(FilePages(Arc::new(object(account, owner, Absent::BeyondTheEnd)?))))
+        let object = Arc::new(object(account, owner, Absent::BeyondTheEnd)?);
+        Ok(Arc::new(FilePages { object, writers: AtomicUsize::new(0) }))
     }
 
-    /// Returns the object of a file's pages.
-    pub(super) fn object_of(pages: Arc<dyn CommonPages>) -> Result<Arc<MemoryObject>, Errno> {
-        let pages = pages.as_any().downcast::<FilePages>().map_err(|_| Errno::ENODEV)?;
-        Ok(pages.0.clone())
+    fn end_writing(&self, writes: bool) {
+        // Release: a seal that finds no writers comes after their last bytes.
+        self.writers.fetch_sub(usize::from(writes), Ordering::Release);
     }
 }
 
 impl CommonPages for FilePages {
+    fn begin_writing(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+
     fn read(&self, page: u64, within: usize, bytes: &mut [u8]) {
-        if let Some(frame) = self.0.present(page as usize) {
+        if let Some(frame) = self.object.present(page as usize) {
             frame.read(within, bytes);
         }
     }
 
     fn write(&self, page: u64, within: usize, bytes: &[u8]) {
-        if let Some(frame) = self.0.present(page as usize) {
+        if let Some(frame) = self.object.present(page as usize) {
             frame.write(within, bytes);
         }
     }
 
     fn clear(&self, page: u64, from: usize) -> bool {
-        let Some(frame) = self.0.present(page as usize) else { return false };
+        let Some(frame) = self.object.present(page as usize) else { return false };
         let mut at = from;
         while at < filesystem::PAGE_SIZE {
             at += frame.write(at, &[0; 256]);
@@ -114,7 +162,7 @@ impl CommonPages for FilePages {
     }
 
     fn make(&self, page: u64, bytes: &[u8; filesystem::PAGE_SIZE]) -> Result<(), filesystem::Error> {
-        let frame = self.0.put(page as usize).map_err(|OutOfMemory| filesystem::Error::OutOfMemory)?;
+        let frame = self.object.put(page as usize).map_err(|OutOfMemory| filesystem::Error::OutOfMemory)?;
         frame.write(0, bytes);
         Ok(())
     }

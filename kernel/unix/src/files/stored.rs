@@ -7,11 +7,11 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
 use filesystem::{Access, FileKind, SeekFrom, Writes};
-use memory::MemoryObject;
+use memory::space::Sharing;
 
-use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, encode_device};
+use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties, Reads, Waits, encode_device};
 use crate::files::mounts::{Mount, Node, Place};
-use crate::files::shared_memory::FilePages;
+use crate::files::shared_memory::{FileMapping, FilePages};
 use crate::files::tree::{self, errno_of};
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
@@ -225,16 +225,27 @@ impl FileOperations for Stored {
         }
     }
 
-    fn common_memory(&self, caller: &dyn Caller) -> Result<Arc<MemoryObject>, Errno> {
+    fn common_memory(&self, caller: &dyn Caller, sharing: Sharing) -> Result<CommonMemory, Errno> {
         caller.account().admit()?;
+        let writes = sharing == Sharing::ReadWrite;
         let mut refused = None;
-        let pages = self.file.node().common_pages(|| {
+        let pages = self.file.node().common_pages(writes, || {
             FilePages::make(caller.account(), caller.number()).map_err(|error| {
                 refused = Some(error);
                 filesystem::Error::OutOfMemory
             })
         });
-        FilePages::object_of(pages.map_err(|error| refused.unwrap_or(errno_of(error)))?)
+        let pages = pages.map_err(|error| refused.unwrap_or(errno_of(error)))?;
+        let mapping = FileMapping::new(caller.account(), pages, writes)?;
+        Ok((mapping.object(), Arc::new(mapping)))
+    }
+
+    fn seals(&self) -> Result<u32, Errno> {
+        self.file.node().seals().map_err(|_| Errno::EINVAL)
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        self.file.node().add_seals(seals).map_err(errno_of)
     }
 
     fn share_page(&self, caller: &dyn Caller, page: u64) -> Result<bool, Errno> {
