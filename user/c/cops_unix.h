@@ -135,6 +135,7 @@
 #define COPS_SYS_recvmsg 212
 #define COPS_SYS_brk 214
 #define COPS_SYS_munmap 215
+#define COPS_SYS_mremap 216
 #define COPS_SYS_clone 220
 #define COPS_SYS_execve 221
 #define COPS_SYS_mmap 222

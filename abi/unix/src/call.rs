@@ -428,6 +428,10 @@ system_calls! {
     Break = 214 brk(end: Number) Never;
     /// Removes mappings.
     Unmap = 215 munmap(address: Number, size: Length) Never;
+    /// Changes the length or the place of a mapping, with `MREMAP_MAYMOVE` and `MREMAP_FIXED`. Private pages are copied
+    /// to a new place. A shared mapping with length 0 is mapped a second time. `EFAULT` if the range is not one mapping
+    /// with the same protection everywhere, `ENOMEM` if it cannot grow in place and may not move.
+    Remap = 216 mremap(address: Number, size: Length, new_size: Length, flags: Number, new_address: Number) Never;
     /// Starts a thread or a copy of the process, which goes on with 0; returns its number. The flags of a thread are
     /// `CLONE_VM`, `FS`, `FILES`, `SIGHAND` and `THREAD`, those of a process none of these, or `VM` with `VFORK`. Both
     /// may have `SETTLS`, `PARENT_SETTID`, `CHILD_SETTID`, `CHILD_CLEARTID` and `SYSVSEM`, a thread `DETACHED`. A copy

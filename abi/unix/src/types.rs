@@ -554,6 +554,14 @@ pub mod control {
     pub const FD_CLOEXEC: u32 = 1;
 }
 
+/// `mremap`.
+pub mod remapping {
+    /// The mapping may go elsewhere.
+    pub const MAY_MOVE: u32 = 1;
+    /// It goes to the given address, and replaces what is there.
+    pub const FIXED: u32 = 1 << 1;
+}
+
 /// `memfd_create`.
 pub mod memory_file {
     /// `execve` closes the descriptor.

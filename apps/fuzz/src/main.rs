@@ -291,6 +291,13 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
                 arguments[1] = arguments[1].min(1 << 20);
             }
         }
+        SystemCall::Remap => {
+            arguments[0] = random.of(&[pages, pages, pages + 4096, 1, usize::MAX, 0xffff_ffc0_8020_0000]);
+            arguments[1] = random.of(&[0, 1, 4096, 8192, 1 << 20]);
+            arguments[2] = random.of(&[0, 1, 4096, 8192, 1 << 20, usize::MAX]);
+            // A place of its choice could be the stack's.
+            arguments[3] = random.of(&[0, 1, 1, 2, 4]);
+        }
         SystemCall::Map => {
             let flags = random.of(&[mapping::PRIVATE, mapping::PRIVATE, mapping::SHARED, 0, 3]) as usize
                 | random.of(&[mapping::ANONYMOUS, mapping::ANONYMOUS, 0]) as usize

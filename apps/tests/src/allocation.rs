@@ -806,6 +806,11 @@ const SCRIPTS: &[Script] = scripts![
     }, unmap_result;
     Unmap "all": |state| with([state.fresh(1 << 20)?, 1 << 20]), nothing;
     Unmap "the middle": |state| with([state.fresh(1 << 20)? + 4096, 4096]), nothing;
+    Remap "in place": |state| with([state.fresh(1 << 20)?, 1 << 20, 1 << 19, 0, 0]), nothing;
+    Remap "elsewhere": |state| with([state.fresh(1 << 20)?, 1 << 20, 1 << 21, 1, 0]), |_, address| {
+        // SAFETY: no other code uses the mapping.
+        unsafe { system::memory::unmap(address as *mut u8, 1 << 21) }
+    };
     Protect "the middle": |state| {
         with([state.fresh(1 << 20)? + 4096, 4096, protection::READ as usize])
     }, nothing;

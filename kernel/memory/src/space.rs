@@ -715,6 +715,62 @@ impl AddressSpace {
         }
     }
 
+    /// Returns the region at the start of a range, and its pages of an object, if the whole range is mapped and alike:
+    /// it has one protection and one purpose, and is anonymous or continues the pages of one object. Such a range can
+    /// be moved and extended as if it were one region. Ranges of many regions are never alike.
+    #[must_use]
+    pub fn uniform(&self, range: &Range<u64>) -> Option<(RegionView, Option<ObjectUse>)> {
+        let mut index = self.find(range.start)?;
+        let first = &self.regions[index];
+        let object = match &first.backing {
+            Backing::Anonymous => None,
+            Backing::Object(mapped) => {
+                let pages = (range.start - first.start) / PAGE_SIZE;
+                Some(ObjectUse { first: mapped.first + pages, ..mapped.clone() })
+            }
+            Backing::Shared { .. } | Backing::Device(_) => return None,
+        };
+        let mut at = range.start;
+        for _ in 0..MOST_REGIONS {
+            let region = self.regions.get(index).filter(|region| region.start <= at)?;
+            let continues = match (&region.backing, &object) {
+                (Backing::Anonymous, None) => true,
+                (Backing::Object(mapped), Some(object)) => {
+                    let here = mapped.first + (at - region.start) / PAGE_SIZE;
+                    Arc::ptr_eq(&mapped.object, &object.object)
+                        && mapped.sharing == object.sharing
+                        && here == object.first + (at - range.start) / PAGE_SIZE
+                }
+                _ => false,
+            };
+            if !continues || (region.protection, region.name) != (first.protection, first.name) {
+                return None;
+            }
+            if region.end >= range.end {
+                return Some((Self::view(first), object));
+            }
+            (at, index) = (region.end, index + 1);
+        }
+        None
+    }
+
+    /// Copies a page of the program to another one, unless it is still to be made: pages that were never touched stay
+    /// untouched.
+    ///
+    /// # Errors
+    /// [`Fault`] if the second page cannot be written. Without the right to read the first page nothing is copied.
+    pub fn copy_page(&mut self, from: u64, to: u64) -> Result<(), Fault> {
+        if self.table.resolve(from, Access::Read).is_none() {
+            return Ok(());
+        }
+        let mut part = [0; 256];
+        for at in (0..PAGE_SIZE).step_by(part.len()) {
+            self.copy_in(from + at, &mut part)?;
+            self.copy_out(to + at, &part)?;
+        }
+        Ok(())
+    }
+
     fn view(region: &Region) -> RegionView {
         RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
     }

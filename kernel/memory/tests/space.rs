@@ -1505,3 +1505,42 @@ fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
     }
     assert_eq!(frames::free_frames(), before);
 }
+
+#[test]
+fn ranges_that_are_alike_everywhere_are_uniform_and_their_pages_are_copied() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let start = 0x10_0000;
+    let range = |from: u64, to: u64| start + from * PAGE_SIZE..start + to * PAGE_SIZE;
+    anonymous(&mut space, start, 2, Protection::ReadWrite);
+    anonymous(&mut space, start + 2 * PAGE_SIZE, 2, Protection::ReadWrite);
+    anonymous(&mut space, start + 4 * PAGE_SIZE, 1, Protection::Read);
+    anonymous(&mut space, start + 6 * PAGE_SIZE, 1, Protection::Read);
+    let is_uniform = |space: &AddressSpace, from, to| {
+        space.uniform(&range(from, to)).map(|(region, object)| {
+            assert!(object.is_none());
+            region.range
+        })
+    };
+    assert_eq!(is_uniform(&space, 0, 4), Some(range(0, 4)), "neighbours that are alike are one region");
+    assert_eq!(is_uniform(&space, 3, 4), Some(range(0, 4)));
+    assert_eq!((is_uniform(&space, 3, 5), is_uniform(&space, 4, 7), is_uniform(&space, 5, 6)), (None, None, None));
+    let (object, _) = object(Absent::Zeros, 1 << 20);
+    let at = start + 16 * PAGE_SIZE;
+    for (place, pages, first) in [(at, 2, 5), (at + 2 * PAGE_SIZE, 1, 7), (at + 3 * PAGE_SIZE, 1, 7)] {
+        map_object(&mut space, place, pages, &object, (first, Sharing::ReadWrite)).expect("free");
+    }
+    let (_, found) = space.uniform(&(at + PAGE_SIZE..at + 3 * PAGE_SIZE)).expect("its pages go on");
+    assert_eq!(found.map(|found| found.first), Some(6));
+    assert!(space.uniform(&(at..at + 4 * PAGE_SIZE)).is_none(), "page 7 comes twice");
+    // A page that was never touched is not made by a copy of it.
+    space.copy_out(start + 5, b"bytes").expect("mapped");
+    let resident = space.resident_frames();
+    assert_eq!(space.copy_page(start + PAGE_SIZE, start + 2 * PAGE_SIZE), Ok(()));
+    assert_eq!(space.resident_frames(), resident);
+    assert_eq!(space.copy_page(start, start + 3 * PAGE_SIZE), Ok(()));
+    let mut found = [0; 12];
+    space.copy_in(start + 3 * PAGE_SIZE, &mut found).expect("mapped");
+    assert_eq!(&found, b"\0\0\0\0\0bytes\0\0");
+    assert_eq!(space.copy_page(start, start + 4 * PAGE_SIZE), Err(Fault::Protection));
+}

@@ -22,6 +22,7 @@ mod mounting;
 mod paths;
 mod processes;
 mod readiness;
+mod remapping;
 mod scheduling;
 mod signals;
 mod sockets;
@@ -251,6 +252,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
 
         Break => mapping::set_break(call),
         Map => mapping::map(call),
+        Remap => remapping::remap(call),
         Unmap => mapping::unmap(call),
         Protect => mapping::protect(call),
         AdviseMemory => mapping::advise(call),

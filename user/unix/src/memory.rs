@@ -1,6 +1,6 @@
 //! Memory mappings and the end of the heap.
 
-use abi_unix::types::{mapping, protection};
+use abi_unix::types::{mapping, protection, remapping};
 
 use crate::{Result, call};
 
@@ -51,6 +51,21 @@ pub unsafe fn map_with(
 pub unsafe fn unmap(address: *mut u8, size: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { call!(Unmap, address, size) }.map(drop)
+}
+
+/// Gives a mapping another length, at another place if it cannot grow where it is; returns its address.
+///
+/// # Errors
+///
+/// `EFAULT` if it is not one mapping with the same rights everywhere, `ENOMEM`, `EINVAL`.
+///
+/// # Safety
+///
+/// No code may use the old addresses any more, unless the result is the same, nor those that are cut off.
+#[doc(alias = "mremap")]
+pub unsafe fn remap(address: *mut u8, size: usize, new_size: usize) -> Result<*mut u8> {
+    // SAFETY: the caller's promise; no other mapping is replaced.
+    unsafe { call!(Remap, address, size, new_size, remapping::MAY_MOVE, 0) }.map(|address| address as *mut u8)
 }
 
 /// Changes the access rights of mappings.

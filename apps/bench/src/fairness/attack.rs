@@ -483,6 +483,7 @@ impl Attack {
         Ok(Some(match self.call {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
+            Remap => with([system::memory::map(MAPPING)? as usize, MAPPING, 2 * MAPPING, 1, 0]),
             SynchroniseMemory => with([self.area, MAPPING, 4]),
             LockMemory | UnlockMemory => with([self.area, MAPPING]),
             AdviseMemory => with([self.area, MAPPING, advice::DONTNEED as usize]),
@@ -695,6 +696,9 @@ impl Attack {
             SymbolicLink | Link => drop(file::unlink(&self.other, 0)),
             Map => {
                 let _ = raw(Unmap, [result, MAPPING, 0, 0, 0, 0]);
+            }
+            Remap => {
+                let _ = raw(Unmap, [result, 2 * MAPPING, 0, 0, 0, 0]);
             }
             Spawn => {
                 let _ = raw(Wait, [result, 0, 0, 0, 0, 0]);
