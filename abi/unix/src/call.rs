@@ -342,6 +342,26 @@ system_calls! {
     SignalReturn = 139 rt_sigreturn() Never by Worker;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
+    /// Sets the real and the effective group; -1 leaves one as it is. `EINVAL` for others than 0.
+    SetGroupPair = 143 setregid(real: Number, effective: Number) Never;
+    /// Sets the groups of the caller: to 0, the only one there is; `EINVAL` for others.
+    SetGroup = 144 setgid(group: Number) Never;
+    /// Sets the real and the effective user; -1 leaves one as it is. `EINVAL` for others than 0.
+    SetUserPair = 145 setreuid(real: Number, effective: Number) Never;
+    /// Sets the users of the caller: to 0, the only one there is; `EINVAL` for others.
+    SetUser = 146 setuid(user: Number) Never;
+    /// Sets the real, the effective and the saved user; -1 leaves one as it is. `EINVAL` for others than 0.
+    SetUserTriple = 147 setresuid(real: Number, effective: Number, saved: Number) Never;
+    /// Writes the real, the effective and the saved user, as three `u32`: always 0.
+    GetUserTriple = 148 getresuid(real: Output, effective: Output, saved: Output) Never;
+    /// Sets the real, the effective and the saved group; -1 leaves one as it is. `EINVAL` for others than 0.
+    SetGroupTriple = 149 setresgid(real: Number, effective: Number, saved: Number) Never;
+    /// Writes the real, the effective and the saved group, as three `u32`: always 0.
+    GetGroupTriple = 150 getresgid(real: Output, effective: Output, saved: Output) Never;
+    /// Returns the user whose rights count for files, always 0; no other can be set.
+    SetFileUser = 151 setfsuid(user: Number) Never;
+    /// Returns the group whose rights count for files, always 0; no other can be set.
+    SetFileGroup = 152 setfsgid(group: Number) Never;
     /// Writes the processor time of the caller and of the children that it has waited for, in hundredths of a second;
     /// returns the time since the machine's start in the same unit. All of it counts as the program's own: the kernel's
     /// part is not told apart.
@@ -358,6 +378,9 @@ system_calls! {
     SetSession = 157 setsid() Never;
     /// Writes the further groups of the user, of which there are none.
     GetGroups = 158 getgroups(count: Number, groups: Output) Never;
+    /// Sets the further groups of the user: `EINVAL` for others than 0, which is the user's group anyway, and for more
+    /// than 64.
+    SetGroups = 159 setgroups(count: Number, groups: Input) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
     /// Writes the processor time used by the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the

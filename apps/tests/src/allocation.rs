@@ -671,6 +671,17 @@ const SCRIPTS: &[Script] = scripts![
     GetSession "": |_| with([0]), nothing;
     SetSession "": |_| with([]), nothing;
     GetGroups "": |_| with([0, 0]), nothing;
+    SetGroups "": |state| with([1, state.put(0, &[0])]), nothing;
+    SetUser "": |_| with([0]), nothing;
+    SetGroup "": |_| with([0]), nothing;
+    SetUserPair "": |_| with([0, 0]), nothing;
+    SetGroupPair "": |_| with([0, 0]), nothing;
+    SetUserTriple "": |_| with([0, 0, 0]), nothing;
+    SetGroupTriple "": |_| with([0, 0, 0]), nothing;
+    GetUserTriple "": |state| with([state.at(OUTPUT), state.at(OUTPUT), state.at(OUTPUT)]), nothing;
+    GetGroupTriple "": |state| with([state.at(OUTPUT), state.at(OUTPUT), state.at(OUTPUT)]), nothing;
+    SetFileUser "": |_| with([0]), nothing;
+    SetFileGroup "": |_| with([0]), nothing;
     GetAffinity "": |state| with([0, 8, state.at(OUTPUT)]), nothing;
     SystemInformation "": |state| with([state.at(OUTPUT)]), nothing;
     SystemName "": |state| with([state.at(OUTPUT)]), nothing;

@@ -276,6 +276,13 @@ pub async fn calls() -> Outcome {
         (FileSystem, &[999, buffer], &[EBADF]),
         (GetAffinity, &[0, 1, buffer], &[EINVAL]),
         (GetGroups, &[minus_one, buffer], &[EINVAL]),
+        (SetGroups, &[minus_one, buffer], &[EINVAL]),
+        (SetUser, &[1], &[EINVAL]),
+        (SetGroup, &[minus_one], &[EINVAL]),
+        (SetUserPair, &[minus_one, 1], &[EINVAL]),
+        (SetGroupPair, &[1, 0], &[EINVAL]),
+        (SetUserTriple, &[0, 0, 1], &[EINVAL]),
+        (SetGroupTriple, &[0, 1, minus_one], &[EINVAL]),
         (Status, &[CLOSED, buffer], &[EBADF]),
         (Sleep, &[wrong_time, 0], &[EINVAL]),
         (SleepOn, &[99, 0, wrong_time, 0], &[EINVAL]),
@@ -553,6 +560,9 @@ pub async fn addresses() -> Outcome {
         (FileSystem, &[file, buffer]),
         (GetAffinity, &[0, 8, buffer]),
         (GetGroups, &[0, 0]),
+        (SetGroups, &[1, buffer]),
+        (GetUserTriple, &[buffer, buffer, buffer]),
+        (GetGroupTriple, &[buffer, buffer, buffer]),
         (SystemInformation, &[buffer]),
         (GetCapabilities, &[header, buffer]),
         (SetCapabilities, &[header, buffer]),
@@ -677,6 +687,8 @@ pub async fn asynchronous_forms() -> Outcome {
                 SystemCall::Break
                     | SystemCall::SetThreadIdAddress
                     | SystemCall::SetCreationMask
+                    | SystemCall::SetFileUser
+                    | SystemCall::SetFileGroup
                     | SystemCall::WorkerWait
                     | SystemCall::InterruptHandler
             );
