@@ -1,5 +1,7 @@
 //! Processes: starting, ending, waiting, killing; and that each end frees all resources.
 
+use core::ffi::CStr;
+
 use abi_unix::types::{WNOHANG, signal};
 use abi_unix::{Counter, SystemCall};
 use cops::process::{Command, Ending};
@@ -110,6 +112,13 @@ pub async fn numbers() -> Outcome {
     check!(cops::process::parent() > 0);
     check!(cops::process::parent() != own);
     check_eq!(kill(own, 0), Ok(()));
+    let before = system::process::name();
+    must!(system::process::set_name(c"a name that is too long"));
+    check_eq!(&system::process::name(), b"a name that is \0");
+    must!(system::process::set_name(must!(CStr::from_bytes_until_nul(&before))));
+    check_eq!(system::process::name(), before);
+    check_eq!(system::process::set_signal_of_orphan(65), Err(Errno::EINVAL));
+    check_eq!(system::process::set_signal_of_orphan(0), Ok(()));
     Ok(())
 }
 

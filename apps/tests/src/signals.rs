@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use abi_unix::types::{TimeSpec, WCONTINUED, WNOHANG, WUNTRACED, signal};
 use abi_unix::{Errno, SystemCall};
 use cops::process::{Child, Ending};
-use cops::system::{self, Descriptor, file};
+use cops::system::{self, file};
 use cops::thread;
 use cops::time::{Duration, Instant};
 
@@ -468,8 +468,8 @@ pub async fn a_storm_of_signals_disturbs_only_its_receiver() -> Outcome {
 pub async fn signals_are_read_from_a_descriptor() -> Outcome {
     const RECORD: usize = 128;
     let set: u64 = 1 << (USR1 - 1);
-    let arguments = [usize::MAX, &raw const set as usize, 8, 0, 0, 0];
-    let signals = Descriptor::from_result(must!(call(SystemCall::SignalFile, arguments)));
+    check_eq!(system::signal::open_file(set, 1).err(), Some(Errno::EINVAL));
+    let signals = must!(system::signal::open_file(set, 0));
     let reads = || {
         let mut bytes = [0; 2 * RECORD];
         let count = file::read(signals.raw(), &mut bytes).unwrap_or(0);
@@ -485,8 +485,7 @@ pub async fn signals_are_read_from_a_descriptor() -> Outcome {
         }
         // The next one comes while it waits. It is blocked before its cause.
         let chld: u64 = 1 << (signal::CHLD - 1);
-        let other = [signals.raw() as usize, &raw const chld as usize, 8, 0, 0, 0];
-        if mask(SET, chld).is_err() || call(SystemCall::SignalFile, other).is_err() {
+        if mask(SET, chld).is_err() || system::signal::set_signals_of(signals.raw(), chld).is_err() {
             return 3;
         }
         let slow = fork(|| {

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::time::Duration;
 
-use abi_unix::types::{limit, usage, wait_kind};
+use abi_unix::types::{limit, process_control, usage, wait_kind};
 
 use crate::{Errno, Result, call};
 
@@ -240,6 +240,41 @@ pub fn exit(status: i32) -> ! {
         let _ = unsafe { call!(ExitGroup, status) };
         core::hint::spin_loop();
     }
+}
+
+/// Names the calling thread, or the process with its workers; of a longer name the first 15 bytes count.
+///
+/// # Errors
+///
+/// None that this function can cause.
+#[doc(alias = "prctl")]
+#[doc(alias = "PR_SET_NAME")]
+pub fn set_name(name: &CStr) -> Result<()> {
+    let mut bytes = [0; process_control::NAME];
+    let length = name.count_bytes().min(process_control::NAME - 1);
+    bytes[..length].copy_from_slice(&name.to_bytes()[..length]);
+    // SAFETY: the kernel reads the bytes up to their NUL.
+    unsafe { call!(ProcessControl, process_control::SET_NAME, bytes.as_ptr(), 0, 0, 0) }.map(drop)
+}
+
+/// Returns the name of the calling thread, or of the process with its workers, with NULs behind it.
+#[doc(alias = "PR_GET_NAME")]
+pub fn name() -> [u8; process_control::NAME] {
+    let mut bytes = [0; process_control::NAME];
+    // SAFETY: the kernel writes as many bytes to exclusively borrowed memory.
+    let _ = unsafe { call!(ProcessControl, process_control::GET_NAME, bytes.as_mut_ptr(), 0, 0, 0) };
+    bytes
+}
+
+/// Chooses the signal that the process gets when its parent ends; 0 for none.
+///
+/// # Errors
+///
+/// `EINVAL` for a number that is no signal's.
+#[doc(alias = "PR_SET_PDEATHSIG")]
+pub fn set_signal_of_orphan(signal: u32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(ProcessControl, process_control::SET_PDEATHSIG, signal, 0, 0, 0) }.map(drop)
 }
 
 /// Returns the number of this process.

@@ -1,6 +1,6 @@
 //! Handlers of signals.
 
-use crate::{Result, call};
+use crate::{Descriptor, Result, call};
 
 /// Makes a function the handler of a signal. An interrupted call goes on behind it.
 ///
@@ -32,4 +32,27 @@ pub fn ignore(signal: u32) -> Result<()> {
     let action = [IGNORE, 0, 0];
     // SAFETY: the kernel reads the three words.
     unsafe { call!(SignalAction, signal, action.as_ptr(), 0usize, size_of::<u64>()) }.map(drop)
+}
+
+/// Opens a file from which the signals of a set are read instead of being delivered, 128 bytes for each: bit `n - 1` is
+/// signal `n`, which the reader must have blocked. The flags are `NONBLOCK` and `CLOEXEC` of `open`.
+///
+/// # Errors
+///
+/// `EINVAL` for other flags, `EMFILE`, `ENOMEM`.
+#[doc(alias = "signalfd")]
+#[doc(alias = "signalfd4")]
+pub fn open_file(signals: u64, flags: u32) -> Result<Descriptor> {
+    // SAFETY: the kernel reads one word.
+    unsafe { call!(SignalFile, usize::MAX, &raw const signals, size_of::<u64>(), flags) }.map(Descriptor::from_result)
+}
+
+/// Changes the signals that are read from such a file.
+///
+/// # Errors
+///
+/// `EBADF`, `EINVAL` for another kind of file.
+pub fn set_signals_of(file: i32, signals: u64) -> Result<()> {
+    // SAFETY: the kernel reads one word.
+    unsafe { call!(SignalFile, file, &raw const signals, size_of::<u64>(), 0) }.map(drop)
 }
