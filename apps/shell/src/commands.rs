@@ -14,18 +14,23 @@ use crate::state::{State, Variable};
 
 pub const NAMES: &[&str] = &[
     ".", ":", "[", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "help", "jobs", "kill",
-    "pwd", "read", "shift", "test", "true", "unset", "wait",
+    "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait",
 ];
+
+/// Commands that no function replaces.
+const SPECIAL: [&str; 10] = [".", ":", "break", "continue", "exit", "export", "local", "return", "shift", "unset"];
 
 const HELP: &str = "\
 A command is a program of PATH, a path of one, a tool or a command of the shell:
   tools      cat, cp, env, grep, head, ls, mkdir, mv, ps, rm, seq, sleep, touch, wc
-  shell      cd, echo, exit, export, jobs, kill, pwd, read, shift, test, true, false, unset, wait, . FILE
+  shell      cd, echo, exit, export, jobs, kill, local, pwd, read, return, shift, test, true, false, unset, wait, . FILE
   counters   prints the kernel's counters
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
 $X ${X} $? $$ $# $1 $@ $(a)   values                 'a' \"$a\" \\a    quotes        * ? [a-c]   names of files
+${X:-a} ${X:=a} ${X:?a} ${X:+a} ${#X} ${X#a} ${X##a} ${X%a} ${X%%a} $((1 + X))   changed values
 if a; then b; else c; fi      while a; do b; done    for X in a b; do c; done      (a; b)   { a; b; }
+case a in b|c) d;; esac       f() { a; }             a <<E   the lines below, up to E, for a
 ";
 
 /// Greatest number of files within each other that `.` runs.
@@ -36,6 +41,11 @@ pub fn is_command(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
+/// Returns whether a command of the shell cannot be the name of a function.
+pub fn is_special(name: &str) -> bool {
+    SPECIAL.contains(&name)
+}
+
 /// Runs one of [`NAMES`].
 pub async fn run(state: &mut State, words: &[String]) -> Ran {
     let (name, arguments) = (&*words[0], &words[1..]);
@@ -44,6 +54,7 @@ pub async fn run(state: &mut State, words: &[String]) -> Ran {
         "false" => 1,
         "exit" => return exit(state, arguments).await,
         "break" | "continue" => return leave_loop(state, name, arguments).await,
+        "return" => return leave_function(state, arguments).await,
         "." => return source(state, arguments).await,
         "wait" => {
             state.jobs.wait().await;
@@ -92,7 +103,12 @@ fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, 
             }
         }
         "export" => text = export(state, arguments)?,
-        "unset" => arguments.iter().for_each(|name| _ = state.variables.remove(name)),
+        "local" => local(state, arguments)?,
+        "unset" => arguments.iter().for_each(|name| {
+            if state.variables.remove(name).is_none() {
+                state.functions.remove(name);
+            }
+        }),
         "counters" => {
             let values = cops::system::system::counters().map_err(|error| error.to_string())?;
             for (counter, value) in Counter::ALL.iter().zip(values) {
@@ -114,6 +130,23 @@ fn change_directory(state: &mut State, arguments: &[String]) -> Result<(), Strin
     state.enter();
     cops::file::set_current_dir(&path).map_err(|error| alloc::format!("{path}: {error}"))?;
     state.directory = cops::file::current_dir().map_err(|error| alloc::format!("{path}: {error}"))?;
+    Ok(())
+}
+
+/// Puts variables aside until the end of the function.
+fn local(state: &mut State, arguments: &[String]) -> Result<(), String> {
+    for argument in arguments {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name, value),
+            None => (&**argument, ""),
+        };
+        if !is_name(name) {
+            return Err(alloc::format!("`{name}` is no name of a variable"));
+        }
+        if !state.make_local(name, value.into()) {
+            return Err("there is no function".into());
+        }
+    }
     Ok(())
 }
 
@@ -184,6 +217,21 @@ async fn exit(state: &State, arguments: &[String]) -> Ran {
     }
 }
 
+async fn leave_function(state: &State, arguments: &[String]) -> Ran {
+    let status = match arguments {
+        [] => Some(state.status),
+        [status] => status.parse::<u32>().ok().map(|status| status as u8),
+        _ => None,
+    };
+    match status {
+        None => Ok(state.complain("return: expected a status").await),
+        Some(_) if !state.is_in_function() && state.sources == 0 => {
+            Ok(state.complain("return: there is no function").await)
+        }
+        Some(status) => Err(Stop::Return(status)),
+    }
+}
+
 async fn leave_loop(state: &State, name: &str, arguments: &[String]) -> Ran {
     let loops = match arguments {
         [] => Some(1),
@@ -214,7 +262,10 @@ async fn source(state: &mut State, arguments: &[String]) -> Ran {
             state.sources += 1;
             let ran = run::script(state, &script).await;
             state.sources -= 1;
-            ran
+            match ran {
+                Err(Stop::Return(status)) => Ok(status),
+                ran => ran,
+            }
         }
         Err(error) => {
             state.complain(alloc::format!("{path}: {error}")).await;

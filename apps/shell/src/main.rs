@@ -106,12 +106,12 @@ async fn interactive(parameters: Vec<String>) -> Result<u8, Errno> {
                 Err(Stop::Interrupted)
             }
         };
-        state.loops = 0;
-        state.sources = 0;
+        state.unwind();
         match ran {
             Ok(status) => state.status = status,
             Err(Stop::Exit(status)) => return Ok(status),
             Err(Stop::Break(_) | Stop::Continue(_)) => state.status = 0,
+            Err(Stop::Return(status) | Stop::Failed(status)) => state.status = status,
             Err(Stop::Interrupted) => {
                 cops::println!();
                 state.status = INTERRUPTED;

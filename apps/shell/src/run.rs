@@ -9,9 +9,12 @@ use alloc::vec::Vec;
 use core::pin::Pin;
 
 use abi_unix::types::signal;
-use command_line::expansion::{Field, Fields};
+use command_line::arithmetic;
+use command_line::expansion::{self, Field, Fields};
+use command_line::pattern::Pattern;
 use command_line::syntax::{
-    Command, CommandKind, Connector, Parameter, Part, Pipeline, Redirection, Script, Statement, Target, Word,
+    Change, Command, CommandKind, Connector, Otherwise, Parameter, Part, Pipeline, Redirection, Script, Statement,
+    Target, Word,
 };
 use cops::Errno;
 use cops::file::OpenOptions;
@@ -30,6 +33,10 @@ pub enum Stop {
     Break(usize),
     /// `continue` with the next turn of the loop so many loops outside.
     Continue(usize),
+    /// `return` from a function or a file that `.` runs.
+    Return(u8),
+    /// A mistake in the script, which ends it, and at a prompt the line.
+    Failed(u8),
     /// Ctrl-C ended a program in the foreground.
     Interrupted,
 }
@@ -46,28 +53,51 @@ pub const INTERRUPTED: u8 = 128 + signal::INT as u8;
 const CANNOT_START: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// Greatest number of scripts within each other that run, by nesting and by calls of functions.
+const DEEPEST: usize = 256;
+
 /// The program of this shell.
 const OWN_PATH: &str = "/proc/self/exe";
 
-/// Runs a script as a whole: in a subshell, or as all that the shell is to do. Returns its status.
+/// Runs a script as all that the shell is to do. Returns its status.
 pub async fn whole(state: &mut State, text: &Script) -> u8 {
-    match script(state, text).await {
-        Ok(status) | Err(Stop::Exit(status)) => status,
-        Err(Stop::Break(_) | Stop::Continue(_)) => 0,
-        Err(Stop::Interrupted) => INTERRUPTED,
+    apart(script(state, text).await).unwrap_or(INTERRUPTED)
+}
+
+/// Returns the status of commands that ran apart from the rest of the script, which their end does not end. Only an
+/// interruption is one of the rest too.
+fn apart(ran: Ran) -> Ran {
+    match ran {
+        Ok(status) | Err(Stop::Exit(status) | Stop::Return(status) | Stop::Failed(status)) => Ok(status),
+        Err(Stop::Break(_) | Stop::Continue(_)) => Ok(0),
+        Err(Stop::Interrupted) => Err(Stop::Interrupted),
     }
 }
 
 /// Runs a script.
 pub fn script<'a>(state: &'a mut State, script: &'a Script) -> Nested<'a, Ran> {
     Box::pin(async move {
+        if state.depth == DEEPEST {
+            return Err(fail(state, alloc::format!("more than {DEEPEST} commands within each other")).await);
+        }
+        state.depth += 1;
+        let mut ran = Ok(0);
         for part in &script.statements {
-            statement(state, part).await?;
+            ran = statement(state, part).await;
+            if ran.is_err() {
+                break;
+            }
             // Others have their turn, and Ctrl-C is seen, even if no command waits.
             cops::yield_now().await;
         }
-        Ok(state.status)
+        state.depth -= 1;
+        ran.map(|_| state.status)
     })
+}
+
+/// Complains about a mistake in the script.
+async fn fail(state: &State, message: impl Into<String>) -> Stop {
+    Stop::Failed(state.complain(message).await)
 }
 
 async fn statement(state: &mut State, statement: &Statement) -> Ran {
@@ -96,7 +126,8 @@ async fn start_job(state: &State, statement: &Statement) -> u8 {
     };
     let job = Arc::new(state.job.background());
     let number = state.jobs.next_number();
-    let mut own = State { job: job.clone(), ..state.clone() };
+    let mut own = state.clone();
+    own.job = job.clone();
     own.files[0] = Arc::new(null);
     let statement = statement.clone();
     let text = statement.text.clone();
@@ -104,10 +135,7 @@ async fn start_job(state: &State, statement: &Statement) -> u8 {
         state.complain(alloc::format!("[{number}] {text}")).await;
     }
     let handle = cops::spawn(async move {
-        let status = match chain(&mut own, &statement).await {
-            Ok(status) | Err(Stop::Exit(status)) => status,
-            Err(_) => 0,
-        };
+        let status = apart(chain(&mut own, &statement).await).unwrap_or(INTERRUPTED);
         if own.job.is_interactive() {
             let end = if status == 0 { String::from("done") } else { alloc::format!("ended with status {status}") };
             own.complain(alloc::format!("[{number}] {end}: {}", statement.text)).await;
@@ -143,11 +171,7 @@ async fn concurrently(state: &mut State, stages: &[Command]) -> Ran {
         futures.push(Box::pin(async move {
             // Its ends of pipes are closed with it.
             let mut own = own;
-            match command(&mut own, stage).await {
-                Err(Stop::Interrupted) => Err(Stop::Interrupted),
-                Ok(status) | Err(Stop::Exit(status)) => Ok(status),
-                Err(_) => Ok(0),
-            }
+            apart(command(&mut own, stage).await)
         }));
     }
     drop(input);
@@ -179,10 +203,7 @@ async fn compound_command(state: &mut State, kind: &CommandKind) -> Ran {
         CommandKind::Group(body) => script(state, body).await,
         CommandKind::Subshell(body) => {
             let mut own = state.clone();
-            match script(&mut own, body).await {
-                Err(Stop::Exit(status)) => Ok(status),
-                ran => ran,
-            }
+            apart(script(&mut own, body).await)
         }
         CommandKind::If { branches, otherwise } => {
             for (condition, body) in branches {
@@ -194,6 +215,27 @@ async fn compound_command(state: &mut State, kind: &CommandKind) -> Ran {
                 Some(body) => script(state, body).await,
                 None => Ok(0),
             }
+        }
+        CommandKind::Case { word, arms } => {
+            let text: Vec<char> = joined(state, word).await?.chars().collect();
+            for (patterns, body) in arms {
+                for pattern in patterns {
+                    if pattern_of(state, pattern).await?.matches_text(&text) {
+                        state.status = 0;
+                        return script(state, body).await;
+                    }
+                }
+            }
+            Ok(0)
+        }
+        CommandKind::Function { name, body } => {
+            if commands::is_special(name) {
+                return Ok(state
+                    .complain(alloc::format!("{name}: a command of the shell that stays what it is"))
+                    .await);
+            }
+            state.functions.insert(name.clone(), body.clone());
+            Ok(0)
         }
         CommandKind::While { condition, body, is_until } => {
             let mut status = 0;
@@ -267,6 +309,17 @@ async fn redirect(state: &mut State, redirection: &Redirection) -> Ran {
             options.append(true).create(true);
             word
         }
+        Target::Text(word) => {
+            let text = joined(state, word).await?;
+            let (reader, writer) = match cops::io::pipe() {
+                Ok(ends) => ends,
+                Err(error) => return Ok(state.complain(alloc::format!("pipe: {error}")).await),
+            };
+            state.files[redirection.descriptor] = Arc::new(reader.into_descriptor());
+            // It goes on while the command reads, and ends when nothing reads any more.
+            cops::spawn(async move { _ = writer.write_all(text.into_bytes()).await }).detach();
+            return Ok(0);
+        }
     };
     let path = joined(state, word).await?;
     state.enter();
@@ -293,16 +346,17 @@ async fn simple(state: &mut State, assignments: &[(String, Word)], words: &[Word
         }
         return Ok(state.status);
     };
+    if let Some(body) = state.functions.get(name).cloned() {
+        values.into_iter().for_each(|(name, value)| state.set(name, value));
+        return call(state, &body, words).await;
+    }
     if commands::is_command(name) {
         // Assignments before a command of the shell last as long as it.
         let before: Vec<_> = values.iter().map(|(name, _)| (*name, state.variables.get(*name).cloned())).collect();
         values.into_iter().for_each(|(name, value)| state.set(name, value));
         let ran = commands::run(state, &words).await;
         for (name, variable) in before {
-            match variable {
-                Some(variable) => _ = state.variables.insert(name.clone(), variable),
-                None => _ = state.variables.remove(name),
-            }
+            state.restore(name.clone(), variable);
         }
         return ran;
     }
@@ -314,6 +368,21 @@ async fn simple(state: &mut State, assignments: &[(String, Word)], words: &[Word
     let more = values.iter().map(|(name, value)| alloc::format!("{name}={value}"));
     let environment: Vec<String> = exported.chain(more).collect();
     program(state, &words, &environment).await
+}
+
+/// Runs a function with these words.
+fn call<'a>(state: &'a mut State, body: &'a Command, mut words: Vec<String>) -> Nested<'a, Ran> {
+    Box::pin(async move {
+        // `$0` stays the shell's.
+        words[0] = state.parameters.first().cloned().unwrap_or_default();
+        state.enter_function(words);
+        let ran = command(state, body).await;
+        state.leave_function();
+        match ran {
+            Err(Stop::Return(status)) => Ok(status),
+            ran => ran,
+        }
+    })
 }
 
 /// Runs a program, and returns its status.
@@ -389,7 +458,7 @@ async fn is_binary(path: &str) -> bool {
 async fn arguments(state: &mut State, words: &[Word]) -> Result<Vec<String>, Stop> {
     let mut arguments = Vec::new();
     for word in words {
-        let fields = fields(state, word, true).await?;
+        let fields = fields(state, word, Values::Split).await?;
         state.enter();
         arguments.extend(fields.iter().flat_map(|field| field.paths(&mut names)));
     }
@@ -398,8 +467,14 @@ async fn arguments(state: &mut State, words: &[Word]) -> Result<Vec<String>, Sto
 
 /// Returns the text that a word becomes where there is one word only.
 async fn joined(state: &mut State, word: &Word) -> Result<String, Stop> {
-    let fields = fields(state, word, false).await?;
+    let fields = fields(state, word, Values::Quoted).await?;
     Ok(fields.iter().map(Field::text).collect::<Vec<_>>().join(" "))
+}
+
+/// Returns the pattern that a word is.
+async fn pattern_of(state: &mut State, word: &Word) -> Result<Pattern, Stop> {
+    let fields = fields(state, word, Values::Whole).await?;
+    Ok(fields.first().map_or_else(|| Pattern::new(&[]), Field::pattern))
 }
 
 /// Returns the names in a directory, without those that cannot be read.
@@ -408,31 +483,125 @@ pub fn names(path: &str) -> Vec<String> {
     directory.into_iter().flatten().flatten().map(|entry| entry.name().into()).collect()
 }
 
-/// Makes fields of the parts of a word. Where nothing is split everything counts as quoted.
-async fn fields(state: &mut State, word: &Word, is_split: bool) -> Result<Vec<Field>, Stop> {
+/// The treatment of values that are not quoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    /// Their blanks divide fields.
+    Split,
+    /// They are as if they were quoted.
+    Quoted,
+    /// They are not split, and may be patterns.
+    Whole,
+}
+
+/// Makes fields of the parts of a word.
+async fn fields(state: &mut State, word: &Word, values: Values) -> Result<Vec<Field>, Stop> {
     let mut fields = Fields::default();
-    for part in &word.parts {
-        let (value, is_quoted) = match part {
-            Part::Text { text, is_quoted } => {
-                fields.text(text, *is_quoted);
-                continue;
-            }
-            Part::Home => (state.variable("HOME").into(), true),
-            Part::Parameter { parameter: Parameter::Each, is_quoted: true } => {
-                for (place, parameter) in state.parameters.iter().skip(1).enumerate() {
-                    if place > 0 {
-                        fields.end_field();
-                    }
-                    fields.text(parameter, true);
-                }
-                continue;
-            }
-            Part::Parameter { parameter, is_quoted } => (value(state, parameter), *is_quoted),
-            Part::Output { script, is_quoted } => (output(state, script).await?, *is_quoted),
-        };
-        if is_quoted || !is_split { fields.text(&value, true) } else { fields.value(&value) }
-    }
+    add(state, &mut fields, word, values).await?;
     Ok(fields.finish())
+}
+
+/// Adds the parts of a word to fields.
+fn add<'a>(
+    state: &'a mut State,
+    fields: &'a mut Fields,
+    word: &'a Word,
+    values: Values,
+) -> Nested<'a, Result<(), Stop>> {
+    Box::pin(async move {
+        for part in &word.parts {
+            let (value, is_quoted) = match part {
+                Part::Text { text, is_quoted } => {
+                    fields.text(text, *is_quoted);
+                    continue;
+                }
+                Part::Home => (state.variable("HOME").into(), true),
+                Part::Parameter { parameter: Parameter::Each, change: None, is_quoted: true } => {
+                    for (place, parameter) in state.parameters.iter().skip(1).enumerate() {
+                        if place > 0 {
+                            fields.end_field();
+                        }
+                        fields.text(parameter, true);
+                    }
+                    continue;
+                }
+                Part::Parameter { parameter, change: None, is_quoted } => (value(state, parameter), *is_quoted),
+                Part::Parameter { parameter, change: Some(change), is_quoted } => {
+                    match changed(state, parameter, change).await? {
+                        Changed::Value(value) => (value, *is_quoted),
+                        Changed::Word(word) => {
+                            add(state, fields, word, if *is_quoted { Values::Quoted } else { values }).await?;
+                            continue;
+                        }
+                    }
+                }
+                Part::Arithmetic { expression, is_quoted } => {
+                    let text = joined(state, expression).await?;
+                    match arithmetic::evaluate(&text, &|name| state.variable(name).into()) {
+                        Ok(value) => (alloc::format!("{value}"), *is_quoted),
+                        Err(error) => return Err(fail(state, alloc::format!("$(({text})): {error}")).await),
+                    }
+                }
+                Part::Output { script, is_quoted } => (output(state, script).await?, *is_quoted),
+            };
+            match values {
+                _ if is_quoted => fields.text(&value, true),
+                Values::Split => fields.value(&value),
+                Values::Quoted => fields.text(&value, true),
+                Values::Whole => fields.text(&value, false),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The result of a change to a parameter's value.
+enum Changed<'a> {
+    Value(String),
+    /// The word of the change takes the value's place.
+    Word(&'a Word),
+}
+
+async fn changed<'a>(state: &mut State, parameter: &Parameter, change: &'a Change) -> Result<Changed<'a>, Stop> {
+    let value = value(state, parameter);
+    Ok(match change {
+        Change::Length => Changed::Value(alloc::format!("{}", value.chars().count())),
+        Change::Unless { is_empty_enough, otherwise, word } => {
+            let is_there = is_set(state, parameter) && !(*is_empty_enough && value.is_empty());
+            match (otherwise, is_there) {
+                (Otherwise::Use, false) | (Otherwise::UseIfSet, true) => Changed::Word(word),
+                (Otherwise::UseIfSet, false) => Changed::Value(String::new()),
+                (Otherwise::Assign, false) => {
+                    let value = joined(state, word).await?;
+                    if let Parameter::Variable(name) = parameter {
+                        state.set(name, value.clone());
+                    }
+                    Changed::Value(value)
+                }
+                (Otherwise::Fail, false) => {
+                    let message = joined(state, word).await?;
+                    let name = if let Parameter::Variable(name) = parameter { name } else { "parameter" };
+                    let message = if message.is_empty() { "is not set" } else { &message };
+                    return Err(fail(state, alloc::format!("{name}: {message}")).await);
+                }
+                (_, true) => Changed::Value(value),
+            }
+        }
+        Change::Without { is_suffix, is_longest, pattern } => {
+            let pattern = pattern_of(state, pattern).await?;
+            Changed::Value(expansion::without(&value, &pattern, *is_suffix, *is_longest).into())
+        }
+    })
+}
+
+fn is_set(state: &State, parameter: &Parameter) -> bool {
+    match parameter {
+        Parameter::Variable(name) => state.variables.contains_key(name),
+        Parameter::Position(place) => *place < state.parameters.len(),
+        Parameter::Each | Parameter::Together => state.parameters.len() > 1,
+        Parameter::Job => !state.jobs.last().is_empty(),
+        Parameter::Count | Parameter::Status | Parameter::Process => true,
+    }
 }
 
 fn value(state: &State, parameter: &Parameter) -> String {
@@ -463,11 +632,7 @@ async fn output(state: &mut State, text: &Script) -> Result<String, Stop> {
         script(&mut own, text).await
     };
     let (ran, (_, bytes)) = join(run, reader.read_to_end(Vec::new())).await;
-    state.status = match ran {
-        Err(Stop::Interrupted) => return Err(Stop::Interrupted),
-        Ok(status) | Err(Stop::Exit(status)) => status,
-        Err(_) => 0,
-    };
+    state.status = apart(ran)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.trim_end_matches('\n').replace('\0', ""))
 }

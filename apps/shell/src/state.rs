@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi_unix::types::signal;
+use command_line::syntax::Command;
 use cops::system::terminal;
 use cops::system::{Descriptor, process};
 use cops::{Errno, JoinHandle, Lock};
@@ -30,6 +31,11 @@ pub struct State {
     pub directory: String,
     /// Standard input, output and error.
     pub files: [Arc<Descriptor>; 3],
+    pub functions: BTreeMap<String, Arc<Command>>,
+    /// The functions that run, the innermost last.
+    calls: Vec<Call>,
+    /// Number of scripts around the command.
+    pub depth: usize,
     /// Number of loops around the command.
     pub loops: usize,
     /// Number of files within each other that `.` is running.
@@ -37,6 +43,15 @@ pub struct State {
     /// The job that started programs belong to.
     pub job: Arc<Job>,
     pub jobs: Arc<Jobs>,
+}
+
+/// The state outside a function that runs, as far as it is not that inside.
+#[derive(Clone)]
+struct Call {
+    parameters: Vec<String>,
+    loops: usize,
+    /// The variables that `local` has put aside.
+    variables: Vec<(String, Option<Variable>)>,
 }
 
 /// The programs of one line, which are one process group at an interactive shell.
@@ -195,6 +210,9 @@ impl State {
             status: 0,
             directory: cops::file::current_dir()?,
             files: [duplicate(0)?, duplicate(1)?, duplicate(2)?],
+            functions: BTreeMap::new(),
+            calls: Vec::new(),
+            depth: 0,
             loops: 0,
             sources: 0,
             job: Arc::new(job),
@@ -218,6 +236,48 @@ impl State {
         match self.variables.get_mut(name) {
             Some(variable) => variable.value = value,
             None => _ = self.variables.insert(name.into(), Variable { value, is_exported: false }),
+        }
+    }
+
+    /// Begins a function, which has these parameters.
+    pub fn enter_function(&mut self, parameters: Vec<String>) {
+        let parameters = core::mem::replace(&mut self.parameters, parameters);
+        self.calls.push(Call { parameters, loops: core::mem::take(&mut self.loops), variables: Vec::new() });
+    }
+
+    /// Ends the innermost function.
+    pub fn leave_function(&mut self) {
+        let Some(Call { parameters, loops, variables }) = self.calls.pop() else { return };
+        (self.parameters, self.loops) = (parameters, loops);
+        variables.into_iter().rev().for_each(|(name, variable)| self.restore(name, variable));
+    }
+
+    /// Returns whether a function runs.
+    pub fn is_in_function(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// Makes a variable one of the innermost function. Returns `false` if none runs.
+    pub fn make_local(&mut self, name: &str, value: String) -> bool {
+        let Some(call) = self.calls.last_mut() else { return false };
+        call.variables.push((name.into(), self.variables.remove(name)));
+        self.set(name, value);
+        true
+    }
+
+    /// Ends all that runs, after an interruption.
+    pub fn unwind(&mut self) {
+        while self.is_in_function() {
+            self.leave_function();
+        }
+        (self.depth, self.loops, self.sources) = (0, 0, 0);
+    }
+
+    /// Gives a variable back the state that it had.
+    pub fn restore(&mut self, name: String, variable: Option<Variable>) {
+        match variable {
+            Some(variable) => _ = self.variables.insert(name, variable),
+            None => _ = self.variables.remove(&name),
         }
     }
 

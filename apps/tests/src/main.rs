@@ -282,6 +282,7 @@ const TESTS: &[Test] = tests![
     shell::pipes_and_redirections;
     shell::words_are_expanded;
     shell::scripts_have_conditions_and_loops;
+    shell::scripts_have_functions_and_patterns;
     shell::keys_make_lines;
     shell::the_interrupt_key_ends_the_command_and_not_the_shell;
     shell::a_program_receives_signals_as_events;

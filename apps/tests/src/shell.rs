@@ -113,6 +113,35 @@ pub async fn scripts_have_conditions_and_loops() -> Outcome {
     .await
 }
 
+pub async fn scripts_have_functions_and_patterns() -> Outcome {
+    expect(&[
+        (
+            "for x in a.rs b.c d; do case $x in *.rs) echo rust;; *.c|*.h) echo c;; *) echo $x; esac; done",
+            "rust\nc\nd\n",
+            0,
+        ),
+        ("P='*.rs'; case a.rs in \"$P\") echo no;; $P) echo yes; esac; case x in y) ;; esac; echo $?", "yes\n0\n", 0),
+        ("f() { echo $# $1 $0; return 3; echo no; }; f a b; echo $? $#", "2 a name\n3 2\n", 0),
+        ("X=1; f() { local X=2 Y; Y=3; Z=4; echo $X$Y; }; f; echo $X$Y$Z", "23\n14\n", 0),
+        ("f() { if [ $1 -gt 1 ]; then f $(($1 - 1)); fi; echo $1; }; f 3", "1\n2\n3\n", 0),
+        ("f() { f; }; f; echo no", "more than 256 commands within each other\n", 1),
+        ("echo() { :; }; echo a; unset echo; echo b; cd() (exit 7); cd; echo $?", "b\n7\n", 0),
+        ("f() { for x in 1 2; do g; echo $x; done; }; g() { break; }; f 2>/dev/null", "1\n2\n", 0),
+        ("echo ${X:-a b} \"${X-c  d}\" ${X:=e} $X ${X:+f} ${#X} \"${Y+g}\" ${9-h}", "a b c  d e e f 1  h\n", 0),
+        ("X=/a/b.tar.gz; echo ${X##*/} ${X%/*} ${X#*.} ${X%%.*} ${X%'*'}", "b.tar.gz /a tar.gz /a/b /a/b.tar.gz\n", 0),
+        ("echo ${X?no X}; echo no", "X: no X\n", 1),
+        (
+            "X=6; echo $((X * 7)) $(((1 + 2) * 3 > 8)) \"$((0x10 - $X))\"; echo $((1 / 0)); echo no",
+            "42 1 10\n$((1 / 0)): a division by 0\n",
+            1,
+        ),
+        ("X=5; cat <<E | head -n 1; echo $?\n$X $((X + 1))\n\tb\nE\n", "5 6\n0\n", 0),
+        ("while read x; do echo \"<$x>\"; done <<'E'\n$HOME\nb\nE\necho end", "<$HOME>\n<b>\nend\n", 0),
+        ("cat <<E >/dev/null; true <<F; cat <<G\na\nE\nb\nF\nc\nG\n", "c\n", 0),
+    ])
+    .await
+}
+
 /// A shell whose keys a test presses.
 struct Console {
     shell: cops::process::Child,

@@ -57,6 +57,11 @@ impl Field {
         self.characters.iter().map(|(character, _)| *character).collect()
     }
 
+    /// Returns the field as a pattern of texts.
+    pub fn pattern(&self) -> Pattern {
+        Pattern::new(&self.characters)
+    }
+
     /// Replaces a pattern by the sorted paths that match it, or the field by its text if it is no pattern or none
     /// does. `list` returns the names in a directory, which is "" for the working directory; none if it cannot be read.
     pub fn paths(&self, list: &mut dyn FnMut(&str) -> Vec<String>) -> Vec<String> {
@@ -89,6 +94,19 @@ impl Field {
     }
 }
 
+/// Returns a text without the part at its beginning or its end that has a pattern: the longest or the shortest such
+/// part. The text is returned as it is if no part has the pattern.
+pub fn without<'a>(text: &'a str, pattern: &Pattern, is_suffix: bool, is_longest: bool) -> &'a str {
+    let characters: Vec<char> = text.chars().collect();
+    let length = characters.len();
+    let part = |count: usize| if is_suffix { &characters[length - count..] } else { &characters[..count] };
+    let mut counts = 0..=length;
+    let has = |count: &usize| pattern.matches_text(part(*count));
+    let Some(count) = (if is_longest { counts.rfind(has) } else { counts.find(has) }) else { return text };
+    let bytes: usize = part(count).iter().map(|character| character.len_utf8()).sum();
+    if is_suffix { &text[..text.len() - bytes] } else { &text[bytes..] }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +127,26 @@ mod tests {
         fields.end_field();
         fields.text("", false);
         assert_eq!(texts(fields), ["a ", "b", "cd", ""]);
+    }
+
+    #[test]
+    fn parts_with_a_pattern_are_taken_off() {
+        let pattern = |text: &str| Pattern::new(&text.chars().map(|character| (character, false)).collect::<Vec<_>>());
+        for (text, of, is_suffix, is_longest, expected) in [
+            ("/a/b/c.rs", "*/", false, true, "c.rs"),
+            ("/a/b/c.rs", "*/", false, false, "a/b/c.rs"),
+            ("/a/b/c.rs", "/*", true, false, "/a/b"),
+            ("/a/b/c.rs", "/*", true, true, ""),
+            ("c.tar.gz", ".*", true, false, "c.tar"),
+            ("c.tar.gz", ".*", true, true, "c"),
+            ("äöü", "?", false, false, "öü"),
+            ("äöü", "[ü]", true, true, "äö"),
+            (".x", "*", false, true, ""),
+            ("abc", "b", false, true, "abc"),
+            ("", "*", true, true, ""),
+        ] {
+            assert_eq!(without(text, &pattern(of), is_suffix, is_longest), expected, "{text} {of}");
+        }
     }
 
     fn paths(text: &str, is_quoted: bool) -> Vec<String> {

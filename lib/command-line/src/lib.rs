@@ -1,5 +1,5 @@
 //! The language of the shell, without a system below it: the text of commands becomes a tree ([`parse`]), the words of
-//! a command become its arguments ([`expansion`]), and keys become a line ([`mod@line`]).
+//! a command become its arguments ([`expansion`], [`arithmetic`]), and keys become a line ([`mod@line`]).
 //!
 //! The language is the part of the POSIX shell's that people use at a prompt and in short scripts. Everything else is
 //! refused with an error that names the token, and never passed to a program as an argument.
@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod arithmetic;
 pub mod expansion;
 pub mod line;
 mod parser;

@@ -2,21 +2,24 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::syntax::{
-    Command, CommandKind, Connector, Parameter, Part, Pipeline, Redirection, Script, Statement, Target, Word,
+    Change, Command, CommandKind, Connector, Otherwise, Parameter, Part, Pipeline, Redirection, Script, Statement,
+    Target, Word,
 };
 
 /// Greatest depth of commands within commands. Running them nests as deeply as parsing them does.
 pub const DEEPEST: usize = 32;
 
 /// Words that begin, divide or end a command, where a command can begin.
-const RESERVED: [&str; 13] = ["if", "then", "elif", "else", "fi", "while", "until", "for", "do", "done", "{", "}", "!"];
+const RESERVED: [&str; 15] =
+    ["if", "then", "elif", "else", "fi", "while", "until", "for", "do", "done", "case", "esac", "{", "}", "!"];
 
 /// Words of shells' languages that this one lacks.
-const FOREIGN: [&str; 4] = ["case", "esac", "function", "select"];
+const FOREIGN: [&str; 2] = ["function", "select"];
 
 /// The reason for which a text is no script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ type Parsed<T> = Result<T, SyntaxError>;
 ///
 /// The text is not a script, or not a complete one.
 pub fn parse(text: &str) -> Parsed<Script> {
-    let mut parser = Parser { text, position: 0, depth: 0 };
+    let mut parser = Parser::new(text);
     let script = parser.script(&[])?;
     match parser.token() {
         None => Ok(script),
@@ -81,9 +84,28 @@ struct Parser<'a> {
     /// Offset of the next character.
     position: usize,
     depth: usize,
+    /// Offset behind the texts of `<<` that are below this line.
+    documents_end: Option<usize>,
+}
+
+/// The end of a text in which `$` has its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextEnd {
+    /// `"`
+    Quote,
+    /// `}`, within quotes or not.
+    Brace { is_quoted: bool },
+    /// `))`
+    Arithmetic,
+    /// That of the parser's text.
+    Document,
 }
 
 impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Parser<'a> {
+        Parser { text, position: 0, depth: 0, documents_end: None }
+    }
+
     fn rest(&self) -> &'a str {
         &self.text[self.position..]
     }
@@ -130,10 +152,19 @@ impl<'a> Parser<'a> {
     fn skip_lines(&mut self) {
         loop {
             self.skip_blanks();
-            if !self.skip("\n") {
+            if !self.skip_line_end() {
                 return;
             }
         }
+    }
+
+    /// Skips the end of a line, and the texts of `<<` below it.
+    fn skip_line_end(&mut self) -> bool {
+        let is_next = self.skip("\n");
+        if is_next && let Some(end) = self.documents_end.take() {
+            self.position = end;
+        }
+        is_next
     }
 
     /// Returns the next token in quotes, for messages; `None` at the end of the text.
@@ -184,14 +215,17 @@ impl<'a> Parser<'a> {
         let mut statements = Vec::new();
         loop {
             self.skip_lines();
-            let is_at_end = matches!(self.peek(), None | Some(')'));
+            let is_at_end = matches!(self.peek(), None | Some(')')) || self.rest().starts_with(";;");
             if is_at_end || self.reserved().is_some_and(|word| ends.contains(&word)) {
                 break;
             }
             let mut statement = self.statement()?;
             self.skip_blanks();
             match self.peek() {
-                Some('\n' | ';') => _ = self.take(),
+                Some('\n') => _ = self.skip_line_end(),
+                // The end of a pattern's script.
+                Some(';') if self.rest().starts_with(";;") => {}
+                Some(';') => _ = self.take(),
                 Some('&') => {
                     self.take();
                     statement.is_in_background = true;
@@ -259,6 +293,7 @@ impl<'a> Parser<'a> {
                 CommandKind::While { condition, body: self.loop_body()?, is_until: word == "until" }
             }
             Some("for") => self.repetition()?,
+            Some("case") => self.choice()?,
             Some("{") => {
                 self.skip("{");
                 let script = self.body(&["}"], "`}`")?;
@@ -274,7 +309,23 @@ impl<'a> Parser<'a> {
                 self.close_parenthesis()?;
                 CommandKind::Subshell(script)
             }
-            None => return self.simple_command(),
+            None => match self.function_name() {
+                Some(name) => {
+                    self.skip_lines();
+                    if self.depth == DEEPEST {
+                        return Err(SyntaxError::TooDeep);
+                    }
+                    self.depth += 1;
+                    let body = self.command()?;
+                    self.depth -= 1;
+                    if matches!(body.kind, CommandKind::Simple { .. } | CommandKind::Function { .. }) {
+                        return Err(SyntaxError::Unknown(name.into(), "() without `{`"));
+                    }
+                    let kind = CommandKind::Function { name: name.into(), body: Arc::new(body) };
+                    return Ok(Command { kind, redirections: Vec::new() });
+                }
+                None => return self.simple_command(),
+            },
         };
         let mut redirections = Vec::new();
         while let Some(redirection) = self.redirection()? {
@@ -327,6 +378,59 @@ impl<'a> Parser<'a> {
         let _ = self.skip(";");
         self.skip_lines();
         Ok(CommandKind::For { variable: variable.into(), words, body: self.loop_body()? })
+    }
+
+    fn choice(&mut self) -> Parsed<CommandKind> {
+        self.skip("case");
+        let Some(word) = self.word()? else { return Err(self.unexpected("a word")) };
+        self.skip_lines();
+        let is_end = |rest: &str| rest.chars().next().is_none_or(ends_word);
+        if !self.rest().strip_prefix("in").is_some_and(is_end) {
+            return Err(self.unexpected("`in`"));
+        }
+        self.skip("in");
+        let mut arms = Vec::new();
+        loop {
+            self.skip_lines();
+            if self.skip_reserved("esac") {
+                return Ok(CommandKind::Case { word, arms });
+            }
+            let _ = self.skip("(");
+            let mut patterns = Vec::new();
+            loop {
+                let Some(pattern) = self.word()? else { return Err(self.unexpected("a pattern")) };
+                patterns.push(pattern);
+                self.skip_blanks();
+                if !self.skip("|") {
+                    break;
+                }
+            }
+            if !self.skip(")") {
+                return Err(self.unexpected("`)`"));
+            }
+            arms.push((patterns, self.script(&["esac"])?));
+            self.skip_lines();
+            if !self.skip(";;") && self.reserved() != Some("esac") {
+                return Err(self.unexpected("`esac`"));
+            }
+        }
+    }
+
+    /// Skips `NAME()`, and returns the name.
+    fn function_name(&mut self) -> Option<&'a str> {
+        let start = self.position;
+        let name = self.take_while(|character| continues_name(character) || character == '-');
+        if name.starts_with(begins_name) {
+            self.skip_blanks();
+            if self.skip("(") {
+                self.skip_blanks();
+                if self.skip(")") {
+                    return Some(name);
+                }
+            }
+        }
+        self.position = start;
+        None
     }
 
     fn loop_body(&mut self) -> Parsed<Script> {
@@ -398,7 +502,11 @@ impl<'a> Parser<'a> {
         } else if is_output && self.skip(">") {
             Target::Append(self.file()?)
         } else if !is_output && self.skip("<") {
-            return Err(SyntaxError::Unknown("<<".into(), ""));
+            if self.peek() == Some('<') {
+                return Err(SyntaxError::Unknown("<<<".into(), ""));
+            }
+            let strips_tabs = self.skip("-");
+            Target::Text(self.document(strips_tabs)?)
         } else if self.rest().starts_with(['>', '|']) && is_output || self.rest().starts_with('>') {
             return Err(self.unexpected("a file"));
         } else if is_output {
@@ -407,6 +515,57 @@ impl<'a> Parser<'a> {
             Target::Read(self.file()?)
         };
         Ok(Some(Redirection { descriptor, target }))
+    }
+
+    /// Parses the word behind `<<`, and the text below this line up to a line of this word.
+    fn document(&mut self, strips_tabs: bool) -> Parsed<Word> {
+        let mark = self.file()?;
+        let mut end = String::new();
+        let mut is_quoted = false;
+        for part in &mark.parts {
+            let Part::Text { text, is_quoted: quoted } = part else {
+                return Err(SyntaxError::Unknown("$".into(), " behind `<<`"));
+            };
+            end += text;
+            is_quoted |= quoted;
+        }
+        let line_end = |text: &str| text.find('\n').ok_or(SyntaxError::Unfinished("the text of `<<`"));
+        let start = match self.documents_end {
+            Some(end) => end,
+            None => {
+                let rest = self.rest();
+                let line = &rest[..line_end(rest)?];
+                // The text is below the whole command.
+                if line.ends_with('\\') || ['\'', '"'].into_iter().any(|mark| line.matches(mark).count() % 2 != 0) {
+                    return Err(SyntaxError::Unknown("<<".into(), " in a line that goes on in the next"));
+                }
+                self.position + line.len() + 1
+            }
+        };
+        let (mut text, mut position) = (String::new(), start);
+        loop {
+            let rest = &self.text[position..];
+            let length = rest.find('\n').unwrap_or(rest.len());
+            let line = if strips_tabs { rest[..length].trim_start_matches('\t') } else { &rest[..length] };
+            if line.trim_end_matches('\r') == end && !rest.is_empty() {
+                self.documents_end = Some((position + length + 1).min(self.text.len()));
+                break;
+            }
+            if length == rest.len() {
+                return Err(SyntaxError::Unfinished("the text of `<<`"));
+            }
+            text += line;
+            text.push('\n');
+            position += length + 1;
+        }
+        let mut word = Word::default();
+        if is_quoted {
+            word.push_text(&text, true);
+        } else {
+            let mut parser = Parser { depth: self.depth, ..Parser::new(&text) };
+            parser.text_up_to(TextEnd::Document, &mut word)?;
+        }
+        Ok(word)
     }
 
     fn file(&mut self) -> Parsed<Word> {
@@ -437,12 +596,7 @@ impl<'a> Parser<'a> {
         }
         while let Some(character) = self.peek().filter(|character| !ends_word(*character)) {
             match character {
-                '\'' => {
-                    self.take();
-                    let (text, _) = self.rest().split_once('\'').ok_or(SyntaxError::Unfinished("the second `'`"))?;
-                    self.position += text.len() + 1;
-                    word.push_text(text, true);
-                }
+                '\'' => self.single_quotes(&mut word)?,
                 '"' => self.double_quotes(&mut word)?,
                 '\\' => {
                     self.take();
@@ -466,40 +620,75 @@ impl<'a> Parser<'a> {
         Ok(word)
     }
 
+    fn single_quotes(&mut self, word: &mut Word) -> Parsed<()> {
+        self.take();
+        let (text, _) = self.rest().split_once('\'').ok_or(SyntaxError::Unfinished("the second `'`"))?;
+        self.position += text.len() + 1;
+        word.push_text(text, true);
+        Ok(())
+    }
+
     fn double_quotes(&mut self, word: &mut Word) -> Parsed<()> {
         self.take();
+        // Empty quotes make a word; those around parameters alone need not.
         if self.skip("\"") {
             word.push_text("", true);
             return Ok(());
         }
+        self.text_up_to(TextEnd::Quote, word)
+    }
+
+    /// Parses a text in which `$` has its meaning, and skips its end.
+    fn text_up_to(&mut self, end: TextEnd, word: &mut Word) -> Parsed<()> {
+        let is_quoted = end != TextEnd::Brace { is_quoted: false };
+        // Parentheses that are open within an expression.
+        let mut open = 0;
         loop {
-            match self.peek() {
-                None => return Err(SyntaxError::Unfinished("the second `\"`")),
-                Some('"') => {
+            let Some(character) = self.peek() else {
+                return match end {
+                    TextEnd::Document => Ok(()),
+                    TextEnd::Quote => Err(SyntaxError::Unfinished("the second `\"`")),
+                    TextEnd::Brace { .. } => Err(SyntaxError::Unfinished("`}`")),
+                    TextEnd::Arithmetic => Err(SyntaxError::Unfinished("`))`")),
+                };
+            };
+            match (character, end) {
+                ('"', TextEnd::Quote) | ('}', TextEnd::Brace { .. }) => {
                     self.take();
                     return Ok(());
                 }
-                Some('$') => {
-                    let part = self.dollar(true)?;
+                (')', TextEnd::Arithmetic) if open == 0 => {
+                    return if self.skip("))") { Ok(()) } else { Err(self.unexpected("`))`")) };
+                }
+                ('(' | ')', TextEnd::Arithmetic) => {
+                    open = if character == '(' { open + 1 } else { open - 1 };
+                    self.take();
+                    word.push_text(character.encode_utf8(&mut [0; 4]), true);
+                }
+                ('$', _) => {
+                    let part = self.dollar(is_quoted)?;
                     word.parts.push(part);
                 }
-                Some('`') => return Err(SyntaxError::Unknown("`".into(), "; write `$(…)`")),
-                Some('\\') => {
+                ('`', _) => return Err(SyntaxError::Unknown("`".into(), "; write `$(…)`")),
+                ('\'', TextEnd::Brace { is_quoted: false }) => self.single_quotes(word)?,
+                ('"', TextEnd::Brace { .. }) => self.double_quotes(word)?,
+                ('\\', _) => {
                     self.take();
-                    match self.peek() {
-                        Some('\n') => {
-                            self.take();
-                        }
-                        Some(character @ ('"' | '$' | '`' | '\\')) => {
+                    match (self.peek(), end) {
+                        (Some('\n'), _) => _ = self.take(),
+                        (Some(character @ ('$' | '`' | '\\')), _)
+                        | (Some(character @ '"'), TextEnd::Quote | TextEnd::Brace { .. })
+                        | (Some(character), TextEnd::Brace { is_quoted: false })
+                        | (Some(character @ '}'), TextEnd::Brace { .. }) => {
                             self.take();
                             word.push_text(character.encode_utf8(&mut [0; 4]), true);
                         }
                         _ => word.push_text("\\", true),
                     }
                 }
-                Some(character) => {
+                _ => {
                     self.take();
-                    word.push_text(character.encode_utf8(&mut [0; 4]), true);
+                    word.push_text(character.encode_utf8(&mut [0; 4]), is_quoted);
                 }
             }
         }
@@ -508,38 +697,86 @@ impl<'a> Parser<'a> {
     /// Parses what `$` begins; a `$` that begins nothing is a text.
     fn dollar(&mut self, is_quoted: bool) -> Parsed<Part> {
         self.take();
+        if self.rest().starts_with("((") {
+            self.skip("((");
+            let mut expression = Word::default();
+            self.nested(|parser| parser.text_up_to(TextEnd::Arithmetic, &mut expression))?;
+            return Ok(Part::Arithmetic { expression, is_quoted });
+        }
         if self.skip("(") {
-            if self.peek() == Some('(') {
-                return Err(SyntaxError::Unknown("$((".into(), ""));
-            }
             let script = self.script(&[])?;
             self.close_parenthesis()?;
             return Ok(Part::Output { script, is_quoted });
         }
-        let parameter = if self.skip("{") {
-            let parameter = self.parameter(true);
-            match (parameter, self.peek()) {
-                (Some(parameter), Some('}')) => {
-                    self.take();
-                    parameter
-                }
-                (_, None) => return Err(SyntaxError::Unfinished("`}`")),
-                _ => {
-                    let rest = self.rest();
-                    let end = rest.find(|c| c == '}' || ends_word(c)).unwrap_or(rest.len());
-                    return Err(SyntaxError::Unknown(
-                        alloc::format!("${{…{}", &rest[..end]).into(),
-                        "; only `${NAME}` is",
-                    ));
-                }
+        if self.skip("{") {
+            return self.nested(|parser| parser.braces(is_quoted));
+        }
+        Ok(match self.parameter(false) {
+            Some(parameter) => Part::Parameter { parameter, change: None, is_quoted },
+            None => Part::Text { text: "$".into(), is_quoted },
+        })
+    }
+
+    /// Parses a part within another, as long as they are not too many.
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth == DEEPEST {
+            return Err(SyntaxError::TooDeep);
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// Parses a parameter in braces, behind the first, with the change to its value.
+    fn braces(&mut self, is_quoted: bool) -> Parsed<Part> {
+        let start = self.position;
+        let counts = self.rest().starts_with('#') && !self.rest().starts_with("#}");
+        if counts {
+            self.skip("#");
+        }
+        let Some(parameter) = self.parameter(true) else { return Err(self.unknown_braces(start)) };
+        let is_end = self.peek() == Some('}');
+        if counts || is_end {
+            if !is_end {
+                return Err(self.unknown_braces(start));
             }
-        } else {
-            match self.parameter(false) {
-                Some(parameter) => parameter,
-                None => return Ok(Part::Text { text: "$".into(), is_quoted }),
+            self.take();
+            return Ok(Part::Parameter { parameter, change: counts.then_some(Change::Length), is_quoted });
+        }
+        let is_empty_enough = self.skip(":");
+        let change = match self.take() {
+            Some(mark @ ('-' | '=' | '?' | '+')) => {
+                let otherwise = match mark {
+                    '-' => Otherwise::Use,
+                    '=' if matches!(parameter, Parameter::Variable(_)) => Otherwise::Assign,
+                    '=' => return Err(self.unknown_braces(start)),
+                    '?' => Otherwise::Fail,
+                    _ => Otherwise::UseIfSet,
+                };
+                let mut word = Word::default();
+                self.text_up_to(TextEnd::Brace { is_quoted }, &mut word)?;
+                Change::Unless { is_empty_enough, otherwise, word }
             }
+            Some(mark @ ('#' | '%')) if !is_empty_enough => {
+                let is_longest = self.skip(if mark == '#' { "#" } else { "%" });
+                let mut pattern = Word::default();
+                // Quotes around the parameter are none around its pattern.
+                self.text_up_to(TextEnd::Brace { is_quoted: false }, &mut pattern)?;
+                Change::Without { is_suffix: mark == '%', is_longest, pattern }
+            }
+            _ => return Err(self.unknown_braces(start)),
         };
-        Ok(Part::Parameter { parameter, is_quoted })
+        Ok(Part::Parameter { parameter, change: Some(change), is_quoted })
+    }
+
+    /// Returns the error of braces that are not known; they begin at this place.
+    fn unknown_braces(&self, start: usize) -> SyntaxError {
+        let rest = &self.text[start..];
+        match rest.find('}') {
+            None => SyntaxError::Unfinished("`}`"),
+            Some(end) => SyntaxError::Unknown(alloc::format!("${{{}}}", &rest[..end]).into(), ""),
+        }
     }
 
     /// Parses a parameter's name; a position has several digits in braces only.

@@ -60,7 +60,11 @@ impl Pattern {
         if name.starts_with('.') && !matches!(self.elements.first(), Some(Element::Exactly('.'))) {
             return false;
         }
-        let name: Vec<char> = name.chars().collect();
+        self.matches_text(&name.chars().collect::<Vec<_>>())
+    }
+
+    /// Returns whether a text has the pattern, which is no name.
+    pub fn matches_text(&self, name: &[char]) -> bool {
         let (mut element, mut place) = (0, 0);
         // The last `*`, and the end of its match. An earlier one need not match more: the last can instead.
         let mut last = None;

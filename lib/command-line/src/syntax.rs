@@ -1,6 +1,7 @@
 //! The tree of a script.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Statements, one after the other.
@@ -85,6 +86,20 @@ pub enum CommandKind {
         /// The repeated statements.
         body: Script,
     },
+    /// `case`: the scripts with their patterns, the first of which may run.
+    Case {
+        /// The word that is compared.
+        word: Word,
+        /// Patterns with their scripts.
+        arms: Vec<(Vec<Word>, Script)>,
+    },
+    /// `NAME() …`: gives a command a name.
+    Function {
+        /// Its name.
+        name: String,
+        /// The command.
+        body: Arc<Command>,
+    },
     /// `{ … }`.
     Group(Script),
     /// `( … )`, whose changes to variables and to the directory end with it.
@@ -109,6 +124,8 @@ pub enum Target {
     Write(Word),
     /// `>>`
     Append(Word),
+    /// `<<`: the text of the lines below.
+    Text(Word),
     /// `>&` and `<&`: the file of another descriptor.
     Duplicate(usize),
 }
@@ -134,6 +151,15 @@ pub enum Part {
     Parameter {
         /// Its name.
         parameter: Parameter,
+        /// The change to its value.
+        change: Option<Change>,
+        /// Whether it is quoted.
+        is_quoted: bool,
+    },
+    /// `$((…))`: the value of an expression.
+    Arithmetic {
+        /// The text of the expression.
+        expression: Word,
         /// Whether it is quoted.
         is_quoted: bool,
     },
@@ -146,6 +172,44 @@ pub enum Part {
     },
     /// `~` at the beginning of a word.
     Home,
+}
+
+/// A change to a parameter's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `${#X}`: the number of its characters.
+    Length,
+    /// `${X-…}` and its like: another value for a parameter that is not set.
+    Unless {
+        /// Whether an empty value is another matter than none: with `:` it is not.
+        is_empty_enough: bool,
+        /// The use of the word.
+        otherwise: Otherwise,
+        /// The word.
+        word: Word,
+    },
+    /// `${X#…}`, `${X##…}`, `${X%…}` and `${X%%…}`: without a part that has a pattern.
+    Without {
+        /// Whether the part is at the end.
+        is_suffix: bool,
+        /// Whether it is the longest such part.
+        is_longest: bool,
+        /// The pattern.
+        pattern: Word,
+    },
+}
+
+/// The use of the word for a parameter that is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// `-`: it is the value.
+    Use,
+    /// `=`: it becomes the parameter's value.
+    Assign,
+    /// `?`: it is the message of an error.
+    Fail,
+    /// `+`: it is the value of a parameter that *is* set.
+    UseIfSet,
 }
 
 /// The name behind `$`.

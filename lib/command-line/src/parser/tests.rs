@@ -41,6 +41,13 @@ fn show_command(command: &Command) -> String {
             let words = words.as_ref().map(|words| words.iter().map(show_word).collect::<Vec<_>>().join(","));
             format!("for({variable} in {} ? {})", words.unwrap_or("@".into()), show(body))
         }
+        CommandKind::Case { word, arms } => {
+            let arms = arms.iter().map(|(patterns, script)| {
+                format!("{} ? {}", patterns.iter().map(show_word).collect::<Vec<_>>().join("|"), show(script))
+            });
+            format!("case({} in {})", show_word(word), arms.collect::<Vec<_>>().join(" : "))
+        }
+        CommandKind::Function { name, body } => format!("{name}() {}", show_command(body)),
         CommandKind::Group(script) => format!("{{{}}}", show(script)),
         CommandKind::Subshell(script) => format!("({})", show(script)),
     };
@@ -49,6 +56,7 @@ fn show_command(command: &Command) -> String {
             Target::Read(word) => format!(" {descriptor}<{}", show_word(word)),
             Target::Write(word) => format!(" {descriptor}>{}", show_word(word)),
             Target::Append(word) => format!(" {descriptor}>>{}", show_word(word)),
+            Target::Text(word) => format!(" {descriptor}<<{}", show_word(word).replace('\n', "/")),
             Target::Duplicate(from) => format!(" {descriptor}>&{from}"),
         };
     }
@@ -60,7 +68,21 @@ fn show_word(word: &Word) -> String {
     let quoted = |text: String, is_quoted: bool| if is_quoted { format!("<{text}>") } else { text };
     let show_part = |part: &Part| match part {
         Part::Text { text, is_quoted } => quoted(text.clone(), *is_quoted),
-        Part::Parameter { parameter, is_quoted } => quoted(format!("${parameter:?}"), *is_quoted),
+        Part::Parameter { parameter, change: None, is_quoted } => quoted(format!("${parameter:?}"), *is_quoted),
+        Part::Parameter { parameter, change: Some(change), is_quoted } => {
+            let text = match change {
+                Change::Length => "#".into(),
+                Change::Unless { is_empty_enough, otherwise, word } => {
+                    format!("{}{otherwise:?} {}", if *is_empty_enough { ":" } else { "" }, show_word(word))
+                }
+                Change::Without { is_suffix, is_longest, pattern } => {
+                    let mark = if *is_suffix { "%" } else { "#" };
+                    format!("{} {}", mark.repeat(1 + usize::from(*is_longest)), show_word(pattern))
+                }
+            };
+            quoted(format!("${parameter:?}[{text}]"), *is_quoted)
+        }
+        Part::Arithmetic { expression, is_quoted } => quoted(format!("$(({}))", show_word(expression)), *is_quoted),
         Part::Output { script, is_quoted } => quoted(format!("$({})", show(script)), *is_quoted),
         Part::Home => "~".into(),
     };
@@ -153,6 +175,52 @@ fn compound_commands_have_bodies() {
         ("(a; b) | c", "(a; b) | c"),
         ("(a)&", "(a) &"),
         ("if (a) then b; fi", "if((a) ? b)"),
+        (
+            "case $x in a|b) c; d;; (*.rs) ;; 'x y') e\nesac",
+            "case($Variable(\"x\") in a|b ? c; d : *.rs ?  : <x y> ? e)",
+        ),
+        ("case a in esac", "case(a in )"),
+        ("case a in\n\nb)\nc\n;;\nesac | d", "case(a in b ? c) | d"),
+        ("f() { a; }; f b", "f() {a}; f b"),
+        ("my-f ()\n(a) >b", "my-f() (a) 1>b"),
+        ("f() if a; then b; fi", "f() if(a ? b)"),
+        ("in=1 esac=2; echo case in esac", "in=1 esac=2; echo case in esac"),
+    ] {
+        assert_eq!(parsed(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn parameters_are_changed() {
+    for (text, expected) in [
+        ("${X-a b}", "$Variable(\"X\")[Use a b]"),
+        ("${X:-}", "$Variable(\"X\")[:Use ]"),
+        ("${X:=$Y}z", "$Variable(\"X\")[:Assign $Variable(\"Y\")]z"),
+        ("\"${X?it's \"no\"}\"", "<$Variable(\"X\")[Fail <it's no>]>"),
+        ("${1:+'a}b'\\}}", "$Position(1)[:UseIfSet <a}b}>]"),
+        ("${#X} ${#} ${#@}", "$Variable(\"X\")[#] $Count $Each[#]"),
+        ("${X#*/} ${X##*/}", "$Variable(\"X\")[# */] $Variable(\"X\")[## */]"),
+        ("\"${X%.*}${X%%'.'*}\"", "<$Variable(\"X\")[% .*]><$Variable(\"X\")[%% <.>*]>"),
+        ("${X:-${Y:-$(a)}}", "$Variable(\"X\")[:Use $Variable(\"Y\")[:Use $(a)]]"),
+        ("$((1 + (2 * $X)))", "$((<1 + (2 * ><$Variable(\"X\")><)>))"),
+        ("\"$((1))\"", "<$((<1>))>"),
+    ] {
+        assert_eq!(parsed(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn texts_stand_below_their_command() {
+    for (text, expected) in [
+        ("a <<E\nb $X \\$Y\nE\nc", "a 0<<<b ><$Variable(\"X\")>< $Y/>; c"),
+        ("a <<'E' | b\n$X\n\\\nE", "a 0<<<$X/\\/> | b"),
+        ("a <<-E\n\tb\n\t\tE\nc", "a 0<<<b/>; c"),
+        ("a <<E <<F; g\n1\nE\n2\nF\nh", "a 0<<<1/> 0<<<2/>; g; h"),
+        ("{ a; } 2<<E\nE\nb", "{a} 2<<; b"),
+        ("while a; do b <<E; done\n1\nE\nc", "while(a ? b 0<<<1/>); c"),
+        ("a <<E &&\n1\nE\nb", "a 0<<<1/> && b"),
+        ("$(a <<E\n)\nE\n)", "$(a 0<<<)/>)"),
+        ("a <<E\nit's \"b\"\nE\n", "a 0<<<it's \"b\"/>"),
     ] {
         assert_eq!(parsed(text), expected, "{text}");
     }
@@ -171,7 +239,7 @@ fn errors_name_the_token() {
     for (text, expected) in [
         ("|", "unexpected `|`"),
         ("a || | b", "unexpected `|`"),
-        ("a ;; b", "unexpected `;`"),
+        ("a ;; b", "unexpected `;;`"),
         ("a && ; b", "unexpected `;`"),
         ("; a", "unexpected `;`"),
         (")", "unexpected `)`"),
@@ -186,11 +254,22 @@ fn errors_name_the_token() {
         ("for 1 in a; do b; done", "unexpected `1`"),
         ("a 3> b", "`3` is not known here as a descriptor; there are 0, 1 and 2"),
         ("a >&-", "`-` is not known here as a descriptor; there are 0, 1 and 2"),
-        ("a << b", "`<<` is not known here"),
+        ("a <<< b", "`<<<` is not known here"),
+        ("a << $b\n", "`$` is not known here behind `<<`"),
+        ("a <<E 'x\ny'\nE\n", "`<<` is not known here in a line that goes on in the next"),
+        ("a <<E \\\nE\n", "`<<` is not known here in a line that goes on in the next"),
         ("`a`", "``` is not known here; write `$(…)`"),
-        ("$((1))", "`$((` is not known here"),
-        ("${X:-y}", "`${…:-y` is not known here; only `${NAME}` is"),
-        ("case x in", "`case` is not known here"),
+        ("${X:1}", "`${X:1}` is not known here"),
+        ("${#X-1}", "`${#X-1}` is not known here"),
+        ("${1=x}", "`${1=x}` is not known here"),
+        ("${X:#y}", "`${X:#y}` is not known here"),
+        ("case x on", "unexpected `on`"),
+        ("case x in a b) c;; esac", "unexpected `b`"),
+        ("case x in ;; esac", "unexpected `;;`"),
+        ("esac", "unexpected `esac`"),
+        ("f() a", "`f` is not known here() without `{`"),
+        ("f() g() { a; }", "`f` is not known here() without `{`"),
+        ("function f { a; }", "`function` is not known here"),
         ("a |& b", "`|&` is not known here; write `2>&1 |`"),
     ] {
         assert_eq!(refused(text), expected, "{text}");
@@ -214,6 +293,18 @@ fn an_unfinished_text_is_told_from_a_wrong_one() {
         "(a",
         "for",
         "a >",
+        "a <<E",
+        "a <<E\nb",
+        "a <<E\nb\n E\n",
+        "${X:-a",
+        "$((1 + (2)",
+        "case",
+        "case a in",
+        "case a in b",
+        "case a in b) c",
+        "case a in b) c;;",
+        "f()",
+        "f() { a;",
     ] {
         assert!(matches!(parse(text), Err(SyntaxError::Unfinished(_))), "{text}: {:?}", parse(text));
     }
@@ -226,17 +317,33 @@ fn depth_is_bounded() {
     let spaced = |depth: usize| "( ".repeat(depth) + "a" + &" )".repeat(depth);
     assert!(parse(&spaced(DEEPEST - 1)).is_ok());
     assert_eq!(parse(&spaced(DEEPEST)), Err(SyntaxError::TooDeep));
-    for opening in ["( ", "$(", "\"$(", "{ ", "if ", "while ", "! ( ", "a $(b "] {
+    for opening in [
+        "( ",
+        "$(",
+        "\"$(",
+        "{ ",
+        "if ",
+        "while ",
+        "! ( ",
+        "a $(b ",
+        "${X:-",
+        "\"${X:-",
+        "$((",
+        "case a in b) ",
+        "f() { ",
+        "${X#",
+    ] {
         assert!(parse(&opening.repeat(100_000)).is_err(), "{opening}");
     }
 }
 
 /// Tokens of the language, in any order.
 fn tokens() -> impl proptest::strategy::Strategy<Value = String> {
-    const TOKENS: [&str; 44] = [
+    const TOKENS: [&str; 56] = [
         "a", "b=", "X=1", " ", " ", "\n", ";", "&", "|", "&&", "||", "(", ")", "<", ">", ">>", "2>&1", ">&", "'", "\"",
         "\\", "$", "$(", "${", "}", "{ ", "if ", "then ", "else ", "elif ", "fi", "while ", "until ", "for ", "in ",
-        "do ", "done", "! ", "#", "~", "*", "ä", "$@", "`",
+        "do ", "done", "! ", "#", "~", "*", "ä", "$@", "`", "case ", "esac", ";;", "<<E", "\nE\n", "f()", ":-", "$((",
+        "))", "%", "<<-", "${#",
     ];
     use proptest::strategy::Strategy;
     proptest::collection::vec(proptest::sample::select(&TOKENS[..]), 0..24).prop_map(|tokens| tokens.concat())
