@@ -89,6 +89,8 @@ pub enum Command {
     Bench(Bench),
     /// Make one page of all results, for readers of the papers.
     Report(Report),
+    /// Make the book of the tree's documents, with a search, and serve it.
+    Book(Book),
     /// Print where the bytes of a kernel are.
     Size(Size),
     /// Show the tools that this host has and lacks.
@@ -626,6 +628,14 @@ pub struct Report {
     /// Draw the plots and tables of the recorded results in bench/results anew.
     #[arg(long)]
     pub redraw: bool,
+}
+
+/// Arguments of `book`.
+#[derive(Args, Debug)]
+pub struct Book {
+    /// Serve the book on this port of this host until Ctrl-C.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "3000", value_parser = clap::value_parser!(u16).range(1..))]
+    pub serve: Option<u16>,
 }
 
 /// Arguments of `symbolise`.

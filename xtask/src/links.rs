@@ -35,6 +35,25 @@ pub fn broken_links(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// Returns the files and folders of the tree to which these documents have links.
+///
+/// # Errors
+///
+/// A document cannot be read.
+pub fn targets(root: &Path, documents: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>> {
+    let mut targets = BTreeSet::new();
+    for path in documents {
+        let text =
+            std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {}", path.display()))?;
+        for (_, link) in read(&text).links {
+            let file = link.split('#').next().unwrap_or_default();
+            let is_elsewhere = file.is_empty() || file.contains(':');
+            targets.extend(resolve(path, file).filter(|target| !is_elsewhere && root.join(target).exists()));
+        }
+    }
+    Ok(targets)
+}
+
 fn collect(root: &Path, folder: &Path, documents: &mut BTreeMap<PathBuf, Document>) -> Result<()> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     for entry in entries {
@@ -197,7 +216,7 @@ fn objection(
 }
 
 /// Resolves a relative link; `None` beyond the root.
-fn resolve(from: &Path, link: &str) -> Option<PathBuf> {
+pub fn resolve(from: &Path, link: &str) -> Option<PathBuf> {
     let mut target = from.parent()?.to_path_buf();
     for component in Path::new(link).components() {
         match component {

@@ -12,6 +12,7 @@
 mod apt;
 mod bench;
 mod board;
+mod book;
 mod build;
 mod callers;
 mod chart;
@@ -144,6 +145,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Tidy(tidy) if tidy.report => structure::report(&context.workspace),
         Command::Tidy(_) => tidy::tidy(&context.workspace),
         Command::Bench(arguments) => bench::bench(&context, arguments),
+        Command::Book(arguments) => book::book(&context, arguments),
         Command::Report(arguments) => results::report(&context, arguments),
         Command::Size(arguments) => match arguments.kernel {
             cli::Measured::Micro => size::micro(&context),
