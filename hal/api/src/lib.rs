@@ -317,6 +317,13 @@ impl Trap {
         }
     }
 
+    /// Returns whether these are the bits of an instruction of UIPI or of another one of its group: custom-3 with the
+    /// function 6.
+    #[inline(always)]
+    pub const fn is_in_group_of_uipi(bits: u64) -> bool {
+        bits & (7 << 12 | 0x7f) == 6 << 12 | 0x7b
+    }
+
     /// Returns the instruction if the machine has refused to send or to take interrupts by UIPI. A kernel may act for
     /// it, and continue behind it: its entry is not valid now, or the program has no slot now.
     pub const fn refused_uipi(self) -> Option<RefusedUipi> {
@@ -444,6 +451,13 @@ mod tests {
         }
         assert_eq!(refused(5 << 25 | 0x607b), None);
         assert_eq!(Trap::SystemCall.refused_uipi(), None);
+        // All of them are in the group, and no bit of it can be another one.
+        for bits in [0x0005_e07b, 0x0200_657b, 2 << 25 | 0x0005_e07b, 3 << 25 | 0x607b, 4 << 25 | 0x607b] {
+            assert!(Trap::is_in_group_of_uipi(bits));
+            for bit in (0..7).chain(12..15) {
+                assert!(!Trap::is_in_group_of_uipi(bits ^ 1 << bit), "{bits:#x} {bit}");
+            }
+        }
     }
 
     #[test]

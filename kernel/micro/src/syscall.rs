@@ -90,7 +90,10 @@ impl Kernel {
     fn send_instead(&self, thread: Ref<Tcb>, fault: ThreadFault) -> bool {
         match fault {
             ThreadFault::Memory { address, .. } => self.store_without_page(thread, address),
-            ThreadFault::User { code: bits, .. } => self.complete_refused(thread, Trap::IllegalInstruction { bits }),
+            // A machine with UIPI brings every illegal instruction here, and the others are faults without delay.
+            ThreadFault::User { code: bits, .. } if Trap::is_in_group_of_uipi(bits) => {
+                self.complete_refused(thread, bits)
+            }
             _ => false,
         }
     }

@@ -165,15 +165,15 @@ impl Kernel {
         }
     }
 
-    /// Completes an instruction that the machine has refused, if it sends a user interrupt or takes pending ones.
-    /// Returns whether the thread continues.
+    /// Completes an instruction, of these bits, that the machine has refused, if it sends a user interrupt or takes
+    /// pending ones. Returns whether the thread continues.
     #[cold]
     #[inline(never)]
-    pub(crate) fn complete_refused(&self, thread: Ref<Tcb>, trap: Trap) -> bool {
+    pub(crate) fn complete_refused(&self, thread: Ref<Tcb>, bits: u64) -> bool {
         if !self.interrupt_slots.exist() {
             return false;
         }
-        match trap.refused_uipi() {
+        match (Trap::IllegalInstruction { bits }).refused_uipi() {
             Some(RefusedUipi::Send { index }) => {
                 let index = if index == 0 { 0 } else { thread.register_at(index).get() };
                 (1..=SENDERS_OF_A_SPACE as u64).contains(&index) && self.send_refused(thread, index as u16)
