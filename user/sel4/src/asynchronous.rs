@@ -39,6 +39,8 @@ pub const FEW: usize = 5;
 /// tries.
 const TRIES: u64 = 32;
 const MOST_TRIES: u64 = 256;
+/// More invocations than a program makes.
+const ALWAYS: u64 = u64::MAX;
 
 /// The way in which invocations are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +81,10 @@ struct CallsState {
     /// Further words of answers that have any.
     results: Box<[[u64; RESULTS]]>,
     free: Option<usize>,
-    /// Coroutines that found no place.
-    turned_away: VecDeque<Waker>,
+    /// Coroutines that found no place, in their order, with a number for each.
+    turned_away: VecDeque<(u64, Waker)>,
+    /// The number of the next one.
+    next_turned_away: u64,
     is_over: bool,
 }
 
@@ -91,10 +95,13 @@ pub struct Calls {
     several_harts: bool,
     doorbell: Notification,
     in_flight: AtomicUsize,
-    /// Number of system calls made for these invocations.
+    /// Number of system calls made for these invocations, without those since `alone` was set last.
     entries: AtomicU64,
-    /// Number of invocations that are made as system calls before memory is tried again.
+    /// Number of invocations that are made as system calls before memory is tried again. All invocations change this
+    /// word alone as long as it is not 0, and so a system call costs them little more than if it were the only way.
     alone: AtomicU64,
+    /// The value to which `alone` was set last.
+    granted: AtomicU64,
     /// The value of `alone` after the next failed try.
     tries: AtomicU64,
 }
@@ -129,7 +136,16 @@ impl Calls {
         let capacity = buffer.capacity();
         let places = (1..=capacity).map(|next| RequestPlace::Free((next < capacity).then_some(next))).collect();
         let results = (0..capacity).map(|_| [0; RESULTS]).collect();
-        let state = CallsState { buffer, places, results, free: Some(0), turned_away: VecDeque::new(), is_over: false };
+        let state = CallsState {
+            buffer,
+            places,
+            results,
+            free: Some(0),
+            turned_away: VecDeque::new(),
+            next_turned_away: 0,
+            is_over: false,
+        };
+        let alone = if way == Way::Synchronous { ALWAYS } else { 0 };
         Calls {
             state: Spin::new(state),
             way,
@@ -137,7 +153,8 @@ impl Calls {
             doorbell,
             in_flight: AtomicUsize::new(0),
             entries: AtomicU64::new(0),
-            alone: AtomicU64::new(0),
+            alone: AtomicU64::new(alone),
+            granted: AtomicU64::new(alone),
             tries: AtomicU64::new(TRIES),
         }
     }
@@ -166,7 +183,20 @@ impl Calls {
     /// Returns the number of system calls made so far: calls of the kernel, and invocations that did not go through
     /// memory.
     pub fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.entries.load(Ordering::Relaxed) + self.system_calls()
+    }
+
+    /// Returns the number of invocations that were made as system calls since `alone` was set last.
+    fn system_calls(&self) -> u64 {
+        self.granted.load(Ordering::Relaxed) - self.alone.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of invocations that are made as system calls before memory is tried again.
+    // Relaxed here and below: the worker's thread makes the invocations, and no other data depends on these words.
+    fn grant(&self, invocations: u64) {
+        self.entries.fetch_add(self.system_calls(), Ordering::Relaxed);
+        self.granted.store(invocations, Ordering::Relaxed);
+        self.alone.store(invocations, Ordering::Relaxed);
     }
 
     /// Returns the number of invocations in flight.
@@ -193,13 +223,13 @@ impl Calls {
     ) -> Invoke<'_, WORDS, CAPABILITIES> {
         let label = invocation.label(raw::numbering()).expect("every invocation that can be asynchronous has a label");
         let information = MessageInfo::new(label, CAPABILITIES, WORDS);
-        Invoke { calls: self, way: self.way, target, information, words, capabilities, progress: Progress::New }
+        Invoke { calls: self, target, information, words, capabilities, progress: Progress::New }
     }
 
     /// Makes a request of the kernel that is no invocation of a capability, and that cannot fail.
     async fn tell<const WORDS: usize>(&self, information: MessageInfo, words: [u64; WORDS]) {
-        let (calls, way, target) = (self, Way::Asynchronous, 0);
-        let _ = Invoke { calls, way, target, information, words, capabilities: [], progress: Progress::New }.await;
+        let progress = Progress::NewThroughMemory;
+        let _ = Invoke { calls: self, target: 0, information, words, capabilities: [], progress }.await;
     }
 
     /// Takes an answer with further words, and frees its place.
@@ -237,24 +267,28 @@ impl Calls {
         }
     }
 
-    /// Returns whether an invocation that is made now goes through memory.
+    /// Returns whether an invocation that is made now is a system call, and counts it.
     #[inline(always)]
-    fn goes_through_memory(&self, way: Way) -> bool {
-        match way {
-            Way::Synchronous => false,
-            Way::Asynchronous => true,
-            Way::Adaptive => match self.alone.load(Ordering::Relaxed) {
-                0 if self.in_flight() != 0 || executor::executor().ready() != 0 => true,
-                0 => {
-                    self.alone.store(TRIES, Ordering::Relaxed);
-                    false
-                }
-                alone => {
-                    self.alone.store(alone - 1, Ordering::Relaxed);
-                    false
-                }
-            },
+    fn takes_system_call(&self) -> bool {
+        match self.alone.load(Ordering::Relaxed) {
+            0 => self.is_alone(),
+            alone => {
+                self.alone.store(alone - 1, Ordering::Relaxed);
+                true
+            }
         }
+    }
+
+    /// Returns whether the adaptive way has no other invocation to share a kernel entry with, and counts a system call
+    /// then.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        if self.way == Way::Asynchronous || self.in_flight() != 0 || executor::executor().ready() != 0 {
+            return false;
+        }
+        self.grant(TRIES);
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }
 
@@ -282,7 +316,7 @@ impl CallsState {
     fn release(&mut self, index: usize) {
         self.places[index] = RequestPlace::Free(self.free);
         self.free = Some(index);
-        if let Some(waker) = self.turned_away.pop_front() {
+        if let Some((_, waker)) = self.turned_away.pop_front() {
             waker.wake();
         }
     }
@@ -341,7 +375,9 @@ impl Calls {
             self.entries.fetch_add(1, Ordering::Relaxed);
             if self.in_flight() < FEW {
                 let tries = self.tries.load(Ordering::Relaxed);
-                self.alone.store(tries, Ordering::Relaxed);
+                if self.way == Way::Adaptive {
+                    self.grant(tries);
+                }
                 self.tries.store((2 * tries).min(MOST_TRIES), Ordering::Relaxed);
             } else {
                 self.tries.store(TRIES, Ordering::Relaxed);
@@ -383,15 +419,18 @@ impl Source for Calls {
 }
 
 /// The progress of an invocation.
+#[derive(Clone, Copy)]
 enum Progress {
     /// Not begun.
     New,
-    /// No place was free; the waker is called when one is.
-    TurnedAway(Waker),
-    /// Waits for the answer to the request in this place.
-    Waiting(usize),
+    /// Not begun, and no system call can make it.
+    NewThroughMemory,
     /// Over.
     Done,
+    /// Waits for the answer to the request in this place.
+    Waiting(usize),
+    /// No place was free; the waker with this number is called when one is.
+    TurnedAway(u64),
 }
 
 /// The future of an invocation. Written by hand, because the arguments of an `async` function are moved once for each
@@ -399,7 +438,6 @@ enum Progress {
 #[must_use = "nothing is invoked before it is awaited"]
 pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
     calls: &'a Calls,
-    way: Way,
     target: u64,
     information: MessageInfo,
     words: [u64; WORDS],
@@ -417,29 +455,23 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
         of_answer: impl FnOnce(Answer) -> T,
     ) -> Poll<Outcome<T>> {
         match self.progress {
-            Progress::Waiting(index) => self.look(index, context, of_answer),
-            Progress::New => self.begin(context, system_call),
-            Progress::TurnedAway(_) => {
-                self.calls.forget_waker(&self.progress);
-                self.begin(context, system_call)
+            Progress::New if self.calls.takes_system_call() => {
+                self.progress = Progress::Done;
+                return Poll::Ready(system_call(self.target, self.information, &self.words, &self.capabilities));
             }
+            Progress::Waiting(index) => return self.look(index, context, of_answer),
+            Progress::New | Progress::NewThroughMemory => {}
+            Progress::TurnedAway(number) => self.calls.forget_waker(number),
             Progress::Done => panic!("an invocation is polled after its end"),
         }
+        self.request(context);
+        Poll::Pending
     }
 
-    /// Handles the first poll, and those after a lack of places: returns the answer if it is there at once.
+    /// Makes the request, or waits for a place for it.
     #[inline(always)]
-    fn begin<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Outcome<T>,
-    ) -> Poll<Outcome<T>> {
+    fn request(&mut self, context: &mut Context<'_>) {
         let calls = self.calls;
-        if !calls.goes_through_memory(self.way) {
-            calls.entries.fetch_add(1, Ordering::Relaxed);
-            self.progress = Progress::Done;
-            return Poll::Ready(system_call(self.target, self.information, &self.words, &self.capabilities));
-        }
         let mut state = calls.state.lock();
         match state.submit((self.target, self.information), &self.words, &self.capabilities, context.waker()) {
             Some(index) => {
@@ -447,11 +479,12 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITI
                 self.progress = Progress::Waiting(index);
             }
             None => {
-                state.turned_away.push_back(context.waker().clone());
-                self.progress = Progress::TurnedAway(context.waker().clone());
+                let number = state.next_turned_away;
+                state.next_turned_away += 1;
+                state.turned_away.push_back((number, context.waker().clone()));
+                self.progress = Progress::TurnedAway(number);
             }
         }
-        Poll::Pending
     }
 
     /// Looks for the answer in a place.
@@ -499,8 +532,8 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Future for Invoke<'_, WORDS,
 impl<const WORDS: usize, const CAPABILITIES: usize> Drop for Invoke<'_, WORDS, CAPABILITIES> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !matches!(self.progress, Progress::Done | Progress::New) {
-            self.calls.abandon(&self.progress);
+        if matches!(self.progress, Progress::Waiting(_) | Progress::TurnedAway(_)) {
+            self.calls.abandon(self.progress);
         }
     }
 }
@@ -508,29 +541,29 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Drop for Invoke<'_, WORDS, C
 impl Calls {
     /// Removes the waker of an invocation that found no place.
     #[cold]
-    fn forget_waker(&self, progress: &Progress) {
-        if let Progress::TurnedAway(waker) = progress {
-            self.state.lock().turned_away.retain(|other| !other.will_wake(waker));
-        }
+    fn forget_waker(&self, turned_away: u64) {
+        self.state.lock().turned_away.retain(|(number, _)| *number != turned_away);
     }
 
     /// Abandons an invocation whose future is dropped.
     #[cold]
-    fn abandon(&self, progress: &Progress) {
-        self.forget_waker(progress);
+    fn abandon(&self, progress: Progress) {
         let mut state = self.state.lock();
-        match *progress {
+        match progress {
             Progress::Waiting(index) => match state.places[index] {
                 RequestPlace::Answered(_) => state.release(index),
                 _ => state.places[index] = RequestPlace::Abandoned,
             },
-            // It may have been woken for a place that another invocation waits for too.
-            _ if state.free.is_some() => {
-                if let Some(next) = state.turned_away.pop_front() {
+            Progress::TurnedAway(turned_away) => {
+                state.turned_away.retain(|(number, _)| *number != turned_away);
+                // It may have been woken for a place that another invocation waits for too.
+                if state.free.is_some()
+                    && let Some((_, next)) = state.turned_away.pop_front()
+                {
                     next.wake();
                 }
             }
-            _ => {}
+            Progress::New | Progress::NewThroughMemory | Progress::Done => {}
         }
     }
 }
