@@ -101,6 +101,7 @@ const TESTS: &[Test] = tests![
     interrupt::an_interrupt_arrives_once_for_each_acknowledgement,
     scheduling::the_most_important_runs_first,
     scheduling::the_last_of_equals_that_was_woken_runs_next,
+    scheduling::the_order_of_equals_is_that_of_every_wake_up,
     scheduling::equals_take_turns,
     scheduling::a_thread_that_spins_does_not_stop_the_more_important,
     scheduling::raising_a_priority_lets_a_thread_run,

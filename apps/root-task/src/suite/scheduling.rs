@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use sel4::Numbering;
 use sel4::abi::Invocation;
-use sel4::capability::{Notification, Thread, initial};
+use sel4::capability::{Endpoint, Notification, Thread, initial};
+use sel4::message::{self, Message};
 use sel4::raw::invoke;
 use sel4::thread::Start;
 
@@ -100,6 +101,51 @@ pub fn the_last_of_equals_that_was_woken_runs_next(bench: &mut Bench<'_>) -> Out
     bench.spawn(signal_all, first << 8 | WAITERS)?;
     let_run(PRIORITY)?;
     equal!(ORDER.load(Ordering::Relaxed), 954_321);
+    Ok(())
+}
+
+/// Slots of the capabilities of `the_order_of_equals_is_that_of_every_wake_up`, one after the other.
+const NOTIFICATION: u64 = 0;
+const ENDPOINT: u64 = 1;
+const CALLED: u64 = 2;
+
+fn receive_and_record(endpoint: u64) {
+    Endpoint::from_pointer(endpoint).receive();
+    record(2);
+}
+
+fn call_and_record(endpoint: u64) {
+    Endpoint::from_pointer(endpoint).call(&Message::new(0, &[]));
+    record(3);
+}
+
+fn wake_in_every_way(argument: u64) {
+    let (first, thread) = (argument >> 32, argument & 0xffff_ffff);
+    // Takes the call without a wait: the caller stands in the queue.
+    Endpoint::from_pointer(first + CALLED).receive();
+    Notification::from_pointer(first + NOTIFICATION).signal();
+    Endpoint::from_pointer(first + ENDPOINT).send_or_lose(&Message::new(0, &[]));
+    message::reply(&Message::new(0, &[]));
+    let resumed = Thread::from_pointer(thread).resume();
+    record(if resumed.is_ok() { 9 } else { 8 });
+}
+
+/// A signal, a message, an answer and a resumption wake threads of the waker's priority: each of them becomes the next
+/// of its priority, before those that were woken earlier, and the waker keeps its time slice.
+pub fn the_order_of_equals_is_that_of_every_wake_up(bench: &mut Bench<'_>) -> Outcome {
+    clear();
+    let first = bench.notification()?.pointer();
+    equal!(bench.endpoint()?.pointer(), first + ENDPOINT);
+    equal!(bench.endpoint()?.pointer(), first + CALLED);
+    bench.spawn(wait_and_record, (first + NOTIFICATION) << 8 | 1)?;
+    bench.spawn(receive_and_record, first + ENDPOINT)?;
+    bench.spawn(call_and_record, first + CALLED)?;
+    let resumed = bench.prepare(Start::new(record, 4, PRIORITY))?;
+    let_run(PRIORITY)?;
+    equal!(ORDER.load(Ordering::Relaxed), 0);
+    bench.spawn(wake_in_every_way, first << 32 | resumed.thread.pointer())?;
+    let_run(PRIORITY)?;
+    equal!(ORDER.load(Ordering::Relaxed), 94_321);
     Ok(())
 }
 
