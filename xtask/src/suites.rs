@@ -817,7 +817,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
         root_task("half of a file", good[..good.len() / 2].to_vec(), damaged),
         root_task("the header alone", good[..64].to_vec(), damaged),
         // The ELF header's fields: class, machine, entry point, where the program headers are.
-        root_task("32 bits", changed(4, &[1]), damaged),
+        root_task("32 bits", changed(4, &[1]), "it was built for another machine"),
         root_task("another machine", changed(18, &62_u16.to_le_bytes()), "it was built for another machine"),
         root_task(
             "an entry point elsewhere",

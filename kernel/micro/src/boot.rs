@@ -7,9 +7,11 @@ use core::fmt;
 
 use abi_sel4::boot::{CHUNK_DEVICE_TREE, ChunkHeader, EXTRA_OFFSET, slot as fixed};
 use abi_sel4::{configuration, object};
-use elf::ElfBytes;
-use elf::abi::{EM_RISCV, ET_EXEC, PT_LOAD};
+use elf::abi::{EI_NIDENT, EM_RISCV, ET_EXEC, PT_LOAD};
 use elf::endian::LittleEndian;
+use elf::file::{Class, ELF64_EHDR_TAILSIZE, FileHeader, parse_ident};
+use elf::parse::ParseAt as _;
+use elf::segment::{ProgramHeader, SegmentTable};
 use hal_api::{BootInformation, Machine as _};
 use heapless::Vec;
 use objects::{
@@ -219,31 +221,61 @@ struct Layout {
     entry: u64,
 }
 
-fn read_layout(file: &[u8]) -> Result<(Layout, ElfBytes<'_, LittleEndian>), Failure> {
+/// An ELF file of this machine. Its sections, which say nothing about an image, only have to be there.
+struct Parsed<'a> {
+    file: &'a [u8],
+    segments: SegmentTable<'a, LittleEndian>,
+}
+
+impl<'a> Parsed<'a> {
+    /// Returns the headers of the segments in memory, each with its contents; `None` for one that is cut off.
+    fn loaded(&self) -> impl Iterator<Item = Option<(ProgramHeader, &'a [u8])>> {
+        let file = self.file;
+        self.segments.iter().filter(|header| header.p_type == PT_LOAD).map(move |header| {
+            let end = header.p_offset.checked_add(header.p_filesz)?;
+            let contents = file.get(header.p_offset as usize..end as usize)?;
+            Some((header, contents))
+        })
+    }
+}
+
+fn read_layout(file: &[u8]) -> Result<(Layout, Parsed<'_>), Failure> {
     let damaged = Failure::NotAnExecutable("its file is damaged, or no ELF file");
-    let parsed = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| damaged)?;
-    if parsed.ehdr.e_machine != EM_RISCV || parsed.ehdr.class != elf::file::Class::ELF64 {
+    let tail = file.get(EI_NIDENT..EI_NIDENT + ELF64_EHDR_TAILSIZE).ok_or(damaged)?;
+    let kind = parse_ident::<LittleEndian>(file).map_err(|_| damaged)?;
+    let header = FileHeader::parse_tail(kind, tail).map_err(|_| damaged)?;
+    if header.e_machine != EM_RISCV || header.class != Class::ELF64 {
         return Err(Failure::NotAnExecutable("it was built for another machine"));
     }
-    if parsed.ehdr.e_type != ET_EXEC {
+    if header.e_type != ET_EXEC {
         return Err(Failure::NotAnExecutable("it is not linked to a fixed address"));
     }
+    let table = |start: u64, count: u16, size: u16| {
+        let end = start.checked_add(u64::from(count) * u64::from(size))?;
+        file.get(start as usize..end as usize)
+    };
+    // Sections are at the end of a file: one that ends before them was cut off.
+    let sections = table(header.e_shoff, header.e_shnum, header.e_shentsize);
+    let segments = table(header.e_phoff, header.e_phnum, header.e_phentsize);
+    let has_size = usize::from(header.e_phentsize) == ProgramHeader::size_for(header.class);
+    let segments = segments.filter(|_| sections.is_some() && has_size).ok_or(damaged)?;
+    let parsed = Parsed { file, segments: SegmentTable::new(header.endianness, header.class, segments) };
     let (mut start, mut end) = (u64::MAX, 0);
-    for header in parsed.segments().ok_or(damaged)?.iter().filter(|header| header.p_type == PT_LOAD) {
+    for segment in parsed.loaded() {
+        let (header, _) = segment.ok_or(damaged)?;
         let last = header.p_vaddr.checked_add(header.p_memsz).ok_or(damaged)?;
         if last >= configuration::USER_TOP || header.p_filesz > header.p_memsz {
             return Err(Failure::NotAnExecutable("it does not fit into an address space"));
         }
-        parsed.segment_data(&header).map_err(|_| damaged)?;
         if header.p_memsz > 0 {
             start = start.min(header.p_vaddr / PAGE * PAGE);
             end = end.max(last.next_multiple_of(PAGE));
         }
     }
-    if !(start..end).contains(&parsed.ehdr.e_entry) {
+    if !(start..end).contains(&header.e_entry) {
         return Err(Failure::NotAnExecutable("it has no instructions where it starts"));
     }
-    Ok((Layout { start, end, entry: parsed.ehdr.e_entry }, parsed))
+    Ok((Layout { start, end, entry: header.e_entry }, parsed))
 }
 
 /// The root task's image in memory.
@@ -283,13 +315,8 @@ fn load(file: &[u8], free: &mut Free) -> Result<Image, Failure> {
     let (layout, parsed) = read_layout(file)?;
     let size = layout.end - layout.start;
     let start = free.take(size, PAGE)?;
-    let segments = parsed.segments().into_iter().flatten().filter(|header| header.p_type == PT_LOAD);
-    for header in segments {
-        if let Ok(contents) = parsed.segment_data(&header)
-            && !contents.is_empty()
-        {
-            copy_in(start + (header.p_vaddr - layout.start), contents);
-        }
+    for (header, contents) in parsed.loaded().flatten().filter(|(_, contents)| !contents.is_empty()) {
+        copy_in(start + (header.p_vaddr - layout.start), contents);
     }
     let offset = start.wrapping_sub(layout.start);
     Ok(Image { start, end: start + size, offset, entry: layout.entry })

@@ -116,6 +116,8 @@ pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damage
 ///
 /// # Errors
 /// As `start`.
+// Not inlined into a kernel, of which it would take on the optimisation for speed.
+#[inline(never)]
 pub fn prepare(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
     let description = Description::read(boot, boot.device_tree).inspect_err(|_| {
         // Even then the machine should end with a status.
