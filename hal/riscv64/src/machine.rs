@@ -1,6 +1,6 @@
 //! The machine interface of `hal_api`, implemented on SBI firmware.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{
     Configuration, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope,
@@ -23,7 +23,7 @@ pub struct Riscv64;
 static HAS_TIMER_REGISTER: AtomicBool = AtomicBool::new(false);
 static TEST_DEVICE: AtomicUsize = AtomicUsize::new(0);
 static DOORBELLS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
-static MAXIMUM_ASID: AtomicU64 = AtomicU64::new(0);
+static MAXIMUM_ASID: AtomicU16 = AtomicU16::new(0);
 static HART_COUNT: AtomicUsize = AtomicUsize::new(1);
 
 /// Makes the direct map cover exactly the memory and the device window exactly the rest, and stores the machine's
@@ -79,7 +79,7 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     }
     HART_COUNT.store(configuration.hart_ids.len(), Relaxed);
     HAS_TIMER_REGISTER.store(configuration.has_timer_register, Relaxed);
-    MAXIMUM_ASID.store(probe_asid().into(), Relaxed);
+    MAXIMUM_ASID.store(probe_asid(), Relaxed);
     Riscv64::set_timer(u64::MAX);
     if let Some(address) = configuration.test_device {
         use_test_device(address);
@@ -232,7 +232,7 @@ impl Machine for Riscv64 {
     }
 
     fn maximum_asid() -> u16 {
-        MAXIMUM_ASID.load(Relaxed) as u16
+        MAXIMUM_ASID.load(Relaxed)
     }
 
     #[inline(always)]
@@ -327,6 +327,7 @@ impl Virtualisation for Riscv64 {
         guest::drain_file(file)
     }
 
+    #[inline]
     fn take_guest_file(file: usize) -> u64 {
         guest::take_file(file)
     }
@@ -396,6 +397,7 @@ impl UserLevel for Riscv64 {
 ///
 /// # Safety
 /// As for [`Machine::activate`].
+#[inline]
 unsafe fn set_root(root_ppn: u64, asid: u16) {
     let area = hart::this();
     let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;

@@ -314,6 +314,7 @@ impl Kernel {
     }
 
     /// Makes a thread that is inactive or waits runnable: it restarts.
+    #[inline]
     pub(crate) fn make_active(&self, thread: Ref<Tcb>) {
         if thread.state().is_runnable() {
             return;
@@ -326,6 +327,7 @@ impl Kernel {
     }
 
     /// Gives a thread its master reply capability, if it has none.
+    #[inline]
     pub(crate) fn provide_reply_master(&self, thread: Ref<Tcb>) {
         let slot = thread.own_slot(own::REPLY);
         if slot.is_empty() {
@@ -398,27 +400,31 @@ impl Kernel {
     #[inline(never)]
     fn find_space(&self, thread: Ref<Tcb>) -> Space {
         let is_settled = self.deliver_interrupt(thread);
-        let space = self.address_space(thread);
-        match thread.interrupts.own() {
-            None => {}
-            Some(OwnInterrupts::Virtualised) => {
-                return space.map_or_else(Space::kernel::<Machine>, Space::with_own_interrupts);
-            }
-            // Even without an address space it is entered as an armed thread, and its fault served as that of one.
-            Some(OwnInterrupts::Armed) => {
-                return space.unwrap_or_else(Space::kernel::<Machine>).with_own_interrupts();
-            }
+        // One comparison for the threads without interrupts of their own, which are nearly all.
+        if thread.interrupts.has_own() {
+            return self.own_space(thread);
         }
-        if let Some(space) = space
-            && is_settled
-        {
+        let Some(space) = self.address_space(thread) else { return Space::kernel::<Machine>() };
+        if is_settled {
             let epoch = (self.space_epoch.get() / EPOCH * EPOCH) | u64::from(thread.domain.get());
             thread.note_space(space, epoch);
         }
-        space.unwrap_or_else(Space::kernel::<Machine>)
+        space
+    }
+
+    /// Returns how a thread with interrupts of its own is entered.
+    #[inline]
+    fn own_space(&self, thread: Ref<Tcb>) -> Space {
+        match (self.address_space(thread), thread.interrupts.own()) {
+            (Some(space), _) => space.with_own_interrupts(),
+            // Even without an address space it is entered as an armed thread, and its fault served as that of one.
+            (None, Some(OwnInterrupts::Armed)) => Space::kernel::<Machine>().with_own_interrupts(),
+            (None, _) => Space::kernel::<Machine>(),
+        }
     }
 
     /// Returns a thread's address space, if it has one that is alive.
+    #[inline]
     pub(crate) fn address_space(&self, thread: Ref<Tcb>) -> Option<Space> {
         let (table, asid) = thread.own_slot(own::VSPACE).capability.mapped_table()?;
         (self.root_of(asid) == Some(table)).then(|| Space::new::<Machine>(table, asid))
