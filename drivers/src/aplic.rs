@@ -141,6 +141,7 @@ impl<R: Registers> Aplic<R> {
     }
 
     /// Turns a source off.
+    #[inline]
     pub fn disable(&self, source: u32) {
         self.registers.write32(CLEAR_ENABLE_NUMBER, source);
         self.registers.write32(SOURCE_CONFIGURATION + source as usize * 4, 0);

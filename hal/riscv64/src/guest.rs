@@ -406,6 +406,7 @@ fn enable(identities: u64) {
 
 /// Takes the pending identities below 64 out of a file while stores to it may arrive; identities stored meanwhile stay
 /// pending.
+#[inline]
 pub fn take_file(file: usize) -> u64 {
     if !exists(file) {
         return 0;

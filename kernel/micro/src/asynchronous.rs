@@ -317,6 +317,7 @@ impl Kernel {
         thread.handler.set_state(HandlerState::None);
     }
 
+    #[inline]
     fn handlers_of(&self, thread: Ref<Tcb>) -> Ready<'_, Handlers> {
         self.handlers.of(thread.domain.get())
     }
@@ -363,6 +364,7 @@ impl Kernel {
         true
     }
 
+    #[inline]
     fn queue_handler(&self, thread: Ref<Tcb>, server: Option<usize>) {
         thread.handler.set_state(HandlerState::Queued);
         self.handlers_of(thread).push_back(thread);
@@ -386,6 +388,7 @@ impl Kernel {
     }
 
     /// Returns the most important handler that no hart runs.
+    #[inline]
     fn best_handler(&self) -> Option<Ref<Tcb>> {
         let handlers = self.handlers.of(self.domains.current());
         handlers.highest().and_then(|priority| handlers.first(priority))

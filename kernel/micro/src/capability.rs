@@ -34,6 +34,7 @@ pub fn covers(above: &Capability, below: &Capability) -> bool {
 }
 
 /// Returns whether both capabilities refer to the same object.
+#[inline]
 pub fn share_object(first: &Capability, second: &Capability) -> bool {
     use Capability::*;
     match (first, second) {

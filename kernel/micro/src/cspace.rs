@@ -72,6 +72,7 @@ pub fn target(operand: Operand, root: Capability, address: u64, depth: u64) -> R
 ///
 /// # Errors
 /// As `target`, and [`InvocationError::DeleteFirst`].
+#[inline]
 pub fn empty_target(root: Capability, address: u64, depth: u64) -> Result<Ref<Slot>, InvocationError> {
     let slot = target(Operand::Destination, root, address, depth)?;
     if slot.is_empty() { Ok(slot) } else { Err(InvocationError::DeleteFirst) }

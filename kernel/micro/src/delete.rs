@@ -39,6 +39,7 @@ const WAKE: usize = 8;
 
 impl Kernel {
     /// Deletes the capability in a slot, which is empty afterwards unless the deletion was preempted.
+    #[inline]
     pub(crate) fn delete(&self, slot: Ref<Slot>) -> Result<(), Preempted> {
         loop {
             self.delete_step(slot);
@@ -196,6 +197,7 @@ impl Kernel {
 
     /// Returns whether deleting a slot's capability may take long, so that no other operation may replace the
     /// capability.
+    #[inline]
     pub(crate) fn may_take_steps(&self, slot: Ref<Slot>) -> bool {
         match slot.capability.get() {
             Capability::Remains { .. } => true,

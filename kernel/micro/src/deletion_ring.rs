@@ -13,6 +13,7 @@ pub fn alone(slot: Ref<Slot>) -> Ring {
 }
 
 /// Returns the object whose remains are in a slot, and its ring.
+#[inline]
 fn remains(slot: Ref<Slot>) -> Option<(Dying, Ring)> {
     match slot.capability.get() {
         Capability::Remains { object, ring } => Some((object, ring)),

@@ -78,6 +78,7 @@ pub fn unmask_irq(source: u32) {
 }
 
 /// Disables a source.
+#[inline(always)]
 pub fn disable_irq(source: u32) {
     if let Some(controller) = controller_of(source) {
         controller.remove(source, HART);

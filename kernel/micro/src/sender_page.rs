@@ -147,6 +147,7 @@ impl Kernel {
     }
 
     /// Unmaps a capability's sender page on every hart and frees its entry.
+    #[inline]
     fn forget_sender(&self, page: u8) {
         if let Some(sender) = self.senders.get(page) {
             self.unmap_sender(sender);

@@ -144,17 +144,20 @@ impl Kernel {
     }
 
     /// Records that a thread has left its handler, for any reason; pending signals interrupt it.
+    #[inline]
     pub(crate) fn leave_handler(&self, thread: Ref<Tcb>) {
         thread.interrupts.set_in_handler(false);
         self.interrupt_if_signalled(thread);
     }
 
     /// Records that a thread has left both handlers, because it continues at another address.
+    #[inline]
     pub(crate) fn leave_handlers(&self, thread: Ref<Tcb>) {
         thread.enable_own_interrupts();
         self.leave_handler(thread);
     }
 
+    #[inline]
     pub(crate) fn interrupt_if_signalled(&self, thread: Ref<Tcb>) {
         if thread.bound.get().is_some_and(|notification| notification.is_active.get() != 0) {
             self.interrupt(thread);

@@ -54,6 +54,7 @@ use crate::smp::Shared;
 pub const HINTS: u64 = !0 >> 1;
 
 /// Returns whether a thread waits for its bound notification.
+#[inline]
 fn waits(thread: Ref<Tcb>) -> bool {
     match thread.state() {
         ThreadState::Receiving => true,

@@ -350,6 +350,7 @@ impl Kernel {
     }
 
     /// Flushes the translation of a page on every hart.
+    #[inline]
     pub(crate) fn flush_page(&self, mapping: Mapping) {
         self.flush_everywhere(mapping.asid, Scope::Page { address: mapping.address as usize, asid: mapping.asid });
     }

@@ -171,6 +171,7 @@ pub fn claim_row<T: Object>(physical: u64, count: u64, bits: u32) -> Row<T> {
 ///
 /// # Panics
 /// As `claim`.
+#[inline(always)]
 pub fn claim_slice(physical: u64, count: u64) -> Ref<crate::Slot> {
     check(physical, count * size_of::<crate::Slot>() as u64, size_of::<crate::Slot>() as u64);
     claim(physical)
@@ -184,6 +185,7 @@ const ROW: u64 = 64;
 ///
 /// # Panics
 /// If the range is outside the memory for objects.
+#[inline(always)]
 pub fn clear(physical: u64, length: u64) {
     check(physical, length, 8);
     let start = pointer(physical);
