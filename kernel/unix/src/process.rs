@@ -837,6 +837,12 @@ impl Process {
         if goes_on { threads.next().map(|thread| thread.index()) } else { None }
     }
 
+    /// Returns the first worker or thread from this slot on that goes on.
+    pub(crate) fn next_worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
+        let worker = (slot..MAXIMUM_WORKERS).find_map(|slot| self.worker(slot).filter(|worker| !worker.leaves()));
+        worker.or_else(|| self.threads.lock().from(slot).find(|thread| !thread.leaves()).cloned())
+    }
+
     /// Returns the worker or thread with this slot.
     pub(crate) fn worker_or_thread(&self, slot: usize) -> Option<Arc<Worker>> {
         if slot < MAXIMUM_WORKERS { self.worker(slot) } else { self.threads.lock().get(slot).cloned() }

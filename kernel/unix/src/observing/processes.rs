@@ -28,7 +28,8 @@ use crate::files::mounts::{self, Place};
 use crate::files::tree;
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
-use crate::process::{Process, authority, table};
+use crate::process::worker::Worker;
+use crate::process::{Process, authority, table, thread};
 use crate::time;
 
 /// A record, and the cursor of the next.
@@ -43,6 +44,8 @@ enum Contents {
     Descriptors,
     /// A descriptor.
     Descriptor,
+    /// The numbers of the process's workers and threads.
+    Threads,
     /// A link, for the caller with this number.
     Link(fn(u32) -> String),
     /// A link to a place.
@@ -51,6 +54,8 @@ enum Contents {
     Text(fn(u64) -> Made),
     /// A process's, with the cursor.
     TextOf(fn(&Arc<Process>, u64) -> Made),
+    /// That of a worker or thread.
+    TextOfThread(fn(&Worker) -> Made),
 }
 
 struct Line {
@@ -76,6 +81,8 @@ const SYSTEM: u32 = 4;
 const KERNEL: u32 = 5;
 const RANDOM: u32 = 6;
 const MEMORY: u32 = 7;
+const THREADS: u32 = 8;
+const THREAD: u32 = 9;
 
 /// All files. Directories come first, at the indexes above; a name that is empty is a number.
 static LINES: &[Line] = &[
@@ -87,6 +94,8 @@ static LINES: &[Line] = &[
     line("kernel", SYSTEM, Contents::Directory),
     line("random", KERNEL, Contents::Directory),
     line("vm", SYSTEM, Contents::Directory),
+    line("task", PROCESS, Contents::Threads),
+    line("", THREADS, Contents::Directory),
     line("self", 0, Contents::Link(|caller| caller.to_string())),
     line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
     line("filesystems", 0, Contents::Text(file_systems)),
@@ -96,6 +105,7 @@ static LINES: &[Line] = &[
     line("loadavg", 0, Contents::Text(loads)),
     line("stat", 0, Contents::Text(statistics)),
     line("version", 0, Contents::Text(version)),
+    line("vmstat", 0, Contents::Text(memory_statistics)),
     line("hostname", KERNEL, Contents::Text(|_| field(1))),
     line("osrelease", KERNEL, Contents::Text(|_| field(2))),
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
@@ -109,6 +119,9 @@ static LINES: &[Line] = &[
     line("statm", PROCESS, Contents::TextOf(process_memory)),
     line("comm", PROCESS, Contents::TextOf(|process, _| whole(format!("{}\n", name_of(process))))),
     line("cmdline", PROCESS, Contents::TextOf(arguments)),
+    line("stat", THREAD, Contents::TextOfThread(|thread| statistics_of(&thread.process, Some(thread)))),
+    line("status", THREAD, Contents::TextOfThread(|thread| status_of(&thread.process, Some(thread)))),
+    line("comm", THREAD, Contents::TextOfThread(|thread| whole(format!("{}\n", short_name(thread.name()))))),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
     line("mounts", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, false))),
@@ -147,16 +160,16 @@ fn number(name: &[u8]) -> Option<u32> {
 impl Source for Processes {
     fn kind(&self, entry: Entry) -> FileKind {
         match line_of(entry).contents {
-            Contents::Directory | Contents::Descriptors => FileKind::Directory,
+            Contents::Directory | Contents::Descriptors | Contents::Threads => FileKind::Directory,
             Contents::Descriptor | Contents::Link(_) | Contents::PlaceOf(_) => FileKind::SymbolicLink,
-            Contents::Text(_) | Contents::TextOf(_) => FileKind::Regular,
+            Contents::Text(_) | Contents::TextOf(_) | Contents::TextOfThread(_) => FileKind::Regular,
         }
     }
 
     fn parent(&self, entry: Entry) -> Entry {
         let parent = line_of(entry).parent;
-        let process = if matches!(parent, PROCESS | DESCRIPTORS) { entry.process } else { 0 };
-        Entry { line: parent, process, number: 0 }
+        let process = if matches!(parent, PROCESS | DESCRIPTORS | THREADS | THREAD) { entry.process } else { 0 };
+        Entry { line: parent, process, number: if parent == THREAD { entry.number } else { 0 } }
     }
 
     fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno> {
@@ -175,9 +188,14 @@ impl Source for Processes {
             process.descriptors.lock().get(number as usize).map_err(|_| Errno::ENOENT)?;
             return Ok(Entry { line: DESCRIPTOR, process: directory.process, number });
         }
+        if directory.line == THREADS {
+            let number = number(name).ok_or(Errno::ENOENT)?;
+            thread::living(&*process_of(directory)?, number as usize).map_err(|_| Errno::ENOENT)?;
+            return Ok(Entry { line: THREAD, process: directory.process, number });
+        }
         let is_meant = |line: &Line| line.parent == directory.line && !name.is_empty() && line.name.as_bytes() == name;
         let at = LINES.iter().position(is_meant).ok_or(Errno::ENOENT)?;
-        Ok(Entry { line: at as u32, process: directory.process, number: 0 })
+        Ok(Entry { line: at as u32, ..directory })
     }
 
     fn next(&self, directory: Entry, cursor: u64) -> Option<(Entry, String, u64)> {
@@ -185,7 +203,7 @@ impl Source for Processes {
         for at in cursor..numbers {
             let line = &LINES[at as usize];
             if line.parent == directory.line && !line.name.is_empty() {
-                let entry = Entry { line: at as u32, process: directory.process, number: 0 };
+                let entry = Entry { line: at as u32, ..directory };
                 return Some((entry, line.name.into(), at + 1));
             }
         }
@@ -201,6 +219,12 @@ impl Source for Processes {
             let number = (above as usize..MAXIMUM_DESCRIPTORS).find(|number| descriptors.get(*number).is_ok())?;
             let entry = Entry { line: DESCRIPTOR, process: directory.process, number: number as u32 };
             return Some((entry, number.to_string(), numbers + number as u64 + 1));
+        }
+        if directory.line == THREADS {
+            let thread = process_of(directory).ok()?.next_worker_or_thread(above as usize)?;
+            let (number, slot) = (thread.thread_id(), thread.index() as u64);
+            let entry = Entry { line: THREAD, process: directory.process, number };
+            return Some((entry, number.to_string(), numbers + slot + 1));
         }
         None
     }
@@ -247,6 +271,7 @@ impl Source for Processes {
         match line_of(entry).contents {
             Contents::Text(make) => make(cursor),
             Contents::TextOf(make) => make(&process_of(entry)?, cursor),
+            Contents::TextOfThread(make) => make(&*thread::living(&*process_of(entry)?, entry.number as usize)?),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -396,18 +421,36 @@ fn version(_: u64) -> Made {
     whole(format!("{} version {} {}\n", system_field(0), system_field(2), system_field(3)))
 }
 
+/// Makes `vmstat`: what Linux counts has no counterpart, but programs need these lines.
+fn memory_statistics(_: u64) -> Made {
+    let free = memory::frames::statistics().free;
+    let mut text = format!("nr_free_pages {free}\n");
+    for name in ["pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault"] {
+        let _ = writeln!(text, "{name} 0");
+    }
+    whole(text)
+}
+
 /// Returns the name of a process's program, cut off as with Linux.
 fn name_of(process: &Process) -> String {
-    let name = ProgramName::from_words(process.name());
+    short_name(process.name())
+}
+
+fn short_name(words: [u64; 2]) -> String {
+    let name = ProgramName::from_words(words);
     let name = name.as_bytes();
     String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned()
 }
 
-/// Returns the state of a process: its letter and its name.
-fn state_of(process: &Process) -> (char, &'static str) {
+/// Returns the state of a process, or of one of its threads: its letter and its name.
+fn state_of(process: &Process, thread: Option<&Worker>) -> (char, &'static str) {
+    let runs = || match thread {
+        Some(thread) => thread.is_visited(),
+        None => process.find_worker(|worker| worker.is_visited()).is_some(),
+    };
     if process.signals.are_stopped() {
         ('T', "stopped")
-    } else if process.find_worker(|worker| worker.is_visited()).is_some() {
+    } else if runs() {
         ('R', "running")
     } else {
         ('S', "sleeping")
@@ -421,11 +464,18 @@ fn memory_of(process: &Process) -> (u64, usize) {
 }
 
 fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
+    statistics_of(process, None)
+}
+
+/// Makes `stat` of a process, or of one of its threads.
+fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
     let (mapped, resident) = memory_of(process);
     let ticks = |ticks: u64| hundredths(time::ns_at_ticks(ticks));
-    let (own, children) = (ticks(process.cpu_ticks()), ticks(process.children_ticks()));
+    let own = ticks(thread.map_or_else(|| process.cpu_ticks(), Worker::cpu_ticks));
+    let children = ticks(process.children_ticks());
     let (threads, start) = (process.live_workers(), ticks(process.started));
-    let (id, name, state) = (process.id, name_of(process), state_of(process).0);
+    let id = thread.map_or(process.id, Worker::thread_id);
+    let (name, state) = (short_name(thread.map_or(process.name(), Worker::name)), state_of(process, thread).0);
     let (parent, group, session) = (process.parent(), process.group(), process.session());
     let (terminal, foreground) = match job_control::terminal_of(process) {
         Some(terminal) => (terminal.number(), terminal.foreground.load(Ordering::Relaxed) as i32),
@@ -441,12 +491,18 @@ fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
 }
 
 fn process_status(process: &Arc<Process>, _: u64) -> Made {
+    status_of(process, None)
+}
+
+/// Makes `status` of a process, or of one of its threads.
+fn status_of(process: &Process, thread: Option<&Worker>) -> Made {
     let (mapped, resident) = memory_of(process);
-    let (letter, state) = state_of(process);
+    let (letter, state) = state_of(process, thread);
     let held = process.authority.held();
-    let (id, parent) = (process.id, process.parent());
-    let mut text = format!("Name:\t{}\nUmask:\t0000\nState:\t{letter} ({state})\n", name_of(process));
-    let _ = write!(text, "Tgid:\t{id}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0\n");
+    let (group, parent, id) = (process.id, process.parent(), thread.map_or(process.id, Worker::thread_id));
+    let name = short_name(thread.map_or(process.name(), Worker::name));
+    let mut text = format!("Name:\t{name}\nUmask:\t0000\nState:\t{letter} ({state})\n");
+    let _ = write!(text, "Tgid:\t{group}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0\n");
     let _ = write!(text, "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n");
     let _ = write!(text, "VmSize:\t{:>8} kB\nVmRSS:\t{:>8} kB\n", mapped / 1024, resident * PAGE_SIZE / 1024);
     let _ = writeln!(text, "Threads:\t{}", process.live_workers());
@@ -600,6 +656,7 @@ mod tests {
             assert!(statistics.contains("\ncpu0 ") && statistics.contains("\nbtime "));
             assert!(read(program, "/proc/cpuinfo").starts_with("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64"));
             assert!(read(program, "/proc/version").starts_with("COPS version "));
+            assert!(read(program, "/proc/vmstat").lines().all(|line| line.split(' ').count() == 2));
             assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n");
             assert_eq!(read(program, "/proc/sys/kernel/ostype"), "COPS\n");
             assert_eq!(read(program, "/proc/sys/kernel/hostname"), "cops\n");
@@ -634,6 +691,40 @@ mod tests {
             assert_eq!(link(program, "/proc/self/exe"), Ok("/bin/test".into()));
             let (program_file, again) = (open(program, "/bin/test", 0).unwrap(), open(program, "/proc/self/exe", 0));
             assert_eq!(program.read_from(program_file, 4), program.read_from(again.unwrap(), 4));
+        });
+    }
+
+    #[test]
+    fn threads_are_listed_and_tell_about_themselves() {
+        run(|program| {
+            let (id, word) = (program.id, program.place(8));
+            assert_eq!(names(program, "/proc/self/task"), [".", "..", &*id.to_string()]);
+            let waits = move |program: &mut Program| {
+                while program.read_u32(word) == 0 {
+                    let _ = program.call(SystemCall::Futex, [word, 0, 0, 0]);
+                }
+            };
+            assert_eq!(program.add_worker(waits), Ok(1));
+            let second = id + 0x1_0000;
+            assert_eq!(names(program, "/proc/self/task"), [".", "..", &*id.to_string(), &*second.to_string()]);
+            assert_eq!(names(program, &format!("/proc/self/task/{second}")), [".", "..", "stat", "status", "comm"]);
+            let statistics = read(program, &format!("/proc/{id}/task/{second}/stat"));
+            assert!(statistics.starts_with(&format!("{second} (test) ")), "{statistics}");
+            assert_eq!(statistics.split_whitespace().count(), 52, "{statistics}");
+            let status = read(program, &format!("/proc/self/task/{second}/../{second}/status"));
+            for line in [format!("Tgid:\t{id}\n"), format!("Pid:\t{second}\n"), "Threads:\t2\n".into()] {
+                assert!(status.contains(&line), "{line}{status}");
+            }
+            assert_eq!(read(program, &format!("/proc/self/task/{id}/comm")), "test\n");
+            for path in ["1", "0", "007", "fd", &(second + 1).to_string(), &(second + 0x1_0000).to_string()] {
+                assert_eq!(open(program, &format!("/proc/self/task/{path}"), 0), Err(Errno::ENOENT), "{path}");
+            }
+            let status = open(program, &format!("/proc/self/task/{second}/status"), 0).unwrap();
+            program.write(word, &[1]);
+            // It may not have begun to wait.
+            assert!(program.call(SystemCall::Futex, [word, 1, 1, 0]).is_ok());
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read_from(status, 10), Err(Errno::ESRCH), "it has ended");
         });
     }
 

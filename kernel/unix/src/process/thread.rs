@@ -92,9 +92,17 @@ pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, E
     if number == 0 {
         return Ok(caller.clone());
     }
-    let process = &caller.process;
+    with_number(&caller.process, number)
+}
+
+fn with_number(process: &Process, number: usize) -> Result<Arc<Worker>, Errno> {
     let above = number.checked_sub(process.id as usize).filter(|above| above.is_multiple_of(0x1_0000));
     above.and_then(|above| process.worker_or_thread(above / 0x1_0000)).ok_or(Errno::ESRCH)
+}
+
+/// Returns the worker or thread of a process with this number that goes on. A worker that has ended keeps its slot.
+pub(crate) fn living(process: &Process, number: usize) -> Result<Arc<Worker>, Errno> {
+    with_number(process, number).and_then(|thread| if thread.leaves() { Err(Errno::ESRCH) } else { Ok(thread) })
 }
 
 /// Performs the last actions of a worker or thread, while others of its process go on.
