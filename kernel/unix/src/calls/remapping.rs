@@ -118,7 +118,7 @@ impl Remapping {
     /// Maps what is missing behind the range; returns `false` if something else is there.
     fn grow(&self, process: &Process, region: &RegionView, object: Option<ObjectUse>) -> Result<bool, Errno> {
         let (at, more) = (Placement::FixedIfFree(self.old().end), (self.new_length - self.old_length) as u64);
-        if self.old + self.new_length > USER_END {
+        if self.new_length > USER_END - self.old {
             return Ok(false);
         }
         match map(process, at, more, region, self.behind(object)) {
@@ -248,6 +248,8 @@ mod tests {
                 (far, [2, 1], 0, 0, Errno::EFAULT),
                 (start, [4, USER_END / PAGE], MAY_MOVE, 0, Errno::ENOMEM),
                 (start, [4, USER_END / PAGE + 1], MAY_MOVE, 0, Errno::ENOMEM),
+                (start, [4, usize::MAX / PAGE], MAY_MOVE, 0, Errno::ENOMEM),
+                (start, [4, usize::MAX / PAGE], 0, 0, Errno::ENOMEM),
             ] {
                 assert_eq!(remap(program, old, pages, flags, to), Err(error), "{old:#x} {pages:?} {flags} {to:#x}");
             }
