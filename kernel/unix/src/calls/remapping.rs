@@ -152,8 +152,8 @@ impl Remapping {
         for at in (0..self.old_length).step_by(PAGES_AT_A_TIME * PAGE) {
             let copied = {
                 let mut space = process.space().lock();
-                let pages = (at..self.old_length.min(at + PAGES_AT_A_TIME * PAGE)).step_by(PAGE);
-                pages.map(|at| space.copy_page((self.old + at) as u64, (start + at) as u64)).collect::<Result<(), _>>()
+                let mut pages = (at..self.old_length.min(at + PAGES_AT_A_TIME * PAGE)).step_by(PAGE);
+                pages.try_for_each(|at| space.copy_page((self.old + at) as u64, (start + at) as u64))
             };
             if copied.is_err() {
                 apply(Change::Unmap, process, start, self.new_length).await?;
