@@ -12,6 +12,7 @@ use crate::build::{self, Counters, DebugCalls, Harts, Variation, run_cargo};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need};
+use crate::results;
 use crate::suites::{self, Suite};
 use crate::tidy;
 use crate::workspace::{self, Crate};
@@ -29,6 +30,8 @@ pub enum Step {
     Clippy,
     /// No warnings of rustdoc.
     Docs,
+    /// The pages of results in a browser: no text is cut, covered or too faint. Left out where there is no Chromium.
+    Pages,
     /// The tests on the host.
     Host,
     /// The models of concurrent code.
@@ -83,6 +86,7 @@ fn run(context: &Context, step: Step) -> Result<()> {
         Step::Build => build_everything(context),
         Step::Clippy => clippy(context),
         Step::Docs => docs(context),
+        Step::Pages => results::look_at_pages(context),
         Step::Host => suite(context, Suite::Host),
         Step::Loom => suite(context, Suite::Loom),
         Step::Miri => crate::miri::miri(context),

@@ -628,6 +628,9 @@ pub struct Report {
     /// Draw the plots and tables of the recorded results in bench/results anew.
     #[arg(long)]
     pub redraw: bool,
+    /// Look at the pages with Chromium, fail if a text is cut or covered, and leave screenshots in this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub look: Option<PathBuf>,
 }
 
 /// Arguments of `book`.

@@ -13,6 +13,7 @@ mod apt;
 mod bench;
 mod board;
 mod book;
+mod browser;
 mod build;
 mod callers;
 mod chart;

@@ -53,7 +53,8 @@ svg text { font-family: system-ui, sans-serif; font-variant-numeric: tabular-num
 .save { margin: 2px 0 0; } .save a { margin-right: 12px; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: top; }
+th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid var(--line); vertical-align: top; }
+td:first-child { overflow-wrap: anywhere; }
 th { color: var(--dim); font-weight: 500; }
 th:first-child, td:first-child { text-align: left; }
 .words td, .words th { text-align: left; white-space: normal; }

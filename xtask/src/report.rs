@@ -62,6 +62,13 @@ impl Row {
         }
     }
 
+    /// Returns a latency of which there is information: of a hundred requests none is rarer than one in a hundred.
+    fn quantile(&self, quantile: f64) -> Option<u64> {
+        let known = requests_for(quantile) <= self.answered as f64;
+        let place = QUANTILES.iter().position(|one| *one == quantile).filter(|_| known)?;
+        self.quantiles_us.get(place).copied()
+    }
+
     fn cells(&self, name: String) -> Vec<String> {
         let latency = |us: f64| if self.answered == 0 { "-".into() } else { duration_us(us) };
         vec![
@@ -69,7 +76,7 @@ impl Row {
             figure(self.messages_per_s),
             latency(self.mean_us),
             latency(self.p50_us as f64),
-            latency(self.p99_us as f64),
+            self.quantile(0.99).map_or_else(|| "-".into(), |us| duration_us(us as f64)),
             latency(self.max_us as f64),
             count(self.wrong),
             count(self.lost),
@@ -182,7 +189,8 @@ impl ReportPage {
             series: vec![
                 self.series("p50", Style::Measured, |row| row.p50_us as f64 / 1e3),
                 self.series("mean", Style::Measured, |row| row.mean_us / 1e3),
-                self.series("p99", Style::Measured, |row| row.p99_us as f64 / 1e3),
+                self.series("p99", Style::Measured, |row| row.quantile(0.99).map_or(f64::NAN, |us| us as f64 / 1e3)),
+                self.series("p99.9", Style::Measured, |row| row.quantile(0.999).map_or(f64::NAN, |us| us as f64 / 1e3)),
                 self.series("max", Style::Measured, |row| row.max_us as f64 / 1e3),
             ],
         }
@@ -244,7 +252,7 @@ impl ReportPage {
             ("first answer after", duration_us(self.conditions.boot_to_first_answer_s * 1e6)),
             ("p50, one connection", self.rows.first().map_or("-".into(), |row| duration_us(row.p50_us as f64))),
             match &self.peak {
-                Some(peak) => ("most messages/s, without pauses", figure(peak.messages_per_s.max(best))),
+                Some(peak) => ("most messages/s, without pauses", figure(peak.messages_per_s)),
                 None => ("messages/s, of all that were asked for", figure(best)),
             },
         ];
@@ -282,7 +290,18 @@ impl ReportPage {
     /// Writes the table of all rows.
     fn write_rows(&self, page: &mut String) {
         *page += "<section><h2>Figures</h2>";
-        *page += &page::table(&Self::HEADINGS, &self.table_rows());
+        // Rarer latencies stand before the largest.
+        let mut headings = Self::HEADINGS.to_vec();
+        let mut rows = self.table_rows();
+        let largest = 5;
+        for (place, (heading, quantile)) in [("p99.9", 0.999), ("p99.99", 0.9999)].into_iter().enumerate() {
+            headings.insert(largest + place, heading);
+            for (cells, row) in rows.iter_mut().zip(self.all()) {
+                let cell = row.quantile(quantile).map_or_else(|| "-".into(), |us| duration_us(us as f64));
+                cells.insert(largest + place, cell);
+            }
+        }
+        *page += &page::table(&headings, &rows);
         *page += "</section>\n";
     }
 
@@ -323,6 +342,12 @@ pub fn commit(root: &std::path::Path) -> String {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
         _ => "unknown".into(),
     }
+}
+
+/// A page as a demonstration makes it, with values of no machine.
+#[cfg(test)]
+pub fn page_of_an_example() -> String {
+    tests::example().html()
 }
 
 #[cfg(test)]
@@ -369,6 +394,16 @@ mod tests {
         }
     }
 
+    /// A demonstration in full: the connections double, and latencies reach from 0.2 ms to seconds.
+    pub fn example() -> ReportPage {
+        let row = |connections: usize| {
+            let latencies: Vec<u64> =
+                (0..20_000u64).map(|n| 200 + n % 1000 + (connections as u64) * (n * n % 7919) / 20).collect();
+            Row::new(&measurement(connections, &latencies, 0))
+        };
+        ReportPage { rows: (0..=10).map(|power| row(1 << power)).collect(), ..report(0) }
+    }
+
     #[test]
     fn rows_are_the_figures_of_their_measurement() {
         let row = &report(0).rows[0];
@@ -405,6 +440,9 @@ mod tests {
     fn a_row_without_answers_has_no_latency() {
         let row = Row::new(&measurement(4, &[], 8));
         assert_eq!(row.cells("4".into()), ["4", "0", "-", "-", "-", "-", "0", "8"]);
+        let few = Row::new(&measurement(1, &[100, 200, 300, 1000], 0));
+        assert_eq!(few.cells("1".into())[4], "-", "four requests have no slowest hundredth");
+        assert!(report(0).html().contains("data-name=\"p99.9\">70 µs"), "4,000 requests have a slowest thousandth");
         let report = ReportPage { rows: vec![row], peak: None, ..report(0) };
         assert!(!report.is_faultless());
         assert!(!report.html().contains("NaN"));

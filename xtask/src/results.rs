@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use crate::bench::{self, BenchName, Figure, Results};
+use crate::browser;
 use crate::chart::escape;
 use crate::cli;
 use crate::context::Context;
@@ -112,7 +113,36 @@ pub fn report(context: &Context, arguments: &cli::Report) -> Result<()> {
             draw(&recorded(context), results)?;
         }
     }
-    println!("{}", write_report(context, arguments.html.as_deref())?.display());
+    let file = write_report(context, arguments.html.as_deref())?;
+    println!("{}", file.display());
+    match &arguments.look {
+        Some(directory) => look(context, &file, Some(directory)),
+        None => Ok(()),
+    }
+}
+
+/// Looks at the pages in a browser: at the report, and at the demonstration's if there is one.
+///
+/// # Errors
+///
+/// A page has faults, or the browser failed. Without a browser nothing is looked at, which one line says.
+pub fn look_at_pages(context: &Context) -> Result<()> {
+    let file = write_report(context, None)?;
+    look(context, &file, None)
+}
+
+fn look(context: &Context, report: &Path, pictures: Option<&Path>) -> Result<()> {
+    let Some(program) = browser::find() else {
+        println!("left out: there is no chromium to look at the pages");
+        return Ok(());
+    };
+    let demo = context.workspace.products().join("demo.html");
+    for (name, file) in [("report", report), ("demo", demo.as_path())] {
+        let Ok(page) = std::fs::read_to_string(file) else { continue };
+        let activity = context.progress.start(format!("Looking at {}", file.display()));
+        browser::look(&program, name, &page, browser::all_looks(), pictures)?;
+        activity.clear();
+    }
     Ok(())
 }
 
@@ -303,13 +333,13 @@ fn write_claims(page: &mut String, all: &[&Results]) {
 
 /// Formats a figure with its goal.
 fn beside_goal(one: &Figure) -> String {
-    let goal = one.goal.map(|goal| format!(", goal {}", goal_of(one, goal))).unwrap_or_default();
+    let goal = one.goal.map(|goal| format!(", goal\u{a0}{}", goal_of(one, goal))).unwrap_or_default();
     let unit = if one.unit == "times" { String::new() } else { format!(" {}", one.unit) };
     escape(&format!("{}: {}{unit}{goal}", one.id, figure(one.value)))
 }
 
 fn goal_of(one: &Figure, goal: f64) -> String {
-    format!("{} {}", if one.at_least { "≥" } else { "≤" }, figure(goal))
+    format!("{}\u{a0}{}", if one.at_least { "≥" } else { "≤" }, figure(goal))
 }
 
 /// Writes an experiment: its description, its charts, its figures and its conditions.
@@ -359,6 +389,12 @@ fn figure_rows(results: &Results) -> Vec<Vec<String>> {
         vec![one.id.clone(), figure(one.value), one.unit.clone(), goal, outcome.into()]
     };
     results.figures.iter().map(row).collect()
+}
+
+/// The page of the recorded results.
+#[cfg(test)]
+pub fn page_of_the_source() -> String {
+    page(of_the_source().iter())
 }
 
 /// The recorded results of the source.
@@ -446,10 +482,42 @@ mod tests {
         let page = page([&results].into_iter());
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is missing: {page}"));
         assert!(
-            at("kcuc_vs_large: 3, goal ≤ 1") < at("kcuc_vs_small: 1.20") && at("kcuc_vs_small: 1.20") < at("a_tie: 1")
+            at("kcuc_vs_large: 3, goal\u{a0}≤\u{a0}1") < at("kcuc_vs_small: 1.20")
+                && at("kcuc_vs_small: 1.20") < at("a_tie: 1")
         );
         assert!(page.contains("<b>2</b><span>goals missed") && page.contains("<b>1</b><span>equal within noise"));
         assert!(at("figure 5") < at("kcuc_vs_large"), "the papers' figures come first");
+    }
+
+    #[test]
+    fn the_readme_has_the_recorded_figures() {
+        let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+        let all = of_the_source();
+        let of = |bench: &str| all.iter().find(|one| one.bench == bench).unwrap();
+        let value = |bench: &str, id: &str| of(bench).figures.iter().find(|one| one.id == id).unwrap().value;
+        let request = |id: &str| {
+            let plot = Some("instructions of each request, 1x1".to_string());
+            let series = of("matrix-models").series.iter().find(|one| one.plot == plot && one.id == id).unwrap();
+            series.points.iter().find(|point| point.0 == 64.0).unwrap().1
+        };
+        let mut values: Vec<f64> = ["COPS kcuc", "Linux epoll", "Linux tokio", "Linux go"].map(request).into();
+        for (bench, id) in [
+            ("syscall", "null"),
+            ("peers", "linux_null"),
+            ("scheduler", "yield-cops"),
+            ("scheduler", "yield-tokio-multi-thread"),
+            ("scheduler", "yield-async-executor"),
+            ("scheduler", "yield-embassy"),
+            ("memory", "connections_kcuc"),
+            ("memory", "connections_ktut"),
+            ("ring-counter", "vs_threads_yield_4000"),
+            ("ring-counter", "vs_pthreads_4000"),
+        ] {
+            values.push(value(bench, id));
+        }
+        for value in values {
+            assert!(readme.contains(&figure(value)), "README.md does not have {}", figure(value));
+        }
     }
 
     #[test]
