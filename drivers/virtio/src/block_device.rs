@@ -133,6 +133,7 @@ pub struct Ended<D> {
 /// Each request has one descriptor, which leads to a table of its own (virtio 1.2 section 2.7.5.3): the number of parts
 /// takes nothing from other requests, and a request's number is its descriptor's. The data is never copied.
 pub struct Disk<R: Registers, M: Memory, D: Data> {
+    /// First: the device is stopped before its memory gets another owner.
     transport: Mmio<R>,
     queue: Queue<M>,
     memory: M,
@@ -453,15 +454,6 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
 
     fn word(&self, offset: usize) -> u32 {
         read_u32(&self.transport, offset)
-    }
-}
-
-impl<R: Registers, M: Memory, D: Data> Drop for Disk<R, M, D> {
-    fn drop(&mut self) {
-        // Before the memory gets another owner.
-        if self.failure.is_none() {
-            self.transport.reset();
-        }
     }
 }
 

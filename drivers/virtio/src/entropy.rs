@@ -13,6 +13,7 @@ const REQUEST: usize = 64;
 /// A source of random bytes. One request is always under way; the bytes of each are given out once. The device is
 /// stopped when its driver is dropped, so that an owner that needs only a seed gets everything back.
 pub struct Entropy<R: Registers, M: Memory> {
+    /// First: the device is stopped before its memory gets another owner.
     transport: Mmio<R>,
     queue: Queue<M>,
     memory: M,
@@ -93,14 +94,5 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
     /// [`Acknowledger`](crate::mmio::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
-    }
-}
-
-impl<R: Registers, M: Memory> Drop for Entropy<R, M> {
-    fn drop(&mut self) {
-        // Before the memory gets another owner.
-        if self.failure.is_none() {
-            self.transport.reset();
-        }
     }
 }

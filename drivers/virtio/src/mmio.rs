@@ -94,7 +94,7 @@ enum Version {
     Modern,
 }
 
-/// A virtio device's registers.
+/// A virtio device's registers. A device that was started is stopped when they are dropped.
 pub struct Mmio<R: Registers> {
     registers: R,
     version: Version,
@@ -284,6 +284,14 @@ impl<R: Registers> Mmio<R> {
     /// Returns a byte of the device's configuration.
     pub(crate) fn configuration(&self, offset: usize) -> u8 {
         self.registers.read8(register::CONFIGURATION + offset)
+    }
+}
+
+impl<R: Registers> Drop for Mmio<R> {
+    fn drop(&mut self) {
+        if self.status & status::DRIVER_OK != 0 {
+            self.reset();
+        }
     }
 }
 

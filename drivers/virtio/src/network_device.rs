@@ -62,6 +62,7 @@ pub struct NetworkCounters {
 /// needed. The device is notified of new buffers once for each batch, and interrupts only when frames have arrived
 /// since the driver last found none.
 pub struct Network<R: Registers, M: Memory> {
+    /// First: the device is stopped before its memory gets another owner.
     transport: Mmio<R>,
     receive: Queue<M>,
     receive_memory: M,
@@ -122,15 +123,6 @@ fn queue_with_buffers<R: Registers, M: Memory>(
         size /= 2;
     }
     Err(Error::OutOfMemory)
-}
-
-impl<R: Registers, M: Memory> Drop for Network<R, M> {
-    fn drop(&mut self) {
-        // Before the memory gets another owner.
-        if self.failure.is_none() {
-            self.transport.reset();
-        }
-    }
 }
 
 impl<R: Registers, M: Memory> Network<R, M> {
