@@ -9,10 +9,10 @@ use filesystem::cpio::{self, EntryKind};
 
 use crate::build::{self, Products};
 use crate::cli;
-use crate::context::Context;
+use crate::context::{Context, Need};
 use crate::root_task;
 use crate::toolchain::Toolchain;
-use crate::workspace::{Workspace, write_if_changed};
+use crate::workspace::{Crate, Workspace, write_if_changed};
 
 /// The files of a new package, but for its manifest and its lock file.
 const FILES: [(&str, &str); 3] = [
@@ -167,6 +167,33 @@ impl Chosen {
         }
         Ok(Some(programs))
     }
+}
+
+/// Builds the kernel and what a boot of one program needs: the program, which is named as the user does, and files of
+/// the host. Returns the program's name in the machine.
+///
+/// # Errors
+///
+/// There is no such program, or something cannot be built or read.
+pub fn prepare(context: &Context, program: &str, files: &[HostFile]) -> Result<(Toolchain, Products, String)> {
+    let chosen = Chosen::of(program)?;
+    let (toolchain, mut products) = context.build(Need::OneProgram)?;
+    let own = chosen.take(context, &toolchain, &products)?;
+    let name = match (&chosen, &own) {
+        (_, Some(programs)) => programs[0].0.clone(),
+        (Chosen::Tree(name), None) if products.programs.contains(name) => name.clone(),
+        (Chosen::Tree(name), None) if context.workspace.package(name).is_some_and(Crate::is_program) => {
+            bail!("`{name}` is no program of the Unix kernel that compiles")
+        }
+        _ => bail!(
+            "there is no program `{program}`; there are: {}. A path to a package or an ELF file has a slash: ./NAME",
+            products.programs.join(", ")
+        ),
+    };
+    if own.is_some() || !files.is_empty() {
+        products = with_files(context, products, own.unwrap_or_default(), files)?;
+    }
+    Ok((toolchain, products, name))
 }
 
 /// A file or a directory of the host, and its place in the machine.

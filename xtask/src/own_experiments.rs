@@ -33,9 +33,9 @@ use serde::Deserialize;
 use crate::bench::{self, BenchName, Figure, Line, Results, Series};
 use crate::board::{Clock, Variant};
 use crate::cli;
-use crate::context::{Context, Need, command_line};
+use crate::context::{Context, command_line};
 use crate::guest::{Echo, Guest};
-use crate::own::{self, Chosen};
+use crate::own;
 use crate::report;
 
 /// An experiment, as its file describes it.
@@ -343,17 +343,7 @@ pub fn run(context: &Context, file: &Path, arguments: &cli::Bench) -> Result<()>
     if arguments.record {
         bail!("--record keeps the results of the tree's own benchmarks; --json FILE writes these where you like");
     }
-    let chosen = Chosen::of(&description.program)?;
-    let (toolchain, mut products) = context.build(Need::OneProgram)?;
-    let name = match chosen.take(context, &toolchain, &products)? {
-        Some(programs) => {
-            let name = programs[0].0.clone();
-            products = own::with_files(context, products, programs, &[])?;
-            name
-        }
-        None if products.programs.contains(&description.program) => description.program.clone(),
-        None => bail!("there is no program `{}`; there are: {}", description.program, products.programs.join(", ")),
-    };
+    let (toolchain, products, name) = own::prepare(context, &description.program, &[])?;
     let clock = match description.clock {
         ClockName::Instructions => Clock::Instructions,
         ClockName::Host => Clock::Host,

@@ -24,9 +24,9 @@ use crate::board::{Clock, Configuration};
 use crate::build::{self, Products};
 use crate::callers::SymbolisedProgram;
 use crate::cli;
-use crate::context::{Context, Need, command_line};
+use crate::context::{Context, command_line};
 use crate::guest::{self, Echo, Guest};
-use crate::own::{self, Chosen};
+use crate::own;
 use crate::run::PROGRAM_ADDRESS;
 use crate::symbols::Symbols;
 
@@ -338,16 +338,7 @@ pub fn profile(context: &Context, arguments: &cli::Profile) -> Result<()> {
     if arguments.boot.machine.harts.is_some_and(|harts| harts != 1) {
         bail!("a profile is of one hart: its clock counts instructions, which QEMU does for one hart at a time");
     }
-    let chosen = Chosen::of(&arguments.program)?;
-    let (toolchain, mut products) = context.build(Need::OneProgram)?;
-    let name = match chosen.take(context, &toolchain, &products)? {
-        Some(programs) => {
-            let name = programs[0].0.clone();
-            products = own::with_files(context, products, programs, &[])?;
-            name
-        }
-        None => arguments.program.trim_start_matches("/bin/").to_string(),
-    };
+    let (toolchain, products, name) = own::prepare(context, &arguments.program, &[])?;
     let words = arguments.boot.scheduling.words() + &command_line(&name, &arguments.arguments)?;
     let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
     configuration.forwards = arguments.boot.forward.clone();

@@ -14,14 +14,14 @@ use crate::board::{Board, Configuration, check_room};
 use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
-use crate::context::{Context, Need, command_line};
+use crate::context::{Context, command_line};
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
-use crate::own::{self, Chosen};
+use crate::own;
 use crate::root_task;
 use crate::screen::Screen;
 use crate::terminal::{Console, From, Key, Keys};
 use crate::toolchain::Toolchain;
-use crate::workspace::{Crate, Kernel};
+use crate::workspace::Kernel;
 
 const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
 
@@ -113,24 +113,8 @@ fn status_of_program(failure: &Failure) -> Option<u8> {
 
 /// Builds the Unix kernel and the chosen program; returns its command line and the program's name too.
 fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {
-    let chosen = Chosen::of(arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM))?;
-    let (toolchain, mut products) = context.build(Need::OneProgram)?;
-    let own = chosen.take(context, &toolchain, &products)?;
-    let name = match (&chosen, &own) {
-        (_, Some(programs)) => programs[0].0.clone(),
-        (Chosen::Tree(name), None) if products.programs.contains(name) => name.clone(),
-        (Chosen::Tree(name), None) if context.workspace.package(name).is_some_and(Crate::is_program) => {
-            bail!("`{name}` is no program of the Unix kernel that compiles")
-        }
-        _ => bail!(
-            "there is no program `{}`; there are: {}. A path to a package or an ELF file has a slash: ./NAME",
-            arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM),
-            products.programs.join(", ")
-        ),
-    };
-    if own.is_some() || !arguments.files.is_empty() {
-        products = own::with_files(context, products, own.unwrap_or_default(), &arguments.files)?;
-    }
+    let program = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM);
+    let (toolchain, products, name) = own::prepare(context, program, &arguments.files)?;
     let command_line = arguments.boot.scheduling.words() + &command_line(&name, &arguments.arguments)?;
     Ok((toolchain, products, command_line, name))
 }
