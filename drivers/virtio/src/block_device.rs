@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use drivers::Registers;
 
 use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
-use crate::queue::{self, Direction, Notify, Queue};
+use crate::queue::{self, Direction, Notify, Queue, Used};
 use crate::{Error, Memory};
 
 /// The unit of positions and lengths, whatever the size of the device's blocks.
@@ -201,13 +201,14 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         if size < FEWEST_REQUESTS {
             return Err(Error::Unsupported);
         }
+        // Before the device knows the queue, whose memory must not go while it does.
+        let (mut pending, mut free) = (Vec::new(), Vec::new());
+        pending.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
+        free.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
         let bytes = usize::from(size) * layout::STRIDE;
         let memory = allocate(bytes).filter(|memory| memory.length() >= bytes).ok_or(Error::OutOfMemory)?;
         let queue = allocate(queue::bytes(size)).ok_or(Error::OutOfMemory)?;
         let mut queue = Queue::new(transport, 0, size, queue, features & feature::EVENT_INDEX != 0)?;
-        let (mut pending, mut free) = (Vec::new(), Vec::new());
-        pending.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
-        free.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
         for number in (0..size).rev() {
             let table = memory.physical_address() + u64::from(number) * layout::STRIDE as u64;
             queue.describe(number, table, 0, Direction::Table);
@@ -396,7 +397,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
                 return self.give_back();
             }
             match self.queue.take() {
-                Ok(Some(used)) => match self.end(used.buffer) {
+                Ok(Some(used)) => match self.end(used) {
                     Ok(ended) => return Some(ended),
                     Err(error) => self.fail(error),
                 },
@@ -410,13 +411,16 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         }
     }
 
-    fn end(&mut self, number: u16) -> Result<Ended<D>, Error> {
+    fn end(&mut self, used: Used) -> Result<Ended<D>, Error> {
         const OK: u32 = 0;
         const FAILED: u32 = 1;
         const UNSUPPORTED: u32 = 2;
+        let number = used.buffer;
         let status = self.memory.load(usize::from(number) * layout::STRIDE + layout::STATUS) & 0xff;
         let outcome = match status {
-            OK => Ok(()),
+            OK if used.length == self.queue.limit(number) => Ok(()),
+            // Of a read that was not written the data is what was there before.
+            OK => Err(RequestError::Failed),
             FAILED => Err(RequestError::Failed),
             UNSUPPORTED => Err(RequestError::Unsupported),
             _ => return Err(Error::Misbehaved),

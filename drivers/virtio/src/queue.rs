@@ -170,6 +170,11 @@ impl<M: Memory> Queue<M> {
         }
     }
 
+    /// Returns the most bytes that the device may write to a buffer.
+    pub(crate) fn limit(&self, buffer: u16) -> u32 {
+        self.limits.get(usize::from(buffer)).copied().unwrap_or(0)
+    }
+
     /// Puts a buffer into the ring; the device sees it after [`publish`](Self::publish). Only for a buffer that was
     /// described and that the device does not have.
     pub(crate) fn offer(&mut self, buffer: u16) {
