@@ -73,7 +73,7 @@ const TESTS: &[Test] = tests![
     process::arguments_that_are_too_long_are_refused;
     process::the_c_program_is_right;
     process::many_at_once;
-    process::a_thousand_processes_leave_nothing_behind;
+    process::hundreds_of_processes_leave_nothing_behind;
     authority::every_act_needs_its_capability;
     authority::processes_end_only_those_below_them;
     authority::capabilities_are_given_up_and_handed_down;
