@@ -67,6 +67,9 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     }
     let disposition = state.actions.disposition(signal);
     let mut ends = false;
+    // Asked here again: meanwhile its handler may have gone.
+    let is_protected = process.id == FIRST
+        && matches!(information.details, Details::Sender { process: sender, .. } if sender != FIRST);
     let (receiver, next) = find_receiver(process, target, signal);
     let receiver = receiver.as_deref().or(target.filter(|target| target.signals.receives(signal)));
     let sent = (|| {
@@ -80,13 +83,16 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
             Disposition::Default(DefaultAction::End)
                 if receiver.is_some_and(|one| !one.signals.blocked().has(signal)) && !process.signals.are_stopped() =>
             {
+                if is_protected {
+                    return Err(Errno::EPERM);
+                }
                 ends = true;
                 true
             }
             _ => false,
         };
         if is_dropped {
-            return Ok(());
+            return Ok(false);
         }
         let added = state.add(target.map(|worker| &worker.signals), information);
         if added.is_err() && information.code == code::QUEUE && signal.is_real_time() {
@@ -98,7 +104,7 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
         } else if let Some(next) = next {
             state.search.add(Set::of(&[signal]), next);
         }
-        Ok(())
+        Ok(true)
     })();
     let searches = state.search.is_taken();
     if signal == Signal::CONT {
@@ -112,8 +118,10 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     if searches {
         leave(ReceiverSearch(process.id));
     }
-    process.signals.wake_readers();
-    sent
+    if sent == Ok(true) {
+        process.signals.wake_readers();
+    }
+    sent.map(|_| ())
 }
 
 /// Removes signals of a process and of all its workers.
