@@ -52,8 +52,8 @@ pub trait Payer: Send + Sync {
 /// State of a page before it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// Zeros.
-    Zeros,
+    /// Zeros, up to so many pages. The others are beyond the end.
+    Zeros(usize),
     /// Beyond the end, as long as its maker does not put it there.
     BeyondTheEnd,
 }
@@ -140,7 +140,11 @@ impl MemoryObject {
         if let Some(frame) = pages.get(page) {
             return Ok(frame.clone());
         }
-        if self.absent == Absent::BeyondTheEnd || page >= MOST_PAGES {
+        let end = match self.absent {
+            Absent::Zeros(pages) => pages.min(MOST_PAGES),
+            Absent::BeyondTheEnd => 0,
+        };
+        if page >= end {
             return Err(Fault::BeyondTheEnd);
         }
         if !frames::available_to_programs(3) {

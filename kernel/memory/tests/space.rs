@@ -1430,7 +1430,7 @@ fn an_object_s_pages_are_those_of_all_its_mappings_and_go_with_the_last() {
     let _alone = alone();
     let before = frames::free_frames();
     let (start, other) = (0x10_0000, 0x50_0000);
-    let (object, freed) = object(Absent::Zeros, 1 << 20);
+    let (object, freed) = object(Absent::Zeros(1024), 1 << 20);
     {
         let (mut first, mut second) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
         let read_only = map_object(&mut first, other, 4, &object, (0, Sharing::ReadOnly));
@@ -1481,7 +1481,7 @@ fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
     let start = 0x10_0000;
     {
         let mut space = space(Limits::DEFAULT);
-        let (poor, _) = object(Absent::Zeros, 2 * PAGE_SIZE as usize + 1500);
+        let (poor, _) = object(Absent::Zeros(4), 2 * PAGE_SIZE as usize + 1500);
         map_object(&mut space, start, 4, &poor, (0, Sharing::ReadWrite)).expect("free");
         let written: Vec<_> = (0..4).map(|page| space.copy_out(start + page * PAGE_SIZE, b"x")).collect();
         let refused = Err(Fault::OutOfMemory);
@@ -1525,7 +1525,7 @@ fn ranges_that_are_alike_everywhere_are_uniform_and_their_pages_are_copied() {
     assert_eq!(is_uniform(&space, 0, 4), Some(range(0, 4)), "neighbours that are alike are one region");
     assert_eq!(is_uniform(&space, 3, 4), Some(range(0, 4)));
     assert_eq!((is_uniform(&space, 3, 5), is_uniform(&space, 4, 7), is_uniform(&space, 5, 6)), (None, None, None));
-    let (object, _) = object(Absent::Zeros, 1 << 20);
+    let (object, _) = object(Absent::Zeros(1024), 1 << 20);
     let at = start + 16 * PAGE_SIZE;
     for (place, pages, first) in [(at, 2, 5), (at + 2 * PAGE_SIZE, 1, 7), (at + 3 * PAGE_SIZE, 1, 7)] {
         map_object(&mut space, place, pages, &object, (first, Sharing::ReadWrite)).expect("free");

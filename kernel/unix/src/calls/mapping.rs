@@ -13,7 +13,7 @@ use core::ops::Range;
 use abi_unix::Errno;
 use abi_unix::types::{advice, mapping, memory_synchronisation, protection};
 use memory::AddressSpace;
-use memory::space::{ObjectUse, Placement, Sharing};
+use memory::space::{Flush, MapError, ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
 
 use crate::asynchronous::operation::Operation;
@@ -30,9 +30,12 @@ use crate::scheduling::steps;
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
 /// Name of regions with the contents of a file, whose pages are not given back: they could not be read again.
-const FILE_NAME: &str = "[file]";
+pub(super) const FILE_NAME: &str = "[file]";
 /// Name of regions of memory that a process has in common with its copies.
 const SHARED_NAME: &str = "[shared]";
+
+/// Number of times that a range is unmapped to map something there.
+const MOST_TRIES: usize = 16;
 
 /// Decodes a protection. Writable and executable at once is refused (W^X), with `EACCES` as on hardened Linux systems.
 /// Without any right a page stays reserved and every access faults.
@@ -323,20 +326,44 @@ impl Mapping {
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
             }
             _ => {
-                let object = shared_memory::anonymous(&process.account, process.id)?;
+                let object = shared_memory::anonymous(&process.account, process.id, self.length.div_ceil(PAGE))?;
                 ObjectUse { object, first: 0, sharing: Sharing::ReadWrite, keeps: None }
             }
         };
-        if let Placement::Fixed(start) = self.placement {
-            let rest = RangeParts::new(&process.space().lock(), start as usize, self.length);
-            Change::Unmap.go_on(&process, rest).await?;
-        }
         let (length, name) = (self.length as u64, self.name());
-        let mapped = process.space().lock().map_object(self.placement, length, object, self.protection, name);
-        let (start, changed) = mapped.map_err(map_error)?;
-        usermode::flush(changed);
-        Ok(start as usize)
+        map_in_place_of(&process, self.placement, self.length, |at| {
+            process.space().lock().map_object(at, length, object.clone(), self.protection, name)
+        })
+        .await
     }
+}
+
+/// Maps a range in one piece; at a fixed place, after the present mappings there have been unmapped in steps. `ENOMEM`
+/// if another thread maps something there again and again.
+pub(super) async fn map_in_place_of(
+    process: &Process,
+    placement: Placement,
+    length: usize,
+    map: impl Fn(Placement) -> Result<(u64, Flush), MapError>,
+) -> Result<usize, Errno> {
+    let mut at = placement;
+    for _ in 0..MOST_TRIES {
+        if let Placement::Fixed(start) = placement {
+            let rest = RangeParts::new(&process.space().lock(), start as usize, length);
+            Change::Unmap.go_on(process, rest).await?;
+            // A mapping that another thread has made meanwhile is unmapped in steps, too.
+            at = Placement::FixedIfFree(start);
+        }
+        match map(at) {
+            Err(MapError::Occupied) if matches!(placement, Placement::Fixed(_)) => {}
+            mapped => {
+                let (start, changed) = mapped.map_err(map_error)?;
+                usermode::flush(changed);
+                return Ok(start as usize);
+            }
+        }
+    }
+    Err(Errno::ENOMEM)
 }
 
 /// The file of a mapping in common with it, and its use of that file's pages.

@@ -10,11 +10,12 @@ use core::ops::Range;
 
 use abi_unix::Errno;
 use abi_unix::types::{mapping, remapping};
-use memory::space::{MapError, ObjectUse, Placement, RegionView};
-use memory::sv39::Protection;
+use memory::space::{Flush, MapError, ObjectUse, Placement, RegionView};
+use memory::sv39::{Access, Protection};
 
+use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoding, kept_steps};
-use crate::calls::mapping::{Change, Kept, RangeParts, place, require_addresses, round_up};
+use crate::calls::mapping::{Change, FILE_NAME, Kept, RangeParts, map_in_place_of, place, require_addresses, round_up};
 use crate::process::Process;
 use crate::process::user::{USER_END, map_error};
 use crate::scheduling::steps;
@@ -50,7 +51,8 @@ impl Remapping {
             return Err(Errno::EINVAL);
         }
         let (old_length, new_length) = (round_up(call.length(1))?, round_up(call.length(2))?);
-        if !old.is_multiple_of(PAGE) || new_length == 0 {
+        let is_reserved = user_interrupts::has_send_pages(call.process(), old, old_length);
+        if !old.is_multiple_of(PAGE) || new_length == 0 || is_reserved {
             return Err(Errno::EINVAL);
         }
         if old_length > USER_END - old.min(USER_END) {
@@ -95,6 +97,10 @@ impl Remapping {
         if self.old_length == 0 && object.is_none() {
             return Err(Errno::EINVAL);
         }
+        // The contents of a private file mapping were copied when it was mapped, and its file is not known any more.
+        if object.is_none() && region.name == FILE_NAME && self.old_length < self.new_length {
+            return Err(Errno::ENOMEM);
+        }
         require_addresses(process, self.new_length - self.old_length)?;
         if let Some(object) = &object
             && let Some(keeps) = object.keeps.clone()
@@ -118,11 +124,16 @@ impl Remapping {
     /// Maps what is missing behind the range; returns `false` if something else is there.
     fn grow(&self, process: &Process, region: &RegionView, object: Option<ObjectUse>) -> Result<bool, Errno> {
         let (at, more) = (Placement::FixedIfFree(self.old().end), (self.new_length - self.old_length) as u64);
-        if self.new_length > USER_END - self.old {
+        let (behind, missing) = (self.old + self.old_length, self.new_length - self.old_length);
+        let is_outside = self.new_length > USER_END - self.old;
+        if is_outside || user_interrupts::has_send_pages(process, behind, missing) {
             return Ok(false);
         }
-        match map(process, at, more, region, self.behind(object)) {
-            Ok(_) => Ok(true),
+        match mapped(process, at, more, region, self.behind(object)) {
+            Ok((_, changed)) => {
+                usermode::flush(changed);
+                Ok(true)
+            }
             Err(MapError::Occupied) => Ok(false),
             Err(error) => Err(map_error(error)),
         }
@@ -135,18 +146,25 @@ impl Remapping {
 
     /// Maps an object's pages at their new place, and then no more at the old one.
     async fn map_again(self, process: &Process, region: &RegionView, object: ObjectUse) -> Result<usize, Errno> {
-        let to = self.target.unwrap_or(Placement::Anywhere);
-        let start = map(process, to, self.new_length as u64, region, Some(object)).map_err(map_error)?;
-        apply(Change::Unmap, process, self.old, self.old_length).await?;
-        Ok(start as usize)
+        let start = self.map_anew(process, region, Some(object)).await?;
+        let unmapped = apply(Change::Unmap, process, self.old, self.old_length).await;
+        self.undo_unless(unmapped, process, start).await
     }
 
     /// Copies private pages to a new place.
     async fn copy(self, process: &Process, region: &RegionView) -> Result<usize, Errno> {
-        let to = self.target.unwrap_or(Placement::Anywhere);
         let writable = RegionView { protection: Protection::ReadWrite, ..region.clone() };
-        let start = map(process, to, self.new_length as u64, &writable, None).map_err(map_error)? as usize;
-        if region.protection == Protection::None {
+        let start = self.map_anew(process, &writable, None).await?;
+        let copied = self.copy_to(process, region, start).await;
+        if copied.is_err() {
+            let _ = apply(Change::Protect(region.protection), process, self.old, self.old_length).await;
+        }
+        self.undo_unless(copied, process, start).await
+    }
+
+    /// Copies pages to their new place, gives that its protection, and unmaps the old one.
+    async fn copy_to(&self, process: &Process, region: &RegionView, start: usize) -> Result<(), Errno> {
+        if !region.protection.allows(Access::Read) {
             apply(Change::Protect(Protection::Read), process, self.old, self.old_length).await?;
         }
         for at in (0..self.old_length).step_by(PAGES_AT_A_TIME * PAGE) {
@@ -155,38 +173,48 @@ impl Remapping {
                 let mut pages = (at..self.old_length.min(at + PAGES_AT_A_TIME * PAGE)).step_by(PAGE);
                 pages.try_for_each(|at| space.copy_page((self.old + at) as u64, (start + at) as u64))
             };
-            if copied.is_err() {
-                apply(Change::Unmap, process, start, self.new_length).await?;
-                apply(Change::Protect(region.protection), process, self.old, self.old_length).await?;
-                return Err(Errno::ENOMEM);
-            }
+            copied.map_err(|_| Errno::ENOMEM)?;
             steps::pause(process).await;
         }
         if region.protection != Protection::ReadWrite {
             apply(Change::Protect(region.protection), process, start, self.new_length).await?;
         }
-        apply(Change::Unmap, process, self.old, self.old_length).await?;
-        Ok(start)
+        apply(Change::Unmap, process, self.old, self.old_length).await
+    }
+
+    /// Maps the range at its new place.
+    async fn map_anew(
+        &self,
+        process: &Process,
+        region: &RegionView,
+        object: Option<ObjectUse>,
+    ) -> Result<usize, Errno> {
+        let (to, length) = (self.target.unwrap_or(Placement::Anywhere), self.new_length);
+        map_in_place_of(process, to, length, |at| mapped(process, at, length as u64, region, object.clone())).await
+    }
+
+    /// Returns the new place, which is unmapped again after a failure.
+    async fn undo_unless(&self, done: Result<(), Errno>, process: &Process, start: usize) -> Result<usize, Errno> {
+        if done.is_err() {
+            apply(Change::Unmap, process, start, self.new_length).await?;
+        }
+        done.map(|()| start)
     }
 }
 
 /// Maps pages of an object, or of zeros, in a region like another one.
-fn map(
+fn mapped(
     process: &Process,
     at: Placement,
     length: u64,
     region: &RegionView,
     object: Option<ObjectUse>,
-) -> Result<u64, MapError> {
+) -> Result<(u64, Flush), MapError> {
     let mut space = process.space().lock();
-    let mapped = match object {
+    match object {
         Some(object) => space.map_object(at, length, object, region.protection, region.name),
         None => space.map_anonymous(at, length, region.protection, region.name),
-    };
-    drop(space);
-    let (start, changed) = mapped?;
-    usermode::flush(changed);
-    Ok(start)
+    }
 }
 
 /// Changes a range in steps.
@@ -312,12 +340,39 @@ mod tests {
             let moved = remap(program, start, [2, 3], FIXED, BASE + 32 * PAGE).unwrap();
             assert!(!can_read(program, start));
             program.write(moved + PAGE, &[9]);
-            program.write(moved + 2 * PAGE, &[2]);
             assert_eq!(program.read(second, 1), [9]);
+            assert!(!can_read(program, moved + 2 * PAGE), "the memory has as many pages as it was made with");
             // One that has grown in place is one range.
             assert_eq!(remap(program, moved, [3, 4], 0, 0), Ok(moved));
             let last = remap(program, moved, [4, 5], FIXED, BASE).unwrap();
-            assert_eq!([1, 2, 4].map(|page| program.read(last + page * PAGE, 1)[0]), [9, 2, 0]);
+            assert_eq!([0, 1].map(|page| program.read(last + page * PAGE, 1)[0]), [0, 9]);
+        });
+    }
+
+    #[test]
+    fn pages_that_may_only_be_executed_move_with_their_bytes() {
+        run(|program| {
+            let start = map(program, BASE, 2, ANONYMOUS);
+            program.write(start + PAGE, &[5]);
+            let execute = protection::EXECUTE as usize;
+            assert_eq!(program.call(SystemCall::Protect, [start, 2 * PAGE, execute]), Ok(0));
+            let moved = remap(program, start, [2, 2], FIXED, BASE + 8 * PAGE).unwrap();
+            assert_eq!(program.call(SystemCall::Protect, [moved, 2 * PAGE, READ_WRITE]), Ok(0));
+            assert_eq!(program.read(moved + PAGE, 1), [5]);
+        });
+    }
+
+    #[test]
+    fn a_private_mapping_of_a_file_moves_and_does_not_grow() {
+        run(|program| {
+            let file = program.create(b"/tmp/remapped-too\0", abi_unix::types::open::RDWR);
+            assert_eq!(program.write_to(file, &[6; PAGE]), Ok(PAGE));
+            let private = [0, 2 * PAGE, READ_WRITE, mapping::PRIVATE as usize, file, 0];
+            let start = program.call(SystemCall::Map, private).unwrap();
+            assert_eq!(remap(program, start, [2, 3], MAY_MOVE, 0), Err(Errno::ENOMEM));
+            let moved = remap(program, start, [2, 1], FIXED, BASE).unwrap();
+            assert_eq!(program.read(moved, 1), [6]);
+            program.remove(b"/tmp/remapped-too\0");
         });
     }
 

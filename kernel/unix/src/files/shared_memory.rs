@@ -71,9 +71,10 @@ fn object(account: &Arc<Account>, owner: u32, absent: Absent) -> Result<MemoryOb
     Ok(MemoryObject::new(absent, payer, Arc::new(Futexes::default())))
 }
 
-/// Makes anonymous memory, for a process with this account and number.
-pub(crate) fn anonymous(account: &Arc<Account>, owner: u32) -> Result<Arc<MemoryObject>, Errno> {
-    Ok(Arc::new(object(account, owner, Absent::Zeros)?))
+/// Makes anonymous memory of so many pages, for a process with this account and number. A process that gets it by a
+/// copy cannot make it larger, at the expense of the one that has made it.
+pub(crate) fn anonymous(account: &Arc<Account>, owner: u32, pages: usize) -> Result<Arc<MemoryObject>, Errno> {
+    Ok(Arc::new(object(account, owner, Absent::Zeros(pages))?))
 }
 
 /// The pages of a file that programs map.
