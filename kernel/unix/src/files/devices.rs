@@ -98,7 +98,12 @@ impl FileOperations for Null {
 
 impl FileOperations for Zero {
     fn properties(&self) -> Properties {
-        Properties { waits: Waits::Never, reads: Reads::Everything, largest_step: steps::BYTES, ..Properties::USUAL }
+        Properties {
+            waits: Waits::Never,
+            reads: Reads::Everything,
+            largest_step: steps::BYTES as u32,
+            ..Properties::USUAL
+        }
     }
 
     fn status(&self) -> Status {
@@ -116,7 +121,7 @@ impl FileOperations for Zero {
 
 impl FileOperations for Random {
     fn properties(&self) -> Properties {
-        Properties { reads: Reads::Everything, largest_step: random::STEP, ..Properties::USUAL }
+        Properties { reads: Reads::Everything, largest_step: random::STEP as u32, ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {

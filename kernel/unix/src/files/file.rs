@@ -84,13 +84,13 @@ pub(crate) struct Properties {
     /// The bytes that belong together.
     pub unit: Unit,
     /// Bytes to move in one step ([`steps`]); all ones for a kind that is limited by its contents.
-    pub largest_step: usize,
+    pub largest_step: u32,
 }
 
 impl Properties {
     /// Those of a kind that is limited by its contents and waits for events.
     pub(crate) const USUAL: Properties =
-        Properties { waits: Waits::ForEvents, reads: Reads::Present, unit: Unit::Byte, largest_step: usize::MAX };
+        Properties { waits: Waits::ForEvents, reads: Reads::Present, unit: Unit::Byte, largest_step: u32::MAX };
 }
 
 /// A connection that `accept` has made an object, and the address of its peer.
@@ -357,6 +357,9 @@ pub(crate) struct OpenFile {
 /// Bytes of the largest object.
 const LARGEST_OBJECT: usize = 256;
 
+/// With its two counts an open file fits into a block of 128 bytes: every connection has one.
+const _: () = assert!(size_of::<OpenFile>() + 2 * size_of::<usize>() <= 128);
+
 /// Bytes of kernel memory for an open file of any kind, without the contents of the object behind it.
 const MEMORY: usize = size_of::<OpenFile>() + LARGEST_OBJECT + 128;
 
@@ -568,7 +571,7 @@ impl OpenFile {
         // The usual case: one buffer, and one step is all.
         if let [buffer] = buffers
             && !reads_on
-            && buffer.len() <= self.properties.largest_step
+            && buffer.len() <= self.properties.largest_step as usize
         {
             let read = self.object.read(caller, *buffer, waker);
             if let Poll::Ready(Ok(count)) = read {
@@ -580,7 +583,7 @@ impl OpenFile {
         if *done > 0 && reads_on && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
-        let limit = self.properties.largest_step;
+        let limit = self.properties.largest_step as usize;
         let (mut before, mut effort) = (0, Effort::with_buffers(limit, buffers.len()));
         let length = length_of(buffers);
         for &buffer in buffers {
@@ -640,7 +643,7 @@ impl OpenFile {
             return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;
-        let limit = self.properties.largest_step;
+        let limit = self.properties.largest_step as usize;
         // The first step was the attempt in place.
         if *written > 0 && limit != usize::MAX && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;

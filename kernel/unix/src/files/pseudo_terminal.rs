@@ -353,7 +353,7 @@ impl Drop for MasterFile {
 
 impl FileOperations for MasterFile {
     fn properties(&self) -> Properties {
-        Properties { largest_step: 4 * PIECE, ..Properties::USUAL }
+        Properties { largest_step: 4 * PIECE as u32, ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {

@@ -129,7 +129,12 @@ impl<'a> Transfer<'a> {
 
 impl FileOperations for Stored {
     fn properties(&self) -> Properties {
-        Properties { waits: Waits::Never, reads: Reads::Everything, largest_step: steps::BYTES, ..Properties::USUAL }
+        Properties {
+            waits: Waits::Never,
+            reads: Reads::Everything,
+            largest_step: steps::BYTES as u32,
+            ..Properties::USUAL
+        }
     }
 
     fn status(&self) -> Status {

@@ -551,7 +551,7 @@ impl Drop for TerminalFile {
 
 impl FileOperations for TerminalFile {
     fn properties(&self) -> Properties {
-        Properties { largest_step: LARGEST_STEP, ..Properties::USUAL }
+        Properties { largest_step: LARGEST_STEP as u32, ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {
