@@ -194,10 +194,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         let wanted = feature::EVENT_INDEX | block_feature::MOST_PARTS | READ_ONLY | BLOCK_SIZE;
         let wanted = wanted | FLUSH | DISCARD | WRITE_ZEROES;
         let features = transport.start(wanted, feature::INDIRECT)?;
-        let mut size = REQUESTS.min(transport.largest_queue(0).min(1 << 15) as u16);
-        if !size.is_power_of_two() {
-            size = size.next_power_of_two() / 2;
-        }
+        let size = queue::fitting_size(REQUESTS, transport.largest_queue(0));
         if size < FEWEST_REQUESTS {
             return Err(Error::Unsupported);
         }

@@ -107,10 +107,7 @@ fn queue_with_buffers<R: Registers, M: Memory>(
     if largest < FEWEST_BUFFERS.into() {
         return Err(Error::Unsupported);
     }
-    let mut size = wanted.min(largest.min(1 << 15) as u16);
-    if !size.is_power_of_two() {
-        size = size.next_power_of_two() / 2;
-    }
+    let mut size = queue::fitting_size(wanted, largest);
     while size >= FEWEST_BUFFERS {
         let buffers = allocate(usize::from(size) * BUFFER);
         let memory = allocate(queue::bytes(size));

@@ -98,6 +98,12 @@ pub(crate) fn bytes(size: u16) -> usize {
     used_offset(size) + 8 + 8 * size
 }
 
+/// Returns the size of a queue: as wanted or, if the device's largest is less, the largest power of two up to that.
+pub(crate) fn fitting_size(wanted: u16, largest: u32) -> u16 {
+    let size = wanted.min(largest.min(1 << 15) as u16);
+    if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 }
+}
+
 fn used_offset(size: usize) -> usize {
     (16 * size + 6 + 2 * size).next_multiple_of(PAGE)
 }
