@@ -123,13 +123,13 @@ impl Remapping {
 
     /// Maps what is missing behind the range; returns `false` if something else is there.
     fn grow(&self, process: &Process, region: &RegionView, object: Option<ObjectUse>) -> Result<bool, Errno> {
-        let (at, more) = (Placement::FixedIfFree(self.old().end), (self.new_length - self.old_length) as u64);
         let (behind, missing) = (self.old + self.old_length, self.new_length - self.old_length);
         let is_outside = self.new_length > USER_END - self.old;
         if is_outside || user_interrupts::has_send_pages(process, behind, missing) {
             return Ok(false);
         }
-        match mapped(process, at, more, region, self.behind(object)) {
+        let at = Placement::FixedIfFree(behind as u64);
+        match mapped(process, at, missing as u64, region, self.behind(object)) {
             Ok((_, changed)) => {
                 usermode::flush(changed);
                 Ok(true)
