@@ -61,6 +61,7 @@ pub(crate) mod worker;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::signals::Signal;
@@ -212,6 +213,8 @@ impl Member {
     const THREADS: Member = Member(MAXIMUM_WORKERS as u64);
     /// The first call: the one in the last place of the table.
     const CALLS: Member = Member(1 << 32);
+    /// Behind all members.
+    pub(crate) const END: Member = Member(2 << 32);
 
     /// Encodes it as a word.
     pub(crate) fn to_word(self) -> u64 {
@@ -661,21 +664,25 @@ impl Process {
     }
 
     /// Looks at some workers, threads and calls in flight, in their order, for one that has been ready since an earlier
-    /// look without a turn, and lets that one go before everything else.
-    pub(crate) fn look_for_the_starving(&self, member: Member, count: usize) -> Look {
-        if member < Member::CALLS {
+    /// look without a turn, and lets that one go before everything else. Only at `members`: one that a look meets twice
+    /// would seem to starve.
+    pub(crate) fn look_for_the_starving(&self, members: Range<Member>, count: usize) -> Look {
+        let first = members.start;
+        let more_from = |next: Member| if next < members.end { Look::More(next) } else { Look::End };
+        if first < Member::CALLS {
             let (workers, threads) = (self.workers.lock(), self.threads.lock());
-            let mut all = workers.iter().chain(threads.from(member.slot())).filter(|one| one.index() >= member.slot());
+            let all = workers.iter().chain(threads.from(first.slot()));
+            let mut all = all.filter(|worker| members.contains(&Member::of_worker(worker)));
             for worker in all.by_ref().take(count) {
                 if worker.is_starving() {
                     return Look::Found(worker.coroutine(), Member::of_worker(worker).next());
                 }
             }
-            return Look::More(all.next().map_or(Member::CALLS, |worker| Member::of_worker(worker)));
+            return more_from(all.next().map_or(Member::CALLS, |worker| Member::of_worker(worker)));
         }
         let mut calls = self.calls.lock();
-        let (places, next) = member.places(calls.places(), count);
-        for place in places {
+        let (places, next) = first.places(calls.places(), count);
+        for place in places.take_while(|place| Member::of_call(*place) < members.end) {
             let Some(call) = calls.at_place(place) else { continue };
             let is_ready = call.owner.is_ready();
             let starves = is_ready && core::mem::replace(&mut call.was_ready, is_ready);
@@ -689,7 +696,7 @@ impl Process {
                 return Look::Found(cid, Member::of_call(place).next());
             }
         }
-        next.map_or(Look::End, Look::More)
+        next.map_or(Look::End, more_from)
     }
 
     // ---- ending ----

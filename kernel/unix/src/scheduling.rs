@@ -61,6 +61,7 @@ pub(crate) mod stretch;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::task::Poll;
 
@@ -470,23 +471,24 @@ async fn look_for_one_that_starves(process: &Arc<Process>, pace: &mut Pace) {
         return;
     }
     let begin = Member::from_word(standing.next_look.load(Ordering::Relaxed));
-    let (mut member, mut has_wrapped) = (begin, false);
-    loop {
-        match charging_for_work_alone(process, || process.look_for_the_starving(member, MEMBERS_AT_A_TIME)) {
-            Look::Found(cid, next) => {
-                standing.preferred.store(cid.raw(), Ordering::Relaxed);
-                standing.next_look.store(next.to_word(), Ordering::Relaxed);
-                standing.boosted();
+    for Range { start, end } in [begin..Member::END, Member::FIRST..begin] {
+        let mut next = start;
+        while next < end {
+            match charging_for_work_alone(process, || process.look_for_the_starving(next..end, MEMBERS_AT_A_TIME)) {
+                Look::Found(cid, next) => {
+                    standing.preferred.store(cid.raw(), Ordering::Relaxed);
+                    standing.next_look.store(next.to_word(), Ordering::Relaxed);
+                    standing.boosted();
+                    return;
+                }
+                Look::More(member) => next = member,
+                Look::End => break,
+            }
+            if has_no_claim(process) {
                 return;
             }
-            Look::More(next) if !has_wrapped || next < begin => member = next,
-            Look::End if !has_wrapped => (member, has_wrapped) = (Member::FIRST, true),
-            Look::More(_) | Look::End => return,
+            pace.step().await;
         }
-        if has_no_claim(process) {
-            return;
-        }
-        pace.step().await;
     }
 }
 
@@ -506,6 +508,9 @@ fn set_system_mode(mode: SystemMode) {
 
 #[cfg(test)]
 mod tests {
+    use core::pin::pin;
+    use core::task::{Context, Waker};
+
     use super::*;
     use crate::testing::{run, simulation};
 
@@ -522,5 +527,30 @@ mod tests {
             assert!(process.standing.charged() - before >= 1000);
             assert!(!has_no_claim(&process), "far from the end of its budget");
         });
+    }
+
+    #[test]
+    fn a_member_starves_that_two_looks_find_without_a_turn() {
+        // The members with which the look begins: from any of them it goes around once.
+        for begin in [0, 1, 2, 1 << 32, (1 << 32) + 7] {
+            run(move |program| {
+                program.add_worker(|program| program.sleep_ns(1)).unwrap();
+                let process = program.process();
+                process.standing.next_look.store(begin, Ordering::Relaxed);
+                let preferred = || {
+                    let mut pace = Pace::default();
+                    let look = pin!(look_for_one_that_starves(&process, &mut pace));
+                    assert!(look.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+                    Cid::from_raw(process.standing.preferred.load(Ordering::Relaxed))
+                };
+                let nothing = preferred();
+                assert_eq!(executor::state(nothing), None, "one look from {begin} shows nothing");
+                let cid = preferred();
+                assert_eq!(
+                    (executor::state(cid), executor::priority(cid)),
+                    (Some(State::Ready), Some(Priority::HIGHEST))
+                );
+            });
+        }
     }
 }
