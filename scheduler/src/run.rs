@@ -35,10 +35,12 @@ impl<O: Order> Executor<O> {
     }
 
     /// As [`run`](Self::run), but compares the most important ready coroutine with `elsewhere` before each poll but the
-    /// first, and returns with [`Outcome::Outranked`] if a more important priority is ready there.
+    /// first after a return with [`Outcome::Outranked`] or [`Outcome::Idle`], and returns with [`Outcome::Outranked`]
+    /// if a more important priority is ready there.
     ///
-    /// The first poll needs no comparison, so that a caller that was outranked, let others run and was chosen again
-    /// makes progress, even if the bitmap is stale or refers to work that runs on another processor. `ceiling` is the
+    /// That first poll needs no comparison, so that a caller that was outranked, let others run and was chosen again
+    /// makes progress, even if the bitmap is stale or refers to work that runs on another processor. A return with
+    /// [`Outcome::Attention`] gives nothing away, and the next poll is compared as any other. `ceiling` is the
     /// most important priority that counts for this executor: a more important coroutine in it is compared as if it had
     /// this priority.
     ///
@@ -104,8 +106,9 @@ impl<O: Order> Executor<O> {
                 }
             }
             // SAFETY: the word is valid, as the caller of `run_strictly` promised.
-            if STRICT && polls != 0 && unsafe { self.is_outranked(shard, elsewhere, 0) } {
+            if STRICT && !shard.was_chosen_anew(polls) && unsafe { self.is_outranked(shard, elsewhere, 0) } {
                 shard.leave(polls);
+                shard.give_away();
                 return Outcome::Outranked;
             }
             shard.lock(&self.hooks);
@@ -128,6 +131,9 @@ impl<O: Order> Executor<O> {
                 if header.is_null() {
                     if self.settle(shard.index) {
                         shard.leave(polls);
+                        if STRICT {
+                            shard.give_away();
+                        }
                         return Outcome::Idle;
                     }
                     continue;
@@ -418,5 +424,17 @@ impl Shard {
     fn leave(&self, polls: u64) {
         self.running().store(0, Ordering::Relaxed);
         add(&self.polls, polls);
+    }
+
+    /// Records that a strict run returns for its caller to give the processor away.
+    fn give_away(&self) {
+        self.polls_when_given_away.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Returns whether the worker has made no poll since its caller gave the processor away, with the polls of the
+    /// current run.
+    fn was_chosen_anew(&self, polls: u64) -> bool {
+        // Relaxed: the worker's own counters.
+        self.polls.load(Ordering::Relaxed) + polls == self.polls_when_given_away.load(Ordering::Relaxed)
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Shard {
     pub(crate) spins: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) polls: AtomicU64,
+    /// The value of `polls` when a strict run last returned because its caller has to give the processor away.
+    pub(crate) polls_when_given_away: AtomicU64,
     pub(crate) steals: AtomicU64,
     /// The cid that the worker polls, or 0.
     pub(crate) current: AtomicU64,
@@ -71,7 +73,7 @@ pub(crate) struct Shard {
     lists: [Link; PRIORITIES],
     /// Makes the size a power of two, so that the address of a shard is cheap to compute.
     #[cfg(not(loom))]
-    padding: [u64; 103],
+    padding: [u64; 102],
 }
 
 #[cfg(not(loom))]
@@ -105,6 +107,7 @@ impl Shard {
             put(&raw mut (*memory).spins, AtomicU64::new(0));
             put(&raw mut (*memory).retries, AtomicU64::new(0));
             put(&raw mut (*memory).polls, AtomicU64::new(0));
+            put(&raw mut (*memory).polls_when_given_away, AtomicU64::new(0));
             put(&raw mut (*memory).steals, AtomicU64::new(0));
             put(&raw mut (*memory).current, AtomicU64::new(0));
             put(&raw mut (*memory).signals, Plain::new(signals));
