@@ -3,7 +3,8 @@
 //! The machine's suite is the program `tests`: it prints `test NAME ... ok` or `test NAME ... FAILED` for each test and
 //! `N passed, N failed` at its end, and then the machine ends. It runs on every combination of one and four harts with
 //! both machine types, since most failures between harts and interrupt controllers happen in only one; and once more
-//! with each back end of user interrupts. Some of the combinations run only tests that can differ there ([`names`]).
+//! with each back end of user interrupts. Combinations beside the first machine's run only tests that can differ there
+//! ([`names`]), unless they are chosen by `--machine` or `--harts`.
 //! Tests that compare the work of processes run on one hart whose clock counts instructions instead ([`COUNTED`]): on
 //! the host's time, a busy host would take work from one of them and not from the other.
 //!
@@ -110,7 +111,7 @@ const END_LIMIT: Duration = Duration::from_secs(120);
 const LINES_OF_A_FAILURE: usize = 8;
 
 /// Length of the soak of a test.
-const SOAK_SECONDS: u64 = 40;
+const SOAK_SECONDS: u64 = 20;
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
 /// names a function of this program, and in a failure status.
@@ -644,22 +645,24 @@ fn linux_with_user_level_interrupts(
 /// interrupts if its emulator has been built, and of the starts that the microkernel must refuse on one.
 fn micro<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Test) -> Result<Vec<Part<'a>>> {
     let kernel = |variation| build::microkernel(&context.workspace, toolchain, &context.progress, variation);
-    let mut checked = Vec::new();
     let (mut suites, mut libraries) = (Vec::new(), Vec::new());
     let mut machines_of_suite = machines(arguments.machine, arguments.harts);
     // Without the emulator the suite of the machine says in one line that it is missing.
     if arguments.machine.is_none() && emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok() {
         machines_of_suite.extend(machines(Some(Variant::Uintc), arguments.harts));
     }
-    for (machine, harts) in machines_of_suite {
-        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
+    for (variant, harts) in machines_of_suite {
+        let machine = cli::Machine { machine: Some(variant), ..chosen_machine(arguments, Some(harts)) };
         let products = kernel(context.variation(&machine))?;
         let library = Products { initramfs: context.workspace.products().join(LIBRARY_SUITE), ..products.clone() };
         libraries.push((library, machine.clone(), "library of the microkernel"));
-        suites.push((products, machine.clone(), "microkernel"));
-        // The interrupt controller makes no difference to these checks.
-        if !checked.contains(&harts) {
-            checked.push(harts);
+        // The interrupt controller makes no difference to the kernel's checks of itself, nor they to the machine: of
+        // several machines one has the kernel with the checks.
+        let (is_only, has_checks) = (arguments.machine.is_some(), variant == Variant::Plic);
+        if is_only || !has_checks {
+            suites.push((products, machine.clone(), "microkernel"));
+        }
+        if is_only || has_checks {
             let variation = Variation { checks: Checks::Entries, ..context.variation(&machine) };
             suites.push((kernel(variation)?, machine, "microkernel that checks itself"));
         }
@@ -905,16 +908,18 @@ const OF_INTERRUPTS: [&str; 8] =
 const OF_VISITS: [&str; 10] =
     ["coroutines", "fork", "hostile", "models", "privilege", "ring", "signals", "thread", "user_interrupt", "worker"];
 
+/// Modules of the machine's suite, beside those, whose tests keep all harts busy with programs that come and go.
+const OF_HARTS: [&str; 2] = ["fairness", "process"];
+
 /// Tests of the machine's suite that run only on one hart whose clock counts instructions: `tests --counted`.
 const COUNTED: [&str; 1] = ["fairness::calls_of_every_family_keep_within_a_budget"];
 
 /// Returns the parts of names that choose among the tests of the machine's suite; none for all tests.
 ///
-/// Every test runs on one hart and on several, with either interrupt controller and with each back end of user
-/// interrupts: those with one hart of another machine than the first are left out where it has no difference that only
-/// one hart shows. Another interrupt controller differs for the tests that reach it, because one hart sends no message
-/// to others. A back end changes the programs' visits to user mode, which all tests make on several harts. A machine
-/// that the user has chosen runs all.
+/// Every test runs on one hart and on several of the first machine. On the others those are left out in which the
+/// machine makes no difference: another interrupt controller differs for the tests that reach it and, on several harts,
+/// for those whose visits to user mode messages of other harts end; a back end of user interrupts changes these visits,
+/// and those alone. A machine or a number of harts that the user has chosen runs all.
 fn names(
     arguments: &cli::Test,
     machine: Variant,
@@ -925,10 +930,10 @@ fn names(
     let parts = |modules: &[&str]| modules.iter().map(|module| format!("{module}::")).collect();
     match &arguments.filter {
         Some(filter) => vec![filter.clone()],
-        None if is_chosen || harts != 1 => Vec::new(),
+        None if is_chosen || machine == Variant::Aia && user_interrupts.is_none() => Vec::new(),
+        None if harts != 1 => parts(&[&OF_INTERRUPTS[..], &OF_VISITS, &OF_HARTS].concat()),
         None if user_interrupts.is_some() => parts(&[&OF_INTERRUPTS[..], &OF_VISITS].concat()),
-        None if machine == Variant::Plic => parts(&OF_INTERRUPTS),
-        None => Vec::new(),
+        None => parts(&OF_INTERRUPTS),
     }
 }
 
@@ -1416,7 +1421,8 @@ mod tests {
         assert_eq!(closing_line("test a ... ok"), None);
     }
 
-    /// Every test runs on one hart and on four; what reaches the interrupt controller runs everywhere.
+    /// Every test runs on one hart and on four of one machine; tests that reach the interrupt controller run
+    /// everywhere.
     #[test]
     fn one_machine_leaves_out_suites_without_a_difference_there() {
         let test = |machine, filter: Option<&str>| cli::Test {
@@ -1430,21 +1436,23 @@ mod tests {
         let partial = names(&all, Variant::Plic, 1, None);
         assert!(partial.contains(&"network::".to_string()) && partial.iter().all(|name| name.ends_with("::")));
         for (machine, harts) in machines(None, None) {
-            let is_partial = (machine, harts) == (Variant::Plic, 1);
-            assert_eq!(names(&all, machine, harts, None).is_empty(), !is_partial);
+            let names = names(&all, machine, harts, None);
+            assert_eq!(names.is_empty(), machine == Variant::Aia);
+            assert!(names.is_empty() || partial.iter().all(|module| names.contains(module)));
         }
         for (machine, back_end) in
             [(Variant::Aia, cli::UserInterrupts::Imsic), (Variant::Uintc, cli::UserInterrupts::Uintc)]
         {
             let on_one = names(&all, machine, 1, Some(back_end));
             assert!(partial.iter().chain(&["user_interrupt::".to_string()]).all(|module| on_one.contains(module)));
-            assert!(names(&all, machine, 4, Some(back_end)).is_empty());
+            let on_four = names(&all, machine, 4, Some(back_end));
+            assert!(on_one.iter().chain(&["process::".to_string()]).all(|module| on_four.contains(module)));
             assert!(names(&test(Some(machine), None), machine, 1, Some(back_end)).is_empty());
         }
         assert!(names(&test(Some(Variant::Plic), None), Variant::Plic, 1, None).is_empty());
         assert_eq!(names(&test(None, Some("pipe")), Variant::Plic, 1, None), ["pipe"]);
         let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src");
-        for module in OF_INTERRUPTS.into_iter().chain(OF_VISITS) {
+        for module in OF_INTERRUPTS.into_iter().chain(OF_VISITS).chain(OF_HARTS) {
             assert!(modules.join(format!("{module}.rs")).exists(), "there is no module `{module}`");
         }
     }
