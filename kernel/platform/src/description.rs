@@ -7,10 +7,10 @@
 use core::fmt;
 
 use drivers::aplic::{Delivery, Trigger};
-use dtoolkit::fdt::{Fdt, FdtNode};
-use dtoolkit::{Node, Property};
 use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
 use heapless::Vec;
+
+use crate::device_tree::Node;
 
 /// Maximum number of ranges of memory, usable or reserved.
 pub const MAXIMUM_RANGES: usize = 32;
@@ -150,8 +150,7 @@ impl<'a> Description<'a> {
     /// # Errors
     /// [`Damaged`] if a necessary part is missing or implausible.
     pub fn read(boot: &BootInformation, tree: &'a [u8]) -> Result<Description<'a>, Damaged> {
-        let fdt = Fdt::new(tree).map_err(|_| Damaged("it is not a flattened device tree, or it is torn"))?;
-        let root = fdt.root();
+        let root = Node::root(tree).ok_or(Damaged("it is not a flattened device tree, or it is torn"))?;
         let cpus = child(root, "cpus").ok_or(Damaged("it has no processors"))?;
         let chosen = child(root, "chosen");
 
@@ -179,7 +178,7 @@ impl<'a> Description<'a> {
             initial_files: chosen.and_then(initial_files),
             random_seed: chosen.and_then(|chosen| bytes(chosen, "rng-seed")).unwrap_or(&[]),
         };
-        description.read_memory(fdt, root, boot, tree.len() as u64)?;
+        description.read_memory(root, boot, tree.len() as u64)?;
         description.controller = find_controller(root, &harts);
         let mut devices =
             Devices { description: &mut description, controller_phandle: controller_phandle(root, &harts) };
@@ -188,7 +187,7 @@ impl<'a> Description<'a> {
         Ok(description)
     }
 
-    fn read_memory(&mut self, fdt: Fdt, root: FdtNode, boot: &BootInformation, tree: u64) -> Result<(), Damaged> {
+    fn read_memory(&mut self, root: Node, boot: &BootInformation, tree: u64) -> Result<(), Damaged> {
         const TOO_MANY: Damaged = Damaged("the memory is in too many pieces");
         let mut all = Ranges::new();
         for node in children(root).filter(|&node| text(node, "device_type") == Some("memory")) {
@@ -221,9 +220,9 @@ impl<'a> Description<'a> {
             used.push(whole_pages(start, end - start)).map_err(|_| TOO_MANY)?;
         }
         // A tree that is all zeros there is common; the list ends with an empty entry in any case.
-        for reservation in fdt.memory_reservations().take(MAXIMUM_RANGES) {
-            if reservation.size() > 0 {
-                used.push(whole_pages(reservation.address(), reservation.size())).map_err(|_| TOO_MANY)?;
+        for (start, length) in root.reservations().take(MAXIMUM_RANGES) {
+            if length > 0 {
+                used.push(whole_pages(start, length)).map_err(|_| TOO_MANY)?;
             }
         }
         self.free_memory = subtract(&self.memory, &used).ok_or(TOO_MANY)?;
@@ -317,8 +316,8 @@ struct Harts {
 }
 
 impl Harts {
-    fn read(cpus: FdtNode, boot_hart_id: u64) -> Result<Harts, Damaged> {
-        let usable = |&cpu: &FdtNode| {
+    fn read(cpus: Node, boot_hart_id: u64) -> Result<Harts, Damaged> {
+        let usable = |&cpu: &Node| {
             text(cpu, "device_type") == Some("cpu") && is_enabled(cpu) && text(cpu, "mmu-type") != Some("riscv,none")
         };
         let id = |cpu| number(cpu, "reg");
@@ -340,7 +339,7 @@ impl Harts {
         Ok(harts)
     }
 
-    fn add(&mut self, cpu: FdtNode, id: u64) {
+    fn add(&mut self, cpu: Node, id: u64) {
         let phandle = child(cpu, "interrupt-controller").and_then(|node| phandle(node));
         // The caller leaves room.
         let _ = self.ids.push(id);
@@ -355,7 +354,7 @@ impl Harts {
     }
 
     /// Returns the position of each hart's supervisor external interrupt in a controller's list of wires.
-    fn positions(&self, controller: FdtNode) -> [Option<u32>; MAXIMUM_HARTS] {
+    fn positions(&self, controller: Node) -> [Option<u32>; MAXIMUM_HARTS] {
         /// Number of the supervisor external interrupt at a hart's own controller.
         const SUPERVISOR_EXTERNAL: u32 = 9;
         let mut positions = [None; MAXIMUM_HARTS];
@@ -379,7 +378,7 @@ impl Harts {
     }
 }
 
-fn has_extension(cpu: FdtNode, name: &str) -> bool {
+fn has_extension(cpu: Node, name: &str) -> bool {
     let listed =
         bytes(cpu, "riscv,isa-extensions").is_some_and(|list| list.split(|&b| b == 0).any(|e| e == name.as_bytes()));
     listed || text(cpu, "riscv,isa").is_some_and(|isa| isa.split('_').skip(1).any(|extension| extension == name))
@@ -387,14 +386,14 @@ fn has_extension(cpu: FdtNode, name: &str) -> bool {
 
 /// Whether a processor has an extension that is a single letter: in the list, or in the first word of the string,
 /// behind `rv64`.
-fn has_letter(cpu: FdtNode, letter: &str) -> bool {
+fn has_letter(cpu: Node, letter: &str) -> bool {
     let letters =
         text(cpu, "riscv,isa").and_then(|isa| isa.split('_').next()).and_then(|word| word.strip_prefix("rv64"));
     has_extension(cpu, letter) || letters.is_some_and(|letters| letters.contains(letter))
 }
 
 /// Returns the controller that the kernel uses, with its node.
-fn controller_node<'a>(root: FdtNode<'a>, harts: &Harts) -> Option<(FdtNode<'a>, Option<FdtNode<'a>>)> {
+fn controller_node<'a>(root: Node<'a>, harts: &Harts) -> Option<(Node<'a>, Option<Node<'a>>)> {
     let reaches_supervisors = |node| harts.positions(node).iter().any(Option::is_some);
     let mut found = None;
     each_node(root, &mut |node| {
@@ -424,15 +423,15 @@ fn controller_node<'a>(root: FdtNode<'a>, harts: &Harts) -> Option<(FdtNode<'a>,
     found
 }
 
-fn controller_phandle(root: FdtNode, harts: &Harts) -> Option<u32> {
+fn controller_phandle(root: Node, harts: &Harts) -> Option<u32> {
     controller_node(root, harts).and_then(|(node, _)| phandle(node))
 }
 
-fn find_controller(root: FdtNode, harts: &Harts) -> Controller {
+fn find_controller(root: Node, harts: &Harts) -> Controller {
     read_controller(root, harts).unwrap_or(Controller::None)
 }
 
-fn read_controller(root: FdtNode, harts: &Harts) -> Option<Controller> {
+fn read_controller(root: Node, harts: &Harts) -> Option<Controller> {
     let (node, imsic) = controller_node(root, harts)?;
     let registers = wide_registers(node)?;
     if !is_compatible(node, "riscv,aplic") {
@@ -497,8 +496,8 @@ impl drivers::Registers for NoRegisters {
 
 /// Finds the device that can end an emulator, in a tree that may be otherwise useless.
 pub fn find_test_device(tree: &[u8]) -> Option<u64> {
-    let fdt = Fdt::new(tree).ok()?;
-    let node = find(fdt.root(), |node| is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1"))?;
+    let node =
+        find(Node::root(tree)?, |node| is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1"))?;
     wide_registers(node).map(|(address, _)| address).filter(|address| address.is_multiple_of(4))
 }
 
@@ -510,7 +509,7 @@ struct Devices<'d, 'a> {
 
 impl Devices<'_, '_> {
     /// Visits the nodes on a bus whose addresses are physical ones.
-    fn walk(&mut self, bus: FdtNode, parent: Option<u32>, depth: usize) {
+    fn walk(&mut self, bus: Node, parent: Option<u32>, depth: usize) {
         for node in children(bus).filter(|&node| is_enabled(node)) {
             let parent = number(node, "interrupt-parent").map(|parent| parent as u32).or(parent);
             if is_compatible(node, "virtio,mmio") {
@@ -554,13 +553,13 @@ impl Devices<'_, '_> {
         }
     }
 
-    fn device(&self, node: FdtNode, bus: FdtNode, parent: Option<u32>) -> Option<Device> {
+    fn device(&self, node: Node, bus: Node, parent: Option<u32>) -> Option<Device> {
         let (address, length) = registers(node, bus).next().filter(|&(_, length)| length > 0)?;
         address.checked_add(length)?;
         Some(Device { address, length, interrupt: self.interrupt(node, parent) })
     }
 
-    fn interrupt(&self, node: FdtNode, parent: Option<u32>) -> Option<Interrupt> {
+    fn interrupt(&self, node: Node, parent: Option<u32>) -> Option<Interrupt> {
         let sources = match self.description.controller {
             Controller::None => return None,
             Controller::Plic { sources, .. } | Controller::Aplic { sources, .. } => sources,
@@ -585,32 +584,27 @@ impl Devices<'_, '_> {
     }
 }
 
-fn root_parent(root: FdtNode) -> Option<u32> {
+fn root_parent(root: Node) -> Option<u32> {
     number(root, "interrupt-parent").map(|parent| parent as u32)
 }
 
-fn initial_files(chosen: FdtNode) -> Option<Range> {
+fn initial_files(chosen: Node) -> Option<Range> {
     let (start, end) = (number(chosen, "linux,initrd-start")?, number(chosen, "linux,initrd-end")?);
     (start < end).then_some((start, end))
 }
 
 // The helpers below look at a node's properties as bytes, so that a value cannot be longer than its bytes.
 
-fn children<'a>(node: FdtNode<'a>) -> impl Iterator<Item = FdtNode<'a>> {
+fn children<'a>(node: Node<'a>) -> impl Iterator<Item = Node<'a>> {
     node.children()
 }
 
-fn child<'a>(node: FdtNode<'a>, name: &str) -> Option<FdtNode<'a>> {
-    children(node).find(|child| child.name_without_address() == name)
+fn child<'a>(node: Node<'a>, name: &str) -> Option<Node<'a>> {
+    children(node).find(|child| child.name() == name.as_bytes())
 }
 
-fn bytes<'a>(node: FdtNode<'a>, name: &str) -> Option<&'a [u8]> {
-    let property = node.properties().find(|property| property.name() == name)?;
-    Some(value(&property))
-}
-
-fn value<'a>(property: &dtoolkit::fdt::FdtProperty<'a>) -> &'a [u8] {
-    property.value_as::<&[u8]>().unwrap_or(&[])
+fn bytes<'a>(node: Node<'a>, name: &str) -> Option<&'a [u8]> {
+    node.property(name)
 }
 
 fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
@@ -618,7 +612,7 @@ fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 /// Returns a number of one or two cells.
-fn number(node: FdtNode, name: &str) -> Option<u64> {
+fn number(node: Node, name: &str) -> Option<u64> {
     let bytes = bytes(node, name)?;
     match bytes.len() {
         4 | 8 => Some(cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell))),
@@ -626,26 +620,26 @@ fn number(node: FdtNode, name: &str) -> Option<u64> {
     }
 }
 
-fn text<'a>(node: FdtNode<'a>, name: &str) -> Option<&'a str> {
+fn text<'a>(node: Node<'a>, name: &str) -> Option<&'a str> {
     let bytes = bytes(node, name)?;
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     core::str::from_utf8(&bytes[..end]).ok()
 }
 
-fn phandle(node: FdtNode) -> Option<u32> {
+fn phandle(node: Node) -> Option<u32> {
     number(node, "phandle").map(|phandle| phandle as u32)
 }
 
-fn is_compatible(node: FdtNode, name: &str) -> bool {
+fn is_compatible(node: Node, name: &str) -> bool {
     bytes(node, "compatible").is_some_and(|list| list.split(|&byte| byte == 0).any(|entry| entry == name.as_bytes()))
 }
 
-fn is_enabled(node: FdtNode) -> bool {
+fn is_enabled(node: Node) -> bool {
     matches!(text(node, "status"), None | Some("okay" | "ok"))
 }
 
 /// Returns address and length of each entry of `reg`, in the cells that the bus prescribes.
-fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+fn registers<'a>(node: Node<'a>, bus: Node) -> impl Iterator<Item = (u64, u64)> + use<'a> {
     let address_cells = number(bus, "#address-cells").unwrap_or(2);
     let size_cells = number(bus, "#size-cells").unwrap_or(1);
     let plausible = (1..=2).contains(&address_cells) && (1..=2).contains(&size_cells);
@@ -660,7 +654,7 @@ fn registers<'a>(node: FdtNode<'a>, bus: FdtNode) -> impl Iterator<Item = (u64, 
 
 /// Returns the first entry of `reg` of a node on a bus with two cells each for address and length, as on all 64-bit
 /// machines.
-fn wide_registers(node: FdtNode) -> Option<(u64, u64)> {
+fn wide_registers(node: Node) -> Option<(u64, u64)> {
     let value = bytes(node, "reg")?;
     if value.len() < 16 {
         return None;
@@ -672,8 +666,8 @@ fn wide_registers(node: FdtNode) -> Option<(u64, u64)> {
     Some((address, length))
 }
 
-fn each_node<'a>(root: FdtNode<'a>, visit: &mut impl FnMut(FdtNode<'a>)) {
-    fn inner<'a>(node: FdtNode<'a>, depth: usize, visit: &mut impl FnMut(FdtNode<'a>)) {
+fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>)) {
+    fn inner<'a>(node: Node<'a>, depth: usize, visit: &mut impl FnMut(Node<'a>)) {
         for child in children(node) {
             visit(child);
             if depth < MAXIMUM_DEPTH {
@@ -684,7 +678,7 @@ fn each_node<'a>(root: FdtNode<'a>, visit: &mut impl FnMut(FdtNode<'a>)) {
     inner(root, 0, visit);
 }
 
-fn find<'a>(root: FdtNode<'a>, mut wanted: impl FnMut(FdtNode<'a>) -> bool) -> Option<FdtNode<'a>> {
+fn find<'a>(root: Node<'a>, mut wanted: impl FnMut(Node<'a>) -> bool) -> Option<Node<'a>> {
     let mut found = None;
     each_node(root, &mut |node| {
         if found.is_none() && wanted(node) {

@@ -16,6 +16,7 @@
 mod console;
 mod controller;
 pub mod description;
+mod device_tree;
 mod interrupts;
 mod registers;
 
