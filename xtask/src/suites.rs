@@ -771,6 +771,7 @@ const TOLD: &[Told] = &[
             "domains=16",
             "schedule=0,7,15",
             "calls=5",
+            "log=none",
             "error-text=CNode_Delete: FailedLookup",
             "cores=1",
         ],
@@ -790,6 +791,14 @@ const TOLD: &[Told] = &[
         built_in: "root-cnode-bits=12 untypeds=75 benchmarks=utilisation",
         words: "untypeds=70",
         found: &["root-cnode-bits=12 ", "untypeds=70", "domains=1", "calls=10", "utilisation=counted", "error-text="],
+    },
+    Told {
+        name: "a microkernel that logs its entries",
+        harts: 1,
+        counters: Counters::Threads,
+        built_in: "",
+        words: "benchmarks=entries",
+        found: &["calls=6", "log=kept"],
     },
 ];
 

@@ -23,6 +23,8 @@ pub enum Benchmarks {
     Off,
     /// The null system call and its neighbours.
     Calls,
+    /// Those, and a log of kernel entries (`track_kernel_entries`).
+    Entries,
     /// Those, and the counters of threads (`track_utilisation`).
     Utilisation,
 }
@@ -157,11 +159,11 @@ debug_calls! {
     DebugGetThreadAffinity (thread) Affinity;
     /// Flushes what caches the machine lets a kernel flush.
     BenchmarkFlushCaches () Measuring;
-    /// Starts the counters of the whole core anew; `a0` is an error, or 0.
+    /// Starts the log of kernel entries anew, or the counters of the whole core; `a0` is an error, or 0.
     BenchmarkResetLog () Measuring;
-    /// Stops the counters; returns in `a0` how many entries the log has, which is none.
+    /// Stops log and counters; returns in `a0` how many entries the log has.
     BenchmarkFinalizeLog () Measuring;
-    /// Gives the kernel a large page for a log; there is none, so `a0` is an error.
+    /// Gives the kernel a large page for a log of kernel entries; `a0` is an error, or 0.
     BenchmarkSetLogBuffer (frame) Measuring;
     /// Does nothing.
     BenchmarkNullSyscall () Measuring;
@@ -243,3 +245,78 @@ pub enum Counter {
     /// How often it was entered.
     TotalEntries,
 }
+
+/// The reason of a kernel entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[doc(alias = "entry_type_t")]
+pub enum EntryPath {
+    /// An interrupt.
+    Interrupt,
+    /// A number that is none of the interface's calls: a call for debugging or measuring, or none.
+    UnknownSystemCall,
+    /// An exception other than a page fault.
+    UserException,
+    /// A debug exception, which this machine reports as another exception.
+    DebugFault,
+    /// A page fault.
+    VmFault,
+    /// A system call of the interface.
+    SystemCall,
+}
+
+/// A kernel entry in 32 bits, as the log has it: the path in bits 0 to 2; for a system call its number without sign in
+/// bits 3 to 6, type of the capability in 7 to 11, whether the fastpath served it in 12, and the message's label in 13
+/// to 31; for others the core in bits 3 to 5, and a word in 6 to 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "kernel_entry_t")]
+pub struct KernelEntry(pub u32);
+
+impl KernelEntry {
+    /// Makes the entry of a system call: its number without sign, the type of the capability that a message is sent to,
+    /// and the label of the message.
+    pub const fn system_call(number: u32, tag: u32, label: u32) -> KernelEntry {
+        KernelEntry(EntryPath::SystemCall as u32 | (number & 0xf) << 3 | (tag & 0x1f) << 7 | label << 13)
+    }
+
+    /// Makes another entry, of this core. The word is the number of the call or of the exception.
+    pub const fn other(path: EntryPath, core: u32, word: u32) -> KernelEntry {
+        KernelEntry(path as u32 | (core & 7) << 3 | word << 6)
+    }
+
+    /// Marks a system call that was served by the fastpath.
+    #[must_use]
+    pub const fn on_fastpath(self) -> KernelEntry {
+        KernelEntry(self.0 | 1 << 12)
+    }
+}
+
+/// A record of the log of kernel entries. Times are cycles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+#[doc(alias = "benchmark_track_kernel_entry_t")]
+pub struct LogEntry {
+    /// Time of its beginning.
+    pub start: u64,
+    /// Its duration, or the largest number if it was longer.
+    pub duration: u32,
+    /// The entry.
+    pub entry: KernelEntry,
+}
+
+impl LogEntry {
+    /// Returns the record as words of memory.
+    pub const fn words(self) -> [u64; 2] {
+        [self.start, self.duration as u64 | (self.entry.0 as u64) << 32]
+    }
+
+    /// Returns the record that these words of memory are.
+    pub const fn from_words([start, rest]: [u64; 2]) -> LogEntry {
+        LogEntry { start, duration: rest as u32, entry: KernelEntry((rest >> 32) as u32) }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<LogEntry>() == 16);
+    assert!(core::mem::offset_of!(LogEntry, duration) == 8 && core::mem::offset_of!(LogEntry, entry) == 12);
+};

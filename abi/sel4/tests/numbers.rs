@@ -65,7 +65,9 @@ fn calls_for_debugging_and_measuring() {
     ] {
         let debugging = [&common[..], own].concat();
         assert_eq!(names(release, cores, Debugging::On, Benchmarks::Off), debugging);
-        assert_eq!(names(release, cores, Debugging::On, Benchmarks::Calls), [&debugging[..], &measuring].concat());
+        for benchmarks in [Benchmarks::Calls, Benchmarks::Entries] {
+            assert_eq!(names(release, cores, Debugging::On, benchmarks), [&debugging[..], &measuring].concat());
+        }
         assert_eq!(
             names(release, cores, Debugging::On, Benchmarks::Utilisation),
             [&debugging[..], &measuring, &utilisation, &all_threads].concat()
@@ -326,4 +328,18 @@ fn boot_slots() {
     assert_eq!(boot::slot::NAMES[boot::slot::DOMAIN], "Domain");
     assert_eq!(boot::slot::NAMES[boot::slot::ASID_POOL], "InitThreadASIDPool");
     assert_eq!(boot::slot::NAMES[boot::slot::SMC], "SMC");
+}
+
+#[test]
+fn records_of_the_log_have_the_layout_that_programs_have_compiled_in() {
+    use abi_sel4::debug_call::{EntryPath, KernelEntry, LogEntry};
+    let call = KernelEntry::system_call(1, 0x1f, 0x7ffff);
+    assert_eq!(call.0, 5 | 1 << 3 | 0x1f << 7 | 0x7ffff << 13);
+    assert_eq!(call.on_fastpath().0 ^ call.0, 1 << 12);
+    // Numbers that are too large do not spill into other fields.
+    assert_eq!(KernelEntry::system_call(0x11, 0x21, 1 << 19).0, 5 | 1 << 3 | 1 << 7);
+    assert_eq!(KernelEntry::other(EntryPath::VmFault, 9, 13).0, 4 | 1 << 3 | 13 << 6);
+    let record = LogEntry { start: 0x1122_3344_5566_7788, duration: 0x99aa_bbcc, entry: call };
+    assert_eq!(record.words(), [0x1122_3344_5566_7788, u64::from(call.0) << 32 | 0x99aa_bbcc]);
+    assert_eq!(LogEntry::from_words(record.words()), record);
 }

@@ -5,9 +5,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use abi_sel4::call::number;
 use abi_sel4::configuration::{ERROR_TEXT_START, ERROR_TEXT_WORDS, MAXIMUM_DOMAINS};
-use abi_sel4::debug_call::{Benchmarks, Build, Counter, Debugging, Release};
-use abi_sel4::{DebugCall, ObjectType, Rights};
+use abi_sel4::debug_call::{Benchmarks, Build, Counter, Debugging, EntryPath, KernelEntry, LogEntry, Release};
+use abi_sel4::fault::status;
+use abi_sel4::object::MEGA_PAGE_BITS;
+use abi_sel4::{CapabilityTag, DebugCall, Error, Invocation, ObjectType, Rights};
 use sel4::capability::{Endpoint, Notification, Slot, Thread, initial};
 use sel4::fault::Fault;
 use sel4::mapping::Window;
@@ -20,6 +23,8 @@ use sel4::{Allocator, BootInformation, println};
 const TRIED: core::ops::RangeInclusive<isize> = 15..=30;
 /// Domains whose threads must have their turn, if there are as many domains.
 const TURNS: [u64; 2] = [7, 15];
+/// Label of a message whose entry is looked for in the log.
+const WORKING: u64 = 55;
 /// Message of a thread that has tried all calls.
 const DONE: u64 = 77;
 
@@ -77,6 +82,13 @@ fn try_calls(endpoint: u64) {
     Endpoint::from_pointer(endpoint).send(&Message::new(DONE, &[]));
 }
 
+/// Calls, and reads where nothing is mapped.
+fn call_and_fault(endpoint: u64) {
+    Endpoint::from_pointer(endpoint).call(&Message::new(WORKING, &[]));
+    // SAFETY: the null page is not mapped, and the fault is what is wanted.
+    unsafe { core::arch::asm!("lw zero, 0(zero)", options(nostack)) };
+}
+
 fn signal(pointer: u64) {
     Notification::from_pointer(pointer).signal();
 }
@@ -129,10 +141,122 @@ impl Finder {
             debugging: Debugging::On,
             benchmarks: Benchmarks::Utilisation,
         };
+        if DebugCall::BenchmarkNullSyscall.number(build).is_some_and(|number| -number < first_unknown) {
+            self.log(build)?;
+        }
         let last = DebugCall::BenchmarkResetAllThreadsUtilisation.number(build);
         if last == Some(1 - first_unknown) {
             self.utilisation(build, started.thread)?;
         }
+        Ok(())
+    }
+
+    /// Prints whether the kernel logs its entries. If so, the log must have the entries that were made.
+    fn log(&mut self, build: Build) -> sel4::Result<()> {
+        const REFUSED: u64 = Error::IllegalOperation.number() as u64;
+        let call = |call: DebugCall, argument: u64| {
+            let number = call.number(build).expect("the build has it");
+            system_call(number, [argument, 0, 0, 0, 0, 0])[0]
+        };
+        let set = |slot: u64| call(DebugCall::BenchmarkSetLogBuffer, slot);
+        let null = || call(DebugCall::BenchmarkNullSyscall, 0);
+        let (address, page) = self.window.mega_pages(&mut self.allocator, 1)?;
+        let copies = [self.allocator.slot()?, self.allocator.slot()?];
+        for (copy, rights) in copies.iter().zip([Rights::READ, Rights::READ_WRITE]) {
+            Slot::own(*copy).copy_from(Slot::own(page.pointer()), rights)?;
+        }
+        let small = self.allocator.object(ObjectType::Page)?;
+        for wrong in [0, u64::MAX, initial::THREAD.pointer(), small, copies[0]] {
+            assert_eq!(set(wrong), REFUSED, "a log in the capability {wrong:#x}");
+        }
+        let buffer_is_set = set(page.pointer());
+        let is_started = call(DebugCall::BenchmarkResetLog, 0);
+        if buffer_is_set != 0 {
+            assert_eq!((buffer_is_set, is_started), (REFUSED, 0));
+            assert_eq!(call(DebugCall::BenchmarkFinalizeLog, 0), 0);
+            println!("told log=none");
+            return Ok(());
+        }
+        assert_eq!(is_started, 0);
+        let record = |index: u64| {
+            let word = |offset: u64| {
+                let pointer = core::ptr::with_exposed_provenance_mut(address as usize + (index * 16 + offset) as usize);
+                // SAFETY: the page at this address is mapped, readable and writable, and no reference to it exists; the
+                // kernel writes aligned words of it, and `index` is below its number of records.
+                unsafe { AtomicU64::from_ptr(pointer) }.load(Ordering::Relaxed)
+            };
+            LogEntry::from_words([word(0), word(8)])
+        };
+        // An invocation that is refused, a message to a waiting thread, and a fault, each with its answer.
+        let endpoint = self.allocator.object(ObjectType::Endpoint)?;
+        let start = Start { fault_endpoint: endpoint, ..Start::new(call_and_fault, endpoint, 100) };
+        let started = prepare(&mut self.allocator, &mut self.window, start)?;
+        assert_eq!(call(DebugCall::BenchmarkResetLog, 0), 0);
+        null();
+        raw::yield_now();
+        started.thread.set_priority(initial::THREAD, u64::MAX).expect_err("there is no such priority");
+        started.thread.resume()?;
+        Endpoint::from_pointer(endpoint).receive();
+        reply(&Message::new(0, &[]));
+        let faulted = Fault::from_message(&Endpoint::from_pointer(endpoint).receive());
+        assert!(matches!(faulted, Some(Fault::Memory { .. })), "{faulted:?}");
+        let count = call(DebugCall::BenchmarkFinalizeLog, 0);
+        let behind = record(count);
+        null();
+        assert_eq!(record(count), behind, "the log goes on");
+        let mut end = 0;
+        for index in 0..count {
+            let LogEntry { start, duration, entry } = record(index);
+            assert!(start >= end && duration > 0, "{index}: {entry:?} at {start}, after {end}");
+            end = start + u64::from(duration);
+        }
+        let label = Invocation::TcbSetPriority.label(build.cores).expect("every build has it");
+        let called =
+            |number: u64, tag, label| KernelEntry::system_call(number.wrapping_neg() as u32, tag, label as u32);
+        let null_number = DebugCall::BenchmarkNullSyscall.number(build).unwrap_or_default() as u32;
+        let [thread, endpoint] = [CapabilityTag::Thread, CapabilityTag::Endpoint].map(|tag| tag as u32);
+        let mut expected = [
+            KernelEntry::other(EntryPath::UnknownSystemCall, 0, null_number),
+            called(number::Yield, 0, 0),
+            called(number::Call, thread, label),
+            called(number::Call, endpoint, WORKING).on_fastpath(),
+            KernelEntry::other(EntryPath::VmFault, 0, status::LOAD as u32),
+        ]
+        .into_iter()
+        .peekable();
+        for index in 0..count {
+            expected.next_if(|expected| *expected == record(index).entry);
+        }
+        assert_eq!(expected.next(), None, "the log lacks it");
+        self.full_and_lost_logs(call, record, copies[1])
+    }
+
+    /// Checks the log when its page is full, and when a capability of the page is deleted.
+    fn full_and_lost_logs(
+        &mut self,
+        call: impl Fn(DebugCall, u64) -> u64,
+        record: impl Fn(u64) -> LogEntry,
+        copy: u64,
+    ) -> sel4::Result<()> {
+        let capacity = (1 << MEGA_PAGE_BITS) / size_of::<LogEntry>() as u64;
+        call(DebugCall::BenchmarkResetLog, 0);
+        for _ in 0..capacity + 10 {
+            call(DebugCall::BenchmarkNullSyscall, 0);
+        }
+        assert_eq!(call(DebugCall::BenchmarkFinalizeLog, 0), capacity);
+        assert_ne!(record(capacity - 1).start, 0, "the last record is empty");
+        call(DebugCall::BenchmarkResetLog, 0);
+        call(DebugCall::BenchmarkNullSyscall, 0);
+        let first = record(0);
+        Slot::own(copy).delete()?;
+        for _ in 0..10 {
+            call(DebugCall::BenchmarkNullSyscall, 0);
+        }
+        let deleted = (0..10).map(&record).filter(|record| record.start >= first.start).count();
+        assert!(deleted <= 3, "{deleted} entries, after a capability of the page was deleted");
+        let refused = call(DebugCall::BenchmarkResetLog, 0);
+        assert_eq!(refused, Error::IllegalOperation.number() as u64, "a log without a page");
+        println!("told log=kept");
         Ok(())
     }
 

@@ -103,7 +103,7 @@ pub const WORDS: &[BootWord] = &[
     },
     BootWord {
         name: "benchmarks",
-        values: Values::OneOf(&["off", "calls", "utilisation"]),
+        values: Values::OneOf(&["off", "calls", "entries", "utilisation"]),
         default: Default::Text("off"),
         sel4: "KernelBenchmarks",
     },
@@ -259,8 +259,9 @@ impl Configuration {
             "tick-ms" => self.tick_ms = number,
             "slice" => self.slice = number as u16,
             "benchmarks" => {
-                self.calls.benchmarks = [Benchmarks::Off, Benchmarks::Calls, Benchmarks::Utilisation][place];
-                if self.calls.benchmarks == Benchmarks::Utilisation && !cfg!(feature = "benchmarks") {
+                self.calls.benchmarks =
+                    [Benchmarks::Off, Benchmarks::Calls, Benchmarks::Entries, Benchmarks::Utilisation][place];
+                if self.calls.benchmarks > Benchmarks::Calls && !cfg!(feature = "benchmarks") {
                     return Err(Problem::NotBuilt);
                 }
             }
@@ -355,8 +356,10 @@ mod tests {
             refusal("schedule=0:1,2:5 domains=2"),
             "the boot word `schedule=0:1,2:5` is refused: the schedule names a domain, and there are 2"
         );
-        let counts = refusal("benchmarks=utilisation");
-        assert_eq!(counts == "none", cfg!(feature = "benchmarks"), "{counts}");
+        for value in ["entries", "utilisation"] {
+            let counts = refusal(&format!("benchmarks={value}"));
+            assert_eq!(counts == "none", cfg!(feature = "benchmarks"), "{counts}");
+        }
     }
 
     #[test]

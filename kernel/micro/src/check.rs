@@ -37,6 +37,7 @@ struct Found {
     interrupts: usize,
     handlers_awake: u32,
     senders: usize,
+    log_page: bool,
 }
 
 impl Kernel {
@@ -69,6 +70,7 @@ impl Kernel {
         }
         assert_eq!(found.interrupts, self.interrupts.in_use(), "an interrupt in use has no capability");
         assert_eq!(found.senders, self.senders.in_use(), "a sender page has no capability");
+        assert!(found.log_page || !self.log.has_page(), "the log's page has no capability");
         assert_eq!(found.handlers_awake, self.handlers_awake.get(), "the count of awake handlers is wrong");
     }
 
@@ -133,6 +135,9 @@ impl Kernel {
 
     /// Checks a capability, and its object if the previous capability in the list refers to another one.
     fn check_capability(&self, place: Ref<Slot>, is_first: bool, root: Ref<Slot>, found: &mut Found, depth: usize) {
+        if let Capability::Frame { base, .. } = place.capability.get() {
+            found.log_page |= self.log.is_in(base);
+        }
         match place.capability.get() {
             Capability::Untyped { bits, used, .. } => assert!(used <= 1 << bits, "more memory is used than there is"),
             Capability::Frame { base, size, mapping: Some(mapping), .. } => {

@@ -5,9 +5,9 @@
 //! hart. The time from then until the next thread runs is counted for the next thread. The time of virtualised threads
 //! is counted as idle time.
 
+use abi_sel4::DebugCall;
 use abi_sel4::debug_call::Counter;
 use abi_sel4::message::MAXIMUM_LENGTH;
-use abi_sel4::{DebugCall, Error};
 use objects::{Capability, Ref, Tcb, ThreadFault};
 
 use crate::kernel::Kernel;
@@ -72,7 +72,9 @@ impl Kernel {
             | DebugCall::DebugSendIPI
             | DebugCall::BenchmarkFlushCaches
             | DebugCall::BenchmarkNullSyscall => return,
-            DebugCall::BenchmarkSetLogBuffer => Error::IllegalOperation.number() as u64,
+            DebugCall::BenchmarkSetLogBuffer => self.set_log_buffer(thread, argument),
+            DebugCall::BenchmarkResetLog if self.logs_entries() => self.start_log(),
+            DebugCall::BenchmarkFinalizeLog if self.logs_entries() => self.stop_log(),
             DebugCall::BenchmarkResetLog => {
                 self.start_counters();
                 0

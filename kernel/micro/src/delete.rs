@@ -68,6 +68,7 @@ impl Kernel {
     /// Deletes a capability of a page, or of an unmapped page table; the last capability needs no further step.
     #[inline(always)]
     fn delete_page(&self, slot: Ref<Slot>, page: Page) {
+        self.log.forget(page.base);
         if let Some(mapping) = page.mapping {
             self.unmap_frame(page.base, page.size, mapping);
         }

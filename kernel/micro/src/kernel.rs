@@ -8,6 +8,7 @@ use abi_sel4::object;
 use objects::{AsidPool, Ref, Slot, Tcb};
 
 use crate::boot_words::ErrorText;
+use crate::entry_log::EntryLog;
 use crate::hart::Harts;
 use crate::invocation::NUMBERING;
 use crate::node::{Handlers, MAXIMUM_NODES, Node, ReadyOfDomains};
@@ -58,6 +59,8 @@ pub struct Kernel {
     pub(crate) interrupt_slots: InterruptSlots,
     /// The cancellation of badged sends that is under way.
     pub(crate) cancellation: Cancellation,
+    /// The log of kernel entries, in kernels with the feature `benchmarks`.
+    pub(crate) log: EntryLog,
 }
 
 impl Kernel {
@@ -90,6 +93,7 @@ impl Kernel {
             senders: Senders::new(),
             interrupt_slots: InterruptSlots::new(),
             cancellation: Cancellation::new(),
+            log: EntryLog::new(),
         }
     }
 

@@ -42,6 +42,7 @@ mod delete;
 mod deletion_ring;
 pub mod derivation;
 mod domain;
+mod entry_log;
 mod fastpath;
 mod fault;
 mod hart;
@@ -73,6 +74,7 @@ use hal_api::{Machine as _, Status, Trap};
 use objects::{Ref, Space, Tcb, ThreadState};
 use platform::Machine;
 
+use crate::entry_log::Path;
 use crate::hart::Harts;
 use crate::kernel::Kernel;
 pub use crate::node::MAXIMUM_NODES;
@@ -142,6 +144,7 @@ impl Kernel {
     #[inline(always)]
     fn leave_and_poke(&self) -> Next {
         let next = self.leave();
+        self.end_log_entry(Path::Slow);
         self.poke_others();
         self.check_after_entry();
         next
@@ -246,6 +249,7 @@ pub fn run() -> ! {
                 Machine::wait_for_interrupt();
                 let kernel = KERNEL.enter(hart);
                 kernel.count_entry(None);
+                kernel.begin_log_entry(None, Trap::Interrupt);
                 kernel.serve_interrupts();
                 kernel.leave_and_poke()
             }
@@ -268,10 +272,12 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
                 return kernel.leave_and_poke();
             }
             kernel.count_entry(Some(thread));
+            kernel.begin_log_entry(Some(thread), trap);
             if trap == Trap::SystemCall {
                 if let Some(next) = kernel.fastpath(thread) {
                     kernel.count_exit(Some(thread));
                     kernel.count_switch(Some(next));
+                    kernel.end_log_entry(Path::Fast);
                     thread = next;
                     kernel.check_after_entry();
                     kernel.note_user();
@@ -283,6 +289,7 @@ fn run_thread(mut thread: Ref<Tcb>, hart: usize) -> Next {
             }
             if kernel.goes_on(thread) {
                 kernel.count_exit(Some(thread));
+                kernel.end_log_entry(Path::Slow);
                 kernel.poke_others();
                 kernel.check_after_entry();
                 kernel.note_user();

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use abi_sel4::configuration::{MAXIMUM_DOMAINS, PRIORITIES};
 use objects::{PriorityQueues, Ref, Tcb, VirtualRoot};
 
+use crate::entry_log::LoggedEntry;
 use crate::uintc::SenderTable;
 use crate::utilisation::Counters;
 
@@ -298,6 +299,8 @@ pub struct Node {
     pub sender_table: SenderTable,
     /// Whether the hart runs an armed thread, or entered one when it last left the kernel.
     pub is_armed: Cell<bool>,
+    /// The hart's kernel entry for the log.
+    pub logged: LoggedEntry,
 }
 
 impl Node {
@@ -323,6 +326,7 @@ impl Node {
             hart_id: Cell::new(0),
             sender_table: SenderTable::new(),
             is_armed: Cell::new(false),
+            logged: LoggedEntry::new(),
         }
     }
 
