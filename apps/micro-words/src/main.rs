@@ -135,20 +135,21 @@ impl Finder {
         }
         let first_unknown = TRIED.clone().find(|number| known >> number & 1 != 0).unwrap_or(*TRIED.end());
         println!("told calls={}", first_unknown - TRIED.start());
-        let build = Build {
-            release: Release::Fifteen,
-            cores: numbering(),
-            debugging: Debugging::On,
-            benchmarks: Benchmarks::Utilisation,
+        let measuring = [Benchmarks::Calls, Benchmarks::Utilisation];
+        let builds = [Release::Fifteen, Release::Sixteen].into_iter().flat_map(|release| {
+            let of = move |benchmarks| Build { release, cores: numbering(), debugging: Debugging::On, benchmarks };
+            measuring.map(of)
+        });
+        // No two of them have as many calls.
+        let last = |build| DebugCall::ALL.iter().filter_map(|call| call.number(build)).min();
+        let Some(build) = builds.into_iter().find(|&build| last(build) == Some(1 - first_unknown)) else {
+            return Ok(());
         };
-        if DebugCall::BenchmarkNullSyscall.number(build).is_some_and(|number| -number < first_unknown) {
-            self.log(build)?;
+        self.log(build)?;
+        match build.benchmarks {
+            Benchmarks::Utilisation => self.utilisation(build, started.thread),
+            _ => Ok(()),
         }
-        let last = DebugCall::BenchmarkResetAllThreadsUtilisation.number(build);
-        if last == Some(1 - first_unknown) {
-            self.utilisation(build, started.thread)?;
-        }
-        Ok(())
     }
 
     /// Prints whether the kernel logs its entries. If so, the log must have the entries that were made.
