@@ -136,7 +136,8 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
         "micro-async",
         "adaptive_vs_sync_1",
         "",
-        "With one invocation in flight there is nothing to share, and the choice between both forms is not free.",
+        "With one invocation in flight both ways make the same system call, of which 98 % is the kernel's; the rest of the \
+         adaptive way is the coroutine (two thirds), arguments in its frame, and a choice of six instructions.",
     ),
     (
         "matrix-models",
