@@ -9,6 +9,9 @@ use cops::{Errno, read, system, write};
 use crate::{Outcome, attempt, figure, now};
 
 const TURNS: usize = 10_000;
+const PAGE: usize = 4096;
+/// Pages that are touched.
+const PAGES: usize = 4_000;
 
 pub async fn measure() -> Outcome {
     // First, and apart from all floating-point computation: a program that uses that unit pays a few instructions more
@@ -57,7 +60,31 @@ async fn measure_others(null: u64) -> Outcome {
     }
     figure("read-async", (now() - start) as f64 / TURNS as f64, "instructions");
     figure("wait-async", attempt!(waiting(&reader, &writer).await), "instructions");
+    let (mapping, faults) = attempt!(memory());
+    figure("map-unmap", mapping, "instructions");
+    figure("page-fault", faults, "instructions");
     Ok(())
+}
+
+/// Measures a mapping of a page, made and removed, and the first touch of a page in a larger one.
+fn memory() -> Result<(f64, f64), Errno> {
+    let mut result = Ok(());
+    let mapping = total(|| {
+        let page = system::memory::map(PAGE);
+        // SAFETY: the page was mapped here, and nothing refers to it.
+        result = result.and(page.and_then(|page| unsafe { system::memory::unmap(page, PAGE) }));
+    });
+    result?;
+    let area = system::memory::map(PAGES * PAGE)?;
+    let start = now();
+    for page in 0..PAGES {
+        // SAFETY: the area has so many pages.
+        unsafe { area.add(page * PAGE).write_volatile(1) };
+    }
+    let faults = now() - start;
+    // SAFETY: the area was mapped here, and nothing refers to it.
+    unsafe { system::memory::unmap(area, PAGES * PAGE)? };
+    Ok((mapping as f64 / TURNS as f64, faults as f64 / PAGES as f64))
 }
 
 /// Returns the cost of all turns of an operation.
