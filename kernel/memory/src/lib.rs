@@ -54,6 +54,7 @@ pub mod frames;
 pub mod hart;
 pub mod heap;
 pub mod object;
+mod regions;
 pub mod space;
 pub mod sv39;
 

@@ -42,19 +42,18 @@
 //! [`Limits`] bound the pages, page tables and regions that one process can make the kernel allocate. Reaching one is
 //! an error of that process.
 //!
-//! Rejected: a tree of regions (`BTreeMap` cannot report that it has no memory; a sorted vector can, and its binary
-//! search is as fast at the sizes that the limit permits), and pages that are kept in lists beside the page table
-//! (the table is the list).
+//! Rejected: pages that are kept in lists beside the page table (the table is the list). The module `regions` tells how
+//! regions are kept.
 
 use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
 use crate::object::MemoryObject;
+use crate::regions::{Chunk, Place, Ranged, Regions};
 use crate::sv39::{
     self, Access, DevicePage, Edge, KernelHalf, Leaf, PageTable, Protection, RootSize, Scope, Shares, USER, Unmapped,
 };
 use crate::{MAX_HARTS, PAGE_SIZE};
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -245,6 +244,9 @@ pub struct Flush {
 struct Removed {
     first: Option<Region>,
     more: Vec<Region>,
+    /// All regions of a space.
+    #[expect(dead_code, reason = "kept until the flush")]
+    all: Vec<Chunk<Region>>,
 }
 
 impl Removed {
@@ -382,6 +384,18 @@ impl fmt::Debug for ObjectUse {
     }
 }
 
+impl Ranged for Region {
+    #[inline]
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    #[inline]
+    fn end(&self) -> u64 {
+        self.end
+    }
+}
+
 impl Region {
     fn permits(&self, protection: Protection) -> bool {
         match self.backing {
@@ -403,10 +417,10 @@ impl Region {
         matches!(self.backing, Backing::Anonymous | Backing::Object(_))
     }
 
-    /// Moves its start up, as far as it is divisible.
-    fn cut_start(&mut self, start: u64) {
+    /// Moves its start, of a divisible one.
+    fn move_start(&mut self, start: u64) {
         if let Backing::Object(mapped) = &mut self.backing {
-            mapped.first += (start - self.start) / PAGE_SIZE;
+            mapped.first = (mapped.first + start / PAGE_SIZE).wrapping_sub(self.start / PAGE_SIZE);
         }
         self.start = start;
     }
@@ -421,8 +435,10 @@ impl Region {
 
 /// Overlap of regions with a range of addresses.
 struct Cut {
-    /// Indices of the overlapping regions.
-    overlapping: Range<usize>,
+    /// The first of the overlapping regions, or that behind the range.
+    first: Place,
+    /// Number of the overlapping regions.
+    count: usize,
     /// The first of them begins before the range.
     crosses_start: bool,
     /// The last of them ends behind the range.
@@ -486,9 +502,7 @@ impl Searched {
 pub struct AddressSpace {
     table: PageTable,
     root: RootSize,
-    /// Sorted by address; never overlapping. A program maps downwards: a new region lies below thousands of stacks and
-    /// above a few segments, so it is inserted near the front.
-    regions: VecDeque<Region>,
+    regions: Regions<Region>,
     /// End of the mapping area.
     mapping_top: u64,
     /// Start of the next search.
@@ -595,7 +609,7 @@ impl AddressSpace {
         Ok(Self {
             table: PageTable::new(kernel, root)?,
             root,
-            regions: VecDeque::new(),
+            regions: Regions::default(),
             mapping_top: MAPPING_AREA.end,
             searched: Searched::nothing(MAPPING_AREA.end),
             limits,
@@ -676,6 +690,12 @@ impl AddressSpace {
         self.table.table_frames()
     }
 
+    /// Returns the number of bytes that are mapped, whether their pages exist or not.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        self.regions.size()
+    }
+
     /// Returns the identifier under which TLBs hold the space now; 0 if it has none.
     #[must_use]
     pub fn identifier(&self) -> u16 {
@@ -696,19 +716,19 @@ impl AddressSpace {
     /// Returns the region that contains the address.
     #[must_use]
     pub fn region_at(&self, address: u64) -> Option<RegionView> {
-        self.find(address).map(|index| Self::view(&self.regions[index]))
+        self.regions.at(address).map(Self::view)
     }
 
     /// Returns the first region that ends above the address.
     #[must_use]
     pub fn region_above(&self, address: u64) -> Option<RegionView> {
-        self.regions.get(self.first_above(address)).map(Self::view)
+        self.regions.get(self.regions.above(address)).map(Self::view)
     }
 
     /// Returns the object that is mapped at the address, and the address's distance from the object's start.
     #[must_use]
     pub fn object_at(&self, address: u64) -> Option<(&Arc<MemoryObject>, u64)> {
-        let region = &self.regions[self.find(address)?];
+        let region = self.regions.at(address)?;
         match &region.backing {
             Backing::Object(mapped) => Some((&mapped.object, mapped.first * PAGE_SIZE + (address - region.start))),
             _ => None,
@@ -720,8 +740,8 @@ impl AddressSpace {
     /// be moved and extended as if it were one region. Ranges of many regions are never alike.
     #[must_use]
     pub fn uniform(&self, range: &Range<u64>) -> Option<(RegionView, Option<ObjectUse>)> {
-        let mut index = self.find(range.start)?;
-        let first = &self.regions[index];
+        let mut regions = self.regions.iter_from(self.regions.above(range.start));
+        let first = self.regions.at(range.start)?;
         let object = match &first.backing {
             Backing::Anonymous => None,
             Backing::Object(mapped) => {
@@ -732,7 +752,7 @@ impl AddressSpace {
         };
         let mut at = range.start;
         for _ in 0..MOST_REGIONS {
-            let region = self.regions.get(index).filter(|region| region.start <= at)?;
+            let region = regions.next().filter(|region| region.start <= at)?;
             let continues = match (&region.backing, &object) {
                 (Backing::Anonymous, None) => true,
                 (Backing::Object(mapped), Some(object)) => {
@@ -749,7 +769,7 @@ impl AddressSpace {
             if region.end >= range.end {
                 return Some((Self::view(first), object));
             }
-            (at, index) = (region.end, index + 1);
+            at = region.end;
         }
         None
     }
@@ -775,18 +795,8 @@ impl AddressSpace {
         RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
     }
 
-    /// Returns the index of the first region that ends above the address.
-    fn first_above(&self, address: u64) -> usize {
-        self.regions.partition_point(|region| region.end <= address)
-    }
-
-    fn find(&self, address: u64) -> Option<usize> {
-        let index = self.first_above(address);
-        (self.regions.get(index)?.start <= address).then_some(index)
-    }
-
     fn is_free(&self, range: &Range<u64>) -> bool {
-        self.regions.get(self.first_above(range.start)).is_none_or(|region| region.start >= range.end)
+        self.regions.get(self.regions.above(range.start)).is_none_or(|region| region.start >= range.end)
     }
 
     // ---- mapping ----
@@ -884,34 +894,36 @@ impl AddressSpace {
     pub fn unmap_part(&mut self, range: Range<u64>, whole: &Range<u64>) -> Result<Flush, MapError> {
         check(&range)?;
         let cut = self.cut(&range);
-        if cut.pieces_outside() == 0 && cut.overlapping.len() == self.regions.len() {
+        if cut.pieces_outside() == 0 && cut.count == self.regions.len() {
             // All regions: no memory is needed to record some of them.
-            let more = core::mem::take(&mut self.regions).into();
-            return Ok(self.remove_pages(range, whole, Removed { first: None, more }));
+            return Ok(self.remove_all(range, whole));
         }
-        if cut.overlapping.len() == 1 && cut.pieces_outside() == 1 {
-            let region = &mut self.regions[cut.overlapping.start];
-            if region.is_divisible() {
-                // One end of a region, as freed by allocators and the break.
-                let mut removed = Removed::default();
-                if let Backing::Object(mapped) = &region.backing {
-                    // The rest may go, and with it the object, before the harts have flushed these pages.
-                    let backing = Backing::Object(mapped.clone());
-                    let Region { start, end, protection, name, .. } = *region;
-                    removed.first = Some(Region { start, end, protection, backing, name });
-                }
+        if cut.count == 1
+            && cut.pieces_outside() == 1
+            && let Some(region) = self.regions.get(cut.first)
+            && region.is_divisible()
+        {
+            // One end of a region, as freed by allocators and the break.
+            let mut removed = Removed::default();
+            if let Backing::Object(mapped) = &region.backing {
+                // The rest may go, and with it the object, before the harts have flushed these pages.
+                let backing = Backing::Object(mapped.clone());
+                let Region { start, end, protection, name, .. } = *region;
+                removed.first = Some(Region { start, end, protection, backing, name });
+            }
+            self.regions.change(cut.first, |region| {
                 if cut.crosses_start {
                     region.end = range.start;
                 } else {
-                    region.cut_start(range.end);
+                    region.move_start(range.end);
                 }
-                return Ok(self.remove_pages(range, whole, removed));
-            }
+            });
+            return Ok(self.remove_pages(range, whole, removed));
         }
         self.check_limit(self.regions_without(&cut))?;
         let mut removed = Removed::default();
-        let inside = self.isolate(&range, cut, &mut removed)?;
-        Ok(self.remove(inside, range, whole, removed))
+        let (first, count) = self.isolate(&range, cut, &mut removed)?;
+        Ok(self.remove(first, count, range, whole, removed).1)
     }
 
     /// Gives the pages of a part of one region of private anonymous memory back. It stays mapped and reads as zeros.
@@ -921,8 +933,7 @@ impl AddressSpace {
     #[doc(alias = "MADV_DONTNEED")]
     pub fn discard(&mut self, part: Range<u64>) -> Result<Flush, MapError> {
         check(&part)?;
-        let index = self.find(part.start).ok_or(MapError::NotMapped)?;
-        let region = &self.regions[index];
+        let region = self.regions.at(part.start).ok_or(MapError::NotMapped)?;
         if region.end < part.end {
             return Err(MapError::NotMapped);
         }
@@ -939,17 +950,16 @@ impl AddressSpace {
     #[must_use]
     pub fn part(&self, range: &Range<u64>, edge: Edge) -> Range<u64> {
         let reach = self.table.reach(range.clone(), edge);
-        let overlapping = self.regions.range(self.first_above(range.start)..);
-        let overlapping = overlapping.take_while(|region| region.start < range.end);
         match edge {
-            Edge::End => match overlapping.last() {
+            Edge::End => match self.regions.last_below(range.end).and_then(|last| self.regions.get(last)) {
                 // Shared frames, and devices, are not many.
-                Some(last) if !last.is_divisible() => range.start.max(last.start)..range.end,
+                Some(last) if !last.is_divisible() && last.end > range.start => range.start.max(last.start)..range.end,
                 _ => reach,
             },
             Edge::Start => {
-                let mut end = range.start;
-                for (number, region) in overlapping.enumerate() {
+                let (mut end, mut number) = (range.start, 0);
+                let mut place = self.regions.above(range.start);
+                while let Some(region) = self.regions.get(place).filter(|region| region.start < range.end) {
                     let is_anonymous = matches!(region.backing, Backing::Anonymous);
                     let is_whole = region.end.min(range.end) <= reach.end;
                     if number > 0 && !(is_anonymous && is_whole && number < MOST_REGIONS) {
@@ -962,6 +972,7 @@ impl AddressSpace {
                     if !is_anonymous {
                         return range.start..end;
                     }
+                    (place, number) = (self.regions.next(place), number + 1);
                 }
                 range.start..end.max(reach.end)
             }
@@ -976,7 +987,7 @@ impl AddressSpace {
     pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Result<Flush, MapError> {
         check(&range)?;
         let mut next = range.start;
-        for region in self.regions.range(self.first_above(range.start)..) {
+        for region in self.regions.iter_from(self.regions.above(range.start)) {
             if region.start > next || next >= range.end {
                 break;
             }
@@ -990,13 +1001,20 @@ impl AddressSpace {
         }
         let cut = self.cut(&range);
         self.check_limit(self.regions.len() + cut.pieces_outside())?;
-        let inside = self.split(&range, cut)?;
-        for region in self.regions.range_mut(inside.clone()) {
-            region.protection = protection;
+        let (first, count) = self.split(&range, cut)?;
+        let mut place = first;
+        for _ in 0..count {
+            if let Some(region) = self.regions.get_mut(place) {
+                region.protection = protection;
+            }
+            place = self.regions.next(place);
         }
         let unmapped = self.table.protect(range, protection);
         self.instructions_changed(protection);
-        self.join(inside.start.saturating_sub(1)..inside.end + 1);
+        match self.regions.previous(first) {
+            Some(before) => self.join(before, count + 2),
+            None => self.join(first, count + 1),
+        }
         Ok(self.flush(unmapped, Removed::default()))
     }
 
@@ -1004,14 +1022,13 @@ impl AddressSpace {
     /// no memory.
     pub fn clear(&mut self) -> Flush {
         self.set_break_start(0);
-        let more = core::mem::take(&mut self.regions).into();
-        self.remove_pages(USER, &USER, Removed { first: None, more })
+        self.remove_all(USER, &USER)
     }
 
     /// Clears a part of the space as [`clear`](Self::clear) does, with a bounded amount of work; `None` if the space is
     /// empty.
     pub fn clear_part(&mut self) -> Option<Flush> {
-        let start = match self.regions.front() {
+        let start = match self.regions.iter().next() {
             Some(first) => first.start,
             None if self.table.is_bare() => return None,
             // Only empty tables are left.
@@ -1044,12 +1061,11 @@ impl AddressSpace {
         let cut = self.cut(&range);
         self.check_limit(self.regions_without(&cut) + 1)?;
         let mut removed = Removed::default();
-        let inside = self.isolate(&range, cut, &mut removed)?;
-        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
+        let (first, count) = self.isolate(&range, cut, &mut removed)?;
+        self.regions.reserve().map_err(|OutOfMemory| MapError::OutOfMemory)?;
         // Nothing below fails.
-        let index = inside.start;
-        let flush = self.remove(inside, range.clone(), &range, removed);
-        self.put(index, region);
+        let (place, flush) = self.remove(first, count, range.clone(), &range, removed);
+        self.put(place, region);
         Ok((start, flush))
     }
 
@@ -1074,62 +1090,70 @@ impl AddressSpace {
 
     /// Finds the highest free range in the mapping area.
     fn search(&mut self, length: u64) -> Result<u64, MapError> {
-        let mut end = if length >= self.searched.length { self.searched.start } else { self.mapping_top };
-        let fits = |start: u64, end: u64| end >= start && end - start >= length;
-        let below = self.regions.partition_point(|region| region.start < end);
-        for region in self.regions.range(..below).rev() {
-            if fits(region.end.max(MAPPING_AREA.start), end) {
-                break;
-            }
-            end = end.min(region.start);
-        }
-        self.searched = Searched { start: end, length };
-        if fits(MAPPING_AREA.start, end) { Ok(end - length) } else { Err(MapError::NoSpace) }
+        let end = if length >= self.searched.length { self.searched.start } else { self.mapping_top };
+        let found = self.regions.highest_room(MAPPING_AREA.start..end, length);
+        let start = found.map_or(MAPPING_AREA.start, |start| start + length);
+        self.searched = Searched { start, length };
+        found.ok_or(MapError::NoSpace)
     }
 
-    /// Inserts a region, for which there is room, or extends an adjacent one with equal properties.
-    fn put(&mut self, index: usize, region: Region) {
-        let joins_next = self.regions.get(index).is_some_and(|next| region.joins(next));
-        let previous = index.checked_sub(1).map(|index| &mut self.regions[index]);
-        match previous.filter(|previous| previous.joins(&region)) {
-            Some(previous) => {
-                previous.end = region.end;
-                if joins_next {
-                    self.join(index - 1..index + 1);
+    /// Inserts a region, for which there is room, before another one, or extends an adjacent one with equal properties.
+    fn put(&mut self, place: Place, region: Region) {
+        let next = self.regions.get(place).filter(|next| region.joins(next)).map(|next| next.end);
+        let previous = self.regions.previous(place);
+        let joined =
+            previous.filter(|previous| self.regions.get(*previous).is_some_and(|before| before.joins(&region)));
+        match (joined, next) {
+            (Some(previous), None) => self.regions.change(previous, |previous| previous.end = region.end),
+            (Some(_), Some(end)) => {
+                // It is the same memory: nothing is dropped for the last time.
+                let place = self.regions.remove(place, 1, drop);
+                if let Some(previous) = self.regions.previous(place) {
+                    self.regions.change(previous, |previous| previous.end = end);
                 }
             }
-            None if joins_next => self.regions[index].start = region.start,
-            None => self.regions.insert(index, region),
+            (None, Some(_)) => self.regions.change(place, |next| next.move_start(region.start)),
+            (None, None) => {
+                self.regions.insert(place, region);
+            }
         }
     }
 
     /// Returns the overlap of the regions with the range.
     fn cut(&self, range: &Range<u64>) -> Cut {
-        let first = self.first_above(range.start);
+        let first = self.regions.above(range.start);
+        let mut cut = Cut { first, count: 0, crosses_start: false, crosses_end: false };
         // Mostly there are none or one, so look at them one by one.
-        let count = self.regions.range(first..).take_while(|region| region.start < range.end).count();
-        let crosses_start = count > 0 && self.regions[first].start < range.start;
-        let crosses_end = count > 0 && self.regions[first + count - 1].end > range.end;
-        Cut { overlapping: first..first + count, crosses_start, crosses_end }
+        let mut place = first;
+        while let Some(region) = self.regions.get(place).filter(|region| region.start < range.end) {
+            cut.crosses_start |= region.start < range.start;
+            cut.crosses_end = region.end > range.end;
+            cut.count += 1;
+            place = self.regions.next(place);
+        }
+        cut
     }
 
-    /// Splits the regions that cross the ends of the range; returns the regions that are inside then. Makes no visible
-    /// change.
-    fn split(&mut self, range: &Range<u64>, cut: Cut) -> Result<Range<usize>, MapError> {
-        let mut inside = cut.overlapping;
+    /// Splits the regions that cross the ends of the range; returns the first that is inside then, and the number of
+    /// them. Makes no visible change.
+    fn split(&mut self, range: &Range<u64>, cut: Cut) -> Result<(Place, usize), MapError> {
+        let mut first = cut.first;
+        if cut.crosses_end
+            && let Some(last) = self.regions.last_below(range.end)
+        {
+            self.split_region(last, range.end)?;
+            first = self.regions.above(range.start);
+        }
         if cut.crosses_start {
-            self.split_region(inside.start, range.start)?;
-            inside = inside.start + 1..inside.end + 1;
+            first = self.split_region(first, range.start)?;
         }
-        if cut.crosses_end {
-            self.split_region(inside.end - 1, range.end)?;
-        }
-        Ok(inside)
+        Ok((first, cut.count))
     }
 
-    fn split_region(&mut self, index: usize, address: u64) -> Result<(), MapError> {
-        self.regions.try_reserve(1).map_err(|_| MapError::OutOfMemory)?;
-        let region = &mut self.regions[index];
+    /// Splits a region at an address inside; returns the upper one.
+    fn split_region(&mut self, place: Place, address: u64) -> Result<Place, MapError> {
+        self.regions.reserve().map_err(|OutOfMemory| MapError::OutOfMemory)?;
+        let Some(region) = self.regions.get_mut(place) else { return Err(MapError::NotMapped) };
         let pages = ((address - region.start) / PAGE_SIZE) as usize;
         let backing = match &mut region.backing {
             Backing::Anonymous => Backing::Anonymous,
@@ -1146,14 +1170,13 @@ impl AddressSpace {
         };
         let rest =
             Region { start: address, end: region.end, protection: region.protection, backing, name: region.name };
-        region.end = address;
-        self.regions.insert(index + 1, rest);
-        Ok(())
+        self.regions.change(place, |region| region.end = address);
+        Ok(self.regions.insert(self.regions.next(place), rest))
     }
 
     /// Returns the number of regions if the range were unmapped: each that overlaps it loses one piece.
     fn regions_without(&self, cut: &Cut) -> usize {
-        self.regions.len() + cut.pieces_outside() - cut.overlapping.len()
+        self.regions.len() + cut.pieces_outside() - cut.count
     }
 
     /// Refuses a number of regions above the limit.
@@ -1166,25 +1189,47 @@ impl AddressSpace {
 
     /// Splits at the ends of a range, and reserves memory for the regions that must outlive the flush; returns the
     /// regions inside.
-    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Removed) -> Result<Range<usize>, MapError> {
-        let inside = self.split(range, cut)?;
-        removed.reserve(self.regions.range(inside.clone()).filter(|region| region.is_shared()).count())?;
-        Ok(inside)
+    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Removed) -> Result<(Place, usize), MapError> {
+        let (first, count) = self.split(range, cut)?;
+        let (mut place, mut shared) = (first, 0);
+        for _ in 0..count {
+            shared += usize::from(self.regions.get(place).is_some_and(Region::is_shared));
+            place = self.regions.next(place);
+        }
+        removed.reserve(shared)?;
+        Ok((first, count))
     }
 
-    /// Removes the regions, which lie in `range`, and their pages. `removed` has room for those whose frames are
-    /// shared.
-    fn remove(&mut self, regions: Range<usize>, range: Range<u64>, whole: &Range<u64>, mut removed: Removed) -> Flush {
-        if regions.is_empty() {
-            return Flush::default();
+    /// Removes regions from one on, which lie in `range`, and their pages; returns the first one behind them. `removed`
+    /// has room for those whose frames are shared.
+    fn remove(
+        &mut self,
+        first: Place,
+        count: usize,
+        range: Range<u64>,
+        whole: &Range<u64>,
+        mut removed: Removed,
+    ) -> (Place, Flush) {
+        if count == 0 {
+            return (first, Flush::default());
         }
-        self.regions.drain(regions).filter(Region::is_shared).for_each(|region| removed.push(region));
-        self.remove_pages(range, whole, removed)
+        let place = self.regions.remove(first, count, |region| {
+            if region.is_shared() {
+                removed.push(region);
+            }
+        });
+        (place, self.remove_pages(range, whole, removed))
+    }
+
+    /// Removes all regions, which lie in `range`, and their pages. Needs no memory.
+    fn remove_all(&mut self, range: Range<u64>, whole: &Range<u64>) -> Flush {
+        let all = core::mem::take(&mut self.regions).into_chunks();
+        self.remove_pages(range, whole, Removed { all, ..Removed::default() })
     }
 
     fn remove_pages(&mut self, range: Range<u64>, whole: &Range<u64>, removed: Removed) -> Flush {
         // The free range may be larger than the removed one: it ends at the start of the next region.
-        let next = self.regions.get(self.first_above(range.start));
+        let next = self.regions.get(self.regions.above(range.start));
         let end = next.map_or(self.mapping_top, |region| region.start.min(self.mapping_top));
         self.searched.start = self.searched.start.max(end);
         let unmapped = self.table.unmap_part(range, whole);
@@ -1192,15 +1237,34 @@ impl AddressSpace {
         self.flush(unmapped, removed)
     }
 
-    /// Joins adjacent regions with equal properties among those with these indices.
-    fn join(&mut self, indices: Range<usize>) {
-        let mut index = indices.end.min(self.regions.len());
-        while index > indices.start + 1 {
-            index -= 1;
-            if self.regions[index - 1].joins(&self.regions[index]) {
-                self.regions[index - 1].end = self.regions[index].end;
-                self.regions.remove(index);
+    /// Returns the end of the regions from a place on that could be one, of so many, and the number of them beside the
+    /// first.
+    fn alike(&self, place: Place, most: usize) -> Option<(u64, usize)> {
+        let mut regions = self.regions.iter_from(place).take(most);
+        let mut last = regions.next()?;
+        let mut alike = 0;
+        while let Some(next) = regions.next().filter(|next| last.joins(next)) {
+            alike += 1;
+            last = next;
+        }
+        Some((last.end, alike))
+    }
+
+    /// Joins adjacent regions with equal properties among some from one on.
+    fn join(&mut self, first: Place, count: usize) {
+        let (mut place, mut left) = (first, count);
+        while left > 1 {
+            // As many as are alike.
+            let Some((end, alike)) = self.alike(place, left) else { return };
+            left -= alike + 1;
+            if alike > 0 {
+                // It is the same memory: nothing is dropped for the last time.
+                let behind = self.regions.remove(self.regions.next(place), alike, drop);
+                let Some(first) = self.regions.previous(behind) else { return };
+                self.regions.change(first, |first| first.end = end);
+                place = first;
             }
+            place = self.regions.next(place);
         }
     }
 
@@ -1290,7 +1354,7 @@ impl AddressSpace {
     #[doc(alias = "page fault")]
     #[doc(alias = "handle_mm_fault")]
     pub fn fault(&mut self, address: u64, access: Access) -> Result<(), Fault> {
-        let region = &self.regions[self.find(address).ok_or(Fault::NotMapped)?];
+        let region = self.regions.at(address).ok_or(Fault::NotMapped)?;
         if !region.protection.allows(access) {
             return Err(Fault::Protection);
         }
@@ -1382,10 +1446,10 @@ impl AddressSpace {
     #[doc(alias = "fork")]
     #[doc(alias = "dup_mmap")]
     pub fn copy_regions(&self, other: &mut Self, from: u64) -> Result<Option<u64>, MapError> {
-        let first = self.first_above(from);
-        let end = self.regions.len().min(first + MOST_REGIONS);
-        other.regions.try_reserve(end - first).map_err(|_| MapError::OutOfMemory)?;
-        for region in self.regions.range(first..end) {
+        let mut regions = self.regions.iter_from(self.regions.above(from));
+        let mut next = None;
+        for region in regions.by_ref().take(MOST_REGIONS) {
+            next = Some(region.end);
             let backing = match &region.backing {
                 Backing::Anonymous => Backing::Anonymous,
                 Backing::Shared { frames, sharing: Sharing::ReadOnly } => {
@@ -1401,16 +1465,17 @@ impl AddressSpace {
             let mut copy = Region { start, end, protection, backing, name };
             // This space may have changed since the part before, and a region of frames cannot begin later.
             if copy.is_divisible() {
-                copy.cut_start(start.max(from));
+                copy.move_start(start.max(from));
             } else if start < from {
                 continue;
             }
-            other.regions.push_back(copy);
+            other.regions.reserve().map_err(|OutOfMemory| MapError::OutOfMemory)?;
+            other.regions.insert(other.regions.above(copy.start), copy);
         }
         other.mapping_top = self.mapping_top;
         other.searched = Searched::nothing(self.mapping_top);
         (other.break_start, other.break_end) = (self.break_start, self.break_end);
-        Ok(if end < self.regions.len() { self.regions.get(end - 1).map(|region| region.end) } else { None })
+        Ok(next.filter(|_| regions.next().is_some()))
     }
 
     /// Lets a space that has this one's regions share its anonymous pages from `from` on: a bounded number of them.
@@ -1421,14 +1486,16 @@ impl AddressSpace {
     /// space is unlocked: until then harts may write to pages that a fault of another hart would copy.
     #[doc(alias("copy_page_range", "copy-on-write"))]
     pub fn share_pages(&mut self, other: &mut Self, from: u64) -> (Flush, Result<Option<u64>, OutOfMemory>) {
-        let index = self.first_above(from);
-        let next = self.regions.iter().skip(index).find(|region| matches!(region.backing, Backing::Anonymous));
-        let Some(region) = next else { return (Flush::default(), Ok(None)) };
-        let part = self.table.reach(region.start.max(from)..region.end, Edge::Start);
+        let part = match self.anonymous_from(from) {
+            Ok(part) => self.table.reach(part, Edge::Start),
+            Err(next) => return (Flush::default(), Ok(next)),
+        };
         let end = part.end;
         // Only where the other one has the region too: this one may have changed meanwhile.
-        let index = other.first_above(part.start);
-        let theirs = other.regions.get(index).filter(|region| matches!(region.backing, Backing::Anonymous));
+        let theirs = other
+            .regions
+            .get(other.regions.above(part.start))
+            .filter(|region| matches!(region.backing, Backing::Anonymous));
         let common = theirs.map_or(part.start..part.start, |theirs| {
             let start = part.start.max(theirs.start).min(part.end);
             start..part.end.min(theirs.end).max(start)
@@ -1442,6 +1509,20 @@ impl AddressSpace {
         (flush, if are_all { Ok(Some(next)) } else { Err(OutOfMemory) })
     }
 
+    /// Returns the rest of the first anonymous region from an address on, or the address to go on with after a bounded
+    /// number of others, `None` at the end.
+    fn anonymous_from(&self, from: u64) -> Result<Range<u64>, Option<u64>> {
+        let mut regions = self.regions.iter_from(self.regions.above(from));
+        let mut seen = None;
+        for region in regions.by_ref().take(MOST_REGIONS) {
+            if matches!(region.backing, Backing::Anonymous) {
+                return Ok(region.start.max(from)..region.end);
+            }
+            seen = Some(region.end);
+        }
+        Err(seen.filter(|_| regions.next().is_some()))
+    }
+
     /// Makes all pages of the range now, instead of when they are touched.
     ///
     /// # Errors
@@ -1450,7 +1531,7 @@ impl AddressSpace {
     pub fn populate(&mut self, range: Range<u64>) -> Result<(), Fault> {
         let mut page = range.start / PAGE_SIZE * PAGE_SIZE;
         while page < range.end {
-            let protection = self.region_at(page).ok_or(Fault::NotMapped)?.protection;
+            let protection = self.regions.at(page).ok_or(Fault::NotMapped)?.protection;
             let access = [Access::Read, Access::Execute].into_iter().find(|access| protection.allows(*access));
             self.fault(page, access.ok_or(Fault::Protection)?)?;
             page += PAGE_SIZE;
@@ -1459,8 +1540,7 @@ impl AddressSpace {
     }
 
     fn enter_kept(&mut self, start: u64) {
-        let Some(index) = self.find(start) else { return };
-        let region = &self.regions[index];
+        let Some(region) = self.regions.at(start) else { return };
         let Backing::Shared { frames, .. } = &region.backing else { return };
         for (page, frame) in frames.iter().enumerate() {
             if self.table.map_kept(region.start + page as u64 * PAGE_SIZE, frame, region.protection).is_err() {

@@ -1506,6 +1506,50 @@ fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
     assert_eq!(frames::free_frames(), before);
 }
 
+/// With as many regions as there may be, room is found wherever it is, and mapping, protecting and unmapping one after
+/// the other leaves what a map of pages would have.
+#[test]
+fn a_space_with_thousands_of_regions_finds_all_room() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    const REGIONS: u64 = 16_000;
+    let top = memory::space::MAPPING_AREA.end;
+    let map = |space: &mut AddressSpace, pages: u64, name: &'static str| {
+        let mapped = space.map_anonymous(Placement::Anywhere, pages * PAGE_SIZE, Protection::ReadWrite, name);
+        let (start, flush) = mapped.expect("there is room");
+        flush.after(|_| ());
+        (top - start) / PAGE_SIZE
+    };
+    // Stacks of two pages, the lower of which becomes a guard.
+    for number in 1..=REGIONS / 2 {
+        assert_eq!(map(&mut space, 2, "stack"), 2 * number);
+        let guard = top - 2 * number * PAGE_SIZE..top - (2 * number - 1) * PAGE_SIZE;
+        space.protect(guard, Protection::None).expect("mapped").after(|_| ());
+    }
+    assert_eq!((space.regions().count() as u64, space.mapped_bytes()), (REGIONS, REGIONS * PAGE_SIZE));
+    let unmap = |space: &mut AddressSpace, stack: u64| {
+        let stack = top - 2 * stack * PAGE_SIZE..top - 2 * (stack - 1) * PAGE_SIZE;
+        space.unmap(stack).expect("whole pages").after(|_| ());
+    };
+    let stacks = [17, 4001, 4002, 1];
+    for stack in stacks {
+        unmap(&mut space, stack);
+        assert_eq!([(); 2].map(|()| map(&mut space, 1, "new")), [2 * stack - 1, 2 * stack]);
+    }
+    for stack in stacks {
+        unmap(&mut space, stack);
+    }
+    // The two neighbours are one hole.
+    assert_eq!(map(&mut space, 4, "new"), 8004);
+    assert_eq!(map(&mut space, 3, "new"), REGIONS + 3);
+    assert_eq!([(); 4].map(|()| map(&mut space, 1, "new")), [1, 2, 33, 34]);
+    assert_eq!(space.mapped_bytes(), (REGIONS + 3) * PAGE_SIZE);
+    while let Some(part) = space.clear_part() {
+        part.after(|_| ());
+    }
+    assert_eq!(space.mapped_bytes(), 0);
+}
+
 #[test]
 fn ranges_that_are_alike_everywhere_are_uniform_and_their_pages_are_copied() {
     let _alone = alone();

@@ -28,6 +28,8 @@ use super::attack::requests;
 
 /// Bytes of files and mappings: some hundred steps.
 const LARGE: usize = 24 << 20;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Waiters and calls in flight.
 const MANY: usize = 20_000;
 /// Files: as many as fill segments of inodes up to the tenth.
@@ -130,6 +132,49 @@ fn shared_mappings() -> Result<()> {
     }
     call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
     call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
+/// Changes memory of thousands of regions: stacks with guards one below the other, and one area that is cut into pages
+/// with other rights, has holes, is made one region again, and goes.
+fn regions() -> Result<()> {
+    const STACKS: usize = 4_000;
+    let protect = |address: usize, length: usize, rights: u32| {
+        call(SystemCall::Protect, [address, length, rights as usize, 0, 0, 0]).map(drop)
+    };
+    let unmap = |address: usize, length: usize| call(SystemCall::Unmap, [address, length, 0, 0, 0, 0]).map(drop);
+    let mut stacks = Vec::new();
+    for _ in 0..STACKS {
+        let stack = map(2 * PAGE, mapping::ANONYMOUS, 0)?;
+        protect(stack, PAGE, 0)?;
+        stacks.push(stack);
+    }
+    // Holes that are too small for others, which are filled then.
+    let holes = || stacks.iter().skip(STACKS / 3).step_by(5);
+    for &stack in holes() {
+        unmap(stack, 2 * PAGE)?;
+    }
+    let large = map(3 * PAGE, mapping::ANONYMOUS, 0)?;
+    unmap(large, 3 * PAGE)?;
+    let filled = holes().map(|_| map(2 * PAGE, mapping::ANONYMOUS, 0)).collect::<Result<Vec<_>>>()?;
+    for stack in filled.into_iter().chain(stacks.iter().copied()) {
+        unmap(stack, 2 * PAGE)?;
+    }
+    let length = 2 * STACKS * PAGE;
+    let area = map(length, mapping::ANONYMOUS, 0)?;
+    let fixed = (mapping::PRIVATE | mapping::ANONYMOUS | mapping::FIXED) as usize;
+    for page in (area..area + length).step_by(2 * PAGE) {
+        protect(page, PAGE, protection::READ)?;
+    }
+    for page in (area..area + length).step_by(64 * PAGE) {
+        unmap(page + PAGE, PAGE)?;
+        call(SystemCall::Map, [page + PAGE, PAGE, 0, fixed, 0, 0])?;
+    }
+    protect(area, length, protection::READ | protection::WRITE)?;
+    for page in (area..area + length).step_by(2 * PAGE) {
+        call(SystemCall::Map, [page, PAGE, protection::READ as usize, fixed, 0, 0])?;
+    }
+    call(SystemCall::Map, [area, length, 0, fixed, 0, 0])?;
+    unmap(area, length)
 }
 
 /// Removes large files: by name, by their last descriptor, and by replacement.
@@ -817,6 +862,7 @@ type Drive = (&'static str, fn() -> Result<()>);
 const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
     ("shared_mappings", shared_mappings),
+    ("regions", regions),
     ("removing", removing),
     ("directories", directories),
     ("inodes", inodes),

@@ -56,7 +56,7 @@ pub(super) fn require_addresses(process: &Process, more: usize) -> Result<(), Er
     if limit == UNLIMITED {
         return Ok(());
     }
-    let mapped: u64 = process.space().lock().regions().map(|region| region.range.end - region.range.start).sum();
+    let mapped = process.space().lock().mapped_bytes();
     if (mapped as usize).saturating_add(more) > limit { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 

@@ -460,7 +460,7 @@ fn state_of(process: &Process, thread: Option<&Worker>) -> (char, &'static str) 
 /// Returns the bytes that are mapped, and the pages that exist.
 fn memory_of(process: &Process) -> (u64, usize) {
     let space = process.space().lock();
-    (space.regions().map(|region| region.range.end - region.range.start).sum(), space.resident_frames())
+    (space.mapped_bytes(), space.resident_frames())
 }
 
 fn process_statistics(process: &Arc<Process>, _: u64) -> Made {

@@ -29,7 +29,6 @@
 //! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up, of an epoll's ready items and of the chunks of a file, which copy
 //!   themselves when they grow;
-//! * `mmap` and `mprotect` in an address space with thousands of regions, whose list is moved to make room for one;
 //! * turns of the completer; lists of robust locks;
 //! * links of /proc to files in directories that are thousands deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
