@@ -30,7 +30,9 @@ use crate::space::Fault;
 /// Number of pages in a chunk, whose records are one small allocation, and which is freed in one step of work.
 const CHUNK: usize = 128;
 /// Bytes of a chunk's records.
-const CHUNK_BYTES: usize = CHUNK * size_of::<Option<SharedFrame>>();
+const CHUNK_BYTES: usize = size_of::<Chunk>();
+/// Number of chunks in a group of neighbours.
+const GROUP: usize = 512;
 /// Maximum number of pages of an object: 64 GiB.
 pub const MOST_PAGES: usize = 1 << 24;
 
@@ -58,46 +60,96 @@ pub enum Absent {
     BeyondTheEnd,
 }
 
-type Chunk = Box<[Option<SharedFrame>]>;
+type Chunk = [Option<SharedFrame>; CHUNK];
+type Group = Vec<Option<Box<Chunk>>>;
 
-/// The pages of an object, in chunks of neighbours.
+/// The pages of an object, in groups of chunks: a page far behind all others needs a few kilobytes of records at most,
+/// and an object of few pages one chunk.
 #[derive(Default)]
 pub struct ObjectPages {
-    chunks: Vec<Option<Chunk>>,
+    groups: Vec<Group>,
+}
+
+/// The path to a page's record.
+struct Path {
+    group: usize,
+    chunk: usize,
+    page: usize,
+}
+
+impl Path {
+    fn to(page: usize) -> Path {
+        Path { group: page / CHUNK / GROUP, chunk: page / CHUNK % GROUP, page: page % CHUNK }
+    }
 }
 
 impl ObjectPages {
     fn get(&self, page: usize) -> Option<&SharedFrame> {
-        self.chunks.get(page / CHUNK)?.as_ref()?.get(page % CHUNK)?.as_ref()
+        let path = Path::to(page);
+        self.groups.get(path.group)?.get(path.chunk)?.as_ref()?.get(path.page)?.as_ref()
     }
 
     /// Returns the number of bytes that a page needs for its record.
     fn missing(&self, page: usize) -> usize {
-        match self.chunks.get(page / CHUNK) {
-            Some(Some(_)) => 0,
-            _ => CHUNK_BYTES,
+        let path = Path::to(page);
+        let group = self.groups.get(path.group);
+        if group.and_then(|group| group.get(path.chunk)).is_some_and(Option::is_some) {
+            return 0;
         }
+        let groups = (path.group + 1).saturating_sub(self.groups.len());
+        let chunks = (path.chunk + 1).saturating_sub(group.map_or(0, Vec::len));
+        CHUNK_BYTES + groups * size_of::<Group>() + chunks * size_of::<Option<Box<Chunk>>>()
     }
 
-    /// Returns the place of a page, made if there is none.
+    /// Returns the place of a page, made if there is none. A failure changes nothing.
     fn place(&mut self, page: usize) -> Result<&mut Option<SharedFrame>, OutOfMemory> {
-        let number = page / CHUNK;
-        if number >= self.chunks.len() {
-            self.chunks.try_reserve_exact(number + 1 - self.chunks.len()).map_err(|_| OutOfMemory)?;
-            self.chunks.resize_with(number + 1, || None);
+        let path = Path::to(page);
+        let chunk = self.groups.get(path.group).and_then(|group| group.get(path.chunk));
+        if !chunk.is_some_and(Option::is_some) {
+            self.make_chunk(&path)?;
         }
-        if self.chunks[number].is_none() {
-            let mut chunk = Vec::new();
-            chunk.try_reserve_exact(CHUNK).map_err(|_| OutOfMemory)?;
-            chunk.resize_with(CHUNK, || None);
-            self.chunks[number] = Some(chunk.into_boxed_slice());
+        let chunk = self.groups.get_mut(path.group).and_then(|group| group.get_mut(path.chunk)?.as_mut());
+        chunk.and_then(|chunk| chunk.get_mut(path.page)).ok_or(OutOfMemory)
+    }
+
+    /// Makes the chunk at a path, at which there is none.
+    fn make_chunk(&mut self, path: &Path) -> Result<(), OutOfMemory> {
+        let mut records = Vec::new();
+        records.try_reserve_exact(CHUNK).map_err(|_| OutOfMemory)?;
+        records.resize_with(CHUNK, || None);
+        let made: Box<Chunk> = records.into_boxed_slice().try_into().map_err(|_| OutOfMemory)?;
+        let lengthen = |group: &mut Group| {
+            let missing = (path.chunk + 1).saturating_sub(group.len());
+            group.try_reserve_exact(missing).map_err(|_| OutOfMemory)?;
+            group.resize_with(group.len() + missing, || None);
+            Ok(())
+        };
+        match self.groups.get_mut(path.group) {
+            Some(group) => lengthen(group)?,
+            None => {
+                let mut group = Vec::new();
+                lengthen(&mut group)?;
+                self.groups.try_reserve_exact(path.group + 1 - self.groups.len()).map_err(|_| OutOfMemory)?;
+                self.groups.resize_with(path.group, Vec::new);
+                self.groups.push(group);
+            }
         }
-        self.chunks[number].as_mut().and_then(|chunk| chunk.get_mut(page % CHUNK)).ok_or(OutOfMemory)
+        self.groups[path.group][path.chunk] = Some(made);
+        Ok(())
     }
 
     /// Frees a bounded number of pages; returns `false` if there are none left.
     pub fn free_some(&mut self) -> bool {
-        self.chunks.pop().is_some()
+        while let Some(group) = self.groups.last_mut() {
+            // The lists are short: between two chunks there are hundreds of empty entries at most.
+            while let Some(chunk) = group.pop() {
+                if chunk.is_some() {
+                    return true;
+                }
+            }
+            self.groups.pop();
+        }
+        false
     }
 }
 
@@ -173,7 +225,6 @@ impl MemoryObject {
     }
 
     fn add(&self, pages: &mut ObjectPages, page: usize) -> Result<SharedFrame, OutOfMemory> {
-        // A word of the list of chunks is paid for with the chunk.
         let bytes = PAGE_SIZE as usize + pages.missing(page);
         let Some(payer) = &self.payer else { return Err(OutOfMemory) };
         payer.pay(bytes)?;

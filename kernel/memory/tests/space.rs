@@ -1470,8 +1470,8 @@ fn an_object_s_pages_are_those_of_all_its_mappings_and_go_with_the_last() {
     assert_eq!((Arc::strong_count(&object), freed.load(Ordering::Relaxed)), (1, 0));
     assert!(object.companion().downcast_ref::<u32>() == Some(&7));
     drop(object);
-    // A step frees one chunk of 128 pages: the last page is the 602nd.
-    assert_eq!((freed.load(Ordering::Relaxed), frames::free_frames()), (602_usize.div_ceil(128), before));
+    // A step frees one chunk of neighbours: the pages that were touched are at the start and at the end.
+    assert_eq!((freed.load(Ordering::Relaxed), frames::free_frames()), (2, before));
 }
 
 #[test]
@@ -1504,6 +1504,67 @@ fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
         space.clear().after(|_| ());
     }
     assert_eq!(frames::free_frames(), before);
+}
+
+/// A program that touches an object's pages far from each other makes no long list with one touch, and pays for all
+/// records.
+#[test]
+fn pages_far_into_an_object_need_few_records_which_are_paid_for() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    const MOST: usize = 16 << 10;
+    let frame = PAGE_SIZE as usize;
+    let freed = Arc::new(AtomicUsize::new(0));
+    let purse = Arc::new(Purse { left: AtomicUsize::new(usize::MAX / 2), freed: freed.clone() });
+    let left = || purse.left.load(Ordering::Relaxed);
+    let object = MemoryObject::new(Absent::Zeros(usize::MAX), Box::new(Common(purse.clone())), Arc::new(()));
+    let (mut pages, mut seed) = (vec![MOST_PAGES - 1, 0, MOST_PAGES / 2, 1 << 16, (1 << 16) - 1, 1], 1u64);
+    pages.extend((0..200).map(|_| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 40) as usize
+    }));
+    for (number, &page) in pages.iter().enumerate() {
+        let paid = left();
+        object.page(page).expect("there is memory").write(0, &(number as u32).to_le_bytes());
+        let paid = paid - left();
+        assert!((frame..frame + MOST).contains(&paid), "page {page}: {paid} bytes");
+        let free = left();
+        object.page(page).expect("it is there");
+        assert_eq!(left(), free);
+    }
+    for (number, &page) in pages.iter().enumerate() {
+        let mut word = [0; 4];
+        object.present(page).expect("it is there").read(0, &mut word);
+        assert_eq!(word, (number as u32).to_le_bytes());
+    }
+    assert!(object.present(2).is_none() && object.present(MOST_PAGES).is_none());
+    // A refusal leaves nothing behind that is not paid for.
+    purse.left.store(frame + 100, Ordering::Relaxed);
+    assert_eq!(object.page(3 << 20).err(), Some(Fault::OutOfMemory));
+    assert_eq!(left(), frame + 100);
+    assert_eq!(object.page(2).map(|_| left()), Ok(100), "its chunk is there");
+    drop(object);
+    let chunks: std::collections::BTreeSet<usize> = pages.iter().map(|page| page / 128).collect();
+    assert_eq!((freed.load(Ordering::Relaxed), frames::free_frames()), (chunks.len(), before));
+}
+
+/// A purse that its test looks into.
+struct Common(Arc<Purse>);
+
+impl Payer for Common {
+    fn pay(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.0.pay(bytes)
+    }
+
+    fn repay(&self, bytes: usize) {
+        self.0.repay(bytes);
+    }
+
+    fn free(self: Box<Self>, mut pages: ObjectPages) {
+        while pages.free_some() {
+            self.0.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// With as many regions as there may be, room is found wherever it is, and mapping, protecting and unmapping one after
