@@ -378,6 +378,21 @@ pub struct ObjectUse {
     pub keeps: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+impl ObjectUse {
+    /// Returns whether another one is of the same pages as this one is after some pages, and keeps the same.
+    fn goes_on_with(&self, other: &ObjectUse, pages: u64) -> bool {
+        let keeps = match (&self.keeps, &other.keeps) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (None, None) => true,
+            _ => false,
+        };
+        keeps
+            && Arc::ptr_eq(&self.object, &other.object)
+            && self.sharing == other.sharing
+            && other.first == self.first + pages
+    }
+}
+
 impl fmt::Debug for ObjectUse {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.object.fmt(formatter)
@@ -425,11 +440,18 @@ impl Region {
         self.start = start;
     }
 
+    /// Returns whether the next region goes on with it, so that both could be one.
     fn joins(&self, next: &Self) -> bool {
-        matches!((&self.backing, &next.backing), (Backing::Anonymous, Backing::Anonymous))
-            && self.end == next.start
+        self.end == next.start
             && self.protection == next.protection
             && self.name == next.name
+            && match (&self.backing, &next.backing) {
+                (Backing::Anonymous, Backing::Anonymous) => true,
+                (Backing::Object(own), Backing::Object(next)) => {
+                    own.goes_on_with(next, (self.end - self.start) / PAGE_SIZE)
+                }
+                _ => false,
+            }
     }
 }
 
@@ -774,15 +796,26 @@ impl AddressSpace {
         None
     }
 
-    /// Copies a page of the program to another one, unless it is still to be made: pages that were never touched stay
-    /// untouched.
+    /// Copies pages of the program to another place, as far as a bounded amount of work goes: at most `most` pages.
+    /// Returns the address at which to go on, the end of the range if all is done. Pages that were never touched stay
+    /// untouched, and take next to no time.
     ///
     /// # Errors
-    /// [`Fault`] if the second page cannot be written. Without the right to read the first page nothing is copied.
-    pub fn copy_page(&mut self, from: u64, to: u64) -> Result<(), Fault> {
-        if self.table.resolve(from, Access::Read).is_none() {
-            return Ok(());
+    /// [`Fault`] if a page cannot be written there. Pages that the program may not read are not copied.
+    pub fn copy_some(&mut self, from: Range<u64>, to: u64, most: usize) -> Result<u64, Fault> {
+        let part = self.table.reach(from.clone(), Edge::Start);
+        let mut at = part.start;
+        for _ in 0..most {
+            let Some(page) = self.table.first_page(at..part.end) else { return Ok(part.end) };
+            if self.table.resolve(page, Access::Read).is_some() {
+                self.copy_page(page, to + (page - from.start))?;
+            }
+            at = page + PAGE_SIZE;
         }
+        Ok(at)
+    }
+
+    fn copy_page(&mut self, from: u64, to: u64) -> Result<(), Fault> {
         let mut part = [0; 256];
         for at in (0..PAGE_SIZE).step_by(part.len()) {
             self.copy_in(from + at, &mut part)?;
@@ -840,7 +873,8 @@ impl AddressSpace {
         Ok((start, flush))
     }
 
-    /// Maps pages of an object, which are entered when they are touched.
+    /// Maps pages of an object, which are entered when they are touched. The caller keeps the object beyond the lock of
+    /// the space: dropping a last owner, of a file perhaps, may take long.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -849,11 +883,11 @@ impl AddressSpace {
         &mut self,
         placement: Placement,
         length: u64,
-        object: ObjectUse,
+        object: &ObjectUse,
         protection: Protection,
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
-        self.insert(placement, length, protection, Backing::Object(object), name)
+        self.insert(placement, length, protection, Backing::Object(object.clone()), name)
     }
 
     /// Maps the registers of a device for a program that drives it; never executable.

@@ -37,7 +37,7 @@ use crate::{MAX_HARTS, PAGE_SIZE};
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use spin::Once;
 
@@ -607,6 +607,20 @@ impl PageTable {
     /// Calls `visit` for each entry of a page in the range that is not empty, with the table that contains it. Skips
     /// addresses without tables.
     fn for_each(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64)) {
+        let _: ControlFlow<()> = self.visit(range, |address, entry| {
+            visit(address, entry);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Returns the address of the first page of a range that the table has.
+    pub(crate) fn first_page(&self, range: Range<u64>) -> Option<u64> {
+        self.visit(range, |address, _| ControlFlow::Break(address)).break_value()
+    }
+
+    /// Does as [`for_each`](Self::for_each) until `visit` ends it.
+    #[inline]
+    fn visit<B>(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64) -> ControlFlow<B>) -> ControlFlow<B> {
         let mut address = range.start;
         while address < range.end {
             let Some(middle) = self.below(self.root_entries()[index(address, 2)].load(Relaxed)) else {
@@ -621,11 +635,12 @@ impl PageTable {
             while address < end {
                 let entry = &bottom[index(address, 0)];
                 if entry.load(Relaxed) != 0 {
-                    visit(address, entry);
+                    visit(address, entry)?;
                 }
                 address += PAGE_SIZE;
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// Unmaps all pages of a range of whole pages; addresses that are not mapped, or not in the user half, are skipped.

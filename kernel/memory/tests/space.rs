@@ -1421,7 +1421,7 @@ fn map_object(
 ) -> Result<(), MapError> {
     let object = ObjectUse { object: object.clone(), first, sharing, keeps: None };
     let (placement, length) = (Placement::FixedIfFree(start), pages * PAGE_SIZE);
-    let mapped = space.map_object(placement, length, object, Protection::ReadWrite, "object");
+    let mapped = space.map_object(placement, length, &object, Protection::ReadWrite, "object");
     mapped.map(|(_, flush)| flush.after(|_| unreachable!("nothing was mapped")))
 }
 
@@ -1567,6 +1567,46 @@ impl Payer for Common {
     }
 }
 
+/// Mappings of one object that continue each other are one region, at either end and when protection becomes equal.
+#[test]
+fn mappings_of_an_object_join_if_its_pages_go_on() {
+    let _alone = alone();
+    let mut space = space(Limits::DEFAULT);
+    let start = 0x10_0000;
+    let at = |page: u64| start + page * PAGE_SIZE;
+    let (object, freed) = object(Absent::Zeros(1024), 1 << 20);
+    let ranges = |space: &AddressSpace| space.regions().map(|region| region.range).collect::<Vec<_>>();
+    let whole = at(9)..at(14);
+    for page in [10, 12, 11, 13, 9] {
+        map_object(&mut space, at(page), 1, &object, (page, Sharing::ReadWrite)).expect("free");
+    }
+    assert_eq!(ranges(&space), std::slice::from_ref(&whole));
+    assert_eq!((space.mapped_bytes(), Arc::strong_count(&object)), (5 * PAGE_SIZE, 2));
+    assert_eq!(space.object_at(at(12) + 3).map(|(_, distance)| distance), Some(12 * PAGE_SIZE + 3));
+    space.copy_out(at(13), b"last").expect("mapped");
+    space.protect(at(11)..at(12), Protection::Read).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), [at(9)..at(11), at(11)..at(12), at(12)..at(14)]);
+    assert_eq!(space.object_at(at(13)).map(|(_, distance)| distance), Some(13 * PAGE_SIZE));
+    space.protect(at(11)..at(12), Protection::ReadWrite).expect("mapped").after(|_| ());
+    assert_eq!(ranges(&space), std::slice::from_ref(&whole));
+    // Other pages, and the same with another keeper, do not go on.
+    map_object(&mut space, at(14), 1, &object, (15, Sharing::ReadWrite)).expect("free");
+    let kept = ObjectUse { object: object.clone(), first: 8, sharing: Sharing::ReadWrite, keeps: Some(Arc::new(())) };
+    let placement = Placement::FixedIfFree(at(8));
+    let mapped = space.map_object(placement, PAGE_SIZE, &kept, Protection::ReadWrite, "object");
+    mapped.expect("free").1.after(|_| ());
+    drop(kept);
+    assert_eq!(ranges(&space), [at(8)..at(9), at(9)..at(14), at(14)..at(15)]);
+    space.unmap(at(8)..at(13)).expect("whole pages").after(|_| ());
+    let mut found = [0; 4];
+    space.copy_in(at(13), &mut found).expect("mapped");
+    assert_eq!(&found, b"last");
+    space.clear().after(|_| ());
+    assert_eq!((Arc::strong_count(&object), space.mapped_bytes()), (1, 0));
+    drop(object);
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+}
+
 /// With as many regions as there may be, room is found wherever it is, and mapping, protecting and unmapping one after
 /// the other leaves what a map of pages would have.
 #[test]
@@ -1641,11 +1681,29 @@ fn ranges_that_are_alike_everywhere_are_uniform_and_their_pages_are_copied() {
     // A page that was never touched is not made by a copy of it.
     space.copy_out(start + 5, b"bytes").expect("mapped");
     let resident = space.resident_frames();
-    assert_eq!(space.copy_page(start + PAGE_SIZE, start + 2 * PAGE_SIZE), Ok(()));
+    assert_eq!(space.copy_some(range(1, 2), start + 2 * PAGE_SIZE, 4), Ok(start + 2 * PAGE_SIZE));
     assert_eq!(space.resident_frames(), resident);
-    assert_eq!(space.copy_page(start, start + 3 * PAGE_SIZE), Ok(()));
+    assert_eq!(space.copy_some(range(0, 1), start + 3 * PAGE_SIZE, 4), Ok(start + PAGE_SIZE));
     let mut found = [0; 12];
     space.copy_in(start + 3 * PAGE_SIZE, &mut found).expect("mapped");
     assert_eq!(&found, b"\0\0\0\0\0bytes\0\0");
-    assert_eq!(space.copy_page(start, start + 4 * PAGE_SIZE), Err(Fault::Protection));
+    assert_eq!(space.copy_some(range(0, 1), start + 4 * PAGE_SIZE, 4), Err(Fault::Protection));
+    // Gigabytes without pages are one piece, and so many pages another.
+    let (far, size) = (16 << 30, 4 << 30);
+    anonymous(&mut space, far, size / PAGE_SIZE, Protection::ReadWrite);
+    anonymous(&mut space, 2 * far, size / PAGE_SIZE, Protection::ReadWrite);
+    let pages = [3, 7, 9].map(|page| far + size / 2 + page * PAGE_SIZE);
+    for page in pages {
+        space.copy_out(page, b"far").expect("mapped");
+    }
+    assert_eq!(space.copy_some(far..far + size, 2 * far, 2), Ok(pages[1] + PAGE_SIZE));
+    let mut at = pages[1] + PAGE_SIZE;
+    for _ in 0..2 {
+        at = space.copy_some(at..far + size, at + far, 2).expect("mapped");
+    }
+    assert_eq!(at, far + size);
+    assert_eq!(space.resident_frames(), resident + 7);
+    let mut found = [0; 3];
+    space.copy_in(pages[2] + far, &mut found).expect("mapped");
+    assert_eq!(&found, b"far");
 }

@@ -177,6 +177,32 @@ fn regions() -> Result<()> {
     unmap(area, length)
 }
 
+/// Moves large mappings with few pages and with many, and touches the last page of a very large common one.
+fn remapping() -> Result<()> {
+    const VERY_LARGE: usize = 16 << 30;
+    let remap = |from: usize, length: usize, new_length: usize| {
+        call(SystemCall::Remap, [from, length, new_length, types::remapping::MAY_MOVE as usize, 0, 0])
+    };
+    let touch = |address: usize| {
+        // SAFETY: the page was mapped by this function, for itself alone.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(1) };
+    };
+    for (length, step) in [(VERY_LARGE, VERY_LARGE / 4), (LARGE, 3 * PAGE)] {
+        let area = map(length, mapping::ANONYMOUS, 0)?;
+        (area..area + length).step_by(step).for_each(touch);
+        // There is no room behind it.
+        let moved = remap(area, length, length + PAGE)?;
+        call(SystemCall::Unmap, [moved, length + PAGE, 0, 0, 0, 0])?;
+    }
+    let rights = (protection::READ | protection::WRITE) as usize;
+    let common = (mapping::SHARED | mapping::ANONYMOUS) as usize;
+    let area = call(SystemCall::Map, [0, VERY_LARGE, rights, common, 0, 0])?;
+    touch(area + VERY_LARGE - PAGE);
+    touch(area);
+    touch(area + VERY_LARGE / 2);
+    call(SystemCall::Unmap, [area, VERY_LARGE, 0, 0, 0, 0]).map(drop)
+}
+
 /// Removes large files: by name, by their last descriptor, and by replacement.
 fn removing() -> Result<()> {
     let area = map(LARGE, mapping::ANONYMOUS, 0)?;
@@ -863,6 +889,7 @@ const DRIVES: &[Drive] = &[
     ("files", files_and_memory),
     ("shared_mappings", shared_mappings),
     ("regions", regions),
+    ("remapping", remapping),
     ("removing", removing),
     ("directories", directories),
     ("inodes", inodes),

@@ -332,7 +332,7 @@ impl Mapping {
         };
         let (length, name) = (self.length as u64, self.name());
         map_in_place_of(&process, self.placement, self.length, |at| {
-            process.space().lock().map_object(at, length, object.clone(), self.protection, name)
+            process.space().lock().map_object(at, length, &object, self.protection, name)
         })
         .await
     }

@@ -2,6 +2,7 @@
 //!
 //! Mappings shrink and grow in place where they can. Pages in common are mapped anew at their new place, since they
 //! belong to their object. Private pages are copied, in steps: the page tables that have them belong to their place.
+//! Ranges that were never touched are passed over.
 //!
 //! Rejected: moving the entries of page tables. Few programs move private memory, and each step would have to keep the
 //! harts away that use either place.
@@ -23,7 +24,7 @@ use crate::scheduling::steps;
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 
 /// Number of pages that one step copies.
-const PAGES_AT_A_TIME: usize = 4;
+const PAGES_AT_A_TIME: usize = 2;
 
 /// A checked `mremap`.
 struct Remapping {
@@ -129,7 +130,7 @@ impl Remapping {
             return Ok(false);
         }
         let at = Placement::FixedIfFree(behind as u64);
-        match mapped(process, at, missing as u64, region, self.behind(object)) {
+        match mapped(process, at, missing as u64, region, self.behind(object).as_ref()) {
             Ok((_, changed)) => {
                 usermode::flush(changed);
                 Ok(true)
@@ -167,13 +168,11 @@ impl Remapping {
         if !region.protection.allows(Access::Read) {
             apply(Change::Protect(Protection::Read), process, self.old, self.old_length).await?;
         }
-        for at in (0..self.old_length).step_by(PAGES_AT_A_TIME * PAGE) {
-            let copied = {
-                let mut space = process.space().lock();
-                let mut pages = (at..self.old_length.min(at + PAGES_AT_A_TIME * PAGE)).step_by(PAGE);
-                pages.try_for_each(|at| space.copy_page((self.old + at) as u64, (start + at) as u64))
-            };
-            copied.map_err(|_| Errno::ENOMEM)?;
+        let mut rest = self.old();
+        while !rest.is_empty() {
+            let to = start as u64 + (rest.start - self.old as u64);
+            let copied = process.space().lock().copy_some(rest.clone(), to, PAGES_AT_A_TIME);
+            rest.start = copied.map_err(|_| Errno::ENOMEM)?;
             steps::pause(process).await;
         }
         if region.protection != Protection::ReadWrite {
@@ -190,7 +189,7 @@ impl Remapping {
         object: Option<ObjectUse>,
     ) -> Result<usize, Errno> {
         let (to, length) = (self.target.unwrap_or(Placement::Anywhere), self.new_length);
-        map_in_place_of(process, to, length, |at| mapped(process, at, length as u64, region, object.clone())).await
+        map_in_place_of(process, to, length, |at| mapped(process, at, length as u64, region, object.as_ref())).await
     }
 
     /// Returns the new place, which is unmapped again after a failure.
@@ -208,7 +207,7 @@ fn mapped(
     at: Placement,
     length: u64,
     region: &RegionView,
-    object: Option<ObjectUse>,
+    object: Option<&ObjectUse>,
 ) -> Result<(u64, Flush), MapError> {
     let mut space = process.space().lock();
     match object {
@@ -325,6 +324,13 @@ mod tests {
             assert_eq!(remap(program, start, [64, 64], FIXED, BASE + 128 * PAGE), Ok(BASE + 128 * PAGE));
             assert_eq!(process.space().lock().resident_frames(), resident);
             assert_eq!(program.read(BASE + 168 * PAGE, 1), [4]);
+            // Of gigabytes, the touched pages alone are work.
+            let (from, to, pages) = (BASE + (1 << 32), BASE + (1 << 33), (1 << 32) / PAGE);
+            map(program, from, pages, ANONYMOUS);
+            program.write(from + (pages - 1) * PAGE, &[5]);
+            assert_eq!(remap(program, from, [pages, pages], FIXED, to), Ok(to));
+            assert_eq!(program.read(to + (pages - 1) * PAGE, 1), [5]);
+            assert_eq!(process.space().lock().resident_frames(), resident + 1);
         });
     }
 
@@ -346,6 +352,11 @@ mod tests {
             assert_eq!(remap(program, moved, [3, 4], 0, 0), Ok(moved));
             let last = remap(program, moved, [4, 5], FIXED, BASE).unwrap();
             assert_eq!([0, 1].map(|page| program.read(last + page * PAGE, 1)[0]), [0, 9]);
+            for pages in 5..200 {
+                assert_eq!(remap(program, last, [pages, pages + 1], 0, 0), Ok(last));
+            }
+            let far = remap(program, last, [200, 201], FIXED, BASE + 0x1000 * PAGE).unwrap();
+            assert_eq!([0, 1].map(|page| program.read(far + page * PAGE, 1)[0]), [0, 9]);
         });
     }
 
