@@ -319,6 +319,8 @@ pub(crate) struct Process {
     all_are_called: AtomicBool,
     /// The coroutine that takes the process apart, once there is one.
     last_worker: AtomicU64,
+    /// Slot from which on threads are the next to be [boosted](Process::boost).
+    boosted: AtomicUsize,
     ending: Mutex<Option<Ending>>,
     /// The status that the first worker gave to `exit`: that of the process if no worker ends it, but all end
     /// themselves.
@@ -438,6 +440,7 @@ impl Process {
             condition: AtomicU8::new(0),
             all_are_called: AtomicBool::new(false),
             last_worker: AtomicU64::new(0),
+            boosted: AtomicUsize::new(0),
             ending: Mutex::new(None),
             first_worker_status: AtomicU8::new(0),
             workers: Mutex::new(Vec::new()),

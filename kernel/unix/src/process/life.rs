@@ -69,11 +69,19 @@ impl Process {
     }
 
     /// Lets a process that has ended go before everything else: a process waits for its memory, perhaps a more
-    /// important one that tries again and again and would never let it run.
+    /// important one that tries again and again and would never let it run. Of many threads, each time some: the first
+    /// calls the others, and whoever tries again comes to them, too.
     pub(super) fn boost(&self) {
-        for worker in self.workers.lock().iter().chain(self.threads.lock().iter()) {
+        for worker in self.workers.lock().iter() {
             worker.boost();
         }
+        let from = self.boosted.load(Ordering::Relaxed);
+        let mut next = 0;
+        for thread in self.threads.lock().from(from).take(steps::ENTRIES) {
+            thread.boost();
+            next = thread.index() + 1;
+        }
+        self.boosted.store(next, Ordering::Relaxed);
         let last = Cid::from_raw(self.last_worker.load(Ordering::Relaxed));
         executor::set_priority(last, Priority::HIGHEST);
     }

@@ -836,6 +836,7 @@ fn accept(process: &Process, found: &Information, address: usize) -> Result<usiz
 #[cfg(test)]
 mod tests {
     use ::signals::Pending;
+    use abi_queue::Priority;
     use abi_unix::SystemCall;
     use abi_unix::types::{self, TimeSpec, signal};
     use alloc::vec::Vec;
@@ -992,6 +993,18 @@ mod tests {
             assert_eq!(program.read_u64(found), 10);
             let process = program.process();
             assert!(!process.signals.state.lock().search.has_no_owner());
+
+            // The OOM killer prefers some of them at a time, and none twice before all.
+            let worker = |thread: &usize| process.worker_or_thread((thread - own) / 0x1_0000).unwrap();
+            let is_preferred =
+                |thread: &&usize| executor::priority(worker(thread).coroutine()) == Some(Priority::HIGHEST);
+            let preferred = |process: &Process| {
+                process.boost();
+                threads.iter().filter(is_preferred).count()
+            };
+            let counts: Vec<usize> = (0..=MANY.div_ceil(32)).map(|_| preferred(&process)).collect();
+            assert!(counts.windows(2).all(|pair| pair[1] - pair[0] <= 32), "{counts:?}");
+            assert!(counts[0] <= 32 && counts.ends_with(&[MANY]), "{counts:?}");
 
             let pending = |signal: usize| {
                 let has = |thread: &usize| {
