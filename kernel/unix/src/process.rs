@@ -813,6 +813,9 @@ impl Process {
 
     /// Adds a thread. `EAGAIN` if the process has as many as it may already, or has ended.
     pub(crate) fn add_thread(&self, make: impl FnOnce(usize) -> Arc<Worker>) -> Result<Arc<Worker>, Errno> {
+        if self.live_workers() >= THREADS_OF_A_STEP {
+            self.signals.state.lock().reserve_removals().map_err(|_| Errno::EAGAIN)?;
+        }
         let mut threads = self.threads.lock();
         if self.has_ended() {
             return Err(Errno::EAGAIN);

@@ -2,6 +2,7 @@
 //!
 //! The data alone; [`signal_delivery`](crate::process::signal_delivery) sends them, and begins their handlers.
 
+use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -103,9 +104,14 @@ struct Removals {
 impl Removals {
     const NONE: Removals = Removals { count: 0, last: Vec::new() };
 
+    /// Makes sure that removals can be recorded.
+    fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.last.try_reserve_exact(SIGNALS - self.last.len())
+    }
+
     /// Records one; returns `false` if there is no memory for that.
     fn add(&mut self, signals: Set) -> bool {
-        if self.last.is_empty() && self.last.try_reserve_exact(SIGNALS).is_err() {
+        if self.reserve().is_err() {
             return false;
         }
         self.last.resize(SIGNALS, 0);
@@ -417,6 +423,11 @@ impl SignalState {
     /// Removes signals of the process as a whole.
     pub(super) fn remove_all(&mut self, signals: Set) {
         self.queued -= remove(&mut self.pending, signals);
+    }
+
+    /// Makes sure that removals from all workers can be recorded: before there are more than one step visits.
+    pub(super) fn reserve_removals(&mut self) -> Result<(), TryReserveError> {
+        self.removals.reserve()
     }
 
     /// Records that signals of all workers are removed; returns `false` if there is no memory for that.
