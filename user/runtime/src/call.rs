@@ -42,8 +42,8 @@
 //! store the cid and then only *load* the state: the completion could come between the two without either side seeing
 //! the other.
 //!
-//! `Meeting` has the three words of these changes, with a method for each change. Access to the fields. The *drainer*
-//! is the code that takes completions, the *releaser* the code that frees the record:
+//! `Meeting` has the three words of these changes, with a method for each, and room for `has_waker`. Access to the
+//! fields: the *drainer* is the code that takes completions, the *releaser* the code that frees the record:
 //!
 //! * `state`: all: the future (to own, foreign, abandoned), the drainer (to done), the releaser (to waiting).
 //! * `result`: the drainer, before `done` (release); the future after it (acquire).
@@ -103,11 +103,12 @@ struct Record {
     token: AtomicU64,
     meeting: Meeting,
     waker: AtomicWaker,
-    /// Whether `waker` has been used since the record was free.
-    has_waker: Cell<bool>,
     abandoned: UnsafeCell<MaybeUninit<Abandoned>>,
     next: Cell<*const Record>,
 }
+
+// A server has one for each connection that waits, and a chunk of them fills a size class of the heap.
+const _: () = assert!(size_of::<Record>() <= 80);
 
 // SAFETY: the list in the module docs says which code may use the cells when; `state` orders them.
 unsafe impl Sync for Record {}
@@ -118,7 +119,6 @@ impl Record {
             token: AtomicU64::new(index as u64 | 1 << 32),
             meeting: Meeting::new(),
             waker: AtomicWaker::new(),
-            has_waker: Cell::new(false),
             abandoned: UnsafeCell::new(MaybeUninit::uninit()),
             next: Cell::new(ptr::null()),
         }
@@ -282,7 +282,7 @@ impl LocalCalls {
 // Rare cases are tail calls, so that the common path needs no stack frame.
 #[inline(never)]
 fn release(record: &'static Record) {
-    if record.has_waker.get() { forget_and_release(record) } else { recycle(record) }
+    if record.meeting.has_waker() { forget_and_release(record) } else { recycle(record) }
 }
 
 #[cold]
@@ -847,7 +847,7 @@ impl<B, const N: usize> Operation<B, N> {
             let is_done = match executor::cid_of(waker) {
                 Some(cid) => record.meeting.wait_as(cid),
                 None => {
-                    record.has_waker.set(true);
+                    record.meeting.set_has_waker(true);
                     record.waker.register(waker);
                     record.meeting.wait_with_waker()
                 }
@@ -1010,8 +1010,8 @@ impl<B, const N: usize> Operation<B, N> {
 /// Drops the waker of a combinator, if the record has one. Called by the future that owns the record.
 #[inline(always)]
 fn forget_waker(record: &Record) {
-    if record.has_waker.get() {
-        record.has_waker.set(false);
+    if record.meeting.has_waker() {
+        record.meeting.set_has_waker(false);
         record.waker.take();
     }
 }

@@ -6,6 +6,8 @@
 //! words beside `state` are relaxed. `tests/loom.rs` compiles this file over loom's atomics and tries every
 //! interleaving.
 
+use core::sync::atomic::AtomicBool;
+
 use crate::atomics::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const WAITING: u32 = 0;
@@ -19,6 +21,8 @@ pub struct Meeting {
     state: AtomicU32,
     result: AtomicUsize,
     cid: AtomicU64,
+    /// A note of the future's for itself, which has no room of its own beside this.
+    has_waker: AtomicBool,
 }
 
 /// The side that a completion finds.
@@ -39,19 +43,41 @@ impl Meeting {
     /// A meeting point that waits.
     #[cfg(not(loom))]
     pub const fn new() -> Meeting {
-        Meeting { state: AtomicU32::new(WAITING), result: AtomicUsize::new(0), cid: AtomicU64::new(0) }
+        Meeting {
+            state: AtomicU32::new(WAITING),
+            result: AtomicUsize::new(0),
+            cid: AtomicU64::new(0),
+            has_waker: AtomicBool::new(false),
+        }
     }
 
     /// A meeting point that waits.
     #[cfg(loom)]
     pub fn new() -> Meeting {
-        Meeting { state: AtomicU32::new(WAITING), result: AtomicUsize::new(0), cid: AtomicU64::new(0) }
+        Meeting {
+            state: AtomicU32::new(WAITING),
+            result: AtomicUsize::new(0),
+            cid: AtomicU64::new(0),
+            has_waker: AtomicBool::new(false),
+        }
     }
 
     /// Makes it wait for the next call. Only the caller has it.
     #[inline(always)]
     pub fn reuse(&self) {
         self.state.store(WAITING, Ordering::Relaxed);
+    }
+
+    /// Returns whether a waker was registered since the record was free. Only the future asks.
+    #[inline(always)]
+    pub fn has_waker(&self) -> bool {
+        self.has_waker.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a waker was registered. Only the future does.
+    #[inline(always)]
+    pub fn set_has_waker(&self, has_waker: bool) {
+        self.has_waker.store(has_waker, Ordering::Relaxed);
     }
 
     /// Makes the coroutine with this cid the waiter, before the call is made: no other code has the meeting point yet,
