@@ -23,6 +23,7 @@
 #define COPS_SYS_fcntl 25
 #define COPS_SYS_ioctl 29
 #define COPS_SYS_flock 32
+#define COPS_SYS_mknodat 33
 #define COPS_SYS_mkdirat 34
 #define COPS_SYS_unlinkat 35
 #define COPS_SYS_symlinkat 36

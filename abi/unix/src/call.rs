@@ -159,6 +159,8 @@ system_calls! {
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Locks a whole file for an open file of it, or unlocks it: `LOCK_SH`, `LOCK_EX` or `LOCK_UN`, with `LOCK_NB`.
     Lock = 32 flock(descriptor: Descriptor, operation: Number) Possible;
+    /// Creates a FIFO (`S_IFIFO`) or an empty regular file (`S_IFREG`, 0). `EPERM` for other types.
+    MakeNode = 33 mknodat(directory: Descriptor, path: Path, mode: Number, device: Number) Never;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
     /// Removes a file, or with `AT_REMOVEDIR` an empty directory.
@@ -199,8 +201,9 @@ system_calls! {
     ChangeOwnerAt = 54 fchownat(directory: Descriptor, path: Path, user: Number, group: Number, flags: Number) Never;
     /// Gives an open file an owner and a group, as `fchownat`.
     ChangeOwner = 55 fchown(descriptor: Descriptor, user: Number, group: Number) Never;
-    /// Opens, and with `O_CREAT` creates, a file.
-    Open = 56 openat(directory: Descriptor, path: Path, flags: Number, mode: Number) Never;
+    /// Opens, and with `O_CREAT` creates, a file. An opening of a FIFO for reading or writing waits until the other
+    /// side is opened, too; with `O_NONBLOCK` a reader does not, and a writer without a reader is `ENXIO`.
+    Open = 56 openat(directory: Descriptor, path: Path, flags: Number, mode: Number) Possible;
     /// Closes a descriptor.
     Close = 57 close(descriptor: Descriptor) Never;
     /// Creates a pipe; the two descriptors are written as two `i32`.

@@ -205,6 +205,7 @@ pub mod mode {
     pub const SOCKET: u32 = 0o140000;
     pub const LINK: u32 = 0o120000;
     pub const REGULAR: u32 = 0o100000;
+    pub const BLOCK: u32 = 0o060000;
     pub const DIRECTORY: u32 = 0o040000;
     pub const CHARACTER: u32 = 0o020000;
     pub const PIPE: u32 = 0o010000;

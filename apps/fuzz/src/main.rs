@@ -315,6 +315,10 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
             }
         }
         SystemCall::Unlink | SystemCall::MakeDirectory => arguments[1] = areas.own_path(random),
+        SystemCall::MakeNode => {
+            arguments[1] = areas.own_path(random);
+            arguments[2] = random.of(&[0o010_644, 0o010_000, 0o100_644, 0o020_666, 0o140_777, arguments[2]]);
+        }
         // A first file system that is read-only would refuse the files of its last check.
         SystemCall::Mount => arguments[3] &= !(mounting::flag::REMOUNT as usize),
         SystemCall::Link | SystemCall::Rename => {

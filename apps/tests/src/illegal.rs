@@ -157,6 +157,10 @@ pub async fn calls() -> Outcome {
         (DeviceControl, &[slave, request::SET as usize, UNMAPPED], &[EFAULT]),
         (DeviceControl, &[slave, request::INSERT as usize, UNMAPPED], &[EFAULT]),
         (DeviceControl, &[slave, 0x5499, buffer], &[ENOTTY]),
+        (MakeNode, &[here, existing, 0o010_644], &[EEXIST]),
+        (MakeNode, &[here, missing, 0o020_644], &[EPERM]),
+        (MakeNode, &[here, missing, 0o170_644], &[EINVAL]),
+        (MakeNode, &[here, path(c"/tmp/missing/x"), 0o010_644], &[ENOENT]),
         (MakeDirectory, &[here, existing, 0o755], &[EEXIST]),
         (MakeDirectory, &[here, long, 0o755], &[ENAMETOOLONG]),
         (MakeDirectory, &[here, path(c"/tmp/missing/x"), 0o755], &[ENOENT]),
@@ -524,6 +528,7 @@ pub async fn addresses() -> Outcome {
     let cases: &[(SystemCall, &[usize])] = &[
         (GetCurrentDirectory, &[buffer, 100]),
         (EpollControl, &[number(watching.descriptor()), epoll::CTL_ADD as usize, reader, buffer]),
+        (MakeNode, &[here, other, 0o010_644, 0]),
         (MakeDirectory, &[here, other, 0]),
         (Unlink, &[here, other, 0]),
         (SymbolicLink, &[existing, here, other]),

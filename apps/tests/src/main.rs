@@ -108,6 +108,10 @@ const TESTS: &[Test] = tests![
     pipe::a_full_pipe_makes_writers_wait;
     pipe::the_end_wakes_waiters;
     pipe::a_ring_of_pipes;
+    pipe::fifos_that_cannot_be_made_or_opened;
+    pipe::the_sides_of_a_fifo_meet;
+    pipe::processes_share_tokens_through_a_fifo;
+    pipe::a_process_ends_while_it_opens_a_fifo;
     time::clocks_agree_and_go_forward;
     time::the_date_is_plausible;
     time::sleeping;

@@ -1,10 +1,13 @@
 //! Pipes, synchronous and asynchronous.
 
+use abi_unix::types::{mode, open, signal};
+use cops::file::{make_fifo, open_fifo};
 use cops::io::pipe;
 use cops::system::file as sync;
 use cops::time::Duration;
 use cops::{Errno, read, write};
 
+use crate::fork::{fork, status_of};
 use crate::harness::Outcome;
 use crate::{check, check_eq, must};
 
@@ -123,5 +126,117 @@ pub async fn a_ring_of_pipes() -> Outcome {
     for handle in running {
         check_eq!(handle.await, Ok(Ok(7)));
     }
+    Ok(())
+}
+
+/// The name of a FIFO, as coroutines and as calls take it.
+const FIFO: &str = "/tmp/tests-fifo";
+const NAME: &core::ffi::CStr = c"/tmp/tests-fifo";
+
+pub async fn fifos_that_cannot_be_made_or_opened() -> Outcome {
+    for (kind, error) in [
+        (mode::CHARACTER, Errno::EPERM),
+        (mode::BLOCK, Errno::EPERM),
+        (mode::SOCKET, Errno::EPERM),
+        (mode::DIRECTORY, Errno::EPERM),
+        (mode::LINK, Errno::EINVAL),
+    ] {
+        check_eq!((kind, sync::make_node(NAME, kind | 0o600)), (kind, Err(error)));
+    }
+    check_eq!(open_fifo(FIFO, open::RDONLY).await.err(), Some(Errno::ENOENT));
+    must!(make_fifo(FIFO));
+    check_eq!(make_fifo(FIFO), Err(Errno::EEXIST));
+    check_eq!(make_fifo("/tmp/tests-fifo/x"), Err(Errno::ENOTDIR));
+    check_eq!(sync::open(NAME, open::WRONLY | open::NONBLOCK, 0).err(), Some(Errno::ENXIO));
+    let file = must!(sync::open(NAME, open::RDWR, 0));
+    check_eq!(must!(sync::status(file.raw())).mode & mode::TYPE, mode::PIPE);
+    check_eq!(sync::seek(file.raw(), 0, 0), Err(Errno::ESPIPE));
+    check_eq!(sync::truncate(file.raw(), 0), Err(Errno::EINVAL));
+    check_eq!(sync::unlink(NAME, 0), Ok(()));
+    Ok(())
+}
+
+pub async fn the_sides_of_a_fifo_meet() -> Outcome {
+    must!(make_fifo(FIFO));
+    for (first, second) in [(open::RDONLY, open::WRONLY), (open::WRONLY, open::RDONLY)] {
+        let opening = cops::spawn(open_fifo(FIFO, first));
+        cops::sleep(Duration::from_millis(5)).await;
+        check!(!opening.is_finished(), "it does not wait for the other side");
+        let other = must!(open_fifo(FIFO, second).await);
+        let own = must!(must!(opening.await));
+        let (reader, writer) = if first == open::RDONLY { (&own, &other) } else { (&other, &own) };
+        check_eq!(writer.write_all(&b"through"[..]).await.0, Ok(()));
+        let (count, bytes) = reader.read(alloc::vec![0; 20]).await;
+        check_eq!((count, &bytes[..7]), (Ok(7), &b"through"[..]));
+    }
+    // One that is dropped is no reader any more.
+    let opening = cops::spawn(open_fifo(FIFO, open::RDONLY));
+    cops::sleep(Duration::from_millis(5)).await;
+    opening.cancel();
+    let mut writer = sync::open(NAME, open::WRONLY | open::NONBLOCK, 0);
+    while writer.is_ok() {
+        drop(writer);
+        cops::sleep(Duration::from_millis(1)).await;
+        writer = sync::open(NAME, open::WRONLY | open::NONBLOCK, 0);
+    }
+    check_eq!(writer.err(), Some(Errno::ENXIO));
+    check_eq!(sync::unlink(NAME, 0), Ok(()));
+    Ok(())
+}
+
+/// As the processes of `make` share the right to work.
+pub async fn processes_share_tokens_through_a_fifo() -> Outcome {
+    must!(make_fifo(FIFO));
+    let both = must!(sync::open(NAME, open::RDWR, 0));
+    check_eq!(sync::write(both.raw(), b"++"), Ok(2));
+    let mut children = alloc::vec::Vec::new();
+    for _ in 0..4 {
+        children.push(must!(fork(|| {
+            let opened = sync::open(NAME, open::RDWR, 0);
+            let Ok(own) = opened else { return 1 };
+            for _ in 0..20 {
+                let mut token = [0];
+                if sync::read(own.raw(), &mut token) != Ok(1) || token != *b"+" {
+                    return 2;
+                }
+                if sync::write(own.raw(), &token) != Ok(1) {
+                    return 3;
+                }
+            }
+            0
+        })));
+    }
+    for child in children {
+        check_eq!(status_of(child), Ok(0));
+    }
+    let mut tokens = [0; 3];
+    check_eq!((sync::read(both.raw(), &mut tokens), tokens), (Ok(2), *b"++\0"));
+    check_eq!(sync::unlink(NAME, 0), Ok(()));
+    Ok(())
+}
+
+pub async fn a_process_ends_while_it_opens_a_fifo() -> Outcome {
+    must!(make_fifo(FIFO));
+    let child = must!(fork(|| {
+        let _ = sync::open(NAME, open::RDONLY, 0);
+        0
+    }));
+    // It is a reader as soon as it waits.
+    let mut writer = Err(Errno::ENXIO);
+    while writer.is_err() {
+        cops::sleep(Duration::from_millis(1)).await;
+        writer = sync::open(NAME, open::WRONLY | open::NONBLOCK, 0);
+    }
+    drop(writer);
+    check_eq!(status_of(child), Ok(0));
+    let child = must!(fork(|| {
+        let _ = sync::open(NAME, open::WRONLY, 0);
+        0
+    }));
+    cops::sleep(Duration::from_millis(20)).await;
+    must!(cops::system::process::kill(child as u32, signal::KILL));
+    check_eq!(status_of(child), Ok(0x109));
+    check_eq!(sync::open(NAME, open::WRONLY | open::NONBLOCK, 0).err(), Some(Errno::ENXIO));
+    check_eq!(sync::unlink(NAME, 0), Ok(()));
     Ok(())
 }

@@ -276,6 +276,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         GetCurrentDirectory => files::current_directory(call),
         ChangeDirectory => files::change_directory(call),
         ChangeDirectoryTo => files::change_directory_to(call),
+        MakeNode => files::make_node(call),
         MakeDirectory => files::make_directory(call),
         Unlink => files::unlink(call),
         SymbolicLink => files::symbolic_link(call),

@@ -9,6 +9,7 @@ pub(crate) mod descriptor;
 pub(crate) mod devices;
 pub(crate) mod epoll;
 pub(crate) mod event_counter;
+pub(crate) mod fifo;
 pub(crate) mod file;
 pub(crate) mod gathered;
 pub(crate) mod generated;

@@ -14,8 +14,9 @@
 //!
 //! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; a kernel interprets
 //! only the execute bits ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and the
-//! kernel implements reading from it. *Clocks* are not: operations that change a file take the time as a value. Reading
-//! does not update the time of access, as with Linux's `noatime`.
+//! kernel implements reading from it; nor are *FIFOs*, of which a node keeps the value in which openings meet. *Clocks*
+//! are not: operations that change a file take the time as a value. Reading does not update the time of access, as with
+//! Linux's `noatime`.
 //!
 //! # Memory
 //!
@@ -58,7 +59,7 @@ mod walk;
 
 pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
-pub use node::{DeviceNumber, DirectoryEntry, FileKind, Metadata, Node, Timestamp};
+pub use node::{DeviceNumber, DirectoryEntry, FileKind, Meeting, Metadata, Node, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};

@@ -1,6 +1,7 @@
 //! References to files of any kind.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
 use core::fmt;
 use core::ops::ControlFlow;
 
@@ -20,6 +21,8 @@ pub enum FileKind {
     SymbolicLink,
     /// A device that the kernel finds by its number.
     CharacterDevice,
+    /// A meeting point of openings, between which the kernel moves bytes.
+    Fifo,
 }
 
 impl FileKind {
@@ -31,6 +34,7 @@ impl FileKind {
             FileKind::Directory => 0o040_000,
             FileKind::SymbolicLink => 0o120_000,
             FileKind::CharacterDevice => 0o020_000,
+            FileKind::Fifo => 0o010_000,
         }
     }
 }
@@ -106,6 +110,9 @@ pub struct DirectoryEntry<'name> {
     /// Cursor that continues the listing after this entry.
     pub next: u64,
 }
+
+/// The value in which the openings of a FIFO meet. Its meaning is the kernel's.
+pub type Meeting = Arc<dyn Any + Send + Sync>;
 
 /// A reference to a file of any kind. The file exists at least as long as this value, also after its last name is
 /// removed.
@@ -190,6 +197,7 @@ impl Node {
                 }
                 Content::SymbolicLink(target) => (inode.links(), target.len() as u64, target.len() as u64, None),
                 Content::Device(device) => (inode.links(), 0, 0, Some(*device)),
+                Content::Fifo(_) => (inode.links(), 0, 0, None),
                 Content::Vacant => (0, 0, 0, None),
             }
         };
@@ -213,6 +221,33 @@ impl Node {
         match &*self.shared.inode(self.index).shared() {
             Content::Device(device) => Some(*device),
             _ => None,
+        }
+    }
+
+    /// Returns the value in which the openings of a [`FileKind::Fifo`] meet: the one that some of them hold, or else
+    /// one that is made by `make`, under the inode's lock.
+    ///
+    /// # Errors
+    /// Those of `make`; [`Error::InvalidArgument`] for any other kind.
+    pub fn meeting(&self, make: impl FnOnce() -> Result<Meeting, Error>) -> Result<Meeting, Error> {
+        let mut content = self.shared.inode(self.index).exclusive();
+        let Content::Fifo(place) = &mut *content else { return Err(Error::InvalidArgument) };
+        if let Some(meeting) = place.as_ref().and_then(Weak::upgrade) {
+            return Ok(meeting);
+        }
+        let meeting = make()?;
+        *place = Some(Arc::downgrade(&meeting));
+        Ok(meeting)
+    }
+
+    /// Forgets the value of [`meeting`](Node::meeting) if nothing holds it any more: called when it is dropped, so that
+    /// its memory is freed.
+    pub fn end_meeting(&self) {
+        if let Content::Fifo(place) = &mut *self.shared.inode(self.index).exclusive() {
+            // Another one may have begun.
+            if place.as_ref().is_some_and(|meeting| meeting.strong_count() == 0) {
+                *place = None;
+            }
         }
     }
 

@@ -32,7 +32,8 @@
 //! | `share` | never | under its lock, when the inode is made and freed |
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -77,6 +78,8 @@ pub(crate) enum Content {
     Directory(Directory),
     SymbolicLink(Box<[u8]>),
     Device(DeviceNumber),
+    /// A FIFO, with the value in which its openings meet, while there are any.
+    Fifo(Option<Weak<dyn Any + Send + Sync>>),
 }
 
 impl Content {
@@ -86,6 +89,7 @@ impl Content {
             Content::Directory(_) => FileKind::Directory,
             Content::SymbolicLink(_) => FileKind::SymbolicLink,
             Content::Device(_) => FileKind::CharacterDevice,
+            Content::Fifo(_) => FileKind::Fifo,
         }
     }
 
@@ -125,7 +129,7 @@ impl Content {
             Content::File(file) => file.charged(),
             Content::SymbolicLink(target) => target.len() as u64,
             // A directory is empty when it is freed.
-            Content::Vacant | Content::Directory(_) | Content::Device(_) => 0,
+            Content::Vacant | Content::Directory(_) | Content::Device(_) | Content::Fifo(_) => 0,
         }
     }
 }

@@ -59,6 +59,7 @@ pub(crate) enum Recipe<'target> {
     Directory,
     SymbolicLink(&'target [u8]),
     Device(DeviceNumber),
+    Fifo,
 }
 
 impl Recipe<'_> {
@@ -68,6 +69,7 @@ impl Recipe<'_> {
             Recipe::Directory => Content::Directory(Directory::new()),
             Recipe::SymbolicLink(target) => Content::SymbolicLink(memory::copy(target)?),
             Recipe::Device(device) => Content::Device(*device),
+            Recipe::Fifo => Content::Fifo(None),
         })
     }
 }
@@ -228,19 +230,34 @@ impl Filesystem {
         self.make(base, path, Recipe::Device(device), permissions, now.into())
     }
 
+    /// Makes a FIFO (`mknodat` with `S_IFIFO`).
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    #[doc(alias = "mkfifo")]
+    pub fn make_fifo<'owner>(
+        &self,
+        base: &Node,
+        path: &[u8],
+        permissions: u16,
+        by: impl Into<Maker<'owner>>,
+    ) -> Result<Node, Error> {
+        self.make(base, path, Recipe::Fifo, permissions, by.into())
+    }
+
     /// Makes a regular file whose contents are `backing` until it is written to.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
-    pub fn make_file(
+    pub fn make_file<'owner>(
         &self,
         base: &Node,
         path: &[u8],
         backing: &'static [u8],
         permissions: u16,
-        now: Timestamp,
+        by: impl Into<Maker<'owner>>,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::File(backing), permissions, now.into())
+        self.make(base, path, Recipe::File(backing), permissions, by.into())
     }
 
     /// Makes an empty file that has no name and can be sealed.

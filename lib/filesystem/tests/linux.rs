@@ -35,6 +35,7 @@ enum Operation {
     Seek(Which, SeekFrom),
     Truncate(Which, u64),
     MakeDirectory(Which, String),
+    MakeFifo(Which, String),
     MakeLink(Which, String, String),
     ReadLink(Which, String),
     Link(Which, String, LastLink, Which, String),
@@ -173,6 +174,10 @@ impl Ours {
                 filesystem.make_directory(self.base(*base), path.as_bytes(), 0o755, NOW)?;
                 Report::Nothing
             }
+            Operation::MakeFifo(base, path) => {
+                filesystem.make_fifo(self.base(*base), path.as_bytes(), 0o644, NOW)?;
+                Report::Nothing
+            }
             Operation::MakeLink(base, path, target) => {
                 filesystem.make_symbolic_link(self.base(*base), path.as_bytes(), target.as_bytes(), NOW)?;
                 Report::Nothing
@@ -290,12 +295,12 @@ impl Theirs {
                 Report::Nothing
             }
             Operation::Open(base, path, options) => {
-                let file = fs::openat(
-                    self.base(*base),
-                    path.as_str(),
-                    flags(options),
-                    Mode::from_raw_mode(u32::from(options.permissions)),
-                )?;
+                let mode = Mode::from_raw_mode(u32::from(options.permissions));
+                // Whether a FIFO has a reader is not the tree's business.
+                let file = match fs::openat(self.base(*base), path.as_str(), flags(options) | OFlags::NONBLOCK, mode) {
+                    Err(Errno::NXIO) => return Ok(Report::Nothing),
+                    file => file?,
+                };
                 let stat = fs::fstat(&file)?;
                 if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
                     self.files.push(file);
@@ -337,6 +342,11 @@ impl Theirs {
             Operation::MakeDirectory(base, path) => {
                 let mode = Mode::from_raw_mode(0o755);
                 fs::mkdirat(self.base(*base), path.as_str(), mode)?;
+                Report::Nothing
+            }
+            Operation::MakeFifo(base, path) => {
+                let mode = Mode::from_raw_mode(0o644);
+                fs::mknodat(self.base(*base), path.as_str(), FileType::Fifo, mode, 0)?;
                 Report::Nothing
             }
             Operation::MakeLink(base, path, target) => {
@@ -411,6 +421,7 @@ fn kind(kind: FileType) -> FileKind {
         FileType::Directory => FileKind::Directory,
         FileType::Symlink => FileKind::SymbolicLink,
         FileType::RegularFile => FileKind::Regular,
+        FileType::Fifo => FileKind::Fifo,
         other => panic!("the model has no {other:?}"),
     }
 }
@@ -541,6 +552,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         ]).prop_map(|(which, from)| Operation::Seek(which, from)),
         2 => (which(), offset()).prop_map(|(which, length)| Operation::Truncate(which, length)),
         5 => (which(), path()).prop_map(|(base, path)| Operation::MakeDirectory(base, path)),
+        2 => (which(), path()).prop_map(|(base, path)| Operation::MakeFifo(base, path)),
         3 => (which(), path(), target())
             .prop_map(|(base, path, target)| Operation::MakeLink(base, path, target)),
         1 => (which(), path()).prop_map(|(base, path)| Operation::ReadLink(base, path)),

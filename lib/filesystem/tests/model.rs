@@ -20,6 +20,7 @@ enum Thing {
     Directory { names: BTreeMap<String, Id>, parent: Id },
     Link(String),
     Device(DeviceNumber),
+    Fifo,
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +36,7 @@ enum Operation {
     Directory(String),
     Link(String, String),
     Device(String, u32),
+    Fifo(String),
     HardLink(String, LastLink, String),
     Write(String, usize, usize),
     Truncate(String, usize),
@@ -243,6 +245,11 @@ impl Model {
                 let id = self.add(Thing::Device(device), now);
                 self.enter(directory, name, id, now);
             }
+            Operation::Fifo(path) => {
+                let (directory, name) = self.new_name(path, false)?;
+                let id = self.add(Thing::Fifo, now);
+                self.enter(directory, name, id, now);
+            }
             Operation::HardLink(existing, last, path) => {
                 let id = self.find(existing, mode(*last))?;
                 let (directory, name) = self.new_name(path, false)?;
@@ -411,6 +418,9 @@ fn run(filesystem: &Filesystem, root: &Node, now: i64, operation: &Operation) ->
             let device = DeviceNumber { major: 1, minor: *minor };
             filesystem.make_device(root, path.as_bytes(), device, 0o666, now)?;
         }
+        Operation::Fifo(path) => {
+            filesystem.make_fifo(root, path.as_bytes(), 0o644, now)?;
+        }
         Operation::HardLink(existing, last, path) => {
             filesystem.link(root, existing.as_bytes(), *last, root, path.as_bytes(), now)?;
         }
@@ -471,6 +481,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         5 => path().prop_map(Operation::Directory),
         3 => (path(), path()).prop_map(|(path, target)| Operation::Link(path, target)),
         1 => (path(), any::<u32>()).prop_map(|(path, minor)| Operation::Device(path, minor)),
+        1 => path().prop_map(Operation::Fifo),
         2 => (path(), last(), path())
             .prop_map(|(existing, last, path)| Operation::HardLink(existing, last, path)),
         5 => (path(), size(), size())
@@ -503,6 +514,10 @@ fn compare(filesystem: &Filesystem, model: &Model, node: &Node, id: Id, seen: &m
         }
         Thing::Device(device) => {
             assert_eq!(node.device(), Some(*device));
+            assert_eq!(node.read_at(0, &mut [0]), Err(Error::InvalidArgument));
+        }
+        Thing::Fifo => {
+            assert_eq!((node.kind(), metadata.links, metadata.size), (FileKind::Fifo, inode.links, 0));
             assert_eq!(node.read_at(0, &mut [0]), Err(Error::InvalidArgument));
         }
         Thing::Directory { names, parent } => {
@@ -587,6 +602,7 @@ proptest! {
                         Thing::Directory { .. } => FileKind::Directory,
                         Thing::Link(_) => FileKind::SymbolicLink,
                         Thing::Device(_) => FileKind::CharacterDevice,
+                        Thing::Fifo => FileKind::Fifo,
                     };
                     prop_assert_eq!(node.kind(), kind);
                     prop_assert_eq!(node.metadata().changed.seconds, model.inodes[id].changed);

@@ -1,10 +1,13 @@
-//! Files. Opening, closing and reading the status never wait here; reading and writing may.
+//! Files. Opening, closing and reading the status never wait here, but for the opening of a FIFO; reading and writing
+//! may.
 
-use abi_unix::types::{AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SEEK_CUR, SEEK_END, SEEK_SET, Status, entry, mode, open};
+use abi_unix::SystemCall;
+use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SEEK_CUR, SEEK_END, SEEK_SET, Status, entry, mode, open};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use crate::call::Operation;
 use crate::io::{owns_descriptor, stream};
 use unix::{Descriptor, Errno, Result};
 
@@ -101,6 +104,34 @@ impl File {
     pub fn truncate(&self, length: u64) -> Result<()> {
         unix::file::truncate(self.descriptor.raw(), length)
     }
+}
+
+/// Makes a FIFO.
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`, `ENOTDIR`, `EROFS`, `ENOSPC`.
+pub fn make_fifo(path: &str) -> Result<()> {
+    unix::file::make_node(&c_string(path)?, mode::PIPE | 0o666)
+}
+
+/// Opens a FIFO with flags of [`abi_unix::types::open`], and waits until its other side is opened, too.
+///
+/// # Errors
+///
+/// As openat(2).
+///
+/// # Cancellation
+///
+/// Weak. The other side may have met it; the file is closed.
+pub async fn open_fifo(path: &str, flags: u32) -> Result<File> {
+    let place = c_string(path)?;
+    let arguments = [AT_FDCWD as usize, place.as_ptr() as usize, (flags | open::CLOEXEC) as usize, 0];
+    // SAFETY: the kernel reads the path only, which the operation keeps.
+    let operation = unsafe { Operation::new(SystemCall::Open, arguments, place) }
+        .or_discard(|descriptor| drop(Descriptor::from_result(descriptor)));
+    let (result, _) = operation.await;
+    Ok(File { descriptor: Descriptor::from_result(result?) })
 }
 
 /// Reads the whole contents of a file.

@@ -185,6 +185,17 @@ pub fn duplicate_to(descriptor: i32, new: i32, flags: u32) -> Result<()> {
     unsafe { call!(DuplicateTo, descriptor, new, flags) }.map(drop)
 }
 
+/// Makes a FIFO, or an empty regular file, as the type in the mode says ([`abi_unix::types::mode`]).
+///
+/// # Errors
+///
+/// `EEXIST`, `ENOENT`, `ENOTDIR`, `EROFS`, `ENOSPC`; `EPERM` for other types.
+#[doc(alias("mknod", "mkfifo"))]
+pub fn make_node(path: &CStr, mode: u32) -> Result<()> {
+    // SAFETY: the path is NUL-terminated memory that lives through the call.
+    unsafe { call!(MakeNode, AT_FDCWD, path.as_ptr(), mode, 0) }.map(drop)
+}
+
 /// Creates a directory.
 ///
 /// # Errors

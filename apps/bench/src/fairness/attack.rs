@@ -364,6 +364,7 @@ impl Attack {
                 let master = self.terminal.as_ref().map_or(0, |(master, _)| of(master));
                 with([master, terminal::SET_WINDOW_SIZE as usize, at(&self.windows[turn % 2])])
             }
+            MakeNode => with([HERE, text(&self.other), 0o010_600, 0]),
             MakeDirectory => with([HERE, text(&self.other), 0o700]),
             Unlink => {
                 drop(file::open(&self.other, open::CREAT, 0o600)?);
@@ -693,7 +694,7 @@ impl Attack {
                 let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
             }
             MakeDirectory => drop(file::unlink(&self.other, AT_REMOVEDIR)),
-            SymbolicLink | Link => drop(file::unlink(&self.other, 0)),
+            SymbolicLink | Link | MakeNode => drop(file::unlink(&self.other, 0)),
             Map => {
                 let _ = raw(Unmap, [result, MAPPING, 0, 0, 0, 0]);
             }

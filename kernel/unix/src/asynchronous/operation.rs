@@ -23,6 +23,7 @@ use crate::asynchronous::relay::Relay;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
+use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
 use crate::files::locks::LockWait;
 use crate::observing::counters;
@@ -107,6 +108,8 @@ pub(crate) enum Operation {
     WaitChild { parent: u32, which: Children, answer: ChildAnswer, options: u32, usage: usize },
     /// Lock a file.
     Lock(Box<LockWait>),
+    /// Open a FIFO, or a file at the end of a long path.
+    Open(Box<Opening>),
     /// Wait at a futex.
     Futex(Box<FutexWait>),
     /// Fill a buffer with random bytes, step by step.
@@ -208,6 +211,7 @@ impl Operation {
             }
             Operation::Random { buffer, flags, done } => random::fill(caller, *buffer, *flags, done, waker),
             Operation::Lock(wait) => wait.poll(caller, &process.descriptors, waker),
+            Operation::Open(opening) => opening.poll(&process.descriptors, waker),
             Operation::Futex(wait) => wait.poll(process.space(), waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
@@ -233,6 +237,7 @@ impl Operation {
             Operation::Sleep { .. } => SystemCall::Sleep,
             Operation::WaitChild { .. } => SystemCall::Wait,
             Operation::Lock(_) => SystemCall::Lock,
+            Operation::Open(_) => SystemCall::Open,
             Operation::Futex(_) => SystemCall::Futex,
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
@@ -246,6 +251,7 @@ impl Operation {
     pub(crate) fn must_be_completed(&self) -> bool {
         match self {
             Operation::Long(..) => true,
+            Operation::Open(opening) => !opening.waits(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
             _ => false,
         }
@@ -266,7 +272,7 @@ impl Operation {
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
-            Operation::Relay(_) | Operation::Lock(_) => false,
+            Operation::Relay(_) | Operation::Lock(_) | Operation::Open(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
         }
     }
@@ -325,6 +331,7 @@ impl Operation {
             Operation::Read { file, .. } | Operation::Write { file, .. } => !file.never_waits(),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
+            Operation::Open(opening) => opening.waits(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             _ => true,
         }
@@ -363,6 +370,7 @@ impl Operation {
             Operation::WaitChild { parent, .. } => table::forget_child_waiter(*parent, waker),
             Operation::Random { .. } => random::forget(waker),
             Operation::Lock(wait) => wait.forget(waker),
+            Operation::Open(opening) => opening.forget(waker),
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),

@@ -11,9 +11,10 @@ use filesystem::{
 };
 
 use crate::asynchronous::operation::Operation;
-use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
+use crate::calls::call::{Call, Decoded, Decoding, kept, kept_steps};
 use crate::calls::locks::{self, LockCommand};
-use crate::calls::paths::{Effect, follow, path_from, read_path, read_path_from_here, read_two_paths};
+use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_path_from_here, read_two_paths};
+use crate::files::fifo::{FifoOpening, Found, Opening};
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
 use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
@@ -84,10 +85,15 @@ fn last_of(options: &OpenOptions) -> LastComponent {
 #[inline(never)]
 pub(super) fn open(call: Call<'_>) -> Decoding {
     call.admitted()?;
-    follow(&call, [read_path(&call, 0, 1)?], Effect::Frees, open_at)
+    let opening = match follow_to(&call, read_path(&call, 0, 1)?, Effect::Frees, open_at)? {
+        Ok(Found::Descriptor(descriptor)) => return Ok(descriptor.into()),
+        Ok(Found::Fifo(opening)) => Opening::Meeting(opening),
+        Err(rest) => Opening::Walking(rest),
+    };
+    Ok(Operation::Open(kept(opening)).into())
 }
 
-fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<usize, Halt> {
+fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<Found, Halt> {
     let (process, flags) = (call.process(), call.unsigned(2));
     let options = open_options(flags, permissions_of_new(process, call.unsigned(3)))?;
     let writes = options.access != Access::Read || options.contents == Contents::Discard;
@@ -98,6 +104,11 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<usize, Halt> {
     let charge = file::charge(&process.account)?;
     let owner = owner(process);
     let (object, access) = match path.open(&options, last_of(&options), &owner)? {
+        Opened::Stored(file, mount) if file.node().kind() == FileKind::Fifo => {
+            let place = Place { node: Node::Stored(file.node().clone()), mount };
+            let how = (flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0);
+            return Ok(Found::Fifo(FifoOpening::begin(place, file.access(), how, &process.account, charge)?));
+        }
         Opened::Stored(file, mount) => {
             let access = file.access();
             (devices::kind_of(process, flags, mount, file)?, access)
@@ -106,11 +117,11 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<usize, Halt> {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)
         }
         Opened::Same(file) => {
-            return Ok(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?);
+            return Ok(Found::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?));
         }
     };
     let file = Arc::new(OpenFile::of(object, access, flags & flag::NONBLOCK != 0, charge));
-    Ok(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?)
+    Ok(Found::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?))
 }
 
 /// Performs `close`.
@@ -373,6 +384,33 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     })
 }
 
+/// Performs `mknodat`: regular files and FIFOs.
+#[inline(never)]
+pub(super) fn make_node(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let mode = call.unsigned(2);
+    let kind = match mode & types::mode::TYPE {
+        0 | types::mode::REGULAR => FileKind::Regular,
+        types::mode::PIPE => FileKind::Fifo,
+        // Devices come with the system, and a name of a socket is no file.
+        types::mode::CHARACTER | types::mode::BLOCK | types::mode::SOCKET | types::mode::DIRECTORY => {
+            return Err(Errno::EPERM);
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, move |call, [path]| {
+        let owner = owner(call.process());
+        let permissions = permissions_of_new(call.process(), mode);
+        path.perform(LastComponent::Name, |mount, base, path| {
+            let made = match kind {
+                FileKind::Fifo => mount.tree().make_fifo(base, path, permissions, made_by(&owner)),
+                _ => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
+            };
+            made.map(|_| 0)
+        })
+    })
+}
+
 /// Performs `unlinkat`.
 #[inline(never)]
 pub(super) fn unlink(call: Call<'_>) -> Decoding {
@@ -631,7 +669,7 @@ pub(super) fn set_creation_mask(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn synchronise(call: Call<'_>) -> Decoding {
     let place = place_of(&*call.file(0)?).map_err(|_| Errno::EINVAL)?;
-    place.node.stored().ok_or(Errno::EINVAL)?;
+    place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
     Ok(0.into())
 }
 
@@ -645,7 +683,8 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
 /// Performs `fadvise64`.
 #[inline(never)]
 pub(super) fn advise(call: Call<'_>) -> Decoding {
-    place_of(&*call.file(0)?).map_err(|_| Errno::ESPIPE)?;
+    let place = place_of(&*call.file(0)?).ok().filter(|place| place.node.kind() != FileKind::Fifo);
+    place.ok_or(Errno::ESPIPE)?;
     if (call.word(2) as i64) < 0 || call.unsigned(3) > types::advice::LAST_OF_FILES {
         return Err(Errno::EINVAL);
     }

@@ -5,12 +5,15 @@
 //! ([`Halt::Later`]), the act is tried again later, from where the paths were left: with the same arguments, which it
 //! reads again. It can keep more than that between two attempts, as a rename does.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::Pin;
 
 use abi_unix::{Errno, types};
 
-use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, kept_steps};
+use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, admitted, kept_steps};
 use crate::files::mounts::{Halt, Path};
 use crate::files::remains;
 use crate::process::Process;
@@ -92,19 +95,66 @@ pub(super) fn follow<const COUNT: usize>(
     }
 }
 
+/// Performs a call on a path whose act results in more than a number: returns that, or else the rest of the call.
+#[inline(always)]
+pub(super) fn follow_to<R: Send + 'static>(
+    call: &Call<'_>,
+    path: Path,
+    effect: Effect,
+    mut act: impl FnMut(&Call<'_>, &mut [Path; 1]) -> Result<R, Halt> + Send + 'static,
+) -> Result<Result<R, RestOf<R>>, Errno> {
+    let mut paths = [path];
+    match act(call, &mut paths) {
+        Ok(value) if !effect.leaves_remains() => Ok(Ok(value)),
+        Err(Halt::Failed(error)) if !effect.leaves_remains() => Err(error),
+        attempt => Ok(Err(rest_of(call, paths, effect, act, attempt))),
+    }
+}
+
+/// The rest of a call on a path.
+pub(super) type RestOf<R> = Pin<Box<dyn Future<Output = Result<R, Errno>> + Send>>;
+
+/// Returns the rest of an admitted call whose first attempt has ended so.
+#[cold]
+#[inline(never)]
+fn rest_of<R: Send + 'static>(
+    call: &Call<'_>,
+    paths: [Path; 1],
+    effect: Effect,
+    act: impl FnMut(&Call<'_>, &mut [Path; 1]) -> Result<R, Halt> + Send + 'static,
+    attempt: Result<R, Halt>,
+) -> RestOf<R> {
+    admitted(rest(call, paths, effect, act, attempt))
+}
+
 /// Performs the rest of a call whose first attempt has ended so.
 #[cold]
 #[inline(never)]
 fn go_on<const COUNT: usize>(
     call: &Call<'_>,
+    paths: [Path; COUNT],
+    effect: Effect,
+    act: impl Act<COUNT>,
+    attempt: Result<usize, Halt>,
+) -> Decoded {
+    kept_steps(call.number, rest(call, paths, effect, act, attempt))
+}
+
+/// Goes on with a call until its paths have been followed and its act is done.
+fn rest<R, A, const COUNT: usize>(
+    call: &Call<'_>,
     mut paths: [Path; COUNT],
     effect: Effect,
-    mut act: impl Act<COUNT>,
-    mut attempt: Result<usize, Halt>,
-) -> Decoded {
+    mut act: A,
+    mut attempt: Result<R, Halt>,
+) -> impl Future<Output = Result<R, Errno>> + Send + use<R, A, COUNT>
+where
+    R: Send + 'static,
+    A: FnMut(&Call<'_>, &mut [Path; COUNT]) -> Result<R, Halt> + Send + 'static,
+{
     let (worker, number) = (Arc::clone(call.worker), call.number);
     let arguments: [u64; 6] = core::array::from_fn(|argument| call.word(argument) as u64);
-    kept_steps(number, async move {
+    async move {
         let result = loop {
             // An attempt is a step.
             steps::pause(&worker.process).await;
@@ -119,7 +169,7 @@ fn go_on<const COUNT: usize>(
             remains::free_for(&worker.process).await;
         }
         result
-    })
+    }
 }
 
 #[cfg(test)]

@@ -51,14 +51,48 @@ pub(crate) struct Writer(Arc<Pipe>);
 
 /// Creates a pipe, for a process with this account. The ends are charged as open files.
 pub(crate) fn pipe(account: &Arc<Account>) -> (Reader, Writer) {
-    let state = PipeState {
-        queue: ByteQueue::new(),
-        charge: account.nothing(Resource::Memory),
-        readers_waiting: Waiters::new(),
-        writers_waiting: Waiters::new(),
-    };
-    let pipe = Arc::new(Pipe { state: Mutex::new(state), readers: AtomicUsize::new(1), writers: AtomicUsize::new(1) });
-    (Reader(pipe.clone()), Writer(pipe))
+    let pipe = Pipe::without_ends(account);
+    (pipe.reader(), pipe.writer())
+}
+
+impl Pipe {
+    /// Creates a pipe that nothing reads or writes yet.
+    pub(crate) fn without_ends(account: &Arc<Account>) -> Arc<Pipe> {
+        let state = PipeState {
+            queue: ByteQueue::new(),
+            charge: account.nothing(Resource::Memory),
+            readers_waiting: Waiters::new(),
+            writers_waiting: Waiters::new(),
+        };
+        Arc::new(Pipe { state: Mutex::new(state), readers: AtomicUsize::new(0), writers: AtomicUsize::new(0) })
+    }
+
+    /// Makes another reading end.
+    pub(crate) fn reader(self: &Arc<Pipe>) -> Reader {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reader(self.clone())
+    }
+
+    /// Makes another writing end.
+    pub(crate) fn writer(self: &Arc<Pipe>) -> Writer {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        Writer(self.clone())
+    }
+
+    /// Returns whether it has a reading end.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.readers.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns whether it has a writing end.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the number of bytes in it.
+    pub(crate) fn unread(&self) -> usize {
+        self.state.lock().queue.len()
+    }
 }
 
 impl PipeState {
@@ -269,7 +303,7 @@ impl FileOperations for Reader {
     }
 
     fn unread(&self) -> Result<usize, Errno> {
-        Ok(self.0.state.lock().queue.len())
+        Ok(self.0.unread())
     }
 
     fn forget_reader(&self, waker: &Waker) {
@@ -312,7 +346,7 @@ impl FileOperations for Writer {
     }
 
     fn unread(&self) -> Result<usize, Errno> {
-        Ok(self.0.state.lock().queue.len())
+        Ok(self.0.unread())
     }
 
     fn forget_writer(&self, waker: &Waker) {
