@@ -56,6 +56,9 @@
 #define COPS_SYS_pselect6 72
 #define COPS_SYS_ppoll 73
 #define COPS_SYS_signalfd4 74
+#define COPS_SYS_vmsplice 75
+#define COPS_SYS_splice 76
+#define COPS_SYS_tee 77
 #define COPS_SYS_readlinkat 78
 #define COPS_SYS_newfstatat 79
 #define COPS_SYS_fstat 80

@@ -237,6 +237,15 @@ system_calls! {
     /// Creates a descriptor from which pending signals of these are read, as `struct signalfd_siginfo`, or gives
     /// another set to one. Flags `SFD_NONBLOCK`, `SFD_CLOEXEC`. `EINVAL` for a descriptor of another kind.
     SignalFile = 74 signalfd4(descriptor: Descriptor, set: Input, size: Length, flags: Number) Never;
+    /// Writes a program's buffers to a pipe, or reads from one into them. The pages are copied.
+    SpliceMemory = 75 vmsplice(descriptor: Descriptor, vector: Input, count: Number, flags: Number) Possible;
+    /// Moves bytes from a pipe to a file, from a file to a pipe, or from a pipe to another one, at places that are
+    /// moved on, or if these are 0 at the files' positions. Waits for the first bytes and for room for them only. Of
+    /// the flags `SPLICE_F_NONBLOCK` has an effect. `EINVAL` if no file is a pipe, both are the same one, or the output
+    /// appends; `ESPIPE` for a place in a pipe.
+    Splice = 76 splice(input: Descriptor, from: Output, output: Descriptor, to: Output, size: Length, flags: Number) Possible;
+    /// Copies bytes of a pipe to another one, at most 8 KiB, and leaves them in the first.
+    Tee = 77 tee(input: Descriptor, output: Descriptor, size: Length, flags: Number) Possible;
     /// Reads the target of a symbolic link.
     ReadLink = 78 readlinkat(directory: Descriptor, path: Path, buffer: Output, size: Length) Never;
     /// Describes the file at a path as `struct stat`.

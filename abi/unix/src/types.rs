@@ -211,6 +211,14 @@ pub mod mode {
     pub const PIPE: u32 = 0o010000;
 }
 
+/// Flags of `splice`, `tee` and `vmsplice`.
+#[allow(missing_docs)]
+pub mod splicing {
+    pub const NONBLOCK: u32 = 2;
+    /// All that there are; the others are hints.
+    pub const ALL: u32 = 15;
+}
+
 /// An IPv4 address and port (`struct sockaddr_in`, 16 bytes; port and address in network order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "sockaddr_in")]

@@ -533,6 +533,25 @@ const SCRIPTS: &[Script] = scripts![
         let (_, writer) = state.pipe(10)?;
         with([writer, file, state.put(0, &[0]), 5000])
     }, nothing;
+    Splice "from a file": |state| {
+        let file = state.file()?;
+        let (_, writer) = state.pipe(10)?;
+        with([file, state.put(0, &[0]), writer, 0, 5000, 0])
+    }, nothing;
+    Splice "to a file": |state| {
+        let file = state.file()?;
+        let (reader, _) = state.pipe(1000)?;
+        with([reader, 0, file, state.put(0, &[100_000]), 5000, 0])
+    }, nothing;
+    Tee "": |state| {
+        let (reader, _) = state.pipe(1000)?;
+        let (_, writer) = state.pipe(0)?;
+        with([reader, writer, 5000, 0])
+    }, nothing;
+    SpliceMemory "": |state| {
+        let ((_, writer), input) = (state.pipe(0)?, state.at(OUTPUT));
+        with([writer, state.put(0, &[input, 10, input, 20]), 2, 0])
+    }, nothing;
     CopyFileRange "": |state| {
         let file = state.file()?;
         with([file, state.put(0, &[0]), file, state.put(8, &[100_000]), 5000, 0])

@@ -260,6 +260,9 @@ const TESTS: &[Test] = tests![
     locks::timers_send_signals;
     relay::a_file_goes_through_a_pipe_and_is_copied;
     relay::a_sender_ends_in_the_middle;
+    relay::what_cannot_be_spliced;
+    relay::bytes_are_spliced_through_a_pipe_and_copied_by_tee;
+    relay::a_splicing_process_ends_in_the_middle;
     signals::handlers_get_information_and_leave_the_registers;
     signals::blocked_signals_wait_and_come_in_order;
     signals::handlers_can_have_a_stack_of_their_own;

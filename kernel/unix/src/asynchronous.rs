@@ -10,5 +10,6 @@ pub(crate) mod relay;
 pub(crate) mod ring;
 pub(crate) mod ring_words;
 pub(crate) mod rings;
+pub(crate) mod splice;
 pub(crate) mod submission;
 pub(crate) mod user_interrupts;

@@ -180,6 +180,9 @@ fn decode_other(call: Call<'_>) -> Decoding {
         ReadAt => transfers::read_at(call),
         WriteAt => transfers::write_at(call),
         SendFile => transfers::send_file(call),
+        Splice => transfers::splice(call),
+        Tee => transfers::tee(call),
+        SpliceMemory => transfers::splice_memory(call),
         CopyFileRange => transfers::copy_range(call),
         GetRandom => transfers::random(call),
 

@@ -2,7 +2,9 @@
 //! may.
 
 use abi_unix::SystemCall;
-use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SEEK_CUR, SEEK_END, SEEK_SET, Status, entry, mode, open};
+use abi_unix::types::{
+    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SEEK_CUR, SEEK_END, SEEK_SET, Status, entry, mode, open,
+};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -88,6 +88,34 @@ pub fn send_file(output: i32, input: i32, place: Option<&mut u64>, size: usize) 
     unsafe { call!(SendFile, output, input, address_of(place), size) }
 }
 
+/// Moves bytes from a pipe or to one without a buffer. Places are those of regular files, and are moved on; without one
+/// it is the file's position. Waits for the first bytes, unless `flags` has `SPLICE_F_NONBLOCK`
+/// ([`abi_unix::types::splicing`]). Returns the number of bytes, 0 at the end of the input.
+///
+/// # Errors
+///
+/// `EBADF`; `EINVAL` if no file is a pipe, both are the same one, or the output appends; `ESPIPE` for a place in a
+/// pipe; `EAGAIN`; errors of reading and writing.
+pub fn splice(
+    (input, from): (i32, Option<&mut u64>),
+    (output, to): (i32, Option<&mut u64>),
+    size: usize,
+    flags: u32,
+) -> Result<usize> {
+    // SAFETY: each place is a word of the caller's, or there is none.
+    unsafe { call!(Splice, input, address_of(from), output, address_of(to), size, flags) }
+}
+
+/// Copies bytes of a pipe to another one, and leaves them in the first.
+///
+/// # Errors
+///
+/// `EBADF`; `EINVAL` unless both are pipes, and different ones; `EAGAIN`, `EPIPE`.
+pub fn tee(input: i32, output: i32, size: usize, flags: u32) -> Result<usize> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Tee, input, output, size, flags) }
+}
+
 /// Copies bytes of a regular file to a place in a regular file without a buffer. The places are moved on; without one
 /// it is the file's position. Returns the number of bytes, fewer than `size` at the end of the input.
 ///

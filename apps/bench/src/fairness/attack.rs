@@ -356,6 +356,13 @@ impl Attack {
                     _ => with([of(&self.file), from, of(&self.file), to, BUFFER, 0]),
                 }
             }
+            // As many bytes go in as come out.
+            Splice => {
+                raw(Write, [of(&self.pipe.1), buffer, 64, 0, 0, 0])?;
+                with([of(&self.pipe.0), 0, of(&self.zero), 0, 64, 0])
+            }
+            Tee => with([of(&self.full_pipe.0), of(&self.pipe.1), 1, 0]),
+            SpliceMemory => with([of(&self.pipe.1), at(&self.message_vector), 1, 0]),
             DuplicateTo => with([of(&self.file), 40, 0]),
             Lock => with([of(&self.file), 2]),
             FileControl => with([of(&self.file), control::GETFL as usize, 0]),
@@ -692,6 +699,9 @@ impl Attack {
                 let flags = message::DONTWAIT as usize;
                 let socket = self.datagrams.raw() as usize;
                 let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
+            }
+            Tee | SpliceMemory => {
+                let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), result, 0, 0, 0]);
             }
             MakeDirectory => drop(file::unlink(&self.other, AT_REMOVEDIR)),
             SymbolicLink | Link | MakeNode => drop(file::unlink(&self.other, 0)),

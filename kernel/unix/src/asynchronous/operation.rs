@@ -20,6 +20,7 @@ use platform::Machine;
 use crate::asynchronous::input;
 use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wait};
 use crate::asynchronous::relay::Relay;
+use crate::asynchronous::splice::Splice;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
 use crate::files::epoll::{EpollWait, PollFiles};
@@ -88,6 +89,8 @@ pub(crate) enum Operation {
     WriteAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
     /// Move bytes from one file to another.
     Relay(Box<Relay>),
+    /// Move bytes from a pipe, or to one.
+    Splice(Box<Splice>),
     /// Take a connection of a listening socket.
     Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
     /// Connect a socket.
@@ -174,6 +177,7 @@ impl Operation {
                 })
             }
             Operation::Relay(relay) => relay.poll(caller, waker),
+            Operation::Splice(splice) => splice.poll(caller, waker),
             Operation::Accept { file, address, flags } => {
                 descriptor::accept(&process.descriptors, caller, file, *address, *flags, waker)
             }
@@ -227,6 +231,7 @@ impl Operation {
             Operation::ReadAt { .. } => SystemCall::ReadAt,
             Operation::WriteAt { .. } => SystemCall::WriteAt,
             Operation::Relay(relay) => relay.call(),
+            Operation::Splice(splice) => splice.call(),
             Operation::Accept { .. } => SystemCall::Accept,
             Operation::Connect { .. } => SystemCall::Connect,
             Operation::Send { .. } => SystemCall::SendTo,
@@ -252,6 +257,7 @@ impl Operation {
         match self {
             Operation::Long(..) => true,
             Operation::Open(opening) => !opening.waits(),
+            Operation::Splice(splice) => splice.must_be_completed(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
             _ => false,
         }
@@ -272,7 +278,7 @@ impl Operation {
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
-            Operation::Relay(_) | Operation::Lock(_) | Operation::Open(_) => false,
+            Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
         }
     }
@@ -292,6 +298,7 @@ impl Operation {
                 Ok(*done)
             }
             Operation::Relay(relay) if relay.done() > 0 => Ok(relay.done()),
+            Operation::Splice(splice) if splice.done() > 0 => Ok(splice.done()),
             Operation::SendMessage(sending) if sending.sent() > 0 => Ok(sending.sent()),
             Operation::ReceiveMessage(receiving) if receiving.received() > 0 => Ok(receiving.received()),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
@@ -332,6 +339,7 @@ impl Operation {
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
+            Operation::Splice(splice) => !splice.must_be_completed(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             _ => true,
         }
@@ -360,6 +368,7 @@ impl Operation {
             | Operation::Connect { file, .. }
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
             Operation::Relay(relay) => relay.output().object().forget_writer(waker),
+            Operation::Splice(splice) => splice.forget(waker),
             Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
             Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),
             Operation::Sleep { alarm, .. } => {

@@ -4,12 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
-use abi_unix::types::open;
+use abi_unix::types::{epoll as event, message, open, splicing};
 use zerocopy::IntoBytes;
 
 use crate::asynchronous::messages::{MessageOut, MessageToReceive, MessageToSend};
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::relay::{Relay, RelayPlace};
+use crate::asynchronous::splice::{Splice, sink_of, source_of};
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
@@ -104,6 +105,91 @@ pub(super) fn send_file(call: Call<'_>) -> Decoding {
     let account = &call.process().account;
     let relay = Relay::new(account, call.number, (input, from), (output, RelayPlace::Position), length)?;
     Ok(Operation::Relay(kept(relay)).into())
+}
+
+/// Performs `splice`.
+#[inline(never)]
+pub(super) fn splice(call: Call<'_>) -> Decoding {
+    let (length, flags) = (call.length(4), call.unsigned(5));
+    if length == 0 {
+        return Ok(0.into());
+    }
+    if flags & !splicing::ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.admitted()?;
+    let (input, output) = (call.file(0)?, call.file(2)?);
+    let (source, sink) = (source_of(&input), sink_of(&output));
+    if source.is_some() && call.address(1) != 0 || sink.is_some() && call.address(3) != 0 {
+        return Err(Errno::ESPIPE);
+    }
+    let (from, to) = (place_at(&call, 1, Errno::EINVAL)?, place_at(&call, 3, Errno::EINVAL)?);
+    input.require_readable()?;
+    output.require_writable()?;
+    let is_refused = match (source, sink) {
+        (Some(source), Some(sink)) => sink.is_read_by(source),
+        (Some(_), None) => output.flags() & open::APPEND != 0 || to != RelayPlace::Position && !output.is_regular(),
+        (None, Some(_)) => from != RelayPlace::Position && !input.is_regular() || input.object().directory().is_ok(),
+        (None, None) => true,
+    };
+    if is_refused {
+        return Err(Errno::EINVAL);
+    }
+    let (account, must_not_wait) = (&call.process().account, flags & splicing::NONBLOCK != 0);
+    let splice = Splice::new(account, call.number, (input, from), (output, to), length, must_not_wait)?;
+    Ok(Operation::Splice(kept(splice)).into())
+}
+
+/// Performs `tee`.
+#[inline(never)]
+pub(super) fn tee(call: Call<'_>) -> Decoding {
+    let (length, flags) = (call.length(2), call.unsigned(3));
+    if flags & !splicing::ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if length == 0 {
+        return Ok(0.into());
+    }
+    call.admitted()?;
+    let (input, output) = (call.file(0)?, call.file(1)?);
+    input.require_readable()?;
+    output.require_writable()?;
+    match (source_of(&input), sink_of(&output)) {
+        (Some(source), Some(sink)) if !sink.is_read_by(source) => {}
+        _ => return Err(Errno::EINVAL),
+    }
+    let (account, must_not_wait) = (&call.process().account, flags & splicing::NONBLOCK != 0);
+    let ends = ((input, RelayPlace::Position), (output, RelayPlace::Position));
+    let splice = Splice::new(account, call.number, ends.0, ends.1, length, must_not_wait)?;
+    Ok(Operation::Splice(kept(splice)).into())
+}
+
+/// Performs `vmsplice`: writes to a pipe, or reads from one.
+#[inline(never)]
+pub(super) fn splice_memory(call: Call<'_>) -> Decoding {
+    let flags = call.unsigned(3);
+    if flags & !splicing::ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.admitted()?;
+    let file = call.file(0)?;
+    let (source, sink) = (source_of(&file), sink_of(&file));
+    if source.is_none() && sink.is_none() {
+        return Err(Errno::EBADF);
+    }
+    let buffers = vector(call.process(), call.address(1), call.word(2))?;
+    if buffers.iter().all(|buffer| buffer.is_empty()) {
+        return Ok(0.into());
+    }
+    let must_not_wait = flags & splicing::NONBLOCK != 0;
+    if sink.is_some() {
+        let flags = if must_not_wait { message::DONTWAIT } else { 0 };
+        return Ok(Operation::SendMessage(kept(MessageToSend::new(file, buffers, flags, None, None))).into());
+    }
+    if must_not_wait && file.readiness(&**call.process(), event::IN | event::HUP, None)? == 0 {
+        return Err(Errno::EAGAIN);
+    }
+    Ok(Operation::Read { file, buffers, done: 0 }.into())
 }
 
 #[inline(never)]

@@ -87,11 +87,13 @@ pub(crate) struct FifoEnd {
 }
 
 impl FifoEnd {
-    fn reader(&self) -> Result<&Reader, Errno> {
+    /// Returns its reading end. `EBADF` if it was opened for writing only.
+    pub(crate) fn reader(&self) -> Result<&Reader, Errno> {
         self.reader.as_ref().ok_or(Errno::EBADF)
     }
 
-    fn writer(&self) -> Result<&Writer, Errno> {
+    /// Returns its writing end. `EBADF` if it was opened for reading only.
+    pub(crate) fn writer(&self) -> Result<&Writer, Errno> {
         self.writer.as_ref().ok_or(Errno::EBADF)
     }
 

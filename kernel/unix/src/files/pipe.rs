@@ -32,6 +32,8 @@ struct PipeState {
     charge: Charge,
     readers_waiting: Waiters,
     writers_waiting: Waiters,
+    /// Its first bytes are on their way to another file, from where they may come back: readers wait.
+    is_borrowed: bool,
 }
 
 /// The shared middle of a pipe.
@@ -63,6 +65,7 @@ impl Pipe {
             charge: account.nothing(Resource::Memory),
             readers_waiting: Waiters::new(),
             writers_waiting: Waiters::new(),
+            is_borrowed: false,
         };
         Arc::new(Pipe { state: Mutex::new(state), readers: AtomicUsize::new(0), writers: AtomicUsize::new(0) })
     }
@@ -124,9 +127,9 @@ impl Reader {
             return Poll::Ready(Ok(0));
         }
         let mut state = self.0.state.lock();
-        if state.queue.is_empty() {
+        if state.queue.is_empty() || state.is_borrowed {
             // Acquire: pairs with the writer's release on drop; its last bytes are in the queue under the lock.
-            if self.0.writers.load(Ordering::Acquire) == 0 {
+            if !state.is_borrowed && self.0.writers.load(Ordering::Acquire) == 0 {
                 return Poll::Ready(Ok(0));
             }
             if let Some(waker) = waker {
@@ -157,10 +160,51 @@ impl Reader {
         Poll::Ready(Ok(done))
     }
 
+    /// Copies the first bytes to `memory`, up to the buffer's length, and keeps other readers away from all bytes until
+    /// [`give_back`](Self::give_back): there must be no wait before that. Pending and the end as of
+    /// [`read`](Self::read).
+    pub(crate) fn borrow(
+        &self,
+        memory: &(impl UserMemory + ?Sized),
+        buffer: UserBuffer,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        let mut state = self.0.state.lock();
+        if state.queue.is_empty() || state.is_borrowed {
+            if !state.is_borrowed && !self.0.has_writers() {
+                return Poll::Ready(Ok(0));
+            }
+            if let Some(waker) = waker {
+                state.readers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
+            }
+            return Poll::Pending;
+        }
+        let (first, second) = state.queue.pieces();
+        let in_first = first.len().min(buffer.len());
+        let in_second = second.len().min(buffer.len() - in_first);
+        memory.copy_out(buffer.address(), &first[..in_first])?;
+        memory.copy_out(buffer.address() + in_first, &second[..in_second])?;
+        state.is_borrowed = true;
+        Poll::Ready(Ok(in_first + in_second))
+    }
+
+    /// Ends what [`borrow`](Self::borrow) began, and removes so many bytes.
+    pub(crate) fn give_back(&self, without: usize) {
+        let mut state = self.0.state.lock();
+        state.is_borrowed = false;
+        state.readers_waiting.wake_all();
+        if without > 0 {
+            state.queue.consume(without);
+            let memory = state.queue.memory();
+            state.charge.shrink_to(memory);
+            state.writers_waiting.wake_all();
+        }
+    }
+
     /// Registers a waker for input; returns `false` if input or its end is there already, or if there is no memory.
     pub(crate) fn register_for_input(&self, waker: &Waker) -> bool {
         let mut state = self.0.state.lock();
-        let must_wait = state.queue.is_empty() && self.0.writers.load(Ordering::Acquire) != 0;
+        let must_wait = state.is_borrowed || state.queue.is_empty() && self.0.writers.load(Ordering::Acquire) != 0;
         must_wait && state.readers_waiting.register(waker).is_ok()
     }
 
@@ -261,6 +305,25 @@ impl Writer {
             begin = end;
         }
         Poll::Ready(Ok(*done))
+    }
+
+    /// Returns whether an end reads from this pipe.
+    pub(crate) fn is_read_by(&self, reader: &Reader) -> bool {
+        Arc::ptr_eq(&self.0, &reader.0)
+    }
+
+    /// Returns the number of bytes for which there is room. `EPIPE` without readers. If there is no room the waker is
+    /// registered.
+    pub(crate) fn room(&self, waker: Option<&Waker>) -> Result<usize, Errno> {
+        let mut state = self.0.state.lock();
+        if !self.0.has_readers() {
+            return Err(Errno::EPIPE);
+        }
+        let room = CAPACITY - state.queue.len();
+        if let (0, Some(waker)) = (room, waker) {
+            state.writers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(room)
     }
 
     /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.

@@ -1,0 +1,473 @@
+//! Bytes from a pipe or to one without a buffer of the program: `splice` and `tee` (splice(2)).
+//!
+//! A step copies a piece of the input to a buffer of the kernel, and from there to the output, which is called as for a
+//! program whose memory the piece is ([`Gathered`]). Bytes of a pipe stay in it until the output has taken them: it is
+//! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them. Bytes of a file are read at a place, which
+//! is moved on afterwards. Bytes of a socket or a terminal have left it when they are read; those that a pipe has no
+//! room for, because another writer came first, are held until it has, and a signal waits for that.
+//!
+//! A call waits for the first bytes, and for room for them. When some were moved it goes on as long as it need not
+//! wait. So bytes that are moved are never followed by a wait, and the places that the program keeps are right.
+//!
+//! Rejected: pages that are handed over instead of copied. A pipe here is one queue of bytes, as small as its contents.
+
+use alloc::sync::Arc;
+use core::ops::Range;
+use core::task::{Poll, Waker};
+
+use abi_unix::types::SEEK_SET;
+use abi_unix::{Errno, SystemCall};
+
+use crate::asynchronous::relay::RelayPlace;
+use crate::files::fifo;
+use crate::files::file::{Attempt, OpenFile};
+use crate::files::gathered::Gathered;
+use crate::files::pipe::{Reader, Writer};
+use crate::process::accounts::Account;
+use crate::process::user::{Caller, LARGEST_TRANSFER, UserBuffer};
+use crate::scheduling::steps::{self, Effort};
+
+/// Bytes that are moved at once.
+const PIECE: usize = steps::BYTES;
+
+/// Returns the end of a pipe that an open file reads from, if it is one.
+pub(crate) fn source_of(file: &OpenFile) -> Option<&Reader> {
+    file.as_kind::<Reader>().or_else(|| file.as_kind::<fifo::FifoEnd>()?.reader().ok())
+}
+
+/// Returns the end of a pipe that an open file writes to, if it is one.
+pub(crate) fn sink_of(file: &OpenFile) -> Option<&Writer> {
+    file.as_kind::<Writer>().or_else(|| file.as_kind::<fifo::FifoEnd>()?.writer().ok())
+}
+
+/// A `splice` or `tee`, decoded: one of its files is a pipe.
+pub(crate) struct Splice {
+    call: SystemCall,
+    input: Arc<OpenFile>,
+    output: Arc<OpenFile>,
+    from: RelayPlace,
+    to: RelayPlace,
+    length: usize,
+    done: usize,
+    /// The call does not wait, whatever its files say.
+    must_not_wait: bool,
+    piece: Gathered,
+    /// Bytes of the piece that have left the input and are not in the output.
+    held: Range<usize>,
+}
+
+impl Splice {
+    /// Makes one of so many bytes, at most, with its memory, which the account pays.
+    pub(crate) fn new(
+        account: &Arc<Account>,
+        call: SystemCall,
+        (input, from): (Arc<OpenFile>, RelayPlace),
+        (output, to): (Arc<OpenFile>, RelayPlace),
+        length: usize,
+        must_not_wait: bool,
+    ) -> Result<Splice, Errno> {
+        let length = length.min(LARGEST_TRANSFER);
+        // Bytes that stay are copied once.
+        let length = if call == SystemCall::Tee { length.min(PIECE) } else { length };
+        let piece = Gathered::new(account, length.min(PIECE))?;
+        Ok(Splice { call, input, output, from, to, length, done: 0, must_not_wait, piece, held: 0..0 })
+    }
+
+    /// Returns the call.
+    pub(crate) fn call(&self) -> SystemCall {
+        self.call
+    }
+
+    /// Returns the number of bytes that were moved.
+    pub(crate) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Returns whether it holds bytes that would be lost.
+    pub(crate) fn must_be_completed(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Takes back the registrations of [`poll`](Self::poll).
+    pub(crate) fn forget(&self, waker: &Waker) {
+        self.input.object().forget_reader(waker);
+        self.output.object().forget_writer(waker);
+    }
+
+    /// Moves bytes until all were, or there are none without a wait. `EAGAIN` instead of waiting if the call or the
+    /// file that it would wait for does not.
+    pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        let attempt = self.attempt(caller, waker);
+        // One of the files may still have a waker that another woke.
+        if let (Poll::Ready(_), Some(waker)) = (attempt, waker) {
+            self.forget(waker);
+        }
+        attempt
+    }
+
+    fn attempt(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        // The first step was the attempt in place.
+        if self.done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
+            return Poll::Pending;
+        }
+        let mut effort = Effort::of(2 * PIECE);
+        while self.done < self.length {
+            let to_wait = if self.done == 0 || !self.held.is_empty() { waker } else { None };
+            let moved = match self.step(caller, to_wait) {
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(moved)) => moved,
+                Poll::Ready(Err(error)) if self.done == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(_)) => break,
+                Poll::Pending if self.done > 0 && self.held.is_empty() => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            self.done += moved;
+            // The bytes of a tee are still there: once more they would come twice.
+            if self.call == SystemCall::Tee {
+                break;
+            }
+            // Each byte is copied twice.
+            if effort.add(2 * moved) && self.done < self.length && steps::must_stop(caller, waker) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(self.done))
+    }
+
+    /// Moves a piece; returns the number of its bytes, 0 at the end of the input.
+    fn step(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        self.piece.fill();
+        let wanted = self.length - self.done;
+        if !self.held.is_empty() {
+            return self.put_held(caller, waker);
+        }
+        // Nothing is taken that has no room.
+        let mut wanted = wanted.min(PIECE);
+        if let Some(sink) = sink_of(&self.output) {
+            match sink.room(waker) {
+                Ok(0) => return waits(&self.output, self.must_not_wait),
+                Ok(room) => wanted = wanted.min(room),
+                Err(error) => {
+                    if error == Errno::EPIPE {
+                        caller.has_no_reader();
+                    }
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        match (source_of(&self.input), self.from) {
+            (Some(_), _) => self.step_from_pipe(caller, wanted, waker),
+            (None, RelayPlace::Position) if !self.input.is_regular() => self.step_from_stream(caller, wanted, waker),
+            (None, from) => self.step_from_place(caller, from.of(&self.input)?, wanted, waker),
+        }
+    }
+
+    /// Moves bytes of a file to a pipe.
+    fn step_from_place(&mut self, caller: &dyn Caller, from: u64, wanted: usize, waker: Option<&Waker>) -> Attempt {
+        let (memory, _) = self.piece.caller(caller);
+        let count = self.input.object().read_at(&memory, UserBuffer::of_kernel(wanted), from)?;
+        let mut moved = 0;
+        if count > 0
+            && let Poll::Ready(Err(error)) =
+                self.output.write(&memory, &[UserBuffer::of_kernel(count)], &mut moved, waker)
+        {
+            return Poll::Ready(Err(error));
+        }
+        match &mut self.from {
+            RelayPlace::Position => {
+                self.input.object().seek((from + moved as u64) as i64, SEEK_SET)?;
+            }
+            RelayPlace::Kept(at, address) => {
+                *at = from + moved as u64;
+                caller.copy_out(*address, &at.to_le_bytes())?;
+            }
+        }
+        if moved == 0 && count > 0 { waits(&self.output, self.must_not_wait) } else { Poll::Ready(Ok(moved)) }
+    }
+
+    /// Moves bytes of a socket or a terminal to a pipe.
+    fn step_from_stream(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
+        let (memory, _) = self.piece.caller(caller);
+        let mut count = 0;
+        let taken = self.input.read(&memory, &[UserBuffer::of_kernel(wanted)], &mut count, waker);
+        match taken {
+            Poll::Ready(Ok(0)) => Poll::Ready(Ok(0)),
+            Poll::Ready(Ok(count)) => {
+                self.held = 0..count;
+                self.put_held(caller, waker)
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => waits(&self.input, self.must_not_wait),
+        }
+    }
+
+    /// Writes bytes that are held, which the pipe had room for a moment ago.
+    fn put_held(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        let (memory, _) = self.piece.caller(caller);
+        let rest = UserBuffer::new(self.held.start, self.held.len())?;
+        let mut moved = 0;
+        match self.output.write(&memory, &[rest], &mut moved, waker) {
+            Poll::Ready(Err(error)) => {
+                // Without a reader they are lost.
+                self.held = 0..0;
+                Poll::Ready(Err(error))
+            }
+            Poll::Pending if moved == 0 => Poll::Pending,
+            _ => {
+                self.held.start += moved;
+                Poll::Ready(Ok(moved))
+            }
+        }
+    }
+
+    /// Moves or copies bytes of a pipe.
+    fn step_from_pipe(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
+        let Some(source) = source_of(&self.input) else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let (memory, _) = self.piece.caller(caller);
+        let count = match source.borrow(&memory, UserBuffer::of_kernel(wanted), waker) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Ok(0)),
+            Poll::Ready(count) => count?,
+            Poll::Pending => return waits(&self.input, self.must_not_wait),
+        };
+        let mut moved = 0;
+        let buffer = UserBuffer::of_kernel(count);
+        let outcome = match self.to {
+            RelayPlace::Kept(place, _) => self.output.object().write_at(&memory, buffer, place).map(|count| {
+                moved = count;
+            }),
+            RelayPlace::Position => match self.output.write(&memory, &[buffer], &mut moved, waker) {
+                Poll::Ready(result) => result.map(drop),
+                Poll::Pending => Ok(()),
+            },
+        };
+        source.give_back(if self.call == SystemCall::Tee { 0 } else { moved });
+        outcome?;
+        if moved == 0 {
+            return waits(&self.output, self.must_not_wait);
+        }
+        if let RelayPlace::Kept(place, address) = &mut self.to {
+            *place += moved as u64;
+            caller.copy_out(*address, &place.to_le_bytes())?;
+        }
+        Poll::Ready(Ok(moved))
+    }
+}
+
+/// Returns the answer of a call that would have to wait for this file.
+fn waits(file: &OpenFile, must_not_wait: bool) -> Attempt {
+    if must_not_wait || file.is_non_blocking() { Poll::Ready(Err(Errno::EAGAIN)) } else { Poll::Pending }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::types::{open, splicing};
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    fn contents(length: usize) -> Vec<u8> {
+        (0..length).map(|index| (index / 7) as u8).collect()
+    }
+
+    /// Splices without places.
+    fn splice(program: &mut Program, input: usize, output: usize, count: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::Splice, [input, 0, output, 0, count, 0])
+    }
+
+    #[test]
+    fn files_that_cannot_be_spliced_are_refused() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (other_reader, other_writer) = program.pipe(0);
+            let file = program.create(b"/tmp/splice\0", open::RDWR);
+            let appends = program.create(b"/tmp/splice\0", open::RDWR | open::APPEND);
+            let reads = program.create(b"/tmp/splice\0", open::RDONLY);
+            let place = program.store(&[0; 8]);
+            let negative = program.store(&(-1i64).to_le_bytes());
+            program.write_to(writer, b"bytes").unwrap();
+            for (input, from, output, to, flags, error) in [
+                (99, 0, writer, 0, 0, Errno::EBADF),
+                (file, 0, 99, 0, 0, Errno::EBADF),
+                (writer, 0, file, 0, 0, Errno::EBADF),
+                (reader, 0, reads, 0, 0, Errno::EBADF),
+                (file, 0, reader, 0, 0, Errno::EBADF),
+                (file, 0, file, 0, 0, Errno::EINVAL),
+                (reader, 0, writer, 0, 0, Errno::EINVAL),
+                (reader, 0, appends, 0, 0, Errno::EINVAL),
+                (file, 0, writer, 0, 16, Errno::EINVAL),
+                (file, negative, writer, 0, 0, Errno::EINVAL),
+                (reader, 0, file, negative, 0, Errno::EINVAL),
+                (file, 0x1000, writer, 0, 0, Errno::EFAULT),
+                (reader, place, file, 0, 0, Errno::ESPIPE),
+                (file, 0, writer, place, 0, Errno::ESPIPE),
+                (reader, place, other_writer, 0, 0, Errno::ESPIPE),
+                (reader, 0, other_writer, place, 0, Errno::ESPIPE),
+            ] {
+                let result = program.call(SystemCall::Splice, [input, from, output, to, 5, flags]);
+                assert_eq!(result, Err(error), "{input} {from:#x} {output} {to:#x} {flags}");
+            }
+            assert_eq!(program.call(SystemCall::Splice, [99, 0, 99, 0, 0, 16]), Ok(0), "nothing is always allowed");
+            for (input, output, flags, error) in [
+                (99, writer, 0, Errno::EBADF),
+                (writer, other_writer, 0, Errno::EBADF),
+                (reader, other_reader, 0, Errno::EBADF),
+                (reader, writer, 0, Errno::EINVAL),
+                (reader, file, 0, Errno::EINVAL),
+                (file, writer, 0, Errno::EINVAL),
+                (reader, other_writer, 16, Errno::EINVAL),
+            ] {
+                assert_eq!(program.call(SystemCall::Tee, [input, output, 5, flags]), Err(error), "{input} {output}");
+            }
+            for (descriptor, list, count, flags, error) in [
+                (99, place, 1, 0, Errno::EBADF),
+                (file, place, 1, 0, Errno::EBADF),
+                (writer, place, 1, 16, Errno::EINVAL),
+                (writer, place, 1025, 0, Errno::EINVAL),
+                (writer, 0x1000, 1, 0, Errno::EFAULT),
+            ] {
+                let result = program.call(SystemCall::SpliceMemory, [descriptor, list, count, flags]);
+                assert_eq!(result, Err(error), "{descriptor} {count} {flags}");
+            }
+            assert_eq!(program.read_from(reader, 9), Ok(b"bytes".to_vec()), "none was lost");
+            program.close(other_reader).unwrap();
+            program.write_to(writer, b"bytes").unwrap();
+            assert_eq!(splice(program, reader, other_writer, 5), Err(Errno::EPIPE));
+            assert_eq!(splice(program, file, other_writer, 5), Err(Errno::EPIPE));
+            assert_eq!(program.read_from(reader, 9), Ok(b"bytes".to_vec()), "none was lost");
+            program.remove(b"/tmp/splice\0");
+        });
+    }
+
+    #[test]
+    fn bytes_go_between_files_and_pipes() {
+        run(|program| {
+            let bytes = contents(100_000);
+            let input = program.create(b"/tmp/input\0", open::RDWR);
+            let output = program.create(b"/tmp/output\0", open::RDWR);
+            for part in bytes.chunks(20_000) {
+                program.write_to(input, part).unwrap();
+            }
+            let (reader, writer) = program.pipe(0);
+            assert_eq!(splice(program, input, writer, 10), Ok(0), "the position is at the end");
+            let from = program.store(&10u64.to_le_bytes());
+            let moved = program.call(SystemCall::Splice, [input, from, writer, 0, 1 << 20, 0]);
+            assert_eq!((moved, program.read_u64(from)), (Ok(65_536), 65_546), "as much as there is room for");
+            let to = program.store(&5u64.to_le_bytes());
+            let moved = program.call(SystemCall::Splice, [reader, 0, output, to, 50_000, 0]);
+            assert_eq!((moved, program.read_u64(to)), (Ok(50_000), 50_005));
+            assert_eq!(splice(program, reader, output, 1 << 20), Ok(15_536), "at its position");
+            assert_eq!(program.call(SystemCall::Seek, [output, 0, 1]), Ok(15_536));
+            let place = program.place(60_000);
+            assert_eq!(program.call(SystemCall::ReadAt, [output, place, 60_000, 0]), Ok(50_005));
+            let mut expected = vec![0; 50_005];
+            expected[5..].copy_from_slice(&bytes[10..50_010]);
+            expected[..15_536].copy_from_slice(&bytes[50_010..65_546]);
+            assert!(program.read(place, 50_005) == expected);
+            program.close(writer).unwrap();
+            assert_eq!(splice(program, reader, output, 9), Ok(0), "the end");
+            program.remove(b"/tmp/input\0");
+            program.remove(b"/tmp/output\0");
+        });
+    }
+
+    #[test]
+    fn bytes_go_between_pipes_and_sockets_and_are_copied_by_tee() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (second_reader, second_writer) = program.pipe(0);
+            let (near, far) = program.socket_pair(1);
+            program.write_to(far, b"through").unwrap();
+            assert_eq!(splice(program, near, writer, 100), Ok(7));
+            assert_eq!(program.call(SystemCall::Tee, [reader, second_writer, 4, 0]), Ok(4));
+            assert_eq!(program.call(SystemCall::Tee, [reader, second_writer, 100, 0]), Ok(7));
+            assert_eq!(splice(program, reader, near, 100), Ok(7));
+            assert_eq!(program.read_from(far, 100), Ok(b"through".to_vec()));
+            assert_eq!(splice(program, second_reader, writer, 5), Ok(5));
+            assert_eq!(program.read_from(reader, 100), Ok(b"throt".to_vec()));
+            assert_eq!(program.read_from(second_reader, 100), Ok(b"hrough".to_vec()));
+            for (input, output) in [(reader, second_writer), (near, writer), (reader, near)] {
+                let call = [input, 0, output, 0, 5, splicing::NONBLOCK as usize];
+                assert_eq!(program.call(SystemCall::Splice, call), Err(Errno::EAGAIN));
+            }
+            let tee = [reader, second_writer, 5, splicing::NONBLOCK as usize];
+            assert_eq!(program.call(SystemCall::Tee, tee), Err(Errno::EAGAIN));
+        });
+    }
+
+    #[test]
+    fn memory_is_spliced_by_its_buffers() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let bytes = program.store(b"first second");
+            let list = [bytes + 6, 6, bytes, 6].map(usize::to_le_bytes).concat();
+            let list = program.store(&list);
+            let flags = splicing::NONBLOCK as usize;
+            assert_eq!(program.call(SystemCall::SpliceMemory, [reader, list, 2, flags]), Err(Errno::EAGAIN));
+            assert_eq!(program.call(SystemCall::SpliceMemory, [writer, list, 2, flags]), Ok(12));
+            assert_eq!(program.call(SystemCall::SpliceMemory, [reader, list, 1, 0]), Ok(6));
+            assert_eq!(program.read(bytes, 12), b"first second");
+            assert_eq!(program.read_from(reader, 9), Ok(b"first ".to_vec()));
+            program.write_to(writer, &[0; 65_536]).unwrap();
+            assert_eq!(program.call(SystemCall::SpliceMemory, [writer, list, 2, flags]), Err(Errno::EAGAIN));
+            assert_eq!(program.call(SystemCall::SpliceMemory, [writer, list, 0, flags]), Ok(0));
+        });
+    }
+
+    /// It waits for input and then for room, and can be cancelled without a loss.
+    #[test]
+    fn a_splice_waits_for_its_first_bytes() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let (full_reader, full_writer) = program.pipe(0);
+            let call = [reader, 0, full_writer, 0, 100, 0];
+            assert_eq!(program.submit(SystemCall::Splice, call, 1), None);
+            program.sleep_ns(100_000);
+            assert_eq!(program.completions(), []);
+            program.write_to(writer, b"input").unwrap();
+            assert_eq!(program.await_completions(), [(1, Ok(5))]);
+            assert_eq!(program.read_from(full_reader, 9), Ok(b"input".to_vec()));
+            program.write_to(full_writer, &contents(65_536)).unwrap();
+            program.write_to(writer, b"input").unwrap();
+            assert_eq!(program.submit(SystemCall::Splice, call, 2), None);
+            program.sleep_ns(100_000);
+            assert_eq!(program.call(SystemCall::Cancel, [2]), Ok(0));
+            assert_eq!(program.await_completions(), [(2, Err(Errno::ECANCELED))]);
+            assert_eq!(program.submit(SystemCall::Splice, call, 3), None);
+            assert_eq!(program.read_from(full_reader, 3), Ok(contents(3)));
+            assert_eq!(program.await_completions(), [(3, Ok(3))]);
+            assert_eq!(program.read_from(reader, 9), Ok(b"ut".to_vec()));
+        });
+    }
+
+    /// A signal or an end between two steps: bytes are in one of the pipes.
+    #[test]
+    fn two_splices_of_one_pipe_lose_nothing() {
+        run(|program| {
+            let (reader, writer) = program.pipe(0);
+            let outputs = [program.pipe(0), program.pipe(0)];
+            for (token, (_, output)) in (1..).zip(outputs) {
+                assert_eq!(program.submit(SystemCall::Splice, [reader, 0, output, 0, 30_000, 0], token), None);
+            }
+            program.write_to(writer, &contents(40_000)).unwrap();
+            let mut moved = 0;
+            let mut ended = 0;
+            while ended < 2 && moved < 40_000 {
+                for (_, count) in program.await_completions() {
+                    ended += 1;
+                    moved += count.unwrap();
+                }
+            }
+            let left = 40_000 - moved;
+            let mut found = 0;
+            for (output, _) in outputs {
+                let count = program.call(SystemCall::DeviceControl, [output, 0x541b, crate::testing::DATA]);
+                assert_eq!(count, Ok(0));
+                found += program.read_u32(crate::testing::DATA) as usize;
+            }
+            assert_eq!(found, moved);
+            let rest = program.place(4);
+            assert_eq!(program.call(SystemCall::DeviceControl, [reader, 0x541b, rest]), Ok(0));
+            assert_eq!(program.read_u32(rest) as usize, left);
+        });
+    }
+}
