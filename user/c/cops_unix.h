@@ -34,6 +34,7 @@
 #define COPS_SYS_fstatfs 44
 #define COPS_SYS_truncate 45
 #define COPS_SYS_ftruncate 46
+#define COPS_SYS_fallocate 47
 #define COPS_SYS_faccessat 48
 #define COPS_SYS_chdir 49
 #define COPS_SYS_fchdir 50

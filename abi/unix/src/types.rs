@@ -211,6 +211,13 @@ pub mod mode {
     pub const PIPE: u32 = 0o010000;
 }
 
+/// Modes of `fallocate`.
+#[allow(missing_docs)]
+pub mod allocation {
+    pub const KEEP_SIZE: u32 = 1;
+    pub const PUNCH_HOLE: u32 = 2;
+}
+
 /// Flags of `splice`, `tee` and `vmsplice`.
 #[allow(missing_docs)]
 pub mod splicing {

@@ -325,6 +325,10 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
             (arguments[1], arguments[3]) = (areas.own_path(random), areas.own_path(random));
         }
         SystemCall::SymbolicLink => arguments[2] = areas.own_path(random),
+        SystemCall::Allocate => {
+            arguments[1] = random.below(4);
+            arguments[3] = random.of(&[0, 1, 4096, 100_000, 1 << 62, usize::MAX]);
+        }
         // Large files must be refused by the file system, not by the lack of memory.
         // Its own output stays open.
         SystemCall::CloseRange => arguments[0] = 3 + random.below(60),

@@ -419,6 +419,8 @@ const SCRIPTS: &[Script] = scripts![
         state.file()?;
         with([HERE, path(FILE), HERE, path(OTHER), 0])
     }, remove;
+    Allocate "pages": |state| with([state.file()?, 0, 100_000, 50_000]), nothing;
+    Allocate "a hole": |state| with([state.file()?, 3, 100, 20_000]), nothing;
     Truncate "longer": |state| with([state.file()?, 1 << 20]), nothing;
     Truncate "shorter": |state| with([state.file()?, 100]), nothing;
     ChangeDirectoryTo "": |state| with([state.open(c"/tmp", open::DIRECTORY)?]), |_, _| file::change_directory(c"/");

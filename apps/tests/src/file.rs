@@ -1,7 +1,7 @@
 //! Files: the programs that came with the machine, the file system in memory, devices.
 
 use abi_unix::types::mounting::{flag, removal};
-use abi_unix::types::{AT_REMOVEDIR, mode, open};
+use abi_unix::types::{AT_REMOVEDIR, allocation, mode, open};
 use alloc::vec::Vec;
 use cops::file::{File, SeekFrom};
 use cops::system::file as sync;
@@ -258,5 +258,31 @@ pub async fn processes() -> Outcome {
     crate::harness::wait(&child).await;
     check_eq!(file.read(alloc::vec![0; 5]).await.0, Err(Errno::ESRCH));
     check_eq!(File::open(&path).err(), Some(Errno::ENOENT));
+    Ok(())
+}
+
+pub async fn pages_are_allocated_and_freed() -> Outcome {
+    const PATH: &core::ffi::CStr = c"/tmp/tests-allocated";
+    let file = must!(sync::open(PATH, open::CREAT | open::RDWR | open::TRUNC, 0o600));
+    check_eq!(sync::unlink(PATH, 0), Ok(()));
+    let file = file.raw();
+    let (_reader, writer) = must!(sync::pipe(0));
+    check_eq!(sync::allocate(file, 0, 0, 0), Err(Errno::EINVAL));
+    check_eq!(sync::allocate(file, allocation::PUNCH_HOLE, 0, 1), Err(Errno::EOPNOTSUPP));
+    check_eq!(sync::allocate(file, 16, 0, 1), Err(Errno::EOPNOTSUPP));
+    check_eq!(sync::allocate(file, 0, 1 << 62, 1 << 62), Err(Errno::EFBIG));
+    check_eq!(sync::allocate(writer.raw(), 0, 0, 1), Err(Errno::ESPIPE));
+    check_eq!(sync::allocate(file, 0, 0, 1 << 50), Err(Errno::ENOSPC));
+    check_eq!(must!(sync::status(file)).size, 0);
+    check_eq!(sync::allocate(file, 0, 0, 100_000), Ok(()));
+    check_eq!(must!(sync::status(file)).size, 100_000);
+    check_eq!(sync::allocate(file, allocation::KEEP_SIZE, 0, 200_000), Ok(()));
+    check_eq!(must!(sync::status(file)).size, 100_000);
+    check_eq!(sync::write_at(file, &[7; 20_000], 0), Ok(20_000));
+    check_eq!(sync::allocate(file, allocation::KEEP_SIZE | allocation::PUNCH_HOLE, 100, 10_000), Ok(()));
+    let mut bytes = [1; 20_000];
+    check_eq!(sync::read_at(file, &mut bytes, 0), Ok(20_000));
+    let expected = |index: usize| if (100..10_100).contains(&index) { 0 } else { 7 };
+    check!(bytes.iter().enumerate().all(|(index, byte)| *byte == expected(index)));
     Ok(())
 }

@@ -103,6 +103,7 @@ const TESTS: &[Test] = tests![
     file::descriptors_run_out;
     file::mounts;
     file::processes;
+    file::pages_are_allocated_and_freed;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

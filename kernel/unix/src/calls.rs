@@ -295,6 +295,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         FileSystemAt => mounting::statistics_at(call),
         FileSystem => mounting::statistics(call),
         Truncate => files::truncate(call),
+        Allocate => files::allocate(call),
         TruncateAt => files::truncate_at(call),
         ChangeMode => files::change_mode(call),
         ChangeModeAt | ChangeModeWith => files::change_mode_at(call),

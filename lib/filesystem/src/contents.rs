@@ -84,6 +84,11 @@ struct Page {
 
 /// Pages of a chunk; few in tests, so that test files have several chunks.
 const CHUNK: usize = if cfg!(test) { 2 } else { 64 };
+/// Work of one part of a hole, and what pages take of it: those that are not there take one.
+const WORK_OF_A_HOLE: usize = 128;
+const COST_OF_A_PAGE: usize = 8;
+const COST_OF_A_CLEARED_PAGE: usize = 64;
+
 /// Number of chunks that are freed at once.
 const FEW: usize = 1;
 
@@ -566,6 +571,67 @@ impl FileContents {
         }
     }
 
+    /// Makes a page, beyond the end of the file too, so that a write needs no memory. It is zero there.
+    pub(crate) fn allocate(&mut self, quota: &Quota, owner: Option<&Arc<dyn Owner>>, index: u64) -> Result<(), Error> {
+        if index * PAGE >= self.length {
+            self.require_unsealed(seal::GROW)?;
+            // A program could have bytes beyond the end in memory that it has mapped.
+            if self.common.is_some() {
+                return Ok(());
+            }
+        }
+        self.page(quota, owner, index).map(drop)
+    }
+
+    /// Makes bytes zero and frees the pages that they fill, a part of them: from `from` on and before `to`. Returns the
+    /// place that it has reached.
+    pub(crate) fn punch(
+        &mut self,
+        quota: &Quota,
+        owner: Option<&Arc<dyn Owner>>,
+        from: u64,
+        to: u64,
+    ) -> Result<u64, Error> {
+        self.require_unsealed(seal::WRITE | seal::FUTURE_WRITE)?;
+        let (mut at, mut left) = (from, WORK_OF_A_HOLE);
+        while at < to && left > 0 {
+            let index = at / PAGE;
+            let (number, position) = place(index);
+            let is_backed = index * PAGE < self.backing.len() as u64;
+            if is_backed {
+                self.page(quota, owner, index)?;
+            }
+            let Some(chunk) = self.chunks.get_mut(&number) else {
+                // Sparse files can be longer than any walk over their pages.
+                let next = self.chunks.keys().filter(|other| **other > number).min();
+                at = next.map_or(to, |next| (next * CHUNK as u64 * PAGE).min(to));
+                break;
+            };
+            let (within, end) = ((at % PAGE) as usize, to.min((index + 1) * PAGE));
+            let beyond = within + (end - at) as usize;
+            let is_whole = within == 0 && beyond == PAGE_SIZE;
+            match (chunk.get_mut(position).map(|page| &mut page.bytes), &self.common) {
+                (None, _) => left -= 1,
+                (Some(Some(_)), _) if is_whole && !is_backed => {
+                    self.remove_page(quota, index);
+                    left = left.saturating_sub(COST_OF_A_PAGE);
+                }
+                (Some(Some(bytes)), _) => {
+                    bytes[within..beyond].fill(0);
+                    left = left.saturating_sub(COST_OF_A_CLEARED_PAGE);
+                }
+                // Programs that have it mapped keep it.
+                (Some(None), Some(common)) => {
+                    common.write(index, within, &ZEROS[within..beyond]);
+                    left = left.saturating_sub(COST_OF_A_CLEARED_PAGE);
+                }
+                (Some(None), None) => {}
+            }
+            at = end;
+        }
+        Ok(at)
+    }
+
     fn copy_of_page(&self, index: u64) -> Result<Bytes, Error> {
         let mut page: Bytes = memory::zeros(PAGE_SIZE)?.try_into().map_err(|_| Error::OutOfMemory)?;
         let start = usize::try_from(index * PAGE).unwrap_or(usize::MAX);
@@ -670,6 +736,10 @@ mod tests {
         Read(Place, usize),
         /// Makes a page common, and has a program write to it.
         Share(Place, u8),
+        /// Makes the pages of a range.
+        Allocate(Place, usize),
+        /// Makes a range zero.
+        Punch(Place, usize),
     }
 
     /// Memory as a kernel has it: a page that was made stays.
@@ -718,6 +788,8 @@ mod tests {
             (place(), length(), length()).prop_map(|(at, length, filled)| Step::Short(at, length, filled)),
             place().prop_map(Step::Truncate),
             (place(), length()).prop_map(|(at, length)| Step::Read(at, length)),
+            (place(), length()).prop_map(|(at, length)| Step::Allocate(at, length)),
+            (place(), length()).prop_map(|(at, length)| Step::Punch(at, length)),
             (place(), 1..255u8).prop_map(|(at, byte)| Step::Share(at, byte)),
         ]
     }
@@ -765,6 +837,7 @@ mod tests {
             let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
             let mut model = backing.to_vec();
             let mut contents = FileContents::new(backing);
+            let mut allocated = 0;
             prop_assert_eq!(contents.untouched(), Some(backing));
             for step in steps {
                 match step {
@@ -803,6 +876,26 @@ mod tests {
                         let end = (start + length).min(model.len());
                         prop_assert_eq!(&read(&contents, at, length)[..], &model[start..end]);
                     }
+                    Step::Allocate(at, length) => {
+                        let at = at.resolve(end(&model));
+                        for index in at / PAGE..(at + length as u64).div_ceil(PAGE) {
+                            prop_assert_eq!(contents.allocate(&quota, None, index), Ok(()));
+                            allocated = allocated.max((index + 1) * PAGE);
+                        }
+                    }
+                    Step::Punch(at, length) => {
+                        let at = at.resolve(end(&model));
+                        let (mut reached, to) = (at, at + length as u64);
+                        while reached < to {
+                            let next = contents.punch(&quota, None, reached, to).unwrap();
+                            prop_assert!(next > reached && next <= to);
+                            reached = next;
+                        }
+                        let last = model.len().min(to as usize);
+                        if let Some(bytes) = model.get_mut(at as usize..last) {
+                            bytes.fill(0);
+                        }
+                    }
                     Step::Share(at, byte) => {
                         let at = at.resolve(end(&model));
                         let common = contents.common(false, || Ok(Arc::new(Mapped::default()))).unwrap();
@@ -822,13 +915,34 @@ mod tests {
                 prop_assert_eq!(contents.length(), model.len() as u64);
                 prop_assert_eq!(quota.used(), contents.charged());
                 prop_assert_eq!(indexes(&contents).count(), contents.count);
-                prop_assert!(indexes(&contents).all(|index| index * PAGE < contents.length));
+                prop_assert!(indexes(&contents).all(|index| index * PAGE < contents.length.max(allocated)));
             }
             prop_assert_eq!(read(&contents, 0, usize::MAX), model);
             contents.free(&quota, &remains);
             while remains.free_one() {}
             prop_assert_eq!(quota.used(), 0);
         }
+    }
+
+    #[test]
+    fn a_hole_frees_pages_in_parts_and_passes_what_is_not_there() {
+        let quota = Quota::new(1 << 30);
+        let mut contents = FileContents::new(b"");
+        for index in (0..100).chain([1 << 40]) {
+            contents.allocate(&quota, None, index).unwrap();
+        }
+        assert_eq!((contents.length(), contents.charged()), (0, 101 * PAGE));
+        let (mut at, mut parts) = (1, 0);
+        while at < MAX_FILE_LENGTH {
+            at = contents.punch(&quota, None, at, MAX_FILE_LENGTH).unwrap();
+            parts += 1;
+        }
+        assert_eq!((contents.charged(), quota.used()), (PAGE, PAGE), "the first is there in part");
+        assert!((6..70).contains(&parts), "{parts}");
+        let mut sealed = FileContents::sealable();
+        sealed.add_seals(seal::GROW | seal::WRITE).unwrap();
+        assert_eq!(sealed.allocate(&quota, None, 0), Err(Error::NotPermitted));
+        assert_eq!(sealed.punch(&quota, None, 0, 1), Err(Error::NotPermitted));
     }
 
     /// Returns the indexes of all of the file's own pages.

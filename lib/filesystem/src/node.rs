@@ -5,7 +5,7 @@ use core::any::Any;
 use core::fmt;
 use core::ops::ControlFlow;
 
-use crate::contents::{CommonPages, FileContents, WriteFrom};
+use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, WriteFrom};
 use crate::error::Error;
 use crate::quota::Owner;
 use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
@@ -364,6 +364,48 @@ impl Node {
         content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?;
         inode.touch(now);
         Ok(())
+    }
+
+    /// Makes a page of a file, beyond its end too, at the expense of an owner (`fallocate`).
+    ///
+    /// # Errors
+    /// [`Error::FileTooLarge`], [`Error::NotPermitted`] if the file is sealed and would grow; otherwise as
+    /// [`Node::write_at`].
+    #[doc(alias = "fallocate")]
+    pub fn allocate_page(&self, owner: Option<&Arc<dyn Owner>>, page: u64) -> Result<(), Error> {
+        if page >= MAX_FILE_LENGTH.div_ceil(PAGE_SIZE as u64) {
+            return Err(Error::FileTooLarge);
+        }
+        self.shared.inode(self.index).exclusive().file_mut()?.allocate(&self.shared.quota, owner, page)
+    }
+
+    /// Extends a file with zeros, if it is shorter than `length`.
+    ///
+    /// # Errors
+    /// As [`Node::truncate`].
+    pub fn extend(&self, length: u64, now: Timestamp) -> Result<(), Error> {
+        let inode = self.shared.inode(self.index);
+        let mut content = inode.exclusive();
+        let file = content.file_mut()?;
+        if length > file.length() {
+            file.truncate(&self.shared.quota, &self.shared.remains, length)?;
+            inode.touch(now);
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes from `from` on and before `to` zero, and frees the pages that they fill: a part of them. Returns
+    /// the place that it has reached, from which another call goes on.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] if the file is sealed; otherwise as [`Node::read_at`].
+    #[doc(alias = "FALLOC_FL_PUNCH_HOLE")]
+    pub fn punch_hole(&self, owner: Option<&Arc<dyn Owner>>, from: u64, to: u64, now: Timestamp) -> Result<u64, Error> {
+        let inode = self.shared.inode(self.index);
+        let mut content = inode.exclusive();
+        let reached = content.file_mut()?.punch(&self.shared.quota, owner, from, to)?;
+        inode.touch(now);
+        Ok(reached)
     }
 
     /// Returns the memory of the file's common pages, which programs can map; without any it is made by `make`, under

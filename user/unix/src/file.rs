@@ -190,6 +190,18 @@ pub fn truncate(descriptor: i32, length: u64) -> Result<()> {
     unsafe { call!(Truncate, descriptor, length) }.map(drop)
 }
 
+/// Makes the pages of a range of a file, or frees them ([`abi_unix::types::allocation`]).
+///
+/// # Errors
+///
+/// `EBADF`; `EINVAL` for an empty range; `EOPNOTSUPP` for other modes; `ENODEV` unless it is a regular file, `ESPIPE`
+/// for a pipe; `EFBIG`, `ENOSPC`, `ENOMEM`; `EPERM` if it is sealed.
+#[doc(alias = "fallocate")]
+pub fn allocate(descriptor: i32, mode: u32, offset: u64, size: u64) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Allocate, descriptor, mode, offset, size) }.map(drop)
+}
+
 /// Creates a pipe: its reading end and its writing end. `flags` are `O_NONBLOCK` and `O_CLOEXEC`.
 ///
 /// # Errors

@@ -363,6 +363,7 @@ impl Attack {
             }
             Tee => with([of(&self.full_pipe.0), of(&self.pipe.1), 1, 0]),
             SpliceMemory => with([of(&self.pipe.1), at(&self.message_vector), 1, 0]),
+            Allocate => with([of(&self.file), 3, 0, BUFFER]),
             DuplicateTo => with([of(&self.file), 40, 0]),
             Lock => with([of(&self.file), 2]),
             FileControl => with([of(&self.file), control::GETFL as usize, 0]),

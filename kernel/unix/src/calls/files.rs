@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use abi_unix::types::{self, control, file_control, memory_file, open as flag};
+use abi_unix::types::{self, allocation, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
-    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Owner, RenameSoFar,
-    Replacement, Timestamp, Writes, seal,
+    Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
+    RenameSoFar, Replacement, Timestamp, Writes, seal,
 };
 
 use crate::asynchronous::operation::Operation;
@@ -762,6 +762,69 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     }
     let value = file.object().truncate(length)?;
     Ok(settled(call.process(), call.number, value))
+}
+
+/// Performs `fallocate`, in steps: makes pages, or a hole (`FALLOC_FL_PUNCH_HOLE`).
+#[inline(never)]
+pub(super) fn allocate(call: Call<'_>) -> Decoding {
+    /// Pages of a step.
+    const PAGES: u64 = (steps::BYTES / filesystem::PAGE_SIZE) as u64;
+    let mode = call.unsigned(1);
+    let (offset, length) = (call.offset(2)?, call.offset(3)?);
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let keeps_size = mode & allocation::KEEP_SIZE != 0;
+    if mode & !(allocation::KEEP_SIZE | allocation::PUNCH_HOLE) != 0 || mode == allocation::PUNCH_HOLE {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    call.admitted()?;
+    let file = call.file(0)?;
+    file.require_writable()?;
+    let kind = file.object().status().mode & types::mode::TYPE;
+    if kind == types::mode::PIPE {
+        return Err(Errno::ESPIPE);
+    }
+    let place = place_of(&file).ok().filter(|_| kind == types::mode::REGULAR).ok_or(Errno::ENODEV)?;
+    let end = offset + length;
+    if end > MAX_FILE_LENGTH {
+        return Err(Errno::EFBIG);
+    }
+    let makes_pages = mode & allocation::PUNCH_HOLE == 0;
+    // As on Linux, what is larger than the file system is not even begun.
+    if makes_pages && length > place.mount.tree().usage().limit {
+        return Err(Errno::ENOSPC);
+    }
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move {
+        let node = place.node.stored().ok_or(Errno::ENODEV)?;
+        if !makes_pages {
+            let mut at = offset;
+            let owner = owner(&process);
+            while at < end {
+                at = node.punch_hole(Some(&owner), at, end, now()).map_err(errno_of)?;
+                steps::pause(&process).await;
+            }
+            return Ok(0);
+        }
+        let owner = owner(&process);
+        let (mut page, last) = (offset / filesystem::PAGE_SIZE as u64, (end - 1) / filesystem::PAGE_SIZE as u64);
+        while page <= last {
+            for page in page..=last.min(page + PAGES - 1) {
+                process.account.admit()?;
+                node.allocate_page(Some(&owner), page).map_err(errno_of)?;
+            }
+            page += PAGES;
+            if process.has_ended() {
+                return Err(Errno::EINTR);
+            }
+            steps::pause(&process).await;
+        }
+        if !keeps_size {
+            node.extend(end, now()).map_err(errno_of)?;
+        }
+        Ok(0)
+    }))
 }
 
 /// Performs `lseek`.
