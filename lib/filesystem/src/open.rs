@@ -118,6 +118,8 @@ pub enum SeekFrom {
 pub struct OpenFile {
     node: Node,
     access: Access,
+    /// Whether it counts as a change under way, while which the file system cannot be made read-only.
+    is_counted: bool,
     appends: AtomicBool,
     // Held for a whole read or write, so that two of them do not use the same position.
     position: Mutex<u64>,
@@ -160,14 +162,16 @@ impl Filesystem {
     }
 
     /// Makes an empty file without a name and opens it, for reading and writing (`memfd_create`). It can be sealed, and
-    /// is gone with the last reference to it.
+    /// is gone with the last reference to it. It is no part of the tree, so that it can be made and written in one that
+    /// is read-only.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::NoSpace`], [`Error::OutOfMemory`].
+    /// [`Error::NoSpace`], [`Error::OutOfMemory`].
     #[doc(alias = "memfd_create")]
     pub fn open_nameless<'owner>(&self, permissions: u16, by: impl Into<Maker<'owner>>) -> Result<OpenFile, Error> {
         let held = self.make_nameless(permissions, by.into())?;
-        OpenFile::new(&held, &OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() })
+        let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
+        Ok(OpenFile::uncounted(&held, &options))
     }
 
     /// Opens the file of a node again.
@@ -238,15 +242,24 @@ impl Filesystem {
 impl OpenFile {
     fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
-        if options.access.writes() && held.kind == FileKind::Regular {
+        let is_counted = options.access.writes() && held.kind == FileKind::Regular;
+        if is_counted {
             held.shared.begin_change()?;
         }
-        Ok(OpenFile {
+        let mut file = OpenFile::uncounted(held, options);
+        file.is_counted = is_counted;
+        Ok(file)
+    }
+
+    /// Opens a file whose changes are none of the tree.
+    fn uncounted(held: &Held<'_>, options: &OpenOptions) -> OpenFile {
+        OpenFile {
             node: Node::new(held),
             access: options.access,
+            is_counted: false,
             appends: AtomicBool::new(options.writes == Writes::AtEnd),
             position: Mutex::new(0),
-        })
+        }
     }
 
     /// Returns the file that was opened.
@@ -413,7 +426,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if self.access.writes() && self.node.kind() == FileKind::Regular {
+        if self.is_counted {
             self.node.held().shared.end_change();
         }
     }

@@ -264,7 +264,6 @@ impl Filesystem {
     pub(crate) fn make_nameless(&self, permissions: u16, by: Maker<'_>) -> Result<Held<'_>, Error> {
         let Maker { now, owner } = by;
         let attributes = Attributes { permissions: permissions & 0o7777, accessed: now, modified: now, changed: now };
-        let _change = self.shared.change()?;
         let index = self.shared.allocate(Content::File(FileContents::sealable()), attributes, owner, ROOT)?;
         // The inode was made with a link, which no entry has, and the returned handle.
         self.shared.release_link(index);
