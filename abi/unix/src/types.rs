@@ -387,6 +387,8 @@ pub mod file_control {
     pub const FIONREAD: u32 = 0x541b;
     /// Whether calls fail instead of waiting.
     pub const FIONBIO: u32 = 0x5421;
+    /// Whether its owner would be told of its events.
+    pub const FIOASYNC: u32 = 0x5452;
     /// `execve` does not close the descriptor.
     pub const FIONCLEX: u32 = 0x5450;
     /// `execve` closes the descriptor.
@@ -508,6 +510,7 @@ pub mod open {
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
     pub const NONBLOCK: u32 = 0o4000;
+    pub const ASYNC: u32 = 0o20000;
     pub const DIRECTORY: u32 = 0o200000;
     pub const NOFOLLOW: u32 = 0o400000;
     pub const CLOEXEC: u32 = 0o2000000;
@@ -561,6 +564,12 @@ pub mod control {
     pub const GETLK: u32 = 5;
     pub const SETLK: u32 = 6;
     pub const SETLKW: u32 = 7;
+    pub const SETOWN: u32 = 8;
+    pub const GETOWN: u32 = 9;
+    pub const SETSIG: u32 = 10;
+    pub const GETSIG: u32 = 11;
+    /// The greatest number that `SETSIG` takes.
+    pub const LAST_SIGNAL: u32 = 64;
     pub const OFD_GETLK: u32 = 36;
     pub const OFD_SETLK: u32 = 37;
     pub const OFD_SETLKW: u32 = 38;

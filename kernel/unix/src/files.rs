@@ -18,6 +18,7 @@ pub(crate) mod line_discipline;
 pub(crate) mod local_socket;
 pub(crate) mod locks;
 pub(crate) mod mounts;
+pub(crate) mod owners;
 pub(crate) mod pipe;
 pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;

@@ -21,7 +21,7 @@ use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, pipe, remains};
-use crate::process::Process;
+use crate::process::{Process, table};
 use crate::scheduling::steps;
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
@@ -248,6 +248,10 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     }
     let mut descriptors = call.process().descriptors.lock();
     let file = descriptors.get(descriptor)?.clone();
+    if matches!(call.unsigned(1), control::SETOWN | control::GETOWN | control::SETSIG | control::GETSIG) {
+        drop(descriptors);
+        return control_owner(&call, &file).map(Into::into);
+    }
     if matches!(call.unsigned(1), control::GET_SEALS | control::ADD_SEALS) {
         // The file's lock is taken for these.
         drop(descriptors);
@@ -267,9 +271,48 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         control::GETFL => Ok((file.flags() as usize).into()),
         control::SETFL => {
             file.set_flags(call.unsigned(2));
-            Ok(0.into())
+            drop(descriptors);
+            let is_told = call.unsigned(2) & flag::ASYNC != 0 && !file.never_waits();
+            set_told(&call, &file, is_told).map(Into::into)
         }
         _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Sets whether an open file tells of its events.
+fn set_told(call: &Call<'_>, file: &OpenFile, is_told: bool) -> Result<usize, Errno> {
+    if file.ownership().is_told == is_told {
+        return Ok(0);
+    }
+    file.change_ownership(&call.process().account, |ownership| ownership.is_told = is_told)
+}
+
+/// Performs `fcntl` on the owner of an open file.
+fn control_owner(call: &Call<'_>, file: &OpenFile) -> Result<usize, Errno> {
+    let account = &call.process().account;
+    match call.unsigned(1) {
+        control::GETOWN => Ok(file.ownership().owner as isize as usize),
+        control::GETSIG => Ok(file.ownership().signal as usize),
+        control::SETOWN => {
+            let owner = call.signed(2);
+            let number = owner.checked_abs().ok_or(Errno::EINVAL)? as u32;
+            let is_there = match owner {
+                0 => true,
+                1.. => table::find(number).is_some(),
+                _ => table::session_of_group(number).is_some(),
+            };
+            if !is_there {
+                return Err(Errno::ESRCH);
+            }
+            file.change_ownership(account, |ownership| ownership.owner = owner)
+        }
+        _ => {
+            let signal = call.unsigned(2);
+            if signal > control::LAST_SIGNAL {
+                return Err(Errno::EINVAL);
+            }
+            file.change_ownership(account, |ownership| ownership.signal = signal)
+        }
     }
 }
 
@@ -315,6 +358,14 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
             call.process().copy_in(argument, &mut word)?;
             file.set_non_blocking(word != [0; 4]);
             return Ok(0.into());
+        }
+        file_control::FIOASYNC => {
+            let mut word = [0; 4];
+            call.process().copy_in(argument, &mut word)?;
+            if file.never_waits() {
+                return Err(Errno::ENOTTY);
+            }
+            return set_told(&call, &file, word != [0; 4]).map(Into::into);
         }
         file_control::FIONREAD => match file.object().unread() {
             // Terminals have an answer of their own.

@@ -16,7 +16,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
@@ -30,6 +30,7 @@ use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
 use crate::files::locks;
 use crate::files::mounts::{Mount, Node, Place};
+use crate::files::owners::{self, Ownership};
 use crate::files::sent_files::SentFiles;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -346,13 +347,17 @@ pub(crate) struct OpenFile {
     properties: Properties,
     access: Access,
     non_blocking: AtomicBool,
-    /// Whether it was ever the holder of a lock.
-    has_locked: AtomicBool,
+    /// Whether it was ever the holder of a lock, and whether it ever had an owner: [`LOCKED`] and [`OWNED`].
+    history: AtomicU8,
     /// Charge for the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
     /// The epolls that watch it.
     pub watchers: Watchers,
 }
+
+/// Bits of [`OpenFile::history`].
+const LOCKED: u8 = 1;
+const OWNED: u8 = 2;
 
 /// Bytes of the largest object.
 const LARGEST_OBJECT: usize = 256;
@@ -407,13 +412,12 @@ impl OpenFile {
     /// Opens an object whose kind only its maker knows.
     pub(crate) fn of(object: Box<dyn FileOperations>, access: Access, non_blocking: bool, charge: Charge) -> OpenFile {
         let (properties, non_blocking) = (object.properties(), AtomicBool::new(non_blocking));
-        let has_locked = AtomicBool::new(false);
         OpenFile {
             object,
             properties,
             access,
             non_blocking,
-            has_locked,
+            history: AtomicU8::new(0),
             _charge: charge,
             watchers: Watchers::default(),
         }
@@ -441,7 +445,26 @@ impl OpenFile {
 
     /// Records that it is about to hold a lock, which goes with it.
     pub(crate) fn will_lock(&self) {
-        self.has_locked.store(true, Ordering::Relaxed);
+        self.history.fetch_or(LOCKED, Ordering::Relaxed);
+    }
+
+    /// Changes whom it tells of its events, at the expense of this account. `ENOMEM`.
+    pub(crate) fn change_ownership(
+        &self,
+        account: &Arc<Account>,
+        change: impl FnOnce(&mut Ownership),
+    ) -> Result<usize, Errno> {
+        self.history.fetch_or(OWNED, Ordering::Relaxed);
+        owners::change(core::ptr::from_ref(self).addr(), account, change)
+    }
+
+    /// Returns whom it would tell of its events.
+    pub(crate) fn ownership(&self) -> Ownership {
+        if self.history.load(Ordering::Relaxed) & OWNED != 0 {
+            owners::of(core::ptr::from_ref(self).addr())
+        } else {
+            Ownership::default()
+        }
     }
 
     /// Returns whether the file's readiness can change.
@@ -481,7 +504,9 @@ impl OpenFile {
             Access::Write => open::WRONLY,
             Access::ReadWrite => open::RDWR,
         };
-        access | if self.is_non_blocking() { open::NONBLOCK } else { 0 } | self.object.flags()
+        let is_told = self.ownership().is_told;
+        let flags = if self.is_non_blocking() { open::NONBLOCK } else { 0 } | if is_told { open::ASYNC } else { 0 };
+        access | flags | self.object.flags()
     }
 
     /// Sets whether calls fail instead of waiting.
@@ -756,8 +781,12 @@ fn told_of_broken_pipe(caller: &dyn Caller, attempt: Attempt) -> Attempt {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.watchers.close();
-        if self.has_locked.load(Ordering::Relaxed) {
+        let history = self.history.load(Ordering::Relaxed);
+        if history & LOCKED != 0 {
             locks::open_file_closes(self);
+        }
+        if history & OWNED != 0 {
+            owners::closes(core::ptr::from_ref(self).addr());
         }
     }
 }
