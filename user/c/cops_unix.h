@@ -103,6 +103,8 @@
 #define COPS_SYS_rt_sigtimedwait 137
 #define COPS_SYS_rt_sigqueueinfo 138
 #define COPS_SYS_rt_sigreturn 139
+#define COPS_SYS_setpriority 140
+#define COPS_SYS_getpriority 141
 #define COPS_SYS_reboot 142
 #define COPS_SYS_setregid 143
 #define COPS_SYS_setgid 144

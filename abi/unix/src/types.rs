@@ -211,6 +211,15 @@ pub mod mode {
     pub const PIPE: u32 = 0o010000;
 }
 
+/// Nice values, of which lower ones are more important.
+#[allow(missing_docs)]
+pub mod niceness {
+    /// The call is on one process (`PRIO_PROCESS`).
+    pub const OF_PROCESS: u32 = 0;
+    pub const LOWEST: i32 = -20;
+    pub const HIGHEST: i32 = 19;
+}
+
 /// Modes of `fallocate`.
 #[allow(missing_docs)]
 pub mod allocation {

@@ -402,6 +402,8 @@ const SCRIPTS: &[Script] = scripts![
         let master = system::terminal::pseudo_terminal()?;
         with([state.keep(master), terminal::OPEN_PEER as usize, (open::RDWR | open::NOCTTY) as usize])
     }, close;
+    SetNice "": |_| with([0, 0, 0]), nothing;
+    GetNice "": |_| with([0, 0]), nothing;
     MakeNode "": |_| with([HERE, path(OTHER), 0o010_644]), remove;
     MakeDirectory "": |_| with([HERE, path(OTHER), 0o755]), remove_directory;
     Unlink "a file": |state| {

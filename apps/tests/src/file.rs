@@ -1,13 +1,14 @@
 //! Files: the programs that came with the machine, the file system in memory, devices.
 
+use abi_unix::SystemCall;
 use abi_unix::types::mounting::{flag, removal};
-use abi_unix::types::{AT_REMOVEDIR, allocation, mode, open};
+use abi_unix::types::{AT_REMOVEDIR, allocation, control, file_control, mode, open};
 use alloc::vec::Vec;
 use cops::file::{File, SeekFrom};
 use cops::system::file as sync;
 use cops::{Errno, system};
 
-use crate::harness::Outcome;
+use crate::harness::{Outcome, call};
 use crate::{check, check_eq, must};
 
 /// Addresses from which no process can read: an unmapped one, and the kernel's image.
@@ -284,5 +285,27 @@ pub async fn pages_are_allocated_and_freed() -> Outcome {
     check_eq!(sync::read_at(file, &mut bytes, 0), Ok(20_000));
     let expected = |index: usize| if (100..10_100).contains(&index) { 0 } else { 7 };
     check!(bytes.iter().enumerate().all(|(index, byte)| *byte == expected(index)));
+    Ok(())
+}
+
+pub async fn owners_and_nice_values() -> Outcome {
+    let (reader, _writer) = must!(sync::pipe(0));
+    let (file, own) = (reader.raw() as usize, system::process::number() as usize);
+    let told = [1u32];
+    let request = file_control::FIOASYNC as usize;
+    check_eq!(call(SystemCall::DeviceControl, [file, request, told.as_ptr() as usize, 0, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::FileControl, [file, control::SETOWN as usize, own, 0, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::FileControl, [file, control::GETOWN as usize, 0, 0, 0, 0]), Ok(own));
+    check_eq!(call(SystemCall::FileControl, [file, control::GETFL as usize, 0, 0, 0, 0]), Ok(open::ASYNC as usize));
+    check_eq!(call(SystemCall::SetNice, [1, 0, 5, 0, 0, 0]), Err(Errno::EINVAL));
+    check_eq!(call(SystemCall::SetNice, [0, 99_999, 5, 0, 0, 0]), Err(Errno::ESRCH));
+    let child = must!(crate::fork::fork(|| {
+        let nice = |value: usize| call(SystemCall::SetNice, [0, 0, value, 0, 0, 0]);
+        let found = || call(SystemCall::GetNice, [0, 0, 0, 0, 0, 0]);
+        let right = found() == Ok(20) && nice(7) == Ok(0) && found() == Ok(13) && nice(70) == Ok(0) && found() == Ok(1);
+        u8::from(!right)
+    }));
+    check_eq!(crate::fork::status_of(child), Ok(0));
+    check_eq!(call(SystemCall::GetNice, [0, 0, 0, 0, 0, 0]), Ok(20));
     Ok(())
 }

@@ -104,6 +104,7 @@ const TESTS: &[Test] = tests![
     file::mounts;
     file::processes;
     file::pages_are_allocated_and_freed;
+    file::owners_and_nice_values;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

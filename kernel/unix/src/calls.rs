@@ -334,6 +334,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
 
         GetScheduling => scheduling::get(call),
         SetScheduling => scheduling::set(call),
+        GetNice => scheduling::get_nice(call),
+        SetNice => scheduling::set_nice(call),
         SetSystemScheduling => scheduling::set_system(call),
         TraceRead => scheduling::read_trace(call),
         TraceWrite => scheduling::write_trace(call),

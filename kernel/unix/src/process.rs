@@ -62,7 +62,7 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::signals::Signal;
 use abi_queue::completion;
@@ -294,8 +294,11 @@ pub(crate) struct Process {
     pub executable: Mutex<Option<Place>>,
     /// Time at which it was made, in ticks.
     pub started: u64,
-    /// Priority of a worker while it publishes nothing.
-    pub default_priority: Priority,
+    /// Priority with which it was started.
+    base_priority: Priority,
+    /// The nice value that was set for it, and the priority while it publishes nothing: the base, changed by that.
+    nice: AtomicI8,
+    default_priority: AtomicU8,
     /// Its limits of scheduling, and the processor time that it has used.
     pub standing: Standing,
     /// Its authority towards others.
@@ -428,7 +431,9 @@ impl Process {
             no_new_rights: AtomicBool::new(false),
             executable: Mutex::new(None),
             started: Machine::now(),
-            default_priority,
+            base_priority: default_priority,
+            nice: AtomicI8::new(0),
+            default_priority: AtomicU8::new(default_priority.number()),
             standing,
             authority,
             signals: Signals::new(),
@@ -571,7 +576,7 @@ impl Process {
     /// as important as the worker that waits for the lock, and gets to release it.
     #[inline]
     pub(crate) fn claimed_priority(&self) -> Priority {
-        let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority);
+        let claim = Priority::most_important_in(self.shared.ready()).unwrap_or(self.default_priority());
         self.standing.worth(claim)
     }
 
@@ -581,6 +586,32 @@ impl Process {
         let claim = self.claimed_priority();
         let best = self.completions.lock().most_important().map(|priority| self.standing.worth(priority));
         best.filter(|best| best.is_more_important_than(claim)).unwrap_or(claim)
+    }
+
+    /// Returns its priority while it publishes nothing.
+    #[inline(always)]
+    pub(crate) fn default_priority(&self) -> Priority {
+        Priority::saturating(self.default_priority.load(Ordering::Relaxed).into())
+    }
+
+    /// Returns the priority with which it was started.
+    pub(crate) fn base_priority(&self) -> Priority {
+        self.base_priority
+    }
+
+    /// Returns its nice value.
+    pub(crate) fn nice(&self) -> i8 {
+        self.nice.load(Ordering::Relaxed)
+    }
+
+    /// Sets its nice value: each step up is a priority further down from that with which it was started, and five steps
+    /// down are one further up, since there are fewer.
+    pub(crate) fn set_nice(&self, nice: i8) {
+        let base = i32::from(self.base_priority.number());
+        let number = if nice < 0 { base - (4 - i32::from(nice)) / 5 } else { base + i32::from(nice) };
+        self.nice.store(nice, Ordering::Relaxed);
+        self.default_priority.store(Priority::saturating(number.max(0) as u64).number(), Ordering::Relaxed);
+        self.order_workers_anew();
     }
 
     /// Returns the processor time of all its workers, in ticks, up to now; never less than before.
@@ -1187,7 +1218,7 @@ impl Process {
             let _ = other.bring_forward(priority);
         }
         // Threads wait behind each other in any case.
-        if !priority.is_more_important_than(self.standing.worth(self.default_priority)) {
+        if !priority.is_more_important_than(self.standing.worth(self.default_priority())) {
             return;
         }
         let threads = self.threads.lock();

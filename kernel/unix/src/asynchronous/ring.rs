@@ -319,7 +319,7 @@ pub(crate) async fn set_up(worker: Arc<Worker>, requests: usize, completions: us
     let address = process.shared.address(REQUEST_RINGS_OFFSET) + index * request::STRIDE;
     map(process.space(), address, &ring.frames)?;
     let server = RingServer { ring: ring.clone(), worker: worker.clone() };
-    let priority = process.standing.worth(process.default_priority);
+    let priority = process.standing.worth(process.default_priority());
     let Ok(server) = executor::spawn_for(process.clone(), priority, server) else {
         let removed = process.space().lock().unmap(address as u64..(address + ring.frames.len() * PAGE_SIZE) as u64);
         usermode::flush(removed.map_err(map_error)?);

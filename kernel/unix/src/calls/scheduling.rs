@@ -1,10 +1,13 @@
 //! The calls on scheduling, and those that observe it.
 
-use abi_unix::Act;
+use alloc::sync::Arc;
+
+use abi_unix::types::niceness;
+use abi_unix::{Act, Errno};
 
 use crate::calls::call::{Call, Decoding};
 use crate::observing::{snapshot, trace};
-use crate::process::authority;
+use crate::process::{Process, authority};
 use crate::scheduling::attributes;
 
 #[inline(never)]
@@ -16,6 +19,33 @@ pub(super) fn get(call: Call<'_>) -> Decoding {
 pub(super) fn set(call: Call<'_>) -> Decoding {
     let (id, attribute) = (call.unsigned(0), call.unsigned(1));
     attributes::set(call.process(), id, attribute, call.word(2) as u64, call.word(3) as u64).map(Into::into)
+}
+
+/// Returns the process that a call on nice values names. `EINVAL` for all processes of a group or a user.
+fn meant_by(call: &Call<'_>) -> Result<Arc<Process>, Errno> {
+    match call.unsigned(0) {
+        niceness::OF_PROCESS => attributes::meant(call.process(), call.unsigned(1)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Performs `getpriority`: 20 for the nice value 0, and more for those that are more important.
+#[inline(never)]
+pub(super) fn get_nice(call: Call<'_>) -> Decoding {
+    Ok(((20 - i32::from(meant_by(&call)?.nice())) as usize).into())
+}
+
+/// Performs `setpriority`.
+#[inline(never)]
+pub(super) fn set_nice(call: Call<'_>) -> Decoding {
+    let process = meant_by(&call)?;
+    let nice = call.signed(2).clamp(niceness::LOWEST, niceness::HIGHEST) as i8;
+    authority::permit_towards(call.process(), &process, Act::Schedule)?;
+    if nice < process.nice() && !call.process().authority.permits(Act::ScheduleMore) {
+        return Err(Errno::EACCES);
+    }
+    process.set_nice(nice);
+    Ok(0.into())
 }
 
 #[inline(never)]
@@ -81,6 +111,34 @@ mod tests {
             assert_eq!(change(program, 99_999, attribute::CEILING, 20, 0), Err(Errno::ESRCH));
             assert_eq!(change(program, 0, 77, 0, 0), Err(Errno::EINVAL));
             program.call(SystemCall::Kill, [child, 9]).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_makes_itself_nicer_and_others_only_below_it() {
+        run(|program| {
+            let nice = |program: &mut Program, id: usize| program.call(SystemCall::GetNice, [0, id]);
+            let set = |program: &mut Program, id: usize, nice: i32| {
+                program.call(SystemCall::SetNice, [0, id, nice as u32 as usize])
+            };
+            for which in [1, 2, 3, usize::MAX] {
+                assert_eq!(program.call(SystemCall::GetNice, [which, 0]), Err(Errno::EINVAL));
+                assert_eq!(program.call(SystemCall::SetNice, [which, 0, 5]), Err(Errno::EINVAL));
+            }
+            assert_eq!((nice(program, 99_999), set(program, 99_999, 1)), (Err(Errno::ESRCH), Err(Errno::ESRCH)));
+            assert_eq!((nice(program, 0), set(program, 1, 1)), (Ok(20), Err(Errno::EPERM)));
+            assert_eq!(set(program, 0, -1), Err(Errno::EACCES));
+            assert_eq!((set(program, 0, 5), nice(program, 0)), (Ok(0), Ok(15)));
+            assert_eq!(described(program, 0).priority, 4 + 5);
+            assert_eq!(set(program, 0, 4), Err(Errno::EACCES));
+            let child = program.fork(|program| {
+                assert_eq!(program.call(SystemCall::GetNice, [0, 0]), Ok(15));
+                assert_eq!(program.call(SystemCall::SetNice, [0, 0, 100]), Ok(0));
+                assert_eq!(program.call(SystemCall::GetNice, [0, 0]), Ok(1));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(nice(program, 0), Ok(15));
         });
     }
 

@@ -481,8 +481,10 @@ fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
         Some(terminal) => (terminal.number(), terminal.foreground.load(Ordering::Relaxed) as i32),
         None => (0, -1),
     };
+    let nice = process.nice();
     let mut text = format!(
-        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 20 0 "
+        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 {} {nice} ",
+        20 + nice
     );
     let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
     // Processor, real-time priority, policy, delays and guests, and addresses.

@@ -176,7 +176,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     let (standing, authority) = (process.standing.inherited(), process.authority.of_a_copy());
     let origin = Origin { account, place, standing, authority };
     let directory = process.directory.lock().clone();
-    let (above, group, priority) = (process.id, Some(process.group_and_session()), process.default_priority);
+    let (above, group, priority) = (process.id, Some(process.group_and_session()), process.base_priority());
     let child = table::create(|id| {
         // Under the lock of the table: a signal that ends a whole group reaches either the copy or its original.
         if process.has_ended() {
@@ -187,6 +187,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
     child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
     child.set_no_terminal(process.has_no_terminal());
+    child.set_nice(process.nice());
     let started = start(parent, &child, copied);
     if let Err(error) = started {
         table::discard(&child);

@@ -670,7 +670,7 @@ pub(crate) async fn spawn(
     }
     // All ones: the caller's priority. A child is never more important than its parent may be.
     let default_priority = match priority {
-        usize::MAX => process.default_priority,
+        usize::MAX => process.default_priority(),
         number => Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?,
     };
     let directory = process.directory.lock().clone();

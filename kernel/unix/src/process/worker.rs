@@ -255,7 +255,7 @@ impl Worker {
 
     /// Returns its priority while it publishes nothing.
     pub(crate) fn own_priority(&self) -> Priority {
-        self.process.standing.worth(self.process.default_priority)
+        self.process.standing.worth(self.process.default_priority())
     }
 
     /// Returns its present priority: a worker's follows the process's published bitmaps, a thread's is the process's
@@ -523,7 +523,7 @@ impl Worker {
         self.line.set_pending();
         // Pending was set before the look at the parking place; a worker that parks looks in the other order under the
         // same lock.
-        if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority)) {
+        if !self.wake_if_parked(self.process.standing.worth(self.process.default_priority())) {
             self.call_back();
         }
     }

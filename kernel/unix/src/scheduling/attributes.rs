@@ -16,7 +16,7 @@ use crate::scheduling::{set_bound_ns, set_system_mode, stretch};
 use crate::time;
 
 /// Returns the process that a call names: 0 is the caller.
-fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
+pub(crate) fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
     if id == 0 || id == caller.id { Ok(caller.clone()) } else { table::find(id).ok_or(Errno::ESRCH) }
 }
 
