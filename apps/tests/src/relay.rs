@@ -3,7 +3,7 @@
 //! The rules are tested on the host; here are the ways through the machine: long transfers to readers that are slower,
 //! and the end of a process in the middle of one.
 
-use abi_unix::types::{TimeSpec, open, signal, splicing};
+use abi_unix::types::{TimeSpec, file_control, open, signal, splicing};
 use abi_unix::{Errno, SystemCall, WILL_BE_POSTED};
 use alloc::vec::Vec;
 use cops::system::{self, Descriptor, file};
@@ -59,7 +59,13 @@ pub async fn a_sender_ends_in_the_middle() -> Outcome {
     let input = must!(long_file());
     let (reader, writer) = must!(file::pipe(0));
     let waiting = must!(fork(|| u8::from(file::send_file(writer.raw(), input.raw(), Some(&mut 0), LENGTH).is_err())));
-    must!(system::system::sleep(TimeSpec::from_ns(3_000_000)));
+    // Until it has filled the pipe, which can take long on a busy host.
+    let mut unread = 0u32;
+    while unread < 65_536 {
+        must!(system::system::sleep(TimeSpec::from_ns(1_000_000)));
+        let (command, place) = (file_control::FIONREAD as usize, &raw mut unread as usize);
+        must!(call(SystemCall::DeviceControl, [reader.raw() as usize, command, place, 0, 0, 0]));
+    }
     must!(call(SystemCall::Kill, [waiting, signal::KILL as usize, 0, 0, 0, 0]));
     check_eq!(status_of(waiting), Ok(0x100 | 9));
     // The bytes that it has sent are there, and room again for another.
