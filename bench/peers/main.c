@@ -8,6 +8,7 @@
  *
  *     serve                  every server of the list, each on a port of its own, until the machine is ended
  *     bench NAME [ARG...]    a measurement; results are lines in the shape of COPS's own program `bench`
+ *     here bench NAME ...    the measurement alone, as the first program of COPS
  *
  * The last line of a success is `peers: done`.
  */
@@ -55,6 +56,7 @@ const struct measurement MEASUREMENTS[] = {
 	{ "workers", measure_workers },
 	{ "matrix", measure_matrix },
 	{ "creation", measure_creation },
+	{ "programs", measure_programs },
 	{ NULL, NULL },
 };
 
@@ -227,6 +229,12 @@ static int do_what_is_asked(int count, char **arguments)
 int main(int count, char **arguments)
 {
 	signal(SIGPIPE, SIG_IGN);
+	/* It was executed only to be executed. */
+	if (count == 2 && !strcmp(arguments[1], "end"))
+		return 0;
+	/* As the first program of another system. */
+	if (count > 1 && !strcmp(arguments[1], "here"))
+		return do_what_is_asked(count - 1, arguments + 1);
 	if (getpid() != 1)
 		return do_what_is_asked(count, arguments);
 	prepare();

@@ -78,6 +78,7 @@ void measure_ring_pipes(int count, char **arguments);
 void measure_matrix(int count, char **arguments);
 void measure_creation(int count, char **arguments);
 void measure_workers(int count, char **arguments);
+void measure_programs(int count, char **arguments);
 
 /* Parts of SERVERS. */
 void serve_threads(int port);

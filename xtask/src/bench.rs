@@ -71,6 +71,8 @@ pub enum BenchName {
     MicroAsync,
     /// Linux compared with COPS: basic costs, and its best servers.
     Peers,
+    /// One unmodified program of Linux on COPS and on Linux: processes, threads, signals, memory and files.
+    LinuxPrograms,
     /// Experiment A: tasks that count in turn; coroutines compared with threads.
     RingCounter,
     /// Experiment B: a message through a ring of pipes; coroutines compared with threads.

@@ -15,6 +15,7 @@ mod matrix;
 mod network;
 mod peers;
 mod priorities;
+mod programs;
 mod rings;
 mod seeds;
 mod user_interrupt;
@@ -39,6 +40,7 @@ use crate::guest::{self, Echo, FailureKind, Forward, Guest};
 use crate::ipc;
 use crate::linux::{self, DebianKernel};
 use crate::micro_async;
+use crate::own;
 use crate::report;
 use crate::results;
 use crate::toolchain::Toolchain;
@@ -78,7 +80,7 @@ pub struct Experiment {
 }
 
 /// All experiments, in the order of `paper`.
-const EXPERIMENTS: [Experiment; 10] = [
+const EXPERIMENTS: [Experiment; 11] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },
@@ -89,6 +91,7 @@ const EXPERIMENTS: [Experiment; 10] = [
     Experiment { name: BenchName::PriorityLatency, measure: priorities::distribution },
     Experiment { name: BenchName::MicroNet, measure: network::measure },
     Experiment { name: BenchName::Peers, measure: peers::measure },
+    Experiment { name: BenchName::LinuxPrograms, measure: programs::measure },
 ];
 
 /// Benchmarks that are no experiments of this module and belong to the papers too.
@@ -313,6 +316,16 @@ impl<'a> Lab<'a> {
         let words: Vec<_> = [String::from("bench")].into_iter().chain(words.iter().cloned()).collect();
         let configuration = linux.configuration(self.context, harts, clock, &words)?;
         self.measure(&format!("{title}: Linux"), &configuration, Some(linux::DONE))
+    }
+
+    /// Boots bench/peers on COPS, unmodified and as the first program, and returns its results.
+    pub fn peers_on_cops(&self, title: &str, words: &[String], harts: u8, clock: Clock) -> Result<Vec<Line>> {
+        let program = self.linux().context("there is no program of Linux")?.program.clone();
+        let name = String::from(linux::PROGRAM);
+        let products = own::with_files(self.context, self.products.clone(), vec![(name.clone(), program)], &[])?;
+        let mut configuration = self.context.configuration(&products, &machine(harts), command_line(&name, words)?);
+        configuration.set_clock(clock);
+        self.measure(&format!("{title}: COPS"), &configuration, None)
     }
 
     /// Returns the costs of basic operations on Linux, on one hart; measured once.

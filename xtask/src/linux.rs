@@ -51,6 +51,9 @@ pub const SERVING: &str = "peers: serving";
 const TOKIO: &str = "peers-tokio";
 const RUST_TARGET: &str = "riscv64gc-unknown-linux-gnu";
 
+/// The name of the program.
+pub const PROGRAM: &str = "peers";
+
 /// Flags for the C files.
 const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"];
 
@@ -73,6 +76,8 @@ pub struct DebianKernel {
     initramfs: PathBuf,
     /// The kernel's version, as Debian names it.
     pub version: String,
+    /// The program that is its first one.
+    pub program: PathBuf,
     /// Servers in the archive.
     pub servers: Vec<&'static str>,
 }
@@ -127,7 +132,13 @@ impl DebianKernel {
         // Each choice has a file of its own, so that neither is written anew for the other.
         let initramfs = directory.join(if wanted == Servers::All { "initramfs.cpio" } else { "initramfs-c.cpio" });
         write_if_changed(&initramfs, &archive(&directory, &programs)?)?;
-        Ok(DebianKernel { kernel: directory.join("kernel"), initramfs, version, servers })
+        Ok(DebianKernel {
+            kernel: directory.join("kernel"),
+            initramfs,
+            version,
+            program: directory.join(PROGRAM),
+            servers,
+        })
     }
 
     /// Returns a boot's choices: the board's, with this kernel, and the arguments of bench/peers.
@@ -218,7 +229,7 @@ fn compile_peers(context: &Context, directory: &Path) -> Result<Vec<u8>> {
     let mut files: Vec<_> = std::fs::read_dir(&source)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
     files.sort();
-    let program = directory.join("peers");
+    let program = directory.join(PROGRAM);
     let mut compiler = children::command(toolchain::RISCV_GCC);
     compiler.args(C_FLAGS).arg("-o").arg(&program).args(&files);
     run(compiler, "compiling bench/peers")?;

@@ -164,7 +164,7 @@ pub fn write_report(context: &Context, file: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Description of each experiment, for readers of the papers.
-const ABOUT: [(&str, &str); 12] = [
+const ABOUT: [(&str, &str); 13] = [
     (
         "matrix-models",
         "A server multiplies matrices for its clients; each connection has three stages: receive, multiply, send. The \
@@ -212,6 +212,7 @@ const ABOUT: [(&str, &str); 12] = [
     ),
     ("scheduler", "The scheduler alone, on the host, beside other executors for Rust."),
     ("peers", "The costs of Linux's basic operations under the same emulator."),
+    ("linux-programs", "One program that was built for Linux, unmodified on COPS and on Linux."),
 ];
 
 /// Returns an experiment's place: those of the papers come first, in their order; all others follow by name.
