@@ -9,7 +9,7 @@
 //!
 //! **Small blocks** that are freed are kept in a list for each size, because coroutines and their messages need blocks
 //! of few sizes again and again: taking one from its list and putting it back is a tenth of talc's work, which divides
-//! and joins. A list has at most [`MOST_KEPT`] blocks, and all of them go back to talc before an allocation fails.
+//! and joins. A list has a limit, and all of them go back to talc before an allocation fails.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
