@@ -107,8 +107,7 @@ impl<O: Order> Executor<O> {
             }
             // SAFETY: the word is valid, as the caller of `run_strictly` promised.
             if STRICT && !shard.was_chosen_anew(polls) && unsafe { self.is_outranked(shard, elsewhere, 0) } {
-                shard.leave(polls);
-                shard.give_away();
+                shard.leave_and_give_away::<STRICT>(polls);
                 return Outcome::Outranked;
             }
             shard.lock(&self.hooks);
@@ -130,10 +129,7 @@ impl<O: Order> Executor<O> {
                 }
                 if header.is_null() {
                     if self.settle(shard.index) {
-                        shard.leave(polls);
-                        if STRICT {
-                            shard.give_away();
-                        }
+                        shard.leave_and_give_away::<STRICT>(polls);
                         return Outcome::Idle;
                     }
                     continue;
@@ -426,9 +422,13 @@ impl Shard {
         add(&self.polls, polls);
     }
 
-    /// Records that a strict run returns for its caller to give the processor away.
-    fn give_away(&self) {
-        self.polls_when_given_away.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// As [`leave`](Self::leave), for a caller that gives the processor away; strict runs need to know.
+    #[inline(always)]
+    fn leave_and_give_away<const STRICT: bool>(&self, polls: u64) {
+        self.leave(polls);
+        if STRICT {
+            self.polls_when_given_away.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// Returns whether the worker has made no poll since its caller gave the processor away, with the polls of the
