@@ -4,15 +4,20 @@
 //! kernel and when the kernel has served that entry, and adds the difference to the counters of the thread and of the
 //! hart. The time from then until the next thread runs is counted for the next thread. The time of virtualised threads
 //! is counted as idle time.
+//!
+//! **Log of entries.** See [`entry_log`](crate::entry_log).
 
-use abi_sel4::DebugCall;
-use abi_sel4::debug_call::Counter;
+use abi_sel4::call::number;
+use abi_sel4::debug_call::{Benchmarks, Counter, EntryPath, KernelEntry, LogEntry};
 use abi_sel4::message::MAXIMUM_LENGTH;
-use objects::{Capability, Ref, Tcb, ThreadFault};
+use abi_sel4::{DebugCall, Error, MessageInfo};
+use hal_api::Trap;
+use objects::{Capability, FrameSize, PageRights, Ref, Tcb, ThreadFault};
 
+use crate::entry_log::Path;
 use crate::kernel::Kernel;
 use crate::message::{receive_buffer, word};
-use crate::{console, cspace};
+use crate::{console, cspace, fault};
 
 impl Kernel {
     /// Counts a kernel entry of a thread or of an idle hart.
@@ -154,6 +159,101 @@ impl Kernel {
         for ready in self.node().ready.iter() {
             ready.for_each(|thread| print(Some(thread)));
         }
+    }
+}
+
+impl Kernel {
+    /// Notes the beginning of a kernel entry for the log.
+    #[inline(always)]
+    pub(crate) fn begin_log_entry(&self, thread: Option<Ref<Tcb>>, trap: Trap) {
+        if cfg!(feature = "benchmarks") && self.log.is_running.get() {
+            let logged = &self.node().logged;
+            logged.entry.set(self.describe_entry(thread, trap));
+            logged.start.set(platform::machine::cycles().max(1));
+        }
+    }
+
+    /// Logs a kernel entry at its end.
+    #[inline(always)]
+    pub(crate) fn end_log_entry(&self, path: Path) {
+        if cfg!(feature = "benchmarks") && self.log.is_running.get() {
+            self.append_log_entry(path);
+        }
+    }
+
+    fn append_log_entry(&self, path: Path) {
+        let logged = &self.node().logged;
+        let start = logged.start.take();
+        if start != 0 {
+            let duration = platform::machine::cycles().wrapping_sub(start).try_into().unwrap_or(u32::MAX);
+            let entry = logged.entry.get();
+            let entry = if path == Path::Fast { entry.on_fastpath() } else { entry };
+            self.log.append(LogEntry { start, duration, entry });
+        }
+    }
+
+    fn describe_entry(&self, thread: Option<Ref<Tcb>>, trap: Trap) -> KernelEntry {
+        let other = |path, word: u64| KernelEntry::other(path, self.here.get() as u32, word as u32);
+        match (trap, thread) {
+            (Trap::SystemCall, Some(thread)) => {
+                let called = thread.register::<17>().get();
+                let tag = match called {
+                    number::Call | number::Send | number::NBSend => {
+                        let slot = cspace::lookup(thread, thread.register::<10>().get());
+                        slot.map_or(0, |slot| slot.capability.tag())
+                    }
+                    number::ReplyRecv | number::Recv | number::Reply | number::Yield | number::NBRecv => 0,
+                    _ => return other(EntryPath::UnknownSystemCall, called),
+                };
+                let label = MessageInfo(thread.register::<11>().get()).label();
+                KernelEntry::system_call(called.wrapping_neg() as u32, tag as u32, label as u32)
+            }
+            _ => match fault::of_trap(trap) {
+                Some(ThreadFault::Memory { status, .. }) => other(EntryPath::VmFault, status),
+                Some(ThreadFault::User { number, .. }) => other(EntryPath::UserException, number),
+                _ => other(EntryPath::Interrupt, 0),
+            },
+        }
+    }
+
+    /// Gives the log the page of a frame capability; returns the number of an error, or 0.
+    pub(crate) fn set_log_buffer(&self, thread: Ref<Tcb>, address: u64) -> u64 {
+        let refused = Error::IllegalOperation.number() as u64;
+        if !self.logs_entries() {
+            return refused;
+        }
+        let capability = cspace::lookup(thread, address).map_or(Capability::Null, |slot| slot.capability.get());
+        match capability {
+            Capability::Frame { base, size: FrameSize::Mega, rights: PageRights::ReadWrite, device: false, .. } => {
+                self.log.is_running.set(false);
+                self.log.page.set(Some(base));
+                self.log.length.set(0);
+                0
+            }
+            _ => refused,
+        }
+    }
+
+    /// Begins the log anew; returns the number of an error, or 0.
+    pub(crate) fn start_log(&self) -> u64 {
+        if self.log.page.get().is_none() {
+            return Error::IllegalOperation.number() as u64;
+        }
+        self.nodes.iter().for_each(|node| node.logged.start.set(0));
+        self.log.length.set(0);
+        self.log.is_running.set(true);
+        0
+    }
+
+    /// Ends the log, and returns the number of its entries.
+    pub(crate) fn stop_log(&self) -> u64 {
+        self.log.is_running.set(false);
+        self.log.length.get()
+    }
+
+    /// Returns whether this kernel was told to log its entries.
+    pub(crate) fn logs_entries(&self) -> bool {
+        cfg!(feature = "benchmarks") && self.calls.get().benchmarks == Benchmarks::Entries
     }
 }
 
