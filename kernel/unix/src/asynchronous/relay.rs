@@ -18,7 +18,7 @@ use crate::process::user::{Caller, LARGEST_TRANSFER, UserBuffer};
 use crate::scheduling::steps::{self, Effort};
 
 /// Bytes that are moved at once. A kind that moves bytes in steps moves so many in one.
-const PIECE: usize = steps::BYTES;
+pub(super) const PIECE: usize = steps::BYTES;
 
 /// A place at which a relay reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +41,14 @@ impl RelayPlace {
 
 /// A `sendfile` or `copy_file_range`, decoded.
 pub(crate) struct Relay {
-    call: SystemCall,
-    input: Arc<OpenFile>,
-    output: Arc<OpenFile>,
-    from: RelayPlace,
-    to: RelayPlace,
-    length: usize,
-    done: usize,
-    piece: Gathered,
+    pub(super) call: SystemCall,
+    pub(super) input: Arc<OpenFile>,
+    pub(super) output: Arc<OpenFile>,
+    pub(super) from: RelayPlace,
+    pub(super) to: RelayPlace,
+    pub(super) length: usize,
+    pub(super) done: usize,
+    pub(super) piece: Gathered,
 }
 
 impl Relay {

@@ -11,24 +11,18 @@
 //!
 //! Rejected: pages that are handed over instead of copied. A pipe here is one queue of bytes, as small as its contents.
 
-use alloc::sync::Arc;
 use core::ops::Range;
 use core::task::{Poll, Waker};
 
 use abi_unix::types::SEEK_SET;
 use abi_unix::{Errno, SystemCall};
 
-use crate::asynchronous::relay::RelayPlace;
+use crate::asynchronous::relay::{PIECE, Relay, RelayPlace};
 use crate::files::fifo;
 use crate::files::file::{Attempt, OpenFile};
-use crate::files::gathered::Gathered;
 use crate::files::pipe::{Reader, Writer};
-use crate::process::accounts::Account;
-use crate::process::user::{Caller, LARGEST_TRANSFER, UserBuffer};
+use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps::{self, Effort};
-
-/// Bytes that are moved at once.
-const PIECE: usize = steps::BYTES;
 
 /// Returns the end of a pipe that an open file reads from, if it is one.
 pub(crate) fn source_of(file: &OpenFile) -> Option<&Reader> {
@@ -42,45 +36,32 @@ pub(crate) fn sink_of(file: &OpenFile) -> Option<&Writer> {
 
 /// A `splice` or `tee`, decoded: one of its files is a pipe.
 pub(crate) struct Splice {
-    call: SystemCall,
-    input: Arc<OpenFile>,
-    output: Arc<OpenFile>,
-    from: RelayPlace,
-    to: RelayPlace,
-    length: usize,
-    done: usize,
+    /// Files, places and progress.
+    relay: Relay,
     /// The call does not wait, whatever its files say.
     must_not_wait: bool,
-    piece: Gathered,
     /// Bytes of the piece that have left the input and are not in the output.
     held: Range<usize>,
 }
 
 impl Splice {
-    /// Makes one of so many bytes, at most, with its memory, which the account pays.
-    pub(crate) fn new(
-        account: &Arc<Account>,
-        call: SystemCall,
-        (input, from): (Arc<OpenFile>, RelayPlace),
-        (output, to): (Arc<OpenFile>, RelayPlace),
-        length: usize,
-        must_not_wait: bool,
-    ) -> Result<Splice, Errno> {
-        let length = length.min(LARGEST_TRANSFER);
-        // Bytes that stay are copied once.
-        let length = if call == SystemCall::Tee { length.min(PIECE) } else { length };
-        let piece = Gathered::new(account, length.min(PIECE))?;
-        Ok(Splice { call, input, output, from, to, length, done: 0, must_not_wait, piece, held: 0..0 })
+    /// Makes one of a relay between its files.
+    pub(crate) fn new(mut relay: Relay, must_not_wait: bool) -> Splice {
+        if relay.call == SystemCall::Tee {
+            // Bytes that stay are copied once.
+            relay.length = relay.length.min(PIECE);
+        }
+        Splice { relay, must_not_wait, held: 0..0 }
     }
 
     /// Returns the call.
     pub(crate) fn call(&self) -> SystemCall {
-        self.call
+        self.relay.call
     }
 
     /// Returns the number of bytes that were moved.
     pub(crate) fn done(&self) -> usize {
-        self.done
+        self.relay.done
     }
 
     /// Returns whether it holds bytes that would be lost.
@@ -90,8 +71,8 @@ impl Splice {
 
     /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&self, waker: &Waker) {
-        self.input.object().forget_reader(waker);
-        self.output.object().forget_writer(waker);
+        self.relay.input.object().forget_reader(waker);
+        self.relay.output.object().forget_writer(waker);
     }
 
     /// Moves bytes until all were, or there are none without a wait. `EAGAIN` instead of waiting if the call or the
@@ -107,45 +88,45 @@ impl Splice {
 
     fn attempt(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         // The first step was the attempt in place.
-        if self.done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
+        if self.relay.done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
         let mut effort = Effort::of(2 * PIECE);
-        while self.done < self.length {
-            let to_wait = if self.done == 0 || !self.held.is_empty() { waker } else { None };
+        while self.relay.done < self.relay.length {
+            let to_wait = if self.relay.done == 0 || !self.held.is_empty() { waker } else { None };
             let moved = match self.step(caller, to_wait) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(moved)) => moved,
-                Poll::Ready(Err(error)) if self.done == 0 => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(error)) if self.relay.done == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(_)) => break,
-                Poll::Pending if self.done > 0 && self.held.is_empty() => break,
+                Poll::Pending if self.relay.done > 0 && self.held.is_empty() => break,
                 Poll::Pending => return Poll::Pending,
             };
-            self.done += moved;
+            self.relay.done += moved;
             // The bytes of a tee are still there: once more they would come twice.
-            if self.call == SystemCall::Tee {
+            if self.relay.call == SystemCall::Tee {
                 break;
             }
             // Each byte is copied twice.
-            if effort.add(2 * moved) && self.done < self.length && steps::must_stop(caller, waker) {
+            if effort.add(2 * moved) && self.relay.done < self.relay.length && steps::must_stop(caller, waker) {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(Ok(self.done))
+        Poll::Ready(Ok(self.relay.done))
     }
 
     /// Moves a piece; returns the number of its bytes, 0 at the end of the input.
     fn step(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
-        self.piece.fill();
-        let wanted = self.length - self.done;
+        self.relay.piece.fill();
+        let wanted = self.relay.length - self.relay.done;
         if !self.held.is_empty() {
             return self.put_held(caller, waker);
         }
         // Nothing is taken that has no room.
         let mut wanted = wanted.min(PIECE);
-        if let Some(sink) = sink_of(&self.output) {
+        if let Some(sink) = sink_of(&self.relay.output) {
             match sink.room(waker) {
-                Ok(0) => return waits(&self.output, self.must_not_wait),
+                Ok(0) => return waits(&self.relay.output, self.must_not_wait),
                 Ok(room) => wanted = wanted.min(room),
                 Err(error) => {
                     if error == Errno::EPIPE {
@@ -155,41 +136,43 @@ impl Splice {
                 }
             }
         }
-        match (source_of(&self.input), self.from) {
+        match (source_of(&self.relay.input), self.relay.from) {
             (Some(_), _) => self.step_from_pipe(caller, wanted, waker),
-            (None, RelayPlace::Position) if !self.input.is_regular() => self.step_from_stream(caller, wanted, waker),
-            (None, from) => self.step_from_place(caller, from.of(&self.input)?, wanted, waker),
+            (None, RelayPlace::Position) if !self.relay.input.is_regular() => {
+                self.step_from_stream(caller, wanted, waker)
+            }
+            (None, from) => self.step_from_place(caller, from.of(&self.relay.input)?, wanted, waker),
         }
     }
 
     /// Moves bytes of a file to a pipe.
     fn step_from_place(&mut self, caller: &dyn Caller, from: u64, wanted: usize, waker: Option<&Waker>) -> Attempt {
-        let (memory, _) = self.piece.caller(caller);
-        let count = self.input.object().read_at(&memory, UserBuffer::of_kernel(wanted), from)?;
+        let (memory, _) = self.relay.piece.caller(caller);
+        let count = self.relay.input.object().read_at(&memory, UserBuffer::of_kernel(wanted), from)?;
         let mut moved = 0;
         if count > 0
             && let Poll::Ready(Err(error)) =
-                self.output.write(&memory, &[UserBuffer::of_kernel(count)], &mut moved, waker)
+                self.relay.output.write(&memory, &[UserBuffer::of_kernel(count)], &mut moved, waker)
         {
             return Poll::Ready(Err(error));
         }
-        match &mut self.from {
+        match &mut self.relay.from {
             RelayPlace::Position => {
-                self.input.object().seek((from + moved as u64) as i64, SEEK_SET)?;
+                self.relay.input.object().seek((from + moved as u64) as i64, SEEK_SET)?;
             }
             RelayPlace::Kept(at, address) => {
                 *at = from + moved as u64;
                 caller.copy_out(*address, &at.to_le_bytes())?;
             }
         }
-        if moved == 0 && count > 0 { waits(&self.output, self.must_not_wait) } else { Poll::Ready(Ok(moved)) }
+        if moved == 0 && count > 0 { waits(&self.relay.output, self.must_not_wait) } else { Poll::Ready(Ok(moved)) }
     }
 
     /// Moves bytes of a socket or a terminal to a pipe.
     fn step_from_stream(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
-        let (memory, _) = self.piece.caller(caller);
+        let (memory, _) = self.relay.piece.caller(caller);
         let mut count = 0;
-        let taken = self.input.read(&memory, &[UserBuffer::of_kernel(wanted)], &mut count, waker);
+        let taken = self.relay.input.read(&memory, &[UserBuffer::of_kernel(wanted)], &mut count, waker);
         match taken {
             Poll::Ready(Ok(0)) => Poll::Ready(Ok(0)),
             Poll::Ready(Ok(count)) => {
@@ -197,16 +180,16 @@ impl Splice {
                 self.put_held(caller, waker)
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => waits(&self.input, self.must_not_wait),
+            Poll::Pending => waits(&self.relay.input, self.must_not_wait),
         }
     }
 
     /// Writes bytes that are held, which the pipe had room for a moment ago.
     fn put_held(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
-        let (memory, _) = self.piece.caller(caller);
+        let (memory, _) = self.relay.piece.caller(caller);
         let rest = UserBuffer::new(self.held.start, self.held.len())?;
         let mut moved = 0;
-        match self.output.write(&memory, &[rest], &mut moved, waker) {
+        match self.relay.output.write(&memory, &[rest], &mut moved, waker) {
             Poll::Ready(Err(error)) => {
                 // Without a reader they are lost.
                 self.held = 0..0;
@@ -222,30 +205,30 @@ impl Splice {
 
     /// Moves or copies bytes of a pipe.
     fn step_from_pipe(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
-        let Some(source) = source_of(&self.input) else { return Poll::Ready(Err(Errno::EINVAL)) };
-        let (memory, _) = self.piece.caller(caller);
+        let Some(source) = source_of(&self.relay.input) else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let (memory, _) = self.relay.piece.caller(caller);
         let count = match source.borrow(&memory, UserBuffer::of_kernel(wanted), waker) {
             Poll::Ready(Ok(0)) => return Poll::Ready(Ok(0)),
             Poll::Ready(count) => count?,
-            Poll::Pending => return waits(&self.input, self.must_not_wait),
+            Poll::Pending => return waits(&self.relay.input, self.must_not_wait),
         };
         let mut moved = 0;
         let buffer = UserBuffer::of_kernel(count);
-        let outcome = match self.to {
-            RelayPlace::Kept(place, _) => self.output.object().write_at(&memory, buffer, place).map(|count| {
+        let outcome = match self.relay.to {
+            RelayPlace::Kept(place, _) => self.relay.output.object().write_at(&memory, buffer, place).map(|count| {
                 moved = count;
             }),
-            RelayPlace::Position => match self.output.write(&memory, &[buffer], &mut moved, waker) {
+            RelayPlace::Position => match self.relay.output.write(&memory, &[buffer], &mut moved, waker) {
                 Poll::Ready(result) => result.map(drop),
                 Poll::Pending => Ok(()),
             },
         };
-        source.give_back(if self.call == SystemCall::Tee { 0 } else { moved });
+        source.give_back(if self.relay.call == SystemCall::Tee { 0 } else { moved });
         outcome?;
         if moved == 0 {
-            return waits(&self.output, self.must_not_wait);
+            return waits(&self.relay.output, self.must_not_wait);
         }
-        if let RelayPlace::Kept(place, address) = &mut self.to {
+        if let RelayPlace::Kept(place, address) = &mut self.relay.to {
             *place += moved as u64;
             caller.copy_out(*address, &place.to_le_bytes())?;
         }

@@ -136,8 +136,8 @@ pub(super) fn splice(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let (account, must_not_wait) = (&call.process().account, flags & splicing::NONBLOCK != 0);
-    let splice = Splice::new(account, call.number, (input, from), (output, to), length, must_not_wait)?;
-    Ok(Operation::Splice(kept(splice)).into())
+    let relay = Relay::new(account, call.number, (input, from), (output, to), length)?;
+    Ok(Operation::Splice(kept(Splice::new(relay, must_not_wait))).into())
 }
 
 /// Performs `tee`.
@@ -160,8 +160,8 @@ pub(super) fn tee(call: Call<'_>) -> Decoding {
     }
     let (account, must_not_wait) = (&call.process().account, flags & splicing::NONBLOCK != 0);
     let ends = ((input, RelayPlace::Position), (output, RelayPlace::Position));
-    let splice = Splice::new(account, call.number, ends.0, ends.1, length, must_not_wait)?;
-    Ok(Operation::Splice(kept(splice)).into())
+    let relay = Relay::new(account, call.number, ends.0, ends.1, length)?;
+    Ok(Operation::Splice(kept(Splice::new(relay, must_not_wait))).into())
 }
 
 /// Performs `vmsplice`: writes to a pipe, or reads from one.
