@@ -60,6 +60,8 @@ pub struct Qemu {
     counting_instructions: Vec<String>,
     counting_slow_instructions: Vec<String>,
     waiting_for_gdb: Vec<String>,
+    /// Arguments for each disk.
+    disk: Vec<String>,
 }
 
 /// Values for an empty command line.
@@ -140,6 +142,8 @@ pub struct Configuration {
     pub clock: Clock,
     /// Port on which QEMU waits for gdb.
     pub gdb_port: Option<u16>,
+    /// Images of the machine's disks, the first one's first.
+    pub disks: Vec<PathBuf>,
 }
 
 impl Configuration {
@@ -230,7 +234,12 @@ impl Board {
             ("{network}", network),
             ("{gdb_port}", configuration.gdb_port.unwrap_or(0).to_string()),
         ];
-        all.map(|argument| substitute(argument, &values)).collect()
+        let disks = configuration.disks.iter().enumerate().flat_map(|(number, image)| {
+            let image = image.to_string_lossy().replace(',', ",,");
+            let values = [("{disk}", image), ("{number}", number.to_string())];
+            self.qemu.disk.iter().map(move |argument| substitute(argument, &values))
+        });
+        all.map(|argument| substitute(argument, &values)).chain(disks).collect()
     }
 }
 
@@ -344,6 +353,7 @@ mod tests {
             forwards: Vec::new(),
             clock: Clock::Host,
             gdb_port: None,
+            disks: Vec::new(),
         }
     }
 
@@ -389,6 +399,17 @@ mod tests {
                 "remote.type=inet,remote.host=127.0.0.1,remote.port=6001,id=network0"
             )]
         );
+    }
+
+    #[test]
+    fn disks_have_numbers_and_any_names() {
+        let disks = vec!["/a dir/first,{disk}.img".into(), "second".into()];
+        let arguments = board().arguments(&Configuration { disks, ..configuration() });
+        assert_eq!(
+            value_of(&arguments, "-drive"),
+            ["file=/a dir/first,,{disk}.img,if=none,format=raw,id=disk0", "file=second,if=none,format=raw,id=disk1"]
+        );
+        assert!(value_of(&arguments, "-device").contains(&"virtio-blk-device,drive=disk1"));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context as _, Result, bail};
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use matrix::Model;
 
 use crate::bench::BenchName;
-use crate::board::Variant;
+use crate::board::{Configuration, Variant};
 use crate::check::Step;
 use crate::own::HostFile;
 use crate::suites::Suite;
@@ -384,12 +386,37 @@ pub struct Boot {
     /// The machine to boot.
     #[command(flatten)]
     pub machine: Machine,
+    /// Give the machine a disk, a raw image on this host, which it reads and writes; may be repeated. It is `/dev/vda`,
+    /// the next one `/dev/vdb`.
+    #[arg(long = "disk", value_name = "IMAGE")]
+    pub disks: Vec<PathBuf>,
     /// Forward a TCP port of this host to one of the machine; may be repeated.
     #[arg(long, value_name = "HOST:GUEST", value_parser = crate::guest::forward)]
     pub forward: Vec<crate::guest::Forward>,
     /// The kernel's scheduling.
     #[command(flatten)]
     pub scheduling: Scheduling,
+}
+
+impl Boot {
+    /// Gives a machine its disks and its forwarded ports.
+    ///
+    /// # Errors
+    ///
+    /// An image is not there, or has no whole sectors.
+    pub fn connect(&self, configuration: &mut Configuration) -> Result<()> {
+        configuration.forwards = self.forward.clone();
+        for image in &self.disks {
+            let metadata = std::fs::metadata(image).with_context(|| {
+                format!("there is no disk image {0}; an empty one is made by: truncate -s 64M {0}", image.display())
+            })?;
+            if metadata.is_file() && (metadata.len() == 0 || !metadata.len().is_multiple_of(512)) {
+                bail!("{} is no disk image: its size is not a multiple of 512 bytes, or 0", image.display());
+            }
+            configuration.disks.push(std::path::absolute(image)?);
+        }
+        Ok(())
+    }
 }
 
 /// Arguments of `trace`.

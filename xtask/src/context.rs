@@ -120,6 +120,7 @@ impl Context {
             forwards: Vec::new(),
             clock: Clock::Host,
             gdb_port: None,
+            disks: Vec::new(),
         }
     }
 

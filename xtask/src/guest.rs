@@ -463,6 +463,7 @@ mod tests {
                 forwards,
                 clock: Clock::Host,
                 gdb_port: None,
+                disks: Vec::new(),
             };
             loop {
                 let qemu = self.directory.join("qemu");

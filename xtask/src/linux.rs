@@ -161,6 +161,7 @@ impl DebianKernel {
             forwards: Vec::new(),
             clock,
             gdb_port: None,
+            disks: Vec::new(),
         })
     }
 }

@@ -45,7 +45,7 @@ fn start(tools: &Tools, watch: &cli::Watch, what: &str, kernel_words: &str) -> R
     let command_line = kernel_words.to_string() + &watch.boot.scheduling.words() + &command_line(MONITOR, &arguments)?;
     let mut configuration = tools.configuration(&products, &watch.boot.machine, command_line);
     let port = guest::free_port()?;
-    configuration.forwards = watch.boot.forward.clone();
+    watch.boot.connect(&mut configuration)?;
     configuration.forwards.push(Forward { host: port, guest: PORT });
     let log = tools.log(what);
     let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;

@@ -341,7 +341,7 @@ pub fn profile(context: &Context, arguments: &cli::Profile) -> Result<()> {
     let (toolchain, products, name) = own::prepare(context, &arguments.program, &[])?;
     let words = arguments.boot.scheduling.words() + &command_line(&name, &arguments.arguments)?;
     let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
-    configuration.forwards = arguments.boot.forward.clone();
+    arguments.boot.connect(&mut configuration)?;
     let log = context.log("profile");
     let activity = context.progress.start(format!("Running {name}, for {} s at most", arguments.limit));
     let mut sampler = Sampler::new(context, &products, &name)?;

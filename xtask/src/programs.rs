@@ -57,7 +57,7 @@ fn run(context: &Context, arguments: &cli::LinuxRun) -> Result<ExitCode> {
     let products = with_root(context, products, &root, "run", &files)?;
     let words = arguments.boot.scheduling.words() + &command_line(&format!("/{INIT_PATH}"), &[])?;
     let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
-    configuration.forwards = arguments.boot.forward.clone();
+    arguments.boot.connect(&mut configuration)?;
     let log = context.log("linux");
     let screen = Screen::new(Programs::default(), context.progress.verbose);
     crate::run::interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit)

@@ -49,7 +49,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
         Kernel::Micro => micro(context, arguments)?,
     };
     let mut configuration = context.configuration(&products, &arguments.boot.machine, command_line);
-    configuration.forwards = arguments.boot.forward.clone();
+    arguments.boot.connect(&mut configuration)?;
     if arguments.gdb {
         let port = guest::free_port()?;
         configuration.gdb_port = Some(port);

@@ -110,6 +110,9 @@ const END_LIMIT: Duration = Duration::from_secs(120);
 /// Number of lines before the failure of a test that are reported with it.
 const LINES_OF_A_FAILURE: usize = 8;
 
+/// Bytes of a machine's disk.
+const DISK_SIZE: u64 = 8 << 20;
+
 /// Length of the soak of a test.
 const SOAK_SECONDS: u64 = 20;
 
@@ -562,6 +565,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                     move |boots: &Boots<'_>, log: &Path, show: Show| boots.failing_allocations(log, &kernel, show);
                 parts.push(on_one_hart.part(name, run));
             }
+            "power cut" => short.push(on_all_harts.part(name, Boots::power_cut)),
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -887,8 +891,9 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     FAILING_ALLOCATIONS,
+    "power cut",
     "restart",
     "status of the shell",
     "backtraces of programs",
@@ -944,6 +949,17 @@ fn names(
         None if user_interrupts.is_some() => parts(&[&OF_INTERRUPTS[..], &OF_VISITS].concat()),
         None => parts(&OF_INTERRUPTS),
     }
+}
+
+/// Makes an empty image of a disk beside a log; returns its path.
+fn empty_disk(log: &Path) -> Result<PathBuf> {
+    let image = log.with_extension("disk");
+    if let Some(directory) = image.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let file = std::fs::File::create(&image).with_context(|| format!("cannot make {}", image.display()))?;
+    file.set_len(DISK_SIZE)?;
+    Ok(image)
 }
 
 /// Returns the machine of the arguments, with this number of harts.
@@ -1074,7 +1090,30 @@ impl Boots<'_> {
         let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
         configuration.kernel = kernel.to_path_buf();
         configuration.set_clock(clock);
+        if self.products.programs.iter().any(|program| program == PROGRAM) {
+            configuration.disks.push(empty_disk(log)?);
+        }
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
+    }
+
+    /// Cuts the power off a machine after a program has made data lasting on its disk, and looks for it in a second
+    /// boot.
+    fn power_cut(&self, log: &Path, show: Show) -> Found {
+        let image = empty_disk(log)?;
+        let boot = |act: &str, line: &str| {
+            let command_line = command_line(PROGRAM, &["--act", act].map(String::from))?;
+            let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
+            configuration.disks.push(image.clone());
+            let board = &self.context.board;
+            let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
+            guest.wait_for(line, SILENCE_LIMIT, |printed| (printed == line).then_some(()))?;
+            guest.end();
+            anyhow::Ok(())
+        };
+        boot("write-disk", "lasting")?;
+        boot("check-disk", "the bytes are there")?;
+        show("what the disk had made lasting was there after the power was cut off");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 
     /// Lets a program restart the machine, which then starts it again.

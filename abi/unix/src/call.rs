@@ -227,9 +227,9 @@ system_calls! {
     /// Writes from several buffers.
     WriteVector = 66 writev(descriptor: Descriptor, vector: Input, count: Number) Possible;
     /// Reads at a given offset.
-    ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Never;
+    ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Possible;
     /// Writes at a given offset.
-    WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Never;
+    WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Possible;
     /// Writes bytes of a regular file to another file, from the place at `place`, which is moved on, or if that is 0
     /// from the file's position on. `EINVAL` for an output with `O_APPEND`, and for an input that is no regular file.
     SendFile = 71 sendfile(output: Descriptor, input: Descriptor, place: Output, size: Length) Possible;
@@ -258,12 +258,14 @@ system_calls! {
     StatusAt = 79 newfstatat(directory: Descriptor, path: Path, status: Output, flags: Number) Never;
     /// Describes an open file as `struct stat`.
     Status = 80 fstat(descriptor: Descriptor, status: Output) Never;
-    /// Does nothing: files have no other state than the one in memory.
-    Synchronise = 81 sync() Never;
-    /// Does nothing; `EINVAL` for a descriptor that is neither a file's nor a directory's.
-    SynchroniseFile = 82 fsync(descriptor: Descriptor) Never;
+    /// Waits until all that was written to disks cannot be lost with the power any more.
+    Synchronise = 81 sync() Possible;
+    /// Waits until all that was written to a disk before cannot be lost with the power any more; `EIO` if anything
+    /// could not be written, once for each open file. Does nothing for files and directories, which are in memory;
+    /// `EINVAL` for other descriptors.
+    SynchroniseFile = 82 fsync(descriptor: Descriptor) Possible;
     /// As `fsync`.
-    SynchroniseData = 83 fdatasync(descriptor: Descriptor) Never;
+    SynchroniseData = 83 fdatasync(descriptor: Descriptor) Possible;
     /// Makes a timer whose expirations are read, as a number of eight bytes. Clocks `CLOCK_REALTIME`, `CLOCK_MONOTONIC`
     /// and `CLOCK_BOOTTIME`; flags `TFD_NONBLOCK`, `TFD_CLOEXEC`.
     TimerFile = 85 timerfd_create(clock: Number, flags: Number) Never;

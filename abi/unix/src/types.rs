@@ -235,6 +235,24 @@ pub mod splicing {
     pub const ALL: u32 = 15;
 }
 
+/// Commands of `ioctl` for disks (Linux: `linux/fs.h`).
+#[allow(missing_docs)]
+pub mod block_control {
+    pub const IS_READ_ONLY: u32 = 0x125e;
+    pub const SECTORS: u32 = 0x1260;
+    pub const FLUSH: u32 = 0x1261;
+    pub const LOGICAL_BLOCK: u32 = 0x1268;
+    pub const DISCARD: u32 = 0x1277;
+    pub const LEAST_TRANSFER: u32 = 0x1278;
+    pub const BEST_TRANSFER: u32 = 0x1279;
+    pub const ALIGNMENT: u32 = 0x127a;
+    pub const PHYSICAL_BLOCK: u32 = 0x127b;
+    pub const IS_ROTATIONAL: u32 = 0x127e;
+    pub const FILL_WITH_ZEROS: u32 = 0x127f;
+    pub const CACHE_BLOCK: u32 = 0x8008_1270;
+    pub const BYTES: u32 = 0x8008_1272;
+}
+
 /// An IPv4 address and port (`struct sockaddr_in`, 16 bytes; port and address in network order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "sockaddr_in")]
@@ -381,12 +399,17 @@ impl MessageHeader {
             self.control_length,
             self.flags as u64,
         ];
-        let mut bytes = [0; Self::SIZE];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        bytes_of(words)
     }
+}
+
+/// Returns words as they lie in memory.
+fn bytes_of<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 /// `ioctl` on files of any kind.
@@ -497,11 +520,7 @@ pub mod mounting {
                 self.block_size,
                 self.flags,
             ];
-            let mut bytes = [0; Self::SIZE];
-            for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
-            bytes
+            super::bytes_of(words)
         }
     }
 }

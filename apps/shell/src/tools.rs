@@ -338,6 +338,7 @@ fn entry(letters: &str, path: &str, name: &str, mark: &str) -> String {
                 mode::DIRECTORY => 'd',
                 mode::LINK => 'l',
                 mode::CHARACTER => 'c',
+                mode::BLOCK => 'b',
                 mode::PIPE => 'p',
                 mode::SOCKET => 's',
                 _ => '-',

@@ -15,6 +15,7 @@ mod brink;
 mod calls;
 mod combining;
 mod coroutines;
+mod disk;
 mod edges;
 mod fairness;
 mod file;
@@ -105,6 +106,10 @@ const TESTS: &[Test] = tests![
     file::processes;
     file::pages_are_allocated_and_freed;
     file::owners_and_nice_values;
+    disk::bytes_come_back;
+    disk::its_end_and_errors;
+    disk::many_transfers_are_under_way_at_once;
+    disk::processes_end_in_the_middle_of_transfers;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

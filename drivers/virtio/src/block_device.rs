@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use drivers::Registers;
 
-use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
+use crate::mmio::{Interrupt, Kind, Mmio, feature};
 use crate::queue::{self, Direction, Notify, Queue, Used};
 use crate::{Error, Memory};
 
@@ -281,17 +281,10 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         self.failure
     }
 
-    /// Acknowledges the device's interrupt. Do this before taking requests that have ended; see [`Acknowledger`].
+    /// Acknowledges the device's interrupt. Do this before taking requests that have ended; see
+    /// [`Acknowledger`](crate::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
-    }
-
-    /// Returns a handle that acknowledges interrupts without the driver, for an interrupt handler.
-    pub fn acknowledger(&self) -> Acknowledger<R>
-    where
-        R: Clone,
-    {
-        self.transport.acknowledger()
     }
 
     /// Begins a request; the device sees it with the next [`notify`](Self::notify). The data is that of reads and

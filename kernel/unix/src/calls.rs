@@ -303,7 +303,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         ChangeOwnerAt => files::change_owner_at(call),
         SetTimes => files::set_times(call),
         SetCreationMask => files::set_creation_mask(call),
-        Synchronise => Ok(0.into()),
+        Synchronise => files::synchronise_all(call),
         SynchroniseFile | SynchroniseData => files::synchronise(call),
         SynchroniseFileSystem => files::synchronise_file_system(call),
         AdviseFile => files::advise(call),

@@ -7,6 +7,8 @@ pub(crate) mod cleaning;
 pub(crate) mod console;
 pub(crate) mod descriptor;
 pub(crate) mod devices;
+pub(crate) mod disk;
+pub(crate) mod disk_file;
 pub(crate) mod epoll;
 pub(crate) mod event_counter;
 pub(crate) mod fifo;

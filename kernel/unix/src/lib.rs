@@ -100,6 +100,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
+    files::disk::start(platform);
     tree::start(parts.initial_files)?;
     processes::start()?;
     cleaning::start();

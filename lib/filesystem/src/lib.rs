@@ -63,7 +63,7 @@ pub use node::{DeviceNumber, DirectoryEntry, FileKind, Meeting, Metadata, Node, 
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};
-pub use tree::{Filesystem, PathSoFar, RenameSoFar, Replacement, Usage};
+pub use tree::{Filesystem, PathSoFar, RenameSoFar, Replacement, SpecialFile, Usage};
 pub use walk::{
     Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,
     leading_slashes,

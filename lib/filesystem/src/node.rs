@@ -21,6 +21,8 @@ pub enum FileKind {
     SymbolicLink,
     /// A device that the kernel finds by its number.
     CharacterDevice,
+    /// A disk that the kernel finds by its number.
+    BlockDevice,
     /// A meeting point of openings, between which the kernel moves bytes.
     Fifo,
 }
@@ -34,6 +36,7 @@ impl FileKind {
             FileKind::Directory => 0o040_000,
             FileKind::SymbolicLink => 0o120_000,
             FileKind::CharacterDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
             FileKind::Fifo => 0o010_000,
         }
     }
@@ -196,7 +199,7 @@ impl Node {
                     (links, directory.length() as u64, 0, None)
                 }
                 Content::SymbolicLink(target) => (inode.links(), target.len() as u64, target.len() as u64, None),
-                Content::Device(device) => (inode.links(), 0, 0, Some(*device)),
+                Content::CharacterDevice(device) | Content::BlockDevice(device) => (inode.links(), 0, 0, Some(*device)),
                 Content::Fifo(_) => (inode.links(), 0, 0, None),
                 Content::Vacant => (0, 0, 0, None),
             }
@@ -219,7 +222,15 @@ impl Node {
     /// Returns the device of a [`FileKind::CharacterDevice`].
     pub fn device(&self) -> Option<DeviceNumber> {
         match &*self.shared.inode(self.index).shared() {
-            Content::Device(device) => Some(*device),
+            Content::CharacterDevice(device) => Some(*device),
+            _ => None,
+        }
+    }
+
+    /// Returns the disk of a [`FileKind::BlockDevice`].
+    pub fn block_device(&self) -> Option<DeviceNumber> {
+        match &*self.shared.inode(self.index).shared() {
+            Content::BlockDevice(device) => Some(*device),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use crate::cpio::{self, ArchiveError, Entry, EntryKind};
 use crate::error::Error;
 use crate::node::{FileKind, Node, Timestamp};
-use crate::tree::Filesystem;
+use crate::tree::{Filesystem, SpecialFile};
 use crate::walk::LastLink;
 
 /// Permissions of directories that the archive uses but does not contain.
@@ -104,7 +104,7 @@ impl Filesystem {
                 self.make_symbolic_link(root, path, entry.data, now)?;
             }
             EntryKind::CharacterDevice(device) => {
-                self.make_device(root, path, device, permissions, now)?;
+                self.make_special_file(root, path, SpecialFile::CharacterDevice(device), permissions, now)?;
             }
             EntryKind::Other(_) => return Err(Error::InvalidArgument),
         }

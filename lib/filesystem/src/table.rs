@@ -77,7 +77,8 @@ pub(crate) enum Content {
     File(FileContents),
     Directory(Directory),
     SymbolicLink(Box<[u8]>),
-    Device(DeviceNumber),
+    CharacterDevice(DeviceNumber),
+    BlockDevice(DeviceNumber),
     /// A FIFO, with the value in which its openings meet, while there are any.
     Fifo(Option<Weak<dyn Any + Send + Sync>>),
 }
@@ -88,7 +89,8 @@ impl Content {
             Content::Vacant | Content::File(_) => FileKind::Regular,
             Content::Directory(_) => FileKind::Directory,
             Content::SymbolicLink(_) => FileKind::SymbolicLink,
-            Content::Device(_) => FileKind::CharacterDevice,
+            Content::CharacterDevice(_) => FileKind::CharacterDevice,
+            Content::BlockDevice(_) => FileKind::BlockDevice,
             Content::Fifo(_) => FileKind::Fifo,
         }
     }
@@ -129,7 +131,8 @@ impl Content {
             Content::File(file) => file.charged(),
             Content::SymbolicLink(target) => target.len() as u64,
             // A directory is empty when it is freed.
-            Content::Vacant | Content::Directory(_) | Content::Device(_) | Content::Fifo(_) => 0,
+            Content::Vacant | Content::Directory(_) | Content::Fifo(_) => 0,
+            Content::CharacterDevice(_) | Content::BlockDevice(_) => 0,
         }
     }
 }

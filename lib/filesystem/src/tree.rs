@@ -53,13 +53,23 @@ pub struct Filesystem {
     shared: Arc<Shared>,
 }
 
+/// A file without contents of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialFile {
+    /// A device that the kernel finds by its number (`S_IFCHR`).
+    CharacterDevice(DeviceNumber),
+    /// A disk that the kernel finds by its number (`S_IFBLK`).
+    BlockDevice(DeviceNumber),
+    /// A pipe with a name (`S_IFIFO`).
+    Fifo,
+}
+
 /// Kind of file to make, with its contents.
 pub(crate) enum Recipe<'target> {
     File(&'static [u8]),
     Directory,
     SymbolicLink(&'target [u8]),
-    Device(DeviceNumber),
-    Fifo,
+    Special(SpecialFile),
 }
 
 impl Recipe<'_> {
@@ -68,8 +78,9 @@ impl Recipe<'_> {
             Recipe::File(backing) => Content::File(FileContents::new(backing)),
             Recipe::Directory => Content::Directory(Directory::new()),
             Recipe::SymbolicLink(target) => Content::SymbolicLink(memory::copy(target)?),
-            Recipe::Device(device) => Content::Device(*device),
-            Recipe::Fifo => Content::Fifo(None),
+            Recipe::Special(SpecialFile::CharacterDevice(device)) => Content::CharacterDevice(*device),
+            Recipe::Special(SpecialFile::BlockDevice(device)) => Content::BlockDevice(*device),
+            Recipe::Special(SpecialFile::Fifo) => Content::Fifo(None),
         })
     }
 }
@@ -214,35 +225,21 @@ impl Filesystem {
         self.make(base, path, Recipe::SymbolicLink(target), 0o777, by.into())
     }
 
-    /// Makes a device node (`mknodat` with `S_IFCHR`).
+    /// Makes a file without contents of its own (`mknodat`).
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
     #[doc(alias = "mknod")]
-    pub fn make_device(
-        &self,
-        base: &Node,
-        path: &[u8],
-        device: DeviceNumber,
-        permissions: u16,
-        now: Timestamp,
-    ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Device(device), permissions, now.into())
-    }
-
-    /// Makes a FIFO (`mknodat` with `S_IFIFO`).
-    ///
-    /// # Errors
-    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
     #[doc(alias = "mkfifo")]
-    pub fn make_fifo<'owner>(
+    pub fn make_special_file<'owner>(
         &self,
         base: &Node,
         path: &[u8],
+        special: SpecialFile,
         permissions: u16,
         by: impl Into<Maker<'owner>>,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Fifo, permissions, by.into())
+        self.make(base, path, Recipe::Special(special), permissions, by.into())
     }
 
     /// Makes a regular file whose contents are `backing` until it is written to.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use filesystem::{Error, FileKind, Filesystem, LastLink, OpenOptions, Timestamp};
+use filesystem::{Error, FileKind, Filesystem, LastLink, OpenOptions, SpecialFile, Timestamp};
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 
@@ -15,17 +15,26 @@ fn only_a_fifo_has_a_meeting() {
         assert_eq!(node.meeting(|| panic!("it is made")).err(), Some(Error::InvalidArgument));
         node.end_meeting();
     }
-    assert_eq!(filesystem.make_fifo(&root, b"file", 0o644, NOW).err(), Some(Error::AlreadyExists));
-    assert_eq!(filesystem.make_fifo(&root, b"fifo/", 0o644, NOW).err(), Some(Error::NotFound));
+    assert_eq!(
+        filesystem.make_special_file(&root, b"file", SpecialFile::Fifo, 0o644, NOW).err(),
+        Some(Error::AlreadyExists)
+    );
+    assert_eq!(
+        filesystem.make_special_file(&root, b"fifo/", SpecialFile::Fifo, 0o644, NOW).err(),
+        Some(Error::NotFound)
+    );
     filesystem.set_read_only(true).unwrap();
-    assert_eq!(filesystem.make_fifo(&root, b"fifo", 0o644, NOW).err(), Some(Error::ReadOnly));
+    assert_eq!(
+        filesystem.make_special_file(&root, b"fifo", SpecialFile::Fifo, 0o644, NOW).err(),
+        Some(Error::ReadOnly)
+    );
 }
 
 #[test]
 fn openings_meet_in_one_value_as_long_as_there_is_one() {
     let filesystem = Filesystem::new(1 << 20).unwrap();
     let root = filesystem.root();
-    let fifo = filesystem.make_fifo(&root, b"fifo", 0o7640, NOW).unwrap();
+    let fifo = filesystem.make_special_file(&root, b"fifo", SpecialFile::Fifo, 0o7640, NOW).unwrap();
     assert_eq!((fifo.kind(), fifo.metadata().mode()), (FileKind::Fifo, 0o017_640));
     assert_eq!(fifo.meeting(|| Err(Error::OutOfMemory)).err(), Some(Error::OutOfMemory));
     let first = fifo.meeting(|| Ok(Arc::new(1u32))).unwrap();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use filesystem::{
     Access, Contents, Creation, Error, Expect, FileKind, Filesystem, LastLink, Node, OpenFile, OpenOptions,
-    Replacement, SeekFrom, Timestamp, Writes,
+    Replacement, SeekFrom, SpecialFile, Timestamp, Writes,
 };
 use proptest::prelude::*;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
@@ -175,7 +175,7 @@ impl Ours {
                 Report::Nothing
             }
             Operation::MakeFifo(base, path) => {
-                filesystem.make_fifo(self.base(*base), path.as_bytes(), 0o644, NOW)?;
+                filesystem.make_special_file(self.base(*base), path.as_bytes(), SpecialFile::Fifo, 0o644, NOW)?;
                 Report::Nothing
             }
             Operation::MakeLink(base, path, target) => {

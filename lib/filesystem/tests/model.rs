@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use filesystem::{
     Access, Creation, DeviceNumber, Error, FileKind, Filesystem, LastLink, MAX_SYMBOLIC_LINKS, Node, OpenOptions,
-    Replacement, Timestamp,
+    Replacement, SpecialFile, Timestamp,
 };
 use proptest::prelude::*;
 
@@ -416,10 +416,10 @@ fn run(filesystem: &Filesystem, root: &Node, now: i64, operation: &Operation) ->
         }
         Operation::Device(path, minor) => {
             let device = DeviceNumber { major: 1, minor: *minor };
-            filesystem.make_device(root, path.as_bytes(), device, 0o666, now)?;
+            filesystem.make_special_file(root, path.as_bytes(), SpecialFile::CharacterDevice(device), 0o666, now)?;
         }
         Operation::Fifo(path) => {
-            filesystem.make_fifo(root, path.as_bytes(), 0o644, now)?;
+            filesystem.make_special_file(root, path.as_bytes(), SpecialFile::Fifo, 0o644, now)?;
         }
         Operation::HardLink(existing, last, path) => {
             filesystem.link(root, existing.as_bytes(), *last, root, path.as_bytes(), now)?;

@@ -169,11 +169,13 @@ impl Operation {
             Operation::Read { file, buffers, done } => file.read(caller, buffers, done, waker),
             Operation::Write { file, buffers, written } => file.write(caller, buffers, written, waker),
             Operation::ReadAt { file, buffer, offset, done } => {
-                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| file.object().read_at(caller, rest, at))
+                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
+                    file.object().poll_read_at(caller, rest, at, waker)
+                })
             }
             Operation::WriteAt { file, buffer, offset, done } => {
                 move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
-                    file.object().write_at(caller, rest, at)
+                    file.object().poll_write_at(caller, rest, at, waker)
                 })
             }
             Operation::Relay(relay) => relay.poll(caller, waker),
@@ -360,10 +362,12 @@ impl Operation {
     /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&mut self, waker: &Waker) {
         match self {
-            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
-                file.object().forget_reader(waker)
-            }
+            Operation::Read { file, .. }
+            | Operation::ReadAt { file, .. }
+            | Operation::Receive { file, .. }
+            | Operation::Accept { file, .. } => file.object().forget_reader(waker),
             Operation::Write { file, .. }
+            | Operation::WriteAt { file, .. }
             | Operation::Send { file, .. }
             | Operation::Connect { file, .. }
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
@@ -383,7 +387,7 @@ impl Operation {
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
-            Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => {}
+            Operation::Long(..) => {}
         }
     }
 

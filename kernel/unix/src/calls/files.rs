@@ -1,5 +1,6 @@
 //! The calls on paths and descriptors.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
@@ -7,20 +8,21 @@ use abi_unix::types::{self, allocation, control, file_control, memory_file, open
 use abi_unix::{Errno, SystemCall};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
-    RenameSoFar, Replacement, Timestamp, Writes, seal,
+    RenameSoFar, Replacement, SpecialFile, Timestamp, Writes, seal,
 };
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept, kept_steps};
 use crate::calls::locks::{self, LockCommand};
 use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_path_from_here, read_two_paths};
+use crate::files::disk_file::DiskFile;
 use crate::files::fifo::{FifoOpening, Found, Opening};
 use crate::files::file::{self, OpenFile};
 use crate::files::generated::Generated;
 use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
-use crate::files::{devices, pipe, remains};
+use crate::files::{devices, disk, pipe, remains};
 use crate::process::{Process, table};
 use crate::scheduling::steps;
 
@@ -454,7 +456,9 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
         let permissions = permissions_of_new(call.process(), mode);
         path.perform(LastComponent::Name, |mount, base, path| {
             let made = match kind {
-                FileKind::Fifo => mount.tree().make_fifo(base, path, permissions, made_by(&owner)),
+                FileKind::Fifo => {
+                    mount.tree().make_special_file(base, path, SpecialFile::Fifo, permissions, made_by(&owner))
+                }
                 _ => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
             };
             made.map(|_| 0)
@@ -570,7 +574,10 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
                 return Err(Errno::EACCES);
             }
         }
-        if mode & 2 != 0 && kind != FileKind::CharacterDevice && place.mount.is_read_only() {
+        if mode & 2 != 0
+            && matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::SymbolicLink)
+            && place.mount.is_read_only()
+        {
             return Err(Errno::EROFS);
         }
         Ok(0)
@@ -719,9 +726,32 @@ pub(super) fn set_creation_mask(call: Call<'_>) -> Decoding {
 /// Performs `fsync` and `fdatasync`.
 #[inline(never)]
 pub(super) fn synchronise(call: Call<'_>) -> Decoding {
-    let place = place_of(&*call.file(0)?).map_err(|_| Errno::EINVAL)?;
+    let file = call.file(0)?;
+    if file.as_kind::<DiskFile>().is_some() {
+        let work = async move {
+            match file.as_kind::<DiskFile>() {
+                Some(disk) => disk.synchronise().await,
+                None => Ok(0),
+            }
+        };
+        return Ok(Operation::Long(call.number, Box::pin(work)).into());
+    }
+    let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
     place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
     Ok(0.into())
+}
+
+/// Performs `sync`.
+#[inline(never)]
+pub(super) fn synchronise_all(call: Call<'_>) -> Decoding {
+    if disk::all().is_empty() {
+        return Ok(0.into());
+    }
+    let work = async {
+        disk::synchronise_all().await;
+        Ok(0)
+    };
+    Ok(Operation::Long(call.number, Box::pin(work)).into())
 }
 
 /// Performs `syncfs`.

@@ -8,6 +8,7 @@ use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open};
 use filesystem::{Access, DeviceNumber};
 
+use crate::files::disk_file::DiskFile;
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
 use crate::files::mounts::{self, Mount, Node, Place};
 use crate::files::pseudo_terminal::MasterFile;
@@ -18,7 +19,6 @@ use crate::files::{console, job_control, pseudo_terminal};
 use crate::process::Process;
 use crate::process::user::{Caller, UserBuffer};
 use crate::random;
-use crate::scheduling::steps;
 
 /// Wraps a file that `open` with these flags found in the file system; a device node becomes its device. `ENXIO` for a
 /// node without a device, and for the terminal of a process that has none; `EACCES` if devices of its mount may not be
@@ -30,9 +30,12 @@ pub(crate) fn kind_of(
     mount: Arc<Mount>,
     file: filesystem::OpenFile,
 ) -> Result<Box<dyn FileOperations>, Errno> {
-    let device = file.node().device();
-    if device.is_some() {
+    let (device, disk) = (file.node().device(), file.node().block_device());
+    if device.is_some() || disk.is_some() {
         mounts::require_devices(&mount)?;
+    }
+    if let Some(disk) = disk {
+        return Ok(Box::new(DiskFile::open(disk, file.access(), place_of(file, mount))?));
     }
     Ok(match device {
         None => Box::new(Stored { file, mount }),
@@ -98,12 +101,7 @@ impl FileOperations for Null {
 
 impl FileOperations for Zero {
     fn properties(&self) -> Properties {
-        Properties {
-            waits: Waits::Never,
-            reads: Reads::Everything,
-            largest_step: steps::BYTES as u32,
-            ..Properties::USUAL
-        }
+        Properties::IN_STEPS
     }
 
     fn status(&self) -> Status {

@@ -92,6 +92,14 @@ impl Properties {
     /// Those of a kind that is limited by its contents and waits for events.
     pub(crate) const USUAL: Properties =
         Properties { waits: Waits::ForEvents, reads: Reads::Present, unit: Unit::Byte, largest_step: u32::MAX };
+
+    /// Those of a kind whose contents are there, or come soon, and are copied in steps.
+    pub(crate) const IN_STEPS: Properties = Properties {
+        waits: Waits::Never,
+        reads: Reads::Everything,
+        largest_step: steps::BYTES as u32,
+        ..Properties::USUAL
+    };
 }
 
 /// A connection that `accept` has made an object, and the address of its peer.
@@ -233,6 +241,16 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     /// Copies to a place in the file, as far as a step goes.
     fn write_at(&self, _: &dyn Caller, _: UserBuffer, _offset: u64) -> Result<usize, Errno> {
         Err(Errno::ESPIPE)
+    }
+
+    /// Tries to copy from a place in the file, as far as a step goes.
+    fn poll_read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, _: Option<&Waker>) -> Attempt {
+        Poll::Ready(self.read_at(caller, buffer, offset))
+    }
+
+    /// Tries to copy to a place in the file, as far as a step goes.
+    fn poll_write_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, _: Option<&Waker>) -> Attempt {
+        Poll::Ready(self.write_at(caller, buffer, offset))
     }
 
     /// Performs `ftruncate`.
@@ -620,11 +638,13 @@ impl OpenFile {
             loop {
                 let wanted = (buffer.len() - part).min(effort.left());
                 let piece = UserBuffer::new(buffer.address() + part, wanted)?;
-                // Only the first buffer may wait; further bytes are taken if they are there.
-                let count = match self.object.read(caller, piece, if *done == 0 { waker } else { None }) {
+                // Of a kind that does not read on only the first buffer may wait; further bytes are taken if they are
+                // there.
+                let may_wait = *done == 0 || reads_on;
+                let count = match self.object.read(caller, piece, waker.filter(|_| may_wait)) {
                     Poll::Ready(Ok(count)) => count,
                     Poll::Ready(Err(error)) if *done == 0 => return Poll::Ready(Err(error)),
-                    Poll::Pending if *done == 0 => return Poll::Pending,
+                    Poll::Pending if may_wait => return Poll::Pending,
                     _ => return Poll::Ready(Ok(*done)),
                 };
                 *done += count;
@@ -799,7 +819,7 @@ pub(crate) fn move_at_place(
     offset: u64,
     done: &mut usize,
     waker: Option<&Waker>,
-    mut step: impl FnMut(UserBuffer, u64) -> Result<usize, Errno>,
+    mut step: impl FnMut(UserBuffer, u64) -> Attempt,
 ) -> Attempt {
     // The first step was the attempt in place.
     if *done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
@@ -809,9 +829,10 @@ pub(crate) fn move_at_place(
         let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
         // The offset is below 2^63, and no buffer is that long.
         let moved = match step(rest, offset + *done as u64) {
-            Ok(moved) => moved,
-            Err(error) if *done == 0 => return Poll::Ready(Err(error)),
-            Err(_) => return Poll::Ready(Ok(*done)),
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(moved)) => moved,
+            Poll::Ready(Err(error)) if *done == 0 => return Poll::Ready(Err(error)),
+            Poll::Ready(Err(_)) => return Poll::Ready(Ok(*done)),
         };
         *done += moved;
         if moved < steps::BYTES || *done == buffer.len() {

@@ -22,7 +22,7 @@ use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open as flag, terminal};
-use filesystem::{Access, DeviceNumber};
+use filesystem::{Access, DeviceNumber, SpecialFile};
 use spin::{Mutex, MutexGuard};
 use waiters::Waiters;
 
@@ -250,7 +250,13 @@ impl MasterFile {
         let opened = MasterFile { terminal, number, owner: process.id, place };
         let root = mounts::top().tree();
         let device = opened.terminal.device;
-        match root.make_device(&root.root(), path_of(number).as_bytes(), device, 0o620, tree::now()) {
+        match root.make_special_file(
+            &root.root(),
+            path_of(number).as_bytes(),
+            SpecialFile::CharacterDevice(device),
+            0o620,
+            tree::now(),
+        ) {
             Ok(_) | Err(filesystem::Error::AlreadyExists) => Ok(opened),
             Err(error) => Err(tree::errno_of(error)),
         }

@@ -9,7 +9,7 @@ use abi_unix::types::{self, Status, TimeSpec, open};
 use filesystem::{Access, FileKind, SeekFrom, Writes};
 use memory::space::Sharing;
 
-use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties, Reads, Waits, encode_device};
+use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties, encode_device};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::shared_memory::{FileMapping, FilePages};
 use crate::files::tree::{self, errno_of};
@@ -129,12 +129,7 @@ impl<'a> Transfer<'a> {
 
 impl FileOperations for Stored {
     fn properties(&self) -> Properties {
-        Properties {
-            waits: Waits::Never,
-            reads: Reads::Everything,
-            largest_step: steps::BYTES as u32,
-            ..Properties::USUAL
-        }
+        Properties::IN_STEPS
     }
 
     fn status(&self) -> Status {

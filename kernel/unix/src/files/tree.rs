@@ -5,8 +5,9 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use abi_unix::Errno;
-use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, Timestamp};
+use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, SpecialFile, Timestamp};
 
+use crate::files::disk;
 use crate::files::file::encode_device;
 use crate::files::mounts::{self, Path, Place};
 use crate::time;
@@ -66,7 +67,11 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
         let _ = root.make_symbolic_link(&base, path.as_bytes(), target.as_bytes(), now());
     }
     for (path, device) in STANDARD_DEVICES {
-        let _ = root.make_device(&base, path.as_bytes(), device, 0o666, now());
+        let _ = root.make_special_file(&base, path.as_bytes(), SpecialFile::CharacterDevice(device), 0o666, now());
+    }
+    for disk in disk::all() {
+        let path = format!("/dev/{}", disk.name());
+        let _ = root.make_special_file(&base, path.as_bytes(), SpecialFile::BlockDevice(disk.device()), 0o660, now());
     }
     mounts::start(root)
 }

@@ -10,7 +10,7 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::{job_control, mounts, remains};
+use crate::files::{disk, job_control, mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
@@ -196,6 +196,7 @@ impl Process {
             signal_delivery::tell_end(&parent, self.id, ending);
         }
         if self.id == FIRST {
+            disk::synchronise_all().await;
             crate::machine::first_process_has_ended(ending);
         }
     }

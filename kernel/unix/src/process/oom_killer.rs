@@ -7,7 +7,7 @@ use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::signal;
 use platform::println;
 
-use crate::files::remains;
+use crate::files::{disk, remains};
 use crate::process::exit_status::Ending;
 use crate::process::table::{self, Walk};
 use crate::process::{FIRST, Process, accounts};
@@ -55,7 +55,7 @@ pub(crate) fn find_memory() {
 #[doc(alias = "oom_badness")]
 #[doc(alias = "out_of_memory")]
 pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
-    if remains::free_any() {
+    if remains::free_any() || disk::give_back() {
         // The caller that lacks memory tries again.
         return;
     }

@@ -1,0 +1,810 @@
+//! Disks: the machine's block devices, each with a cache of its pages.
+//!
+//! A task that reads or writes a disk pins pages in the cache ([`page_cache`]) and is woken when they are there; it
+//! starts the orders of the cache at the device itself. A coroutine of the kernel for each disk takes the requests that
+//! have ended, writes changes that have waited for long, and gives up a device that does not answer.
+//!
+//! The cache's memory is the machine's: no process pays for it, it has a limit, and pages that are as on the disk are
+//! given back before a process is ended for memory ([`give_back`]).
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
+use abi_unix::Errno;
+use filesystem::DeviceNumber;
+use hal_api::Machine as _;
+use memory::{Frame, SharedFrame};
+use page_cache::{Cache, Direction, Pinned, Purpose};
+use platform::{Machine, Mapped, Platform, println};
+use smallvec::SmallVec;
+use spin::{Mutex, Once};
+use virtio::{Acknowledger, Kind, Mmio};
+use virtio::{Disk as Driver, Request, RequestError, SECTOR};
+use waiters::Waiters;
+
+use crate::files::file::Attempt;
+use crate::network::wire::DmaBuffer;
+use crate::process::user::{Caller, UserBuffer};
+use crate::scheduling::executor::{self, Attendant};
+use crate::scheduling::steps;
+use crate::time;
+
+/// Major number of disks, whose minor numbers are theirs.
+const MAJOR: u32 = 254;
+
+/// Share of the machine's memory that the caches of all disks may take.
+const SHARE: usize = 16;
+/// Number of disks that are driven.
+const MOST_DISKS: usize = 8;
+/// Number of ended requests that the attendant takes at a time.
+const ENDED_AT_A_TIME: usize = 32;
+/// Time after which changes are written without a call for it (Linux: `dirty_writeback_centisecs`).
+const WRITE_BACK_NS: u64 = 5_000_000_000;
+/// Time without an answer after which a device is given up (Linux: the timeout of a request).
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// Bytes that are copied at a time between a page and a program.
+const PIECE: usize = 512;
+/// Sectors of a page.
+const SECTORS: u64 = PAGE_SIZE as u64 / SECTOR;
+
+static DISKS: Once<Vec<Disk>> = Once::new();
+
+/// The memory of a request: a page or the part of it that the disk has, or none.
+pub(crate) struct Part {
+    frame: Option<SharedFrame>,
+    bytes: u32,
+}
+
+impl virtio::Data for Part {
+    fn parts(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.frame.iter().map(|frame| (frame.physical_address(), self.bytes))
+    }
+}
+
+/// The device of a disk.
+pub(crate) trait Device: Send {
+    /// Returns the number of requests that may be under way at once; each has a number below it.
+    fn most_requests(&self) -> usize;
+
+    /// Returns whether what was written lasts only after a flush.
+    fn has_cache(&self) -> bool;
+
+    /// Begins a request, and returns its number. The device sees it with the next [`notify`](Self::notify).
+    fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError>;
+
+    /// Shows the device the requests that were begun.
+    fn notify(&mut self);
+
+    /// Takes a request that has ended; if there is none, the device interrupts when the next one ends.
+    fn take(&mut self) -> Option<(usize, Result<(), RequestError>)>;
+
+    /// Gives the device up: all its requests end with [`RequestError::Gone`].
+    fn give_up(&mut self);
+}
+
+impl Device for Driver<Mapped, DmaBuffer, Part> {
+    fn most_requests(&self) -> usize {
+        self.most_requests()
+    }
+
+    fn has_cache(&self) -> bool {
+        self.has_cache()
+    }
+
+    fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
+        self.submit(request, part).map(|ticket| ticket.number()).map_err(|(error, _)| error)
+    }
+
+    fn notify(&mut self) {
+        self.notify();
+    }
+
+    fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
+        self.take().map(|ended| (ended.ticket.number(), ended.outcome))
+    }
+
+    fn give_up(&mut self) {
+        self.give_up();
+    }
+}
+
+/// A request that is under way.
+enum UnderWay {
+    Page(Direction, u64),
+    Flush,
+}
+
+/// The flushes of the device's own cache. One is under way at a time, for all tasks that had asked for one before it
+/// began.
+#[derive(Default)]
+struct Flushes {
+    wanted: u64,
+    begun: u64,
+    ended: u64,
+    is_under_way: bool,
+    errors: u64,
+    waiters: Waiters,
+}
+
+/// A disk's device and cache.
+struct State {
+    device: Box<dyn Device>,
+    cache: Cache<SharedFrame>,
+    /// The requests under way, by their number.
+    under_way: Vec<Option<UnderWay>>,
+    in_flight: usize,
+    flushes: Flushes,
+    /// Time of the last request that ended, or of the first one since none was under way.
+    progressed_at: u64,
+    /// Time at which changes are written without a call for it; `None` without changes.
+    write_back_at: Option<u64>,
+}
+
+/// Size and kind of a disk.
+#[derive(Clone, Copy)]
+struct Geometry {
+    /// Size in sectors.
+    sectors: u64,
+    /// Size of the device's blocks in bytes.
+    block_size: u32,
+    /// Whether it cannot be written.
+    is_read_only: bool,
+}
+
+/// A disk.
+pub(crate) struct Disk {
+    number: u32,
+    geometry: Geometry,
+    /// `None` for a device without registers.
+    acknowledger: Option<Acknowledger<Mapped>>,
+    attendant: Attendant,
+    state: Mutex<State>,
+}
+
+/// Finds the machine's disks and starts them.
+pub(crate) fn start(platform: &'static Platform) {
+    let is_disk = |transport: &Mmio<Mapped>| transport.kind() == Kind::Block;
+    let found = platform.virtio.iter().filter_map(|device| {
+        let registers = Mapped::new((device.address, device.length))?;
+        Some((device, Mmio::probe(registers).ok().filter(is_disk)?))
+    });
+    let mut found: Vec<_> = found.collect();
+    // An emulator fills its places for devices from the last one on.
+    found.sort_by_key(|(device, _)| core::cmp::Reverse(device.address));
+    let most_pages = memory::frames::total_frames() / SHARE / found.len().max(1);
+    let (mut disks, mut interrupts) = (Vec::new(), Vec::new());
+    for (device, transport) in found.into_iter().take(MOST_DISKS) {
+        let Some(interrupt) = device.interrupt else {
+            println!("disk: the device at {:#x} has no interrupt", device.address);
+            continue;
+        };
+        match Disk::of_virtio(disks.len() as u32, transport, most_pages) {
+            Ok(disk) => {
+                println!("disk: {} with {} KiB", disk.name(), disk.bytes() / 1024);
+                disks.push(disk);
+                interrupts.push(interrupt);
+            }
+            Err(error) => println!("disk: the device at {:#x} cannot be used: {error}", device.address),
+        }
+    }
+    #[cfg(test)]
+    disks.extend(tests::disk());
+    for (number, disk) in DISKS.call_once(|| disks).iter().enumerate() {
+        let interrupt = interrupts.get(number).map(|interrupt| platform::register_interrupt(*interrupt, serve, number));
+        match (interrupt.unwrap_or(Ok(())), time::Reservation::new()) {
+            (Ok(()), Ok(reservation)) => {
+                executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation));
+            }
+            _ => println!("disk: {} has no interrupt or no alarm, and will not answer", disk.name()),
+        }
+    }
+}
+
+fn serve(number: usize) {
+    if let Some(disk) = all().get(number) {
+        if let Some(acknowledger) = &disk.acknowledger {
+            acknowledger.acknowledge();
+        }
+        disk.attendant.summon();
+    }
+}
+
+/// Returns the disks, by their numbers.
+pub(crate) fn all() -> &'static [Disk] {
+    DISKS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Gives back memory of pages that are as on a disk; returns whether there was any.
+pub(crate) fn give_back() -> bool {
+    // A lock that is taken is that of a task which perhaps lacks memory itself.
+    let of_disk = |disk: &Disk| disk.state.try_lock().map_or(0, |mut state| state.cache.give_back(256, 1024));
+    all().iter().map(of_disk).sum::<usize>() > 0
+}
+
+/// Waits until all that was written to any disk cannot be lost with the power any more. Open files report failures.
+///
+/// # Cancellation
+/// Dropping it changes nothing about what is being written.
+pub(crate) async fn synchronise_all() {
+    for disk in all() {
+        let _ = disk.synchronise().await;
+    }
+}
+
+/// Wakes a disk's attendant at a time.
+struct DiskAlarm(&'static Disk);
+
+impl Wake for DiskAlarm {
+    fn wake(self: Arc<DiskAlarm>) {
+        self.0.attendant.summon();
+    }
+}
+
+/// Takes the requests that have ended, and starts others, for ever.
+async fn attend(disk: &'static Disk, reservation: time::Reservation) {
+    let waker = Waker::from(Arc::new(DiskAlarm(disk)));
+    loop {
+        let (is_complete, deadline) = disk.look();
+        if !is_complete {
+            executor::yield_now().await;
+            continue;
+        }
+        let alarm = deadline.map(|at| reservation.set(at, &waker));
+        disk.attendant.summoned().await;
+        if let Some(alarm) = alarm {
+            time::clear(alarm);
+        }
+    }
+}
+
+impl Disk {
+    fn of_virtio(number: u32, transport: Mmio<Mapped>, most_pages: usize) -> Result<Disk, virtio::Error> {
+        let acknowledger = transport.acknowledger();
+        let driver = Driver::new(transport, DmaBuffer::allocate)?;
+        let geometry = Geometry {
+            sectors: driver.sectors(),
+            block_size: driver.block_size(),
+            is_read_only: driver.is_read_only(),
+        };
+        let disk = Disk::new(number, Box::new(driver), geometry, most_pages).ok_or(virtio::Error::OutOfMemory)?;
+        Ok(Disk { acknowledger: Some(acknowledger), ..disk })
+    }
+
+    /// Makes a disk of a device; `None` if there is no memory for it.
+    fn new(number: u32, device: Box<dyn Device>, geometry: Geometry, most_pages: usize) -> Option<Disk> {
+        let pages = geometry.sectors.div_ceil(SECTORS);
+        let places = usize::try_from(pages).unwrap_or(usize::MAX).min(most_pages);
+        let cache = Cache::new(places, pages).ok()?;
+        let mut under_way = Vec::new();
+        under_way.try_reserve_exact(device.most_requests()).ok()?;
+        under_way.resize_with(device.most_requests(), || None);
+        let state = State {
+            device,
+            cache,
+            under_way,
+            in_flight: 0,
+            flushes: Flushes::default(),
+            progressed_at: 0,
+            write_back_at: None,
+        };
+        Some(Disk { number, geometry, acknowledger: None, attendant: Attendant::new(), state: Mutex::new(state) })
+    }
+
+    /// Returns its name, as of its node in `/dev`.
+    pub(crate) fn name(&self) -> &'static str {
+        ["vda", "vdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh"][self.number as usize % MOST_DISKS]
+    }
+
+    /// Returns the numbers of its node.
+    pub(crate) fn device(&self) -> DeviceNumber {
+        DeviceNumber { major: MAJOR, minor: self.number }
+    }
+
+    /// Returns its size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.geometry.sectors * SECTOR
+    }
+
+    /// Returns the size of the device's blocks in bytes.
+    pub(crate) fn block_size(&self) -> u32 {
+        self.geometry.block_size
+    }
+
+    /// Returns whether it cannot be written.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.geometry.is_read_only
+    }
+
+    /// Returns the number of failures to write so far, for an open file that reports each once.
+    pub(crate) fn write_errors(&self) -> u64 {
+        let state = self.state.lock();
+        state.cache.write_errors() + state.flushes.errors
+    }
+
+    /// Takes ended requests and starts others. Returns whether that was all, and the time of the next look.
+    fn look(&self) -> (bool, Option<u64>) {
+        let mut state = self.state.lock();
+        let now = Machine::now();
+        let is_complete = state.take_ended(now);
+        let patience = time::ticks_at_ns(PATIENCE_NS);
+        if is_complete && state.in_flight > 0 && now >= state.progressed_at + patience {
+            println!("disk: {} does not answer, and is given up", self.name());
+            state.device.give_up();
+            return (false, None);
+        }
+        if state.write_back_at.is_some_and(|at| now >= at) {
+            state.cache.write_changed();
+            state.write_back_at = (state.cache.unwritten() > 0).then(|| now + time::ticks_at_ns(WRITE_BACK_NS));
+        }
+        state.start_orders(self.geometry.sectors, now);
+        let times = [state.write_back_at, (state.in_flight > 0).then_some(state.progressed_at + patience)];
+        (is_complete, times.into_iter().flatten().min())
+    }
+
+    fn pin(&self, index: u64, purpose: Purpose, waker: Option<&Waker>) -> Poll<Result<Pinned<SharedFrame>, Errno>> {
+        let mut state = self.state.lock();
+        let pinned = state.cache.pin(index, purpose, waker, allocate);
+        state.start_orders(self.geometry.sectors, Machine::now());
+        pinned.map_err(errno_of)
+    }
+
+    fn unpin(&self, pinned: Pinned<SharedFrame>, is_changed: bool) {
+        let mut state = self.state.lock();
+        state.cache.unpin(pinned, is_changed);
+        if is_changed && state.write_back_at.is_none() {
+            state.write_back_at = Some(Machine::now() + time::ticks_at_ns(WRITE_BACK_NS));
+            drop(state);
+            self.attendant.summon();
+        }
+    }
+
+    /// Reads into a buffer from a place on: all that is wanted of a step, up to the end of the disk.
+    pub(crate) fn read(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
+        let length = self.bytes().saturating_sub(offset).min(buffer.len().min(steps::BYTES) as u64) as usize;
+        if length == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let (first, last) = (offset / PAGE_SIZE as u64, (offset + length as u64 - 1) / PAGE_SIZE as u64);
+        // All are wanted before the first one is awaited.
+        let mut pinned = SmallVec::<[_; steps::BYTES / PAGE_SIZE + 1]>::new();
+        let (mut is_pending, mut error) = (false, None);
+        for index in first..=last {
+            match self.pin(index, Purpose::Read, waker) {
+                Poll::Ready(Ok(page)) if !is_pending => pinned.push(page),
+                Poll::Ready(Ok(page)) => self.unpin(page, false),
+                Poll::Ready(Err(reason)) => {
+                    error = Some(reason);
+                    break;
+                }
+                Poll::Pending => is_pending = true,
+            }
+        }
+        let (mut done, mut result) = (0, Ok(()));
+        for page in pinned {
+            if result.is_ok() && (error.is_some() || !is_pending) {
+                let within = (offset + done as u64) as usize % PAGE_SIZE;
+                let count = (PAGE_SIZE - within).min(length - done);
+                result = copy_out(caller, &page.page, within, buffer.address() + done, count).map(|()| done += count);
+            }
+            self.unpin(page, false);
+        }
+        match (result.err().or(error), done) {
+            (Some(error), 0) => Poll::Ready(Err(error)),
+            (None, 0) => Poll::Pending,
+            _ => Poll::Ready(Ok(done)),
+        }
+    }
+
+    /// Writes a buffer to a place from `*done` bytes on, and advances it. `ENOSPC` at the end of the disk.
+    pub(crate) fn write(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        offset: u64,
+        done: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        let begun_at = *done;
+        while *done < buffer.len() && *done - begun_at < steps::BYTES {
+            let at = offset + *done as u64;
+            let left = self.bytes().saturating_sub(at).min((buffer.len() - *done) as u64) as usize;
+            if left == 0 {
+                return Poll::Ready(if *done == begun_at { Err(Errno::ENOSPC) } else { Ok(*done - begun_at) });
+            }
+            let (index, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
+            let count = left.min(PAGE_SIZE - within);
+            let is_last = at + count as u64 == self.bytes();
+            let is_all = within == 0 && (count == PAGE_SIZE || is_last);
+            let pinned = match self.pin(index, if is_all { Purpose::Overwrite } else { Purpose::Change }, waker) {
+                Poll::Ready(Ok(pinned)) => pinned,
+                Poll::Ready(Err(error)) if *done == begun_at => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(_)) => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            let (copied, result) = copy_in(caller, &pinned.page, within, buffer.address() + *done, count);
+            // Of a page that was to be overwritten and was not, nothing is known.
+            let counts = if is_all && result.is_err() { 0 } else { copied };
+            self.unpin(pinned, counts > 0);
+            *done += counts;
+            match result {
+                Err(error) if *done == begun_at => return Poll::Ready(Err(error)),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
+        Poll::Ready(Ok(*done - begun_at))
+    }
+
+    /// Takes back the registration of a reader or writer.
+    pub(crate) fn forget(&self, waker: &Waker) {
+        self.state.lock().cache.forget(waker);
+    }
+
+    /// Waits until all that was written before is on the disk, and cannot be lost with the power any more. Failures are
+    /// counted ([`write_errors`](Self::write_errors)).
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is no memory to wait.
+    ///
+    /// # Cancellation
+    /// Dropping it changes nothing about what is being written.
+    pub(crate) async fn synchronise(&'static self) -> Result<(), Errno> {
+        let registered = Registered { disk: self, waker: poll_fn(|cx| Poll::Ready(cx.waker().clone())).await };
+        let up_to = self.state.lock().cache.last_change();
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            let written = state.cache.poll_written(up_to, cx.waker());
+            state.start_orders(self.geometry.sectors, Machine::now());
+            written.map_err(errno_of)
+        })
+        .await?;
+        let mut ticket = None;
+        let flushed = poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !state.device.has_cache() {
+                return Poll::Ready(Ok(()));
+            }
+            let flushes = &mut state.flushes;
+            let ticket = *ticket.get_or_insert_with(|| {
+                flushes.wanted = flushes.begun + 1;
+                flushes.wanted
+            });
+            if flushes.ended >= ticket {
+                return Poll::Ready(Ok(()));
+            }
+            let is_registered = flushes.waiters.register(cx.waker()).is_ok();
+            state.start_orders(self.geometry.sectors, Machine::now());
+            if is_registered { Poll::Pending } else { Poll::Ready(Err(Errno::ENOMEM)) }
+        });
+        let result = flushed.await;
+        drop(registered);
+        result
+    }
+}
+
+/// The registrations of a task that waits for changes to be on the disk.
+struct Registered {
+    disk: &'static Disk,
+    waker: Waker,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        state.cache.forget_written(&self.waker);
+        state.flushes.waiters.forget(&self.waker);
+    }
+}
+
+impl State {
+    /// Starts requests for the cache's orders and for a flush that is wanted, as many as the device takes.
+    fn start_orders(&mut self, sectors: u64, now: u64) {
+        let before = self.in_flight;
+        loop {
+            if self.in_flight >= self.under_way.len() {
+                break;
+            }
+            if self.flushes.wanted > self.flushes.begun && !self.flushes.is_under_way {
+                self.flushes.begun = self.flushes.wanted;
+                self.flushes.is_under_way = true;
+                match self.device.begin(Request::Flush, Part { frame: None, bytes: 0 }) {
+                    Ok(number) => self.began(number, UnderWay::Flush, now),
+                    Err(_) => self.flush_ended(false),
+                }
+                continue;
+            }
+            let Some(order) = self.cache.take_order() else { break };
+            let first = order.index * SECTORS;
+            let bytes = (SECTORS.min(sectors - first) * SECTOR) as u32;
+            let request = match order.direction {
+                Direction::Read => Request::Read(first),
+                Direction::Write => Request::Write(first),
+            };
+            match self.device.begin(request, Part { frame: Some(order.page), bytes }) {
+                Ok(number) => self.began(number, UnderWay::Page(order.direction, order.index), now),
+                Err(_) => self.cache.ended(order.direction, order.index, false),
+            }
+        }
+        if self.in_flight > before {
+            self.device.notify();
+        }
+    }
+
+    fn began(&mut self, number: usize, work: UnderWay, now: u64) {
+        if self.in_flight == 0 {
+            self.progressed_at = now;
+        }
+        self.in_flight += 1;
+        self.under_way[number] = Some(work);
+    }
+
+    /// Takes some of the requests that have ended; returns whether there are no more.
+    fn take_ended(&mut self, now: u64) -> bool {
+        for _ in 0..ENDED_AT_A_TIME {
+            let Some((number, outcome)) = self.device.take() else { return true };
+            self.in_flight -= 1;
+            self.progressed_at = now;
+            let has_succeeded = match outcome {
+                Ok(()) => true,
+                Err(error) => {
+                    if error != RequestError::Gone {
+                        println!("disk: a request has failed: {error:?}");
+                    }
+                    false
+                }
+            };
+            match self.under_way[number].take() {
+                Some(UnderWay::Page(direction, index)) => self.cache.ended(direction, index, has_succeeded),
+                Some(UnderWay::Flush) => self.flush_ended(has_succeeded),
+                None => {}
+            }
+        }
+        false
+    }
+
+    fn flush_ended(&mut self, has_succeeded: bool) {
+        let flushes = &mut self.flushes;
+        flushes.is_under_way = false;
+        flushes.ended = flushes.begun;
+        flushes.errors += u64::from(!has_succeeded);
+        flushes.waiters.wake_all();
+    }
+}
+
+/// Allocates a page of the cache.
+fn allocate() -> Option<SharedFrame> {
+    if !memory::frames::available_to_programs(1) {
+        return None;
+    }
+    Frame::allocate_zeroed().ok().map(Frame::share)
+}
+
+fn errno_of(error: page_cache::Error) -> Errno {
+    match error {
+        page_cache::Error::OutOfMemory => Errno::ENOMEM,
+        page_cache::Error::BeyondTheEnd => Errno::EINVAL,
+        page_cache::Error::Unreadable => Errno::EIO,
+    }
+}
+
+fn copy_out(caller: &dyn Caller, frame: &SharedFrame, offset: usize, to: usize, count: usize) -> Result<(), Errno> {
+    let mut piece = [0; PIECE];
+    for done in (0..count).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min(count - done)];
+        frame.read(offset + done, piece);
+        caller.copy_out(to + done, piece)?;
+    }
+    Ok(())
+}
+
+/// Copies into a page; returns the number of bytes copied, and the reason if these are not all.
+fn copy_in(
+    caller: &dyn Caller,
+    frame: &SharedFrame,
+    offset: usize,
+    from: usize,
+    count: usize,
+) -> (usize, Result<(), Errno>) {
+    let mut piece = [0; PIECE];
+    for done in (0..count).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min(count - done)];
+        if let Err(error) = caller.copy_in(from + done, piece) {
+            return (done, Err(error));
+        }
+        frame.write(offset + done, piece);
+    }
+    (count, Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::open;
+
+    use super::*;
+    use crate::testing::{DATA, Program, run};
+
+    const SIZE: usize = 50 * PAGE_SIZE + 512;
+
+    /// The behaviour of the disk of the tests.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Behaviour {
+        Works,
+        Fails,
+        Silent,
+    }
+
+    /// A device that keeps its bytes in memory. Written bytes last after a flush only.
+    struct MemoryDevice {
+        written: Vec<u8>,
+        lasting: Vec<u8>,
+        behaviour: Behaviour,
+        begun: VecDeque<usize>,
+        free: Vec<usize>,
+        is_gone: bool,
+    }
+
+    static DEVICE: std::sync::Mutex<Option<MemoryDevice>> = std::sync::Mutex::new(None);
+
+    fn device<R>(act: impl FnOnce(&mut MemoryDevice) -> R) -> R {
+        let mut device = DEVICE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        act(device.get_or_insert_with(|| MemoryDevice {
+            written: vec![0; SIZE],
+            lasting: vec![0; SIZE],
+            behaviour: Behaviour::Works,
+            begun: VecDeque::new(),
+            free: (0..4).collect(),
+            is_gone: false,
+        }))
+    }
+
+    struct Handle;
+
+    impl Device for Handle {
+        fn most_requests(&self) -> usize {
+            4
+        }
+
+        fn has_cache(&self) -> bool {
+            true
+        }
+
+        fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
+            device(|device| {
+                if device.is_gone {
+                    return Err(RequestError::Gone);
+                }
+                let number = device.free.pop().expect("no more requests than there may be");
+                if device.behaviour == Behaviour::Works {
+                    let length = part.bytes as usize;
+                    match (request, part.frame) {
+                        (Request::Read(sector), Some(frame)) => {
+                            let start = sector as usize * 512;
+                            frame.write(0, &device.written[start..start + length]);
+                        }
+                        (Request::Write(sector), Some(frame)) => {
+                            let start = sector as usize * 512;
+                            frame.read(0, &mut device.written[start..start + length]);
+                        }
+                        _ => device.lasting = device.written.clone(),
+                    }
+                }
+                device.begun.push_back(number);
+                Ok(number)
+            })
+        }
+
+        fn notify(&mut self) {
+            all()[0].attendant.summon();
+        }
+
+        fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
+            device(|device| {
+                if device.behaviour == Behaviour::Silent && !device.is_gone {
+                    return None;
+                }
+                let number = device.begun.pop_front()?;
+                device.free.push(number);
+                Some((
+                    number,
+                    match device.behaviour {
+                        _ if device.is_gone => Err(RequestError::Gone),
+                        Behaviour::Fails => Err(RequestError::Failed),
+                        _ => Ok(()),
+                    },
+                ))
+            })
+        }
+
+        fn give_up(&mut self) {
+            device(|device| device.is_gone = true);
+        }
+    }
+
+    /// Makes the disk of the tests.
+    pub(super) fn disk() -> Option<Disk> {
+        let geometry = Geometry { sectors: SIZE as u64 / 512, block_size: 512, is_read_only: false };
+        // Fewer places than the disk has pages.
+        Disk::new(0, Box::new(Handle), geometry, 16)
+    }
+
+    fn open_disk(program: &mut Program) -> usize {
+        let path = program.store(b"/dev/vda\0");
+        program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+    }
+
+    /// Forgets what the cache has of earlier tests, and lets the device behave in this way.
+    fn behave(behaviour: Behaviour) {
+        device(|device| {
+            device.behaviour = behaviour;
+            device.is_gone = false;
+        });
+        let mut state = all()[0].state.lock();
+        state.cache.give_back(usize::MAX, usize::MAX);
+    }
+
+    #[test]
+    fn bytes_last_after_synchronising_and_not_before() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let disk = open_disk(program);
+            let place = program.store(&[7; 10_000]);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, 10_000, 5000]), Ok(10_000));
+            assert_eq!(device(|device| device.lasting[5000]), 0);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+            assert_eq!(device(|device| device.lasting[5000..15_000].to_vec()), vec![7; 10_000]);
+            assert_eq!(device(|device| (device.lasting[4999], device.lasting[15_000])), (0, 0));
+            // The whole disk, through fewer places than it has pages.
+            assert_eq!(program.call(SystemCall::Read, [disk, DATA, SIZE]), Ok(SIZE));
+            assert_eq!(program.read(DATA + 5000, 10_000), vec![7; 10_000]);
+            // Without a call for it after some time.
+            let place = program.store(&[9; 600]);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, 600, SIZE - 600]), Ok(600));
+            program.sleep_ns(WRITE_BACK_NS as usize * 2);
+            assert_eq!(device(|device| device.written[SIZE - 600..].to_vec()), vec![9; 600]);
+            assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+            assert_eq!(device(|device| device.lasting[SIZE - 1]), 9);
+        });
+    }
+
+    #[test]
+    fn failures_are_told_once_to_each_open_file() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let (first, second) = (open_disk(program), open_disk(program));
+            let place = program.store(&[3; PAGE_SIZE]);
+            assert_eq!(program.call(SystemCall::WriteAt, [first, place, PAGE_SIZE, 0]), Ok(PAGE_SIZE));
+            behave(Behaviour::Fails);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [first]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::ReadAt, [first, place, 10, 30 * PAGE_SIZE]), Err(Errno::EIO));
+            behave(Behaviour::Works);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [first]), Ok(0));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [second]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [second]), Ok(0));
+            let third = open_disk(program);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [third]), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [first, place, 10, 30 * PAGE_SIZE]), Ok(10));
+        });
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_is_given_up() {
+        run(|program| {
+            behave(Behaviour::Silent);
+            let disk = open_disk(program);
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, 40 * PAGE_SIZE]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, DATA, 10, 41 * PAGE_SIZE]), Err(Errno::EIO));
+            // All other tests find it working.
+            behave(Behaviour::Works);
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, 40 * PAGE_SIZE]), Ok(10));
+        });
+    }
+}
