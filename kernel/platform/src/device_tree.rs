@@ -155,14 +155,17 @@ fn next<'a>(tree: &'a [u8], at: &mut usize) -> Option<Token<'a>> {
     }
 }
 
+/// Bytes of a name with its zero. The specification allows 31, and twice as many with a unit's address.
+const LONGEST_NAME: usize = 256;
+
 fn word(tree: &[u8], at: usize) -> Option<u32> {
     tree.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Returns the bytes from `at` to the next zero.
+/// Returns the name from `at` to the next zero, which must not be far.
 fn text(tree: &[u8], at: usize) -> Option<&[u8]> {
     let rest = tree.get(at..)?;
-    rest.get(..rest.iter().position(|&byte| byte == 0)?)
+    rest.get(..rest.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?)
 }
 
 #[cfg(test)]

@@ -108,8 +108,11 @@ pub(crate) fn perform(
             if worker.process.has_ended() || !operation.must_be_completed() {
                 break operation.give_up(error);
             }
-            if let Poll::Ready(result) = operation.poll(&worker.process, None) {
-                break result;
+            match operation.poll(&worker.process, None) {
+                Poll::Ready(result) => break result,
+                // Bytes on their way to a pipe wait for its reader, which may need this hart: they are lost.
+                Poll::Pending if matches!(operation, Operation::Splice(_)) => break operation.give_up(error),
+                Poll::Pending => {}
             }
         })
     })

@@ -610,8 +610,11 @@ impl Process {
         let base = i32::from(self.base_priority.number());
         let number = if nice < 0 { base - (4 - i32::from(nice)) / 5 } else { base + i32::from(nice) };
         self.nice.store(nice, Ordering::Relaxed);
-        self.default_priority.store(Priority::saturating(number.max(0) as u64).number(), Ordering::Relaxed);
-        self.order_workers_anew();
+        let priority = Priority::saturating(number.max(0) as u64).number();
+        // Threads by the thousand are put in order only for a change.
+        if self.default_priority.swap(priority, Ordering::Relaxed) != priority {
+            self.order_workers_anew();
+        }
     }
 
     /// Returns the processor time of all its workers, in ticks, up to now; never less than before.
@@ -706,7 +709,9 @@ impl Process {
         if first < Member::CALLS {
             let (workers, threads) = (self.workers.lock(), self.threads.lock());
             let all = workers.iter().chain(threads.from(first.slot()));
-            let mut all = all.filter(|worker| members.contains(&Member::of_worker(worker)));
+            let mut all = all
+                .take_while(|worker| Member::of_worker(worker) < members.end)
+                .filter(|worker| Member::of_worker(worker) >= first);
             for worker in all.by_ref().take(count) {
                 if worker.is_starving() {
                     return Look::Found(worker.coroutine(), Member::of_worker(worker).next());

@@ -109,6 +109,8 @@ pub enum Purpose {
 pub struct Pinned<P> {
     /// Memory of the page.
     pub page: P,
+    /// Whether the page has no bytes yet: all of them must be given to it, or none counts.
+    pub is_empty: bool,
     place: usize,
 }
 
@@ -227,6 +229,11 @@ impl<P: Clone> Cache<P> {
         self.pages
     }
 
+    /// Returns the number of places.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// Returns the number of changes that could not be written.
     pub fn write_errors(&self) -> u64 {
         self.write_errors
@@ -264,16 +271,14 @@ impl<P: Clone> Cache<P> {
         }
         let found = self.find(index);
         if purpose != Purpose::Read && !self.has_room_for_change(found) {
-            self.writes_all = true;
-            self.write_changed();
+            self.write_all();
             return wait_in(&mut self.for_room, waker);
         }
         let queue = queue_of(self.set_of(index).start);
         let number = match found.map_or_else(|| self.make_place(index), Ok) {
             Ok(number) => number,
             Err(NoPlace) => {
-                self.writes_all = true;
-                self.write_changed();
+                self.write_all();
                 return wait_in(&mut self.for_pages[queue], waker);
             }
         };
@@ -286,11 +291,11 @@ impl<P: Clone> Cache<P> {
             },
         };
         match place.state {
+            State::Absent | State::Unreadable if purpose == Purpose::Overwrite => place.state = State::Filling,
             State::Unreadable => {
                 place.state = State::Absent;
                 return Poll::Ready(Err(Error::Unreadable));
             }
-            State::Absent if purpose == Purpose::Overwrite => place.state = State::Filling,
             State::Absent => {
                 place.state = State::Reading;
                 self.orders.push_back(Order { direction: Direction::Read, index, page });
@@ -301,11 +306,11 @@ impl<P: Clone> Cache<P> {
         }
         place.was_used = true;
         place.pins += 1;
-        Poll::Ready(Ok(Pinned { page, place: number }))
+        Poll::Ready(Ok(Pinned { page, is_empty: place.state == State::Filling, place: number }))
     }
 
-    /// Lets a page go, and records whether it was changed. One that was pinned to be overwritten counts as changed only
-    /// if it has got all of its bytes.
+    /// Lets a page go, and records whether it was changed. One that was [empty](Pinned::is_empty) counts as changed
+    /// only if it has got all of its bytes.
     pub fn unpin(&mut self, pinned: Pinned<P>, is_changed: bool) {
         let place = &mut self.places[pinned.place];
         place.pins -= 1;
@@ -354,6 +359,8 @@ impl<P: Clone> Cache<P> {
         match (direction, place.state) {
             (Direction::Read, State::Reading) => {
                 place.state = if has_succeeded { State::Clean } else { State::Unreadable };
+                // It stays until the task that waits for it has seen it.
+                place.was_used = true;
                 self.for_pages[queue_of(number)].wake_all();
             }
             (Direction::Write, State::Writing { changed_at }) => {
@@ -381,29 +388,34 @@ impl<P: Clone> Cache<P> {
         }
     }
 
-    /// Waits until all changes up to this number are on the disk or have failed. Registers the waker before it answers
-    /// `Pending`; a task that gives up [forgets](Self::forget_written) it.
+    /// Waits until all changes up to this number are on the disk or have failed. Registers the waker, if there is one,
+    /// before it answers `Pending`; a task that gives up [forgets](Self::forget_written) it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub fn poll_written(&mut self, up_to: u64, waker: &Waker) -> Poll<Result<(), Error>> {
+    pub fn poll_written(&mut self, up_to: u64, waker: Option<&Waker>) -> Poll<Result<(), Error>> {
         while let Some(&number) = self.changed.front()
             && self.places[number as usize].changed_at <= up_to
         {
             if !self.write_next() {
-                return wait_in(&mut self.for_written, Some(waker));
+                return wait_in(&mut self.for_written, waker);
             }
         }
         let is_older = |number: &u32| self.places[*number as usize].changed_at <= up_to;
         if self.writing.iter().any(is_older) {
-            return wait_in(&mut self.for_written, Some(waker));
+            return wait_in(&mut self.for_written, waker);
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Orders changed pages to be written, the oldest first, as many as may be at once: for changes that have waited
-    /// for long.
-    pub fn write_changed(&mut self) {
+    /// Orders all changed pages to be written, as many as may be at once: for changes that have waited for long.
+    pub fn write_all(&mut self) {
+        self.writes_all = true;
+        self.write_changed();
+    }
+
+    /// Orders changed pages to be written, the oldest first, as many as may be at once.
+    fn write_changed(&mut self) {
         while self.write_next() {}
         if self.changed.is_empty() {
             self.writes_all = false;

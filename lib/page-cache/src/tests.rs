@@ -145,10 +145,10 @@ fn changes_are_written_when_a_task_waits_for_them_and_not_before() {
     disk.accept(&mut cache);
     assert!(disk.orders.is_empty() && cache.unwritten() == 2);
     let (up_to, (waker, woken)) = (cache.last_change(), waker());
-    assert!(cache.poll_written(up_to, &waker).is_pending());
+    assert!(cache.poll_written(up_to, Some(&waker)).is_pending());
     // A later change is no part of it.
     put(&mut cache, &mut disk, 3, Purpose::Overwrite, 13);
-    while cache.poll_written(up_to, &waker).is_pending() {
+    while cache.poll_written(up_to, Some(&waker)).is_pending() {
         disk.carry_out(&mut cache, 1, true);
     }
     assert!(woken.0.load(Ordering::Relaxed) > 0);
@@ -161,15 +161,15 @@ fn a_page_changed_while_it_is_written_is_written_again() {
     let (mut cache, mut disk) = (Cache::new(16, 100).unwrap(), Disk::default());
     put(&mut cache, &mut disk, 1, Purpose::Overwrite, 1);
     let first = cache.last_change();
-    assert!(cache.poll_written(first, Waker::noop()).is_pending());
+    assert!(cache.poll_written(first, Some(Waker::noop())).is_pending());
     disk.accept(&mut cache);
     put(&mut cache, &mut disk, 1, Purpose::Change, 2);
     let second = cache.last_change();
     disk.carry_out(&mut cache, 0, true);
-    assert!(cache.poll_written(first, Waker::noop()).is_ready());
-    assert!(cache.poll_written(second, Waker::noop()).is_pending());
+    assert!(cache.poll_written(first, Some(Waker::noop())).is_ready());
+    assert!(cache.poll_written(second, Some(Waker::noop())).is_pending());
     disk.carry_out(&mut cache, 0, true);
-    assert!(cache.poll_written(second, Waker::noop()).is_ready());
+    assert!(cache.poll_written(second, Some(Waker::noop())).is_ready());
     assert_eq!((disk.contents[&1], cache.unwritten()), (2, 0));
 }
 
@@ -178,9 +178,9 @@ fn a_failed_write_is_counted_and_its_change_is_lost() {
     let (mut cache, mut disk) = (Cache::new(16, 100).unwrap(), Disk::default());
     put(&mut cache, &mut disk, 1, Purpose::Overwrite, 1);
     let change = cache.last_change();
-    assert!(cache.poll_written(change, Waker::noop()).is_pending());
+    assert!(cache.poll_written(change, Some(Waker::noop())).is_pending());
     disk.carry_out(&mut cache, 0, false);
-    assert!(cache.poll_written(change, Waker::noop()).is_ready());
+    assert!(cache.poll_written(change, Some(Waker::noop())).is_ready());
     assert_eq!((cache.write_errors(), cache.unwritten()), (1, 0));
 }
 
@@ -288,7 +288,7 @@ proptest! {
                 }
                 Step::Sync => {
                     let up_to = cache.last_change();
-                    while cache.poll_written(up_to, Waker::noop()).is_pending() {
+                    while cache.poll_written(up_to, Some(Waker::noop())).is_pending() {
                         disk.accept(&mut cache);
                         prop_assert!(!disk.orders.is_empty(), "a wait for nothing");
                         disk.carry_out(&mut cache, 0, true);

@@ -23,6 +23,8 @@ use crate::asynchronous::relay::Relay;
 use crate::asynchronous::splice::Splice;
 use crate::asynchronous::submission::{Submission, Submitted};
 use crate::files::descriptor;
+use crate::files::disk::Synchronisation;
+use crate::files::disk_file::DiskFile;
 use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
@@ -121,6 +123,8 @@ pub(crate) enum Operation {
     Epoll(Box<EpollWait>),
     /// Wait for one of a list of descriptors.
     PollFiles(Box<PollFiles>),
+    /// Wait until disks have made lasting what was written; for an open file, which reports failures.
+    Synchronise { file: Option<Arc<OpenFile>>, wait: Box<Synchronisation> },
     /// Go on in steps, and wait for nothing.
     Long(SystemCall, Long),
 }
@@ -221,6 +225,14 @@ impl Operation {
             Operation::Futex(wait) => wait.poll(process.space(), waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
+            Operation::Synchronise { file, wait } => match wait.poll(waker) {
+                Poll::Ready(Ok(())) => {
+                    let file = file.as_ref().and_then(|file| file.as_kind::<DiskFile>());
+                    Poll::Ready(file.map_or(Ok(0), DiskFile::report_failures))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Pending => Poll::Pending,
+            },
             Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(steps::IN_PLACE))),
         }
     }
@@ -249,6 +261,7 @@ impl Operation {
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
             Operation::Random { .. } => SystemCall::GetRandom,
+            Operation::Synchronise { wait, .. } => wait.call(),
             Operation::Long(call, _) => *call,
         }
     }
@@ -276,7 +289,10 @@ impl Operation {
             // A call that has begun needs its next step, which is no wait.
             Operation::Random { flags, done, .. } => *done == 0 && !random::may_wait(*flags),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
-            Operation::Control { .. } | Operation::Sleep { .. } | Operation::WaitChild { .. } => false,
+            Operation::Synchronise { .. }
+            | Operation::Control { .. }
+            | Operation::Sleep { .. }
+            | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
@@ -321,6 +337,7 @@ impl Operation {
                 | Operation::Futex(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
+                | Operation::Synchronise { .. }
         )
     }
 
@@ -339,6 +356,8 @@ impl Operation {
         match self {
             Operation::Read { file, .. } | Operation::Write { file, .. } => !file.never_waits(),
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::Long(..) => false,
+            // As transfers of a disk.
+            Operation::Synchronise { .. } => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
             Operation::Splice(splice) => !splice.must_be_completed(),
@@ -387,6 +406,7 @@ impl Operation {
             Operation::Futex(wait) => wait.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
+            Operation::Synchronise { wait, .. } => wait.forget(waker),
             Operation::Long(..) => {}
         }
     }

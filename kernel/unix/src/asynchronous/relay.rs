@@ -94,7 +94,7 @@ impl Relay {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) if self.done == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(_)) => break,
-                Poll::Pending if self.output.is_non_blocking() => {
+                Poll::Pending if self.output.is_non_blocking() && !self.output.never_waits() => {
                     if let Some(waker) = waker {
                         self.output.object().forget_writer(waker);
                     }

@@ -238,7 +238,11 @@ impl Splice {
 
 /// Returns the answer of a call that would have to wait for this file.
 fn waits(file: &OpenFile, must_not_wait: bool) -> Attempt {
-    if must_not_wait || file.is_non_blocking() { Poll::Ready(Err(Errno::EAGAIN)) } else { Poll::Pending }
+    if must_not_wait || file.is_non_blocking() && !file.never_waits() {
+        Poll::Ready(Err(Errno::EAGAIN))
+    } else {
+        Poll::Pending
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The calls on paths and descriptors.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
@@ -15,6 +14,7 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept, kept_steps};
 use crate::calls::locks::{self, LockCommand};
 use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_path_from_here, read_two_paths};
+use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
 use crate::files::fifo::{FifoOpening, Found, Opening};
 use crate::files::file::{self, OpenFile};
@@ -727,14 +727,9 @@ pub(super) fn set_creation_mask(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn synchronise(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
-    if file.as_kind::<DiskFile>().is_some() {
-        let work = async move {
-            match file.as_kind::<DiskFile>() {
-                Some(disk) => disk.synchronise().await,
-                None => Ok(0),
-            }
-        };
-        return Ok(Operation::Long(call.number, Box::pin(work)).into());
+    if let Some(disk) = file.as_kind::<DiskFile>().map(DiskFile::disk) {
+        let wait = kept(Synchronisation::new(call.number, Some(disk)));
+        return Ok(Operation::Synchronise { file: Some(file), wait }.into());
     }
     let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
     place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
@@ -747,11 +742,7 @@ pub(super) fn synchronise_all(call: Call<'_>) -> Decoding {
     if disk::all().is_empty() {
         return Ok(0.into());
     }
-    let work = async {
-        disk::synchronise_all().await;
-        Ok(0)
-    };
-    Ok(Operation::Long(call.number, Box::pin(work)).into())
+    Ok(Operation::Synchronise { file: None, wait: kept(Synchronisation::new(call.number, None)) }.into())
 }
 
 /// Performs `syncfs`.
@@ -878,6 +869,8 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
     }
     let process = call.process().clone();
     Ok(kept_steps(call.number, async move {
+        // Open to the end: its tree cannot become read-only meanwhile.
+        let _file = file;
         let node = place.node.stored().ok_or(Errno::ENODEV)?;
         if !makes_pages {
             let mut at = offset;

@@ -12,18 +12,19 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::ops::Range;
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
-use abi_unix::Errno;
+use abi_unix::{Errno, SystemCall};
 use filesystem::DeviceNumber;
 use hal_api::Machine as _;
 use memory::{Frame, SharedFrame};
 use page_cache::{Cache, Direction, Pinned, Purpose};
 use platform::{Machine, Mapped, Platform, println};
 use smallvec::SmallVec;
-use spin::{Mutex, Once};
+use spin::{Mutex, MutexGuard, Once};
 use virtio::{Acknowledger, Kind, Mmio};
 use virtio::{Disk as Driver, Request, RequestError, SECTOR};
 use waiters::Waiters;
@@ -44,10 +45,16 @@ const SHARE: usize = 16;
 const MOST_DISKS: usize = 8;
 /// Number of ended requests that the attendant takes at a time.
 const ENDED_AT_A_TIME: usize = 32;
+/// Number of places that are looked at for memory to give back, at a time.
+const GIVEN_BACK_AT_A_TIME: usize = 512;
+/// Number of failures of requests for each of which the kernel's log has one line.
+const FAILURES_OF_A_LINE: u32 = 1000;
 /// Time after which changes are written without a call for it (Linux: `dirty_writeback_centisecs`).
 const WRITE_BACK_NS: u64 = 5_000_000_000;
 /// Time without an answer after which a device is given up (Linux: the timeout of a request).
 const PATIENCE_NS: u64 = 30_000_000_000;
+/// Number of pages that are read ahead of a reader that goes from page to page (Linux: 32).
+pub(crate) const READ_AHEAD: u64 = 16;
 /// Bytes that are copied at a time between a page and a program.
 const PIECE: usize = 512;
 /// Sectors of a page.
@@ -144,6 +151,10 @@ struct State {
     progressed_at: u64,
     /// Time at which changes are written without a call for it; `None` without changes.
     write_back_at: Option<u64>,
+    /// Time at which the attendant looks whether the device has answered; `None` if it will not.
+    watched_until: Option<u64>,
+    /// Number of failures since the last one that was printed.
+    untold_failures: u32,
 }
 
 /// Size and kind of a disk.
@@ -201,7 +212,10 @@ pub(crate) fn start(platform: &'static Platform) {
             (Ok(()), Ok(reservation)) => {
                 executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation));
             }
-            _ => println!("disk: {} has no interrupt or no alarm, and will not answer", disk.name()),
+            _ => {
+                println!("disk: {} has no interrupt or no alarm, and is given up", disk.name());
+                disk.state.lock().device.give_up();
+            }
         }
     }
 }
@@ -220,21 +234,27 @@ pub(crate) fn all() -> &'static [Disk] {
     DISKS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Gives back memory of pages that are as on a disk; returns whether there was any.
+/// Gives back memory of pages that are as on a disk, and has others written; returns whether there was any.
 pub(crate) fn give_back() -> bool {
-    // A lock that is taken is that of a task which perhaps lacks memory itself.
-    let of_disk = |disk: &Disk| disk.state.try_lock().map_or(0, |mut state| state.cache.give_back(256, 1024));
-    all().iter().map(of_disk).sum::<usize>() > 0
+    let gives = |disk: &Disk| {
+        // A lock that is taken is that of a task which perhaps lacks memory itself.
+        let Some(mut state) = disk.state.try_lock() else { return false };
+        let looks = state.cache.places().div_ceil(GIVEN_BACK_AT_A_TIME);
+        let has_given = (0..looks).any(|_| state.cache.give_back(128, GIVEN_BACK_AT_A_TIME) > 0);
+        state.cache.write_all();
+        disk.start_orders(state, Machine::now());
+        has_given
+    };
+    all().iter().any(gives)
 }
 
 /// Waits until all that was written to any disk cannot be lost with the power any more. Open files report failures.
 ///
 /// # Cancellation
-/// Dropping it changes nothing about what is being written.
+/// Dropping it leaves its waker registered. The end of the first process, which waits in this way, is not dropped.
 pub(crate) async fn synchronise_all() {
-    for disk in all() {
-        let _ = disk.synchronise().await;
-    }
+    let mut wait = Synchronisation::new(SystemCall::Synchronise, None);
+    let _ = poll_fn(|cx| wait.poll(Some(cx.waker()))).await;
 }
 
 /// Wakes a disk's attendant at a time.
@@ -268,7 +288,8 @@ impl Disk {
         let acknowledger = transport.acknowledger();
         let driver = Driver::new(transport, DmaBuffer::allocate)?;
         let geometry = Geometry {
-            sectors: driver.sectors(),
+            // As many as offsets reach.
+            sectors: driver.sectors().min(i64::MAX as u64 / SECTOR),
             block_size: driver.block_size(),
             is_read_only: driver.is_read_only(),
         };
@@ -292,6 +313,8 @@ impl Disk {
             flushes: Flushes::default(),
             progressed_at: 0,
             write_back_at: None,
+            watched_until: None,
+            untold_failures: 0,
         };
         Some(Disk { number, geometry, acknowledger: None, attendant: Attendant::new(), state: Mutex::new(state) })
     }
@@ -339,18 +362,27 @@ impl Disk {
             return (false, None);
         }
         if state.write_back_at.is_some_and(|at| now >= at) {
-            state.cache.write_changed();
+            state.cache.write_all();
             state.write_back_at = (state.cache.unwritten() > 0).then(|| now + time::ticks_at_ns(WRITE_BACK_NS));
         }
-        state.start_orders(self.geometry.sectors, now);
-        let times = [state.write_back_at, (state.in_flight > 0).then_some(state.progressed_at + patience)];
-        (is_complete, times.into_iter().flatten().min())
+        let is_complete = state.start_orders(self.geometry.sectors, now) && is_complete;
+        if state.in_flight > 0 {
+            state.watched_until = Some(state.progressed_at + patience);
+        } else if state.watched_until.is_some_and(|at| now >= at) {
+            state.watched_until = None;
+        }
+        (is_complete, [state.write_back_at, state.watched_until].into_iter().flatten().min())
     }
 
     fn pin(&self, index: u64, purpose: Purpose, waker: Option<&Waker>) -> Poll<Result<Pinned<SharedFrame>, Errno>> {
         let mut state = self.state.lock();
-        let pinned = state.cache.pin(index, purpose, waker, allocate);
-        state.start_orders(self.geometry.sectors, Machine::now());
+        let mut pinned = state.cache.pin(index, purpose, waker, allocate);
+        if let Poll::Ready(Err(page_cache::Error::OutOfMemory)) = pinned {
+            // Another page of the disk can go instead.
+            state.cache.give_back(1, GIVEN_BACK_AT_A_TIME);
+            pinned = state.cache.pin(index, purpose, waker, allocate);
+        }
+        self.start_orders(state, Machine::now());
         pinned.map_err(errno_of)
     }
 
@@ -364,8 +396,16 @@ impl Disk {
         }
     }
 
-    /// Reads into a buffer from a place on: all that is wanted of a step, up to the end of the disk.
-    pub(crate) fn read(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
+    /// Reads into a buffer from a place on: all that is wanted of a step, up to the end of the disk. If it has to wait,
+    /// the next `ahead` pages are read, too.
+    pub(crate) fn read(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        offset: u64,
+        ahead: u64,
+        waker: Option<&Waker>,
+    ) -> Attempt {
         let length = self.bytes().saturating_sub(offset).min(buffer.len().min(steps::BYTES) as u64) as usize;
         if length == 0 {
             return Poll::Ready(Ok(0));
@@ -375,7 +415,8 @@ impl Disk {
         let mut pinned = SmallVec::<[_; steps::BYTES / PAGE_SIZE + 1]>::new();
         let (mut is_pending, mut error) = (false, None);
         for index in first..=last {
-            match self.pin(index, Purpose::Read, waker) {
+            // One registration is enough: the task looks at all of them again.
+            match self.pin(index, Purpose::Read, waker.filter(|_| !is_pending)) {
                 Poll::Ready(Ok(page)) if !is_pending => pinned.push(page),
                 Poll::Ready(Ok(page)) => self.unpin(page, false),
                 Poll::Ready(Err(reason)) => {
@@ -385,9 +426,14 @@ impl Disk {
                 Poll::Pending => is_pending = true,
             }
         }
+        if is_pending && ahead > 0 {
+            let mut state = self.state.lock();
+            (last + 1..=last + ahead).for_each(|index| state.cache.read_ahead(index, allocate));
+            self.start_orders(state, Machine::now());
+        }
         let (mut done, mut result) = (0, Ok(()));
         for page in pinned {
-            if result.is_ok() && (error.is_some() || !is_pending) {
+            if result.is_ok() && !is_pending {
                 let within = (offset + done as u64) as usize % PAGE_SIZE;
                 let count = (PAGE_SIZE - within).min(length - done);
                 result = copy_out(caller, &page.page, within, buffer.address() + done, count).map(|()| done += count);
@@ -395,8 +441,8 @@ impl Disk {
             self.unpin(page, false);
         }
         match (result.err().or(error), done) {
+            _ if is_pending => Poll::Pending,
             (Some(error), 0) => Poll::Ready(Err(error)),
-            (None, 0) => Poll::Pending,
             _ => Poll::Ready(Ok(done)),
         }
     }
@@ -412,7 +458,8 @@ impl Disk {
     ) -> Attempt {
         let begun_at = *done;
         while *done < buffer.len() && *done - begun_at < steps::BYTES {
-            let at = offset + *done as u64;
+            // Wraps where another thread has moved the position meanwhile.
+            let at = offset.wrapping_add(*done as u64);
             let left = self.bytes().saturating_sub(at).min((buffer.len() - *done) as u64) as usize;
             if left == 0 {
                 return Poll::Ready(if *done == begun_at { Err(Errno::ENOSPC) } else { Ok(*done - begun_at) });
@@ -427,9 +474,10 @@ impl Disk {
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => return Poll::Pending,
             };
+            let is_empty = pinned.is_empty;
             let (copied, result) = copy_in(caller, &pinned.page, within, buffer.address() + *done, count);
-            // Of a page that was to be overwritten and was not, nothing is known.
-            let counts = if is_all && result.is_err() { 0 } else { copied };
+            // Of a page that has got no bytes before, and not all of them now, nothing is known.
+            let counts = if is_empty && result.is_err() { 0 } else { copied };
             self.unpin(pinned, counts > 0);
             *done += counts;
             match result {
@@ -446,76 +494,131 @@ impl Disk {
         self.state.lock().cache.forget(waker);
     }
 
-    /// Waits until all that was written before is on the disk, and cannot be lost with the power any more. Failures are
-    /// counted ([`write_errors`](Self::write_errors)).
-    ///
-    /// # Errors
-    /// `ENOMEM` if there is no memory to wait.
-    ///
-    /// # Cancellation
-    /// Dropping it changes nothing about what is being written.
-    pub(crate) async fn synchronise(&'static self) -> Result<(), Errno> {
-        let registered = Registered { disk: self, waker: poll_fn(|cx| Poll::Ready(cx.waker().clone())).await };
-        let up_to = self.state.lock().cache.last_change();
-        poll_fn(|cx| {
-            let mut state = self.state.lock();
-            let written = state.cache.poll_written(up_to, cx.waker());
-            state.start_orders(self.geometry.sectors, Machine::now());
-            written.map_err(errno_of)
-        })
-        .await?;
-        let mut ticket = None;
-        let flushed = poll_fn(|cx| {
-            let mut state = self.state.lock();
+    /// Looks whether all that was written before the first look is on the disk, and cannot be lost with the power any
+    /// more. Registers the waker, if there is one, before it answers `Pending`. Failures are counted
+    /// ([`write_errors`](Self::write_errors)).
+    fn poll_lasting(&self, progress: &mut Progress, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
+        let mut state = self.state.lock();
+        let now = Machine::now();
+        if let Progress::Begins = progress {
+            *progress = Progress::Writes { up_to: state.cache.last_change() };
+        }
+        if let Progress::Writes { up_to } = *progress {
+            let written = state.cache.poll_written(up_to, waker);
+            if written.is_pending() {
+                self.start_orders(state, now);
+                return Poll::Pending;
+            }
+            if let Poll::Ready(Err(error)) = written {
+                return Poll::Ready(Err(errno_of(error)));
+            }
             if !state.device.has_cache() {
                 return Poll::Ready(Ok(()));
             }
-            let flushes = &mut state.flushes;
-            let ticket = *ticket.get_or_insert_with(|| {
-                flushes.wanted = flushes.begun + 1;
-                flushes.wanted
-            });
-            if flushes.ended >= ticket {
-                return Poll::Ready(Ok(()));
-            }
-            let is_registered = flushes.waiters.register(cx.waker()).is_ok();
-            state.start_orders(self.geometry.sectors, Machine::now());
-            if is_registered { Poll::Pending } else { Poll::Ready(Err(Errno::ENOMEM)) }
-        });
-        let result = flushed.await;
-        drop(registered);
-        result
+            state.flushes.wanted = state.flushes.begun + 1;
+            *progress = Progress::Flushes { ticket: state.flushes.wanted };
+        }
+        let Progress::Flushes { ticket } = *progress else { return Poll::Ready(Ok(())) };
+        if state.flushes.ended >= ticket {
+            return Poll::Ready(Ok(()));
+        }
+        let registered = waker.map_or(Ok(()), |waker| state.flushes.waiters.register(waker));
+        self.start_orders(state, now);
+        if registered.is_ok() { Poll::Pending } else { Poll::Ready(Err(Errno::ENOMEM)) }
+    }
+
+    fn forget_lasting(&self, waker: &Waker) {
+        let mut state = self.state.lock();
+        state.cache.forget_written(waker);
+        state.flushes.waiters.forget(waker);
+    }
+
+    /// Starts orders of the cache, and makes the attendant look if it does not know that there are any.
+    fn start_orders(&self, mut state: MutexGuard<'_, State>, now: u64) {
+        let is_complete = state.start_orders(self.geometry.sectors, now);
+        let is_watched = state.in_flight == 0 || state.watched_until.is_some();
+        if !is_watched {
+            state.watched_until = Some(now + time::ticks_at_ns(PATIENCE_NS));
+        }
+        drop(state);
+        if !is_watched || !is_complete {
+            self.attendant.summon();
+        }
     }
 }
 
-/// The registrations of a task that waits for changes to be on the disk.
-struct Registered {
-    disk: &'static Disk,
-    waker: Waker,
+/// Progress of a task that waits for a disk.
+enum Progress {
+    Begins,
+    /// Waits for these changes to be written.
+    Writes {
+        up_to: u64,
+    },
+    /// Waits for this flush.
+    Flushes {
+        ticket: u64,
+    },
 }
 
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let mut state = self.disk.state.lock();
-        state.cache.forget_written(&self.waker);
-        state.flushes.waiters.forget(&self.waker);
+/// A wait until all that was written to disks cannot be lost with the power any more (`fsync`, `sync`).
+pub(crate) struct Synchronisation {
+    call: SystemCall,
+    /// The disks that are left, by their numbers.
+    disks: Range<usize>,
+    progress: Progress,
+}
+
+impl Synchronisation {
+    /// Makes the wait of a call for one disk, or for all.
+    pub(crate) fn new(call: SystemCall, disk: Option<&Disk>) -> Synchronisation {
+        let disks = disk.map_or(0..all().len(), |disk| disk.number as usize..disk.number as usize + 1);
+        Synchronisation { call, disks, progress: Progress::Begins }
+    }
+
+    /// Returns the call.
+    pub(crate) fn call(&self) -> SystemCall {
+        self.call
+    }
+
+    /// Looks whether it is over; registers the waker, if there is one, before it answers `Pending`.
+    pub(crate) fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
+        while let Some(disk) = all().get(self.disks.start).filter(|_| !self.disks.is_empty()) {
+            match disk.poll_lasting(&mut self.progress, waker) {
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+            if let Some(waker) = waker {
+                disk.forget_lasting(waker);
+            }
+            self.disks.start += 1;
+            self.progress = Progress::Begins;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes back the registration of a task that gives up.
+    pub(crate) fn forget(&self, waker: &Waker) {
+        if let Some(disk) = all().get(self.disks.start) {
+            disk.forget_lasting(waker);
+        }
     }
 }
 
 impl State {
-    /// Starts requests for the cache's orders and for a flush that is wanted, as many as the device takes.
-    fn start_orders(&mut self, sectors: u64, now: u64) {
-        let before = self.in_flight;
-        loop {
-            if self.in_flight >= self.under_way.len() {
-                break;
-            }
+    /// Starts requests for the cache's orders and for a flush that is wanted, as many as the device takes. Returns
+    /// whether that was all: after some that have failed at once, the rest is left to the attendant.
+    fn start_orders(&mut self, sectors: u64, now: u64) -> bool {
+        let (before, mut failures) = (self.in_flight, 0);
+        while self.in_flight < self.under_way.len() && failures < ENDED_AT_A_TIME {
             if self.flushes.wanted > self.flushes.begun && !self.flushes.is_under_way {
                 self.flushes.begun = self.flushes.wanted;
                 self.flushes.is_under_way = true;
                 match self.device.begin(Request::Flush, Part { frame: None, bytes: 0 }) {
                     Ok(number) => self.began(number, UnderWay::Flush, now),
-                    Err(_) => self.flush_ended(false),
+                    Err(_) => {
+                        failures += 1;
+                        self.flush_ended(false);
+                    }
                 }
                 continue;
             }
@@ -528,12 +631,16 @@ impl State {
             };
             match self.device.begin(request, Part { frame: Some(order.page), bytes }) {
                 Ok(number) => self.began(number, UnderWay::Page(order.direction, order.index), now),
-                Err(_) => self.cache.ended(order.direction, order.index, false),
+                Err(_) => {
+                    failures += 1;
+                    self.cache.ended(order.direction, order.index, false);
+                }
             }
         }
         if self.in_flight > before {
             self.device.notify();
         }
+        failures < ENDED_AT_A_TIME
     }
 
     fn began(&mut self, number: usize, work: UnderWay, now: u64) {
@@ -553,9 +660,7 @@ impl State {
             let has_succeeded = match outcome {
                 Ok(()) => true,
                 Err(error) => {
-                    if error != RequestError::Gone {
-                        println!("disk: a request has failed: {error:?}");
-                    }
+                    self.tell_failure(error);
                     false
                 }
             };
@@ -566,6 +671,14 @@ impl State {
             }
         }
         false
+    }
+
+    /// Prints the first of many failures.
+    fn tell_failure(&mut self, error: RequestError) {
+        if error != RequestError::Gone && self.untold_failures.is_multiple_of(FAILURES_OF_A_LINE) {
+            println!("disk: a request has failed ({error:?}); the next {FAILURES_OF_A_LINE} are not told");
+        }
+        self.untold_failures = self.untold_failures.wrapping_add(1);
     }
 
     fn flush_ended(&mut self, has_succeeded: bool) {
@@ -703,7 +816,10 @@ mod tests {
         }
 
         fn notify(&mut self) {
-            all()[0].attendant.summon();
+            // A silent device interrupts nobody.
+            if device(|device| device.behaviour != Behaviour::Silent) {
+                all()[0].attendant.summon();
+            }
         }
 
         fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
@@ -772,6 +888,28 @@ mod tests {
             assert_eq!(device(|device| device.written[SIZE - 600..].to_vec()), vec![9; 600]);
             assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
             assert_eq!(device(|device| device.lasting[SIZE - 1]), 9);
+        });
+    }
+
+    #[test]
+    fn pages_are_read_ahead_of_a_reader_that_goes_from_page_to_page() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let is_there = |index| {
+                let mut state = all()[0].state.lock();
+                match state.cache.pin(index, Purpose::Read, None, || None) {
+                    Poll::Ready(Ok(pinned)) => {
+                        state.cache.unpin(pinned, false);
+                        true
+                    }
+                    _ => false,
+                }
+            };
+            let disk = open_disk(program);
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, 33 * PAGE_SIZE]), Ok(10));
+            assert_eq!((is_there(33), is_there(34)), (true, false), "it did not begin where the last read had ended");
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, PAGE_SIZE, 33 * PAGE_SIZE + 10]), Ok(PAGE_SIZE));
+            assert!(is_there(35) && is_there(36));
         });
     }
 

@@ -8,7 +8,7 @@ use abi_unix::types::{self, Status, block_control, mode};
 use filesystem::{Access, DeviceNumber};
 use spin::Mutex;
 
-use crate::files::disk::{self, Disk};
+use crate::files::disk::{self, Disk, READ_AHEAD};
 use crate::files::file::{Attempt, FileOperations, Properties, status_without_contents};
 use crate::files::mounts::Place;
 use crate::process::user::{Caller, UserBuffer};
@@ -20,30 +20,43 @@ pub(crate) struct DiskFile {
     place: Place,
     access: Access,
     position: Mutex<u64>,
+    /// End of the last read: one that begins there goes from page to page.
+    read_up_to: AtomicU64,
     /// Number of failures to write that it has reported, or that were before it was opened.
     reported: AtomicU64,
 }
 
 impl DiskFile {
-    /// Opens a disk. `ENXIO` if there is none with this number; `EACCES` to write one that is read-only.
+    /// Opens a disk. `ENXIO` if there is none with this number.
     pub(crate) fn open(number: DeviceNumber, access: Access, place: Place) -> Result<DiskFile, Errno> {
         let disk = disk::all().iter().find(|disk| disk.device() == number).ok_or(Errno::ENXIO)?;
-        if disk.is_read_only() && access != Access::Read {
-            return Err(Errno::EACCES);
-        }
         let reported = AtomicU64::new(disk.write_errors());
-        Ok(DiskFile { disk, place, access, position: Mutex::new(0), reported })
+        Ok(DiskFile { disk, place, access, position: Mutex::new(0), read_up_to: AtomicU64::new(0), reported })
     }
 
-    /// Waits until all that was written to the disk before cannot be lost with the power any more. `EIO` if anything
-    /// could not be written since this was last reported for the open file.
-    ///
-    /// # Cancellation
-    /// Dropping it changes nothing about what is being written.
-    pub(crate) async fn synchronise(&self) -> Result<usize, Errno> {
-        self.disk.synchronise().await?;
+    fn read_from(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
+        let ahead = if self.read_up_to.load(Ordering::Relaxed) == offset { READ_AHEAD } else { 0 };
+        let attempt = self.disk.read(caller, buffer, offset, ahead, waker);
+        if let Poll::Ready(Ok(count)) = attempt {
+            self.read_up_to.store(offset + count as u64, Ordering::Relaxed);
+        }
+        attempt
+    }
+
+    /// Returns the disk.
+    pub(crate) fn disk(&self) -> &'static Disk {
+        self.disk
+    }
+
+    /// Returns `EIO` if anything could not be written since this was last reported for the open file.
+    pub(crate) fn report_failures(&self) -> Result<usize, Errno> {
         let errors = self.disk.write_errors();
         if self.reported.swap(errors, Ordering::Relaxed) == errors { Ok(0) } else { Err(Errno::EIO) }
+    }
+
+    /// Fails with `EPERM` for a disk that is read-only.
+    fn require_writable(&self) -> Result<(), Errno> {
+        if self.disk.is_read_only() { Err(Errno::EPERM) } else { Ok(()) }
     }
 }
 
@@ -63,7 +76,7 @@ impl FileOperations for DiskFile {
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
         let mut position = self.position.lock();
-        let attempt = self.disk.read(caller, buffer, *position, waker);
+        let attempt = self.read_from(caller, buffer, *position, waker);
         if let Poll::Ready(Ok(count)) = attempt {
             *position += count as u64;
         }
@@ -71,6 +84,7 @@ impl FileOperations for DiskFile {
     }
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
+        self.require_writable()?;
         let mut position = self.position.lock();
         let before = *done;
         let attempt = self.disk.write(caller, buffer, position.wrapping_sub(before as u64), done, waker);
@@ -95,7 +109,7 @@ impl FileOperations for DiskFile {
             block_control::LOGICAL_BLOCK | block_control::PHYSICAL_BLOCK | block_control::LEAST_TRANSFER => {
                 answer(&self.disk.block_size().to_le_bytes())
             }
-            block_control::CACHE_BLOCK => answer(&4096u64.to_le_bytes()),
+            block_control::CACHE_BLOCK => answer(&4096u32.to_le_bytes()),
             block_control::BEST_TRANSFER | block_control::ALIGNMENT => answer(&0u32.to_le_bytes()),
             block_control::IS_ROTATIONAL => answer(&0u16.to_le_bytes()),
             // Pages are kept as they are on the disk; those that were changed are written by `fsync`.
@@ -122,13 +136,14 @@ impl FileOperations for DiskFile {
         if self.access == Access::Write {
             return Poll::Ready(Err(Errno::EBADF));
         }
-        self.disk.read(caller, buffer, offset, waker)
+        self.read_from(caller, buffer, offset, waker)
     }
 
     fn poll_write_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
         if self.access == Access::Read {
             return Poll::Ready(Err(Errno::EBADF));
         }
+        self.require_writable()?;
         let step = UserBuffer::new(buffer.address(), buffer.len().min(steps::BYTES))?;
         // Pages before the one that is awaited are written once more.
         self.disk.write(caller, step, offset, &mut 0, waker)

@@ -294,8 +294,9 @@ impl FileOperations for FifoEnd {
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let mut ready = 0;
         if let Some(reader) = &self.reader {
-            ready |= reader.readiness(waker)?;
+            // Before the look: a writer that opens meanwhile makes no end of what had no writer yet.
             let writers = self.fifo.openings.lock().for_writing;
+            ready |= reader.readiness(waker)?;
             if self.before_writers == Some(writers) {
                 ready &= !event::HUP;
             }

@@ -690,7 +690,7 @@ impl OpenFile {
         let mut before = 0;
         let limit = self.properties.largest_step as usize;
         // The first step was the attempt in place.
-        if *written > 0 && limit != usize::MAX && waker.is_some() && steps::must_pause(caller, waker) {
+        if *written > 0 && limit != u32::MAX as usize && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
         let (mut effort, length) = (Effort::with_buffers(limit, buffers.len()), length_of(buffers));
@@ -711,7 +711,7 @@ impl OpenFile {
                     Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                     Poll::Pending => return Poll::Pending,
                 }
-                let must_pause = if limit == usize::MAX { steps::must_stop } else { steps::must_pause };
+                let must_pause = if limit == u32::MAX as usize { steps::must_stop } else { steps::must_pause };
                 if effort.add(part - start) && *written < length && must_pause(caller, waker) {
                     return Poll::Pending;
                 }

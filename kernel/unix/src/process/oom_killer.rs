@@ -37,7 +37,7 @@ async fn kill_when_short() {
 /// ends, even if another one needs it. The memory of a process that has ended meanwhile is enough.
 pub(crate) fn find_memory() {
     let is_short = || !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE);
-    if is_short() {
+    if is_short() && !disk::give_back() {
         end_largest(is_short);
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn find_memory() {
 #[doc(alias = "oom_badness")]
 #[doc(alias = "out_of_memory")]
 pub(crate) fn end_largest(is_short: impl Fn() -> bool) {
-    if remains::free_any() || disk::give_back() {
+    if remains::free_any() {
         // The caller that lacks memory tries again.
         return;
     }
