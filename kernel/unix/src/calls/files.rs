@@ -870,18 +870,16 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
     let process = call.process().clone();
     Ok(kept_steps(call.number, async move {
         // Open to the end: its tree cannot become read-only meanwhile.
-        let _file = file;
+        let (_file, owner) = (file, owner(&process));
         let node = place.node.stored().ok_or(Errno::ENODEV)?;
         if !makes_pages {
             let mut at = offset;
-            let owner = owner(&process);
             while at < end {
                 at = node.punch_hole(Some(&owner), at, end, now()).map_err(errno_of)?;
                 steps::pause(&process).await;
             }
             return Ok(0);
         }
-        let owner = owner(&process);
         let (mut page, last) = (offset / filesystem::PAGE_SIZE as u64, (end - 1) / filesystem::PAGE_SIZE as u64);
         while page <= last {
             for page in page..=last.min(page + PAGES - 1) {

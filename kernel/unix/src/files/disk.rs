@@ -497,13 +497,13 @@ impl Disk {
     /// Looks whether all that was written before the first look is on the disk, and cannot be lost with the power any
     /// more. Registers the waker, if there is one, before it answers `Pending`. Failures are counted
     /// ([`write_errors`](Self::write_errors)).
-    fn poll_lasting(&self, progress: &mut Progress, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
+    fn poll_lasting(&self, progress: &mut Lasting, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
         let mut state = self.state.lock();
         let now = Machine::now();
-        if let Progress::Begins = progress {
-            *progress = Progress::Writes { up_to: state.cache.last_change() };
+        if let Lasting::Begins = progress {
+            *progress = Lasting::Writes { up_to: state.cache.last_change() };
         }
-        if let Progress::Writes { up_to } = *progress {
+        if let Lasting::Writes { up_to } = *progress {
             let written = state.cache.poll_written(up_to, waker);
             if written.is_pending() {
                 self.start_orders(state, now);
@@ -516,9 +516,9 @@ impl Disk {
                 return Poll::Ready(Ok(()));
             }
             state.flushes.wanted = state.flushes.begun + 1;
-            *progress = Progress::Flushes { ticket: state.flushes.wanted };
+            *progress = Lasting::Flushes { ticket: state.flushes.wanted };
         }
-        let Progress::Flushes { ticket } = *progress else { return Poll::Ready(Ok(())) };
+        let Lasting::Flushes { ticket } = *progress else { return Poll::Ready(Ok(())) };
         if state.flushes.ended >= ticket {
             return Poll::Ready(Ok(()));
         }
@@ -547,8 +547,8 @@ impl Disk {
     }
 }
 
-/// Progress of a task that waits for a disk.
-enum Progress {
+/// Progress of a task that waits until its writes last.
+enum Lasting {
     Begins,
     /// Waits for these changes to be written.
     Writes {
@@ -565,14 +565,14 @@ pub(crate) struct Synchronisation {
     call: SystemCall,
     /// The disks that are left, by their numbers.
     disks: Range<usize>,
-    progress: Progress,
+    progress: Lasting,
 }
 
 impl Synchronisation {
     /// Makes the wait of a call for one disk, or for all.
     pub(crate) fn new(call: SystemCall, disk: Option<&Disk>) -> Synchronisation {
         let disks = disk.map_or(0..all().len(), |disk| disk.number as usize..disk.number as usize + 1);
-        Synchronisation { call, disks, progress: Progress::Begins }
+        Synchronisation { call, disks, progress: Lasting::Begins }
     }
 
     /// Returns the call.
@@ -591,7 +591,7 @@ impl Synchronisation {
                 disk.forget_lasting(waker);
             }
             self.disks.start += 1;
-            self.progress = Progress::Begins;
+            self.progress = Lasting::Begins;
         }
         Poll::Ready(Ok(()))
     }
