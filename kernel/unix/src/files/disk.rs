@@ -25,8 +25,7 @@ use page_cache::{Cache, Direction, Pinned, Purpose};
 use platform::{Machine, Mapped, Platform, println};
 use smallvec::SmallVec;
 use spin::{Mutex, MutexGuard, Once};
-use virtio::{Acknowledger, Kind, Mmio};
-use virtio::{Disk as Driver, Request, RequestError, SECTOR};
+use virtio::{Acknowledger, Disk as Driver, Kind, Mmio, Request, RequestError, SECTOR};
 use waiters::Waiters;
 
 use crate::files::file::Attempt;
@@ -134,7 +133,6 @@ struct Flushes {
     wanted: u64,
     begun: u64,
     ended: u64,
-    is_under_way: bool,
     errors: u64,
     waiters: Waiters,
 }
@@ -610,9 +608,8 @@ impl State {
     fn start_orders(&mut self, sectors: u64, now: u64) -> bool {
         let (before, mut failures) = (self.in_flight, 0);
         while self.in_flight < self.under_way.len() && failures < ENDED_AT_A_TIME {
-            if self.flushes.wanted > self.flushes.begun && !self.flushes.is_under_way {
+            if self.flushes.wanted > self.flushes.begun && self.flushes.begun == self.flushes.ended {
                 self.flushes.begun = self.flushes.wanted;
-                self.flushes.is_under_way = true;
                 match self.device.begin(Request::Flush, Part { frame: None, bytes: 0 }) {
                     Ok(number) => self.began(number, UnderWay::Flush, now),
                     Err(_) => {
@@ -683,7 +680,6 @@ impl State {
 
     fn flush_ended(&mut self, has_succeeded: bool) {
         let flushes = &mut self.flushes;
-        flushes.is_under_way = false;
         flushes.ended = flushes.begun;
         flushes.errors += u64::from(!has_succeeded);
         flushes.waiters.wake_all();
