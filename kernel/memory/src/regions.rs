@@ -337,7 +337,7 @@ impl<R: Ranged> Regions<R> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use proptest::prelude::*;
 
