@@ -172,6 +172,16 @@ impl Operation {
         match self {
             Operation::Read { file, buffers, done } => file.read(caller, buffers, done, waker),
             Operation::Write { file, buffers, written } => file.write(caller, buffers, written, waker),
+            _ => self.poll_rarer(process, waker),
+        }
+    }
+
+    /// Tries a call that is neither `read` nor `write`: those do without the registers that all others together save.
+    #[inline(never)]
+    fn poll_rarer(&mut self, process: &Arc<Process>, waker: Option<&Waker>) -> Poll<Result<usize, Errno>> {
+        let caller: &Process = process;
+        match self {
+            Operation::Read { .. } | Operation::Write { .. } => unreachable!("poll() does them"),
             Operation::ReadAt { file, buffer, offset, done } => {
                 move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
                     file.object().poll_read_at(caller, rest, at, waker)

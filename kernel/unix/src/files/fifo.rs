@@ -241,7 +241,7 @@ impl FileOperations for FifoEnd {
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-        self.reader()?.read(caller, buffer, waker)
+        FileOperations::read(self.reader()?, caller, buffer, waker)
     }
 
     fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
@@ -249,7 +249,7 @@ impl FileOperations for FifoEnd {
         let mut done = 0;
         for &buffer in buffers {
             // Only the first may wait; further bytes are taken if they are there.
-            match reader.read(caller, buffer, if done == 0 { waker } else { None }) {
+            match FileOperations::read(reader, caller, buffer, if done == 0 { waker } else { None }) {
                 Poll::Ready(Ok(count)) => {
                     done += count;
                     if count < buffer.len() {

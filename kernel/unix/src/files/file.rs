@@ -599,6 +599,9 @@ impl OpenFile {
 
     /// Reads into buffers from `*done` bytes on, and advances it. Ready as soon as something was read; a kind that
     /// gives everything that was wanted reads on to the end of the buffers or of the file.
+    ///
+    /// Inlined into all of its callers, as [`write`](Self::write).
+    #[inline(always)]
     pub(crate) fn read(
         self: &Arc<OpenFile>,
         caller: &dyn Caller,
@@ -622,6 +625,18 @@ impl OpenFile {
             }
             return read;
         }
+        self.read_in_steps(caller, buffers, done, waker, reads_on)
+    }
+
+    /// Performs [`read`](Self::read) where there are several buffers, or several steps.
+    fn read_in_steps(
+        self: &Arc<OpenFile>,
+        caller: &dyn Caller,
+        buffers: &[UserBuffer],
+        done: &mut usize,
+        waker: Option<&Waker>,
+        reads_on: bool,
+    ) -> Attempt {
         // The first step was the attempt in place.
         if *done > 0 && reads_on && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
@@ -688,9 +703,10 @@ impl OpenFile {
             return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;
+        let is_limited = self.properties.largest_step != u32::MAX;
         let limit = self.properties.largest_step as usize;
         // The first step was the attempt in place.
-        if *written > 0 && limit != u32::MAX as usize && waker.is_some() && steps::must_pause(caller, waker) {
+        if *written > 0 && is_limited && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
         let (mut effort, length) = (Effort::with_buffers(limit, buffers.len()), length_of(buffers));
@@ -711,7 +727,7 @@ impl OpenFile {
                     Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                     Poll::Pending => return Poll::Pending,
                 }
-                let must_pause = if limit == u32::MAX as usize { steps::must_stop } else { steps::must_pause };
+                let must_pause = if is_limited { steps::must_pause } else { steps::must_stop };
                 if effort.add(part - start) && *written < length && must_pause(caller, waker) {
                     return Poll::Pending;
                 }
