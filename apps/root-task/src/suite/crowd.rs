@@ -558,7 +558,7 @@ const SLOT_BITS: usize = 6;
 /// Slots that one life of them may use.
 const LIFE_SLOTS: u64 = 260;
 /// Number of lives of the threads, and of their calls in each, together.
-const LIVES: u64 = 30;
+const LIVES: u64 = 16;
 const CALLS: u64 = 2_500;
 
 /// The memory of a hostile thread, by offsets from its start address: two pages of stack, its IPC buffer, a page that
@@ -853,7 +853,7 @@ pub fn harts_that_attack_the_same_objects_harm_no_other_thread(bench: &mut Bench
     let first = bench.allocator.slots(LIFE_SLOTS)?;
     let region = SlotRegion { start: first, end: first + LIFE_SLOTS };
     let mut calls = 0;
-    for seed in 1..=LIVES {
+    for seed in hostile::seeds(LIVES) {
         calls += live(bench, Allocator::over(Slots::new(region), arena), seed)?;
         if seed % 2 == 0 {
             arena.revoke()?;
