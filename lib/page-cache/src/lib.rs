@@ -90,6 +90,8 @@ pub struct Order<P> {
     pub index: u64,
     /// Memory of the page.
     pub page: P,
+    /// The [payer](Cache::works_for) of the task that wanted the page, or changed it last.
+    pub payer: u32,
 }
 
 /// The purpose for which a page is wanted.
@@ -145,6 +147,8 @@ struct Place<P> {
     was_used: bool,
     /// Number of the first change that is in the queue or being written.
     changed_at: u64,
+    /// The payer of the present or next order.
+    payer: u32,
 }
 
 impl<P> Place<P> {
@@ -172,6 +176,8 @@ pub struct Cache<P> {
     writes_all: bool,
     /// Orders that the owner has not taken. Each place has one at most.
     orders: VecDeque<Order<P>>,
+    /// The payer of the task for which the cache works.
+    payer: u32,
     /// Number of the last change.
     changes: u64,
     write_errors: u64,
@@ -199,6 +205,7 @@ impl<P: Clone> Cache<P> {
             writing: Vec::new(),
             writes_all: false,
             orders: VecDeque::new(),
+            payer: 0,
             changes: 0,
             write_errors: 0,
             for_pages: Default::default(),
@@ -220,6 +227,7 @@ impl<P: Clone> Cache<P> {
             pins: 0,
             was_used: false,
             changed_at: 0,
+            payer: 0,
         });
         Ok(cache)
     }
@@ -247,6 +255,12 @@ impl<P: Clone> Cache<P> {
     /// Returns the number of the last change, for [`poll_written`](Self::poll_written).
     pub fn last_change(&self) -> u64 {
         self.changes
+    }
+
+    /// Makes this number the payer of orders for pages that are wanted or changed from now on. It means nothing to the
+    /// cache, which gives it back with the order and at its [end](Self::ended).
+    pub fn works_for(&mut self, payer: u32) {
+        self.payer = payer;
     }
 
     /// Takes the oldest order that the disk must carry out.
@@ -298,7 +312,8 @@ impl<P: Clone> Cache<P> {
             }
             State::Absent => {
                 place.state = State::Reading;
-                self.orders.push_back(Order { direction: Direction::Read, index, page });
+                place.payer = self.payer;
+                self.orders.push_back(Order { direction: Direction::Read, index, page, payer: self.payer });
                 return wait_in(&mut self.for_pages[queue], waker);
             }
             State::Reading | State::Filling => return wait_in(&mut self.for_pages[queue], waker),
@@ -316,6 +331,7 @@ impl<P: Clone> Cache<P> {
         place.pins -= 1;
         if is_changed {
             self.changes += 1;
+            place.payer = self.payer;
             match &mut place.state {
                 State::Writing { changed_at } => *changed_at = changed_at.or(NonZero::new(self.changes)),
                 State::Changed => {}
@@ -348,14 +364,16 @@ impl<P: Clone> Cache<P> {
             },
         };
         place.state = State::Reading;
-        self.orders.push_back(Order { direction: Direction::Read, index, page });
+        place.payer = self.payer;
+        self.orders.push_back(Order { direction: Direction::Read, index, page, payer: self.payer });
     }
 
-    /// Records the end of an order for this page.
-    pub fn ended(&mut self, direction: Direction, index: u64, has_succeeded: bool) {
+    /// Records the end of an order for this page; returns its [payer](Self::works_for).
+    pub fn ended(&mut self, direction: Direction, index: u64, has_succeeded: bool) -> u32 {
         // The page of an order under way is where it was.
-        let Some(number) = self.find(index) else { return };
+        let Some(number) = self.find(index) else { return 0 };
         let place = &mut self.places[number];
+        let payer = place.payer;
         match (direction, place.state) {
             (Direction::Read, State::Reading) => {
                 place.state = if has_succeeded { State::Clean } else { State::Unreadable };
@@ -372,7 +390,7 @@ impl<P: Clone> Cache<P> {
                     // Written again at once: the queue of changed pages stays in the order of changes.
                     place.state = State::Writing { changed_at: None };
                     place.changed_at = changed_at.get();
-                    self.orders.push_back(Order { direction, index, page });
+                    self.orders.push_back(Order { direction, index, page, payer });
                 } else {
                     place.state = State::Clean;
                     self.for_pages[queue_of(number)].wake_all();
@@ -386,6 +404,7 @@ impl<P: Clone> Cache<P> {
             }
             _ => {}
         }
+        payer
     }
 
     /// Waits until all changes up to this number are on the disk or have failed. Registers the waker, if there is one,
@@ -497,7 +516,8 @@ impl<P: Clone> Cache<P> {
         if let Some(page) = place.page.clone() {
             place.state = State::Writing { changed_at: None };
             self.writing.push(number);
-            self.orders.push_back(Order { direction: Direction::Write, index: place.index, page });
+            let (index, payer) = (place.index, place.payer);
+            self.orders.push_back(Order { direction: Direction::Write, index, page, payer });
         }
         true
     }

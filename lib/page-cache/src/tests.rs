@@ -208,7 +208,7 @@ fn writers_wait_for_room_and_readers_do_not() {
     // A page that is changed already takes no further room.
     assert!(cache.take_order().is_some_and(|order| order.direction == Direction::Write));
     assert_eq!(get(&mut cache, &mut disk, 30), 0, "a reader finds a place");
-    disk.orders.push(Order { direction: Direction::Write, index: 0, page: Page::default() });
+    disk.orders.push(Order { direction: Direction::Write, index: 0, page: Page::default(), payer: 0 });
     disk.carry_out(&mut cache, usize::MAX, true);
     assert!(woken.0.load(Ordering::Relaxed) > 0);
     disk.carry_out_all(&mut cache);

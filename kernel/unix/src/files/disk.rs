@@ -32,6 +32,7 @@ use crate::files::file::Attempt;
 use crate::network::wire::DmaBuffer;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant};
+use crate::scheduling::payers;
 use crate::scheduling::steps;
 use crate::time;
 
@@ -130,6 +131,8 @@ enum UnderWay {
 /// began.
 #[derive(Default)]
 struct Flushes {
+    /// The process that has wanted one last.
+    payer: u32,
     wanted: u64,
     begun: u64,
     ended: u64,
@@ -206,12 +209,14 @@ pub(crate) fn start(platform: &'static Platform) {
     disks.extend(tests::disk());
     for (number, disk) in DISKS.call_once(|| disks).iter().enumerate() {
         let interrupt = interrupts.get(number).map(|interrupt| platform::register_interrupt(*interrupt, serve, number));
-        match (interrupt.unwrap_or(Ok(())), time::Reservation::new()) {
-            (Ok(()), Ok(reservation)) => {
-                executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation));
+        let mut bill = Vec::new();
+        let room = bill.try_reserve_exact(ENDED_AT_A_TIME * 2 + disk.state.lock().under_way.len());
+        match (interrupt.unwrap_or(Ok(())), time::Reservation::new(), room) {
+            (Ok(()), Ok(reservation), Ok(())) => {
+                executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation, bill));
             }
             _ => {
-                println!("disk: {} has no interrupt or no alarm, and is given up", disk.name());
+                println!("disk: {} has no interrupt, no alarm or no memory, and is given up", disk.name());
                 disk.state.lock().device.give_up();
             }
         }
@@ -264,11 +269,18 @@ impl Wake for DiskAlarm {
     }
 }
 
-/// Takes the requests that have ended, and starts others, for ever.
-async fn attend(disk: &'static Disk, reservation: time::Reservation) {
+/// Takes the requests that have ended, and starts others, for ever. Each look is paid by those for whom it was, in
+/// equal parts for each request.
+async fn attend(disk: &'static Disk, reservation: time::Reservation, mut bill: Vec<u32>) {
     let waker = Waker::from(Arc::new(DiskAlarm(disk)));
     loop {
-        let (is_complete, deadline) = disk.look();
+        let start = Machine::now();
+        let (is_complete, deadline) = disk.look(&mut bill);
+        let share = Machine::now().saturating_sub(start) / bill.len().max(1) as u64;
+        for payer in bill.drain(..).filter(|payer| *payer != 0) {
+            payers::work_for(payer);
+            payers::charge(payer, share);
+        }
         if !is_complete {
             executor::yield_now().await;
             continue;
@@ -348,11 +360,17 @@ impl Disk {
         state.cache.write_errors() + state.flushes.errors
     }
 
-    /// Takes ended requests and starts others. Returns whether that was all, and the time of the next look.
-    fn look(&self) -> (bool, Option<u64>) {
+    /// Takes ended requests and starts others, and adds the payer of each to `bill`, as far as there is room: there is
+    /// for all requests of a look. Returns whether that was all, and the time of the next look.
+    fn look(&self, bill: &mut Vec<u32>) -> (bool, Option<u64>) {
+        let mut note = |payer| {
+            if bill.len() < bill.capacity() {
+                bill.push(payer);
+            }
+        };
         let mut state = self.state.lock();
         let now = Machine::now();
-        let is_complete = state.take_ended(now);
+        let is_complete = state.take_ended(now, &mut note);
         let patience = time::ticks_at_ns(PATIENCE_NS);
         if is_complete && state.in_flight > 0 && now >= state.progressed_at + patience {
             println!("disk: {} does not answer, and is given up", self.name());
@@ -363,7 +381,7 @@ impl Disk {
             state.cache.write_all();
             state.write_back_at = (state.cache.unwritten() > 0).then(|| now + time::ticks_at_ns(WRITE_BACK_NS));
         }
-        let is_complete = state.start_orders(self.geometry.sectors, now) && is_complete;
+        let is_complete = state.start_orders(self.geometry.sectors, now, &mut note) && is_complete;
         if state.in_flight > 0 {
             state.watched_until = Some(state.progressed_at + patience);
         } else if state.watched_until.is_some_and(|at| now >= at) {
@@ -374,6 +392,7 @@ impl Disk {
 
     fn pin(&self, index: u64, purpose: Purpose, waker: Option<&Waker>) -> Poll<Result<Pinned<SharedFrame>, Errno>> {
         let mut state = self.state.lock();
+        state.cache.works_for(payers::present());
         let mut pinned = state.cache.pin(index, purpose, waker, allocate);
         if let Poll::Ready(Err(page_cache::Error::OutOfMemory)) = pinned {
             // Another page of the disk can go instead.
@@ -386,6 +405,7 @@ impl Disk {
 
     fn unpin(&self, pinned: Pinned<SharedFrame>, is_changed: bool) {
         let mut state = self.state.lock();
+        state.cache.works_for(payers::present());
         state.cache.unpin(pinned, is_changed);
         if is_changed && state.write_back_at.is_none() {
             state.write_back_at = Some(Machine::now() + time::ticks_at_ns(WRITE_BACK_NS));
@@ -426,6 +446,7 @@ impl Disk {
         }
         if is_pending && ahead > 0 {
             let mut state = self.state.lock();
+            state.cache.works_for(payers::present());
             (last + 1..=last + ahead).for_each(|index| state.cache.read_ahead(index, allocate));
             self.start_orders(state, Machine::now());
         }
@@ -514,6 +535,7 @@ impl Disk {
                 return Poll::Ready(Ok(()));
             }
             state.flushes.wanted = state.flushes.begun + 1;
+            state.flushes.payer = payers::present();
             *progress = Lasting::Flushes { ticket: state.flushes.wanted };
         }
         let Lasting::Flushes { ticket } = *progress else { return Poll::Ready(Ok(())) };
@@ -533,7 +555,8 @@ impl Disk {
 
     /// Starts orders of the cache, and makes the attendant look if it does not know that there are any.
     fn start_orders(&self, mut state: MutexGuard<'_, State>, now: u64) {
-        let is_complete = state.start_orders(self.geometry.sectors, now);
+        // The present process pays with its own time.
+        let is_complete = state.start_orders(self.geometry.sectors, now, &mut |_| {});
         let is_watched = state.in_flight == 0 || state.watched_until.is_some();
         if !is_watched {
             state.watched_until = Some(now + time::ticks_at_ns(PATIENCE_NS));
@@ -603,13 +626,15 @@ impl Synchronisation {
 }
 
 impl State {
-    /// Starts requests for the cache's orders and for a flush that is wanted, as many as the device takes. Returns
-    /// whether that was all: after some that have failed at once, the rest is left to the attendant.
-    fn start_orders(&mut self, sectors: u64, now: u64) -> bool {
+    /// Starts requests for the cache's orders and for a flush that is wanted, as many as the device takes, and tells
+    /// the payer of each. Returns whether that was all: after some that have failed at once, the rest is left to the
+    /// attendant.
+    fn start_orders(&mut self, sectors: u64, now: u64, note: &mut impl FnMut(u32)) -> bool {
         let (before, mut failures) = (self.in_flight, 0);
         while self.in_flight < self.under_way.len() && failures < ENDED_AT_A_TIME {
             if self.flushes.wanted > self.flushes.begun && self.flushes.begun == self.flushes.ended {
                 self.flushes.begun = self.flushes.wanted;
+                note(self.flushes.payer);
                 match self.device.begin(Request::Flush, Part { frame: None, bytes: 0 }) {
                     Ok(number) => self.began(number, UnderWay::Flush, now),
                     Err(_) => {
@@ -620,6 +645,7 @@ impl State {
                 continue;
             }
             let Some(order) = self.cache.take_order() else { break };
+            note(order.payer);
             let first = order.index * SECTORS;
             let bytes = (SECTORS.min(sectors - first) * SECTOR) as u32;
             let request = match order.direction {
@@ -630,7 +656,7 @@ impl State {
                 Ok(number) => self.began(number, UnderWay::Page(order.direction, order.index), now),
                 Err(_) => {
                     failures += 1;
-                    self.cache.ended(order.direction, order.index, false);
+                    let _ = self.cache.ended(order.direction, order.index, false);
                 }
             }
         }
@@ -648,8 +674,8 @@ impl State {
         self.under_way[number] = Some(work);
     }
 
-    /// Takes some of the requests that have ended; returns whether there are no more.
-    fn take_ended(&mut self, now: u64) -> bool {
+    /// Takes some of the requests that have ended, and tells the payer of each; returns whether there are no more.
+    fn take_ended(&mut self, now: u64, note: &mut impl FnMut(u32)) -> bool {
         for _ in 0..ENDED_AT_A_TIME {
             let Some((number, outcome)) = self.device.take() else { return true };
             self.in_flight -= 1;
@@ -662,8 +688,11 @@ impl State {
                 }
             };
             match self.under_way[number].take() {
-                Some(UnderWay::Page(direction, index)) => self.cache.ended(direction, index, has_succeeded),
-                Some(UnderWay::Flush) => self.flush_ended(has_succeeded),
+                Some(UnderWay::Page(direction, index)) => note(self.cache.ended(direction, index, has_succeeded)),
+                Some(UnderWay::Flush) => {
+                    note(self.flushes.payer);
+                    self.flush_ended(has_succeeded);
+                }
                 None => {}
             }
         }
@@ -739,7 +768,7 @@ mod tests {
     use abi_unix::types::open;
 
     use super::*;
-    use crate::testing::{DATA, Program, run};
+    use crate::testing::{DATA, Program, run, simulation};
 
     const SIZE: usize = 50 * PAGE_SIZE + 512;
 
@@ -759,6 +788,8 @@ mod tests {
         begun: VecDeque<usize>,
         free: Vec<usize>,
         is_gone: bool,
+        /// Ticks that the kernel spends on the end of each request.
+        effort: u64,
     }
 
     static DEVICE: std::sync::Mutex<Option<MemoryDevice>> = std::sync::Mutex::new(None);
@@ -772,6 +803,7 @@ mod tests {
             begun: VecDeque::new(),
             free: (0..4).collect(),
             is_gone: false,
+            effort: 0,
         }))
     }
 
@@ -825,6 +857,7 @@ mod tests {
                 }
                 let number = device.begun.pop_front()?;
                 device.free.push(number);
+                simulation().advance(device.effort);
                 Some((
                     number,
                     match device.behaviour {
@@ -906,6 +939,35 @@ mod tests {
             assert_eq!((is_there(33), is_there(34)), (true, false), "it did not begin where the last read had ended");
             assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, PAGE_SIZE, 33 * PAGE_SIZE + 10]), Ok(PAGE_SIZE));
             assert!(is_there(35) && is_there(36));
+        });
+    }
+
+    #[test]
+    fn each_request_is_paid_by_the_process_that_caused_it() {
+        const LONG: u64 = 1_000_000;
+        run(|program| {
+            behave(Behaviour::Works);
+            let disk = open_disk(program);
+            let own = program.process();
+            let mut before = 0;
+            let mut pays = |requests: Range<u64>, what: &str| {
+                let paid = own.cpu_ticks() - before;
+                before = own.cpu_ticks();
+                let expected = requests.start * LONG..requests.end * LONG;
+                assert!(expected.contains(&paid), "{what}: {paid} ticks, not {expected:?}");
+            };
+            device(|device| device.effort = LONG);
+            pays(0..1, "before");
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, 40 * PAGE_SIZE]), Ok(10));
+            pays(1..2, "a read");
+            let place = program.store(&[3; PAGE_SIZE]);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, PAGE_SIZE, 20 * PAGE_SIZE]), Ok(PAGE_SIZE));
+            pays(0..1, "a change that is not on the disk yet");
+            program.sleep_ns(WRITE_BACK_NS as usize * 2);
+            pays(1..2, "the change on its way to the disk");
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+            pays(1..2, "a flush");
+            device(|device| device.effort = 0);
         });
     }
 
