@@ -239,28 +239,38 @@ pub struct Flush {
     removed: Removed,
 }
 
-/// Removed regions. Nearly always there is one at most, and then no memory is needed to keep it.
+/// Memory of removed regions. Nearly always it is that of one at most, and then no memory is needed to keep it.
 #[derive(Debug, Default)]
-struct Removed {
-    first: Option<Region>,
-    more: Vec<Region>,
+enum Removed {
+    #[default]
+    Nothing,
+    One(Backing),
+    Several(Vec<Backing>),
     /// All regions of a space.
-    #[expect(dead_code, reason = "kept until the flush")]
-    all: Vec<Chunk<Region>>,
+    All(#[expect(dead_code, reason = "kept until the flush")] Vec<Chunk<Region>>),
 }
 
 impl Removed {
-    /// Makes room for `regions` regions.
-    fn reserve(&mut self, regions: usize) -> Result<(), MapError> {
-        self.more.try_reserve_exact(regions.saturating_sub(1)).map_err(|_| MapError::OutOfMemory)
+    /// Makes room for the memory of so many regions.
+    fn with_room_for(regions: usize) -> Result<Removed, MapError> {
+        if regions < 2 {
+            return Ok(Removed::Nothing);
+        }
+        let mut list = Vec::new();
+        list.try_reserve_exact(regions).map_err(|_| MapError::OutOfMemory)?;
+        Ok(Removed::Several(list))
     }
 
-    /// Keeps a region, for which there is room.
-    fn push(&mut self, region: Region) {
-        if self.first.is_none() {
-            self.first = Some(region);
-        } else {
-            self.more.push(region);
+    /// Keeps the memory of a region, for which there is room.
+    fn push(&mut self, backing: Backing) {
+        match self {
+            Removed::Nothing => *self = Removed::One(backing),
+            Removed::Several(list) => list.push(backing),
+            Removed::One(_) | Removed::All(_) => {
+                debug_assert!(false, "there is room");
+                // Safety is worth more than memory.
+                core::mem::forget(backing);
+            }
         }
     }
 }
@@ -938,13 +948,11 @@ impl AddressSpace {
             && region.is_divisible()
         {
             // One end of a region, as freed by allocators and the break.
-            let mut removed = Removed::default();
-            if let Backing::Object(mapped) = &region.backing {
+            let removed = match &region.backing {
                 // The rest may go, and with it the object, before the harts have flushed these pages.
-                let backing = Backing::Object(mapped.clone());
-                let Region { start, end, protection, name, .. } = *region;
-                removed.first = Some(Region { start, end, protection, backing, name });
-            }
+                Backing::Object(mapped) => Removed::One(Backing::Object(mapped.clone())),
+                _ => Removed::Nothing,
+            };
             self.regions.change(cut.first, |region| {
                 if cut.crosses_start {
                     region.end = range.start;
@@ -955,8 +963,7 @@ impl AddressSpace {
             return Ok(self.remove_pages(range, whole, removed));
         }
         self.check_limit(self.regions_without(&cut))?;
-        let mut removed = Removed::default();
-        let (first, count) = self.isolate(&range, cut, &mut removed)?;
+        let (first, count, removed) = self.isolate(&range, cut)?;
         Ok(self.remove(first, count, range, whole, removed).1)
     }
 
@@ -974,7 +981,7 @@ impl AddressSpace {
         if !matches!(region.backing, Backing::Anonymous) {
             return Err(MapError::Forbidden);
         }
-        Ok(self.remove_pages(part.clone(), &part, Removed::default()))
+        Ok(self.remove_pages(part.clone(), &part, Removed::Nothing))
     }
 
     /// Returns a part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a
@@ -1049,7 +1056,7 @@ impl AddressSpace {
             Some(before) => self.join(before, count + 2),
             None => self.join(first, count + 1),
         }
-        Ok(self.flush(unmapped, Removed::default()))
+        Ok(self.flush(unmapped, Removed::Nothing))
     }
 
     /// Unmaps everything and resets the break: before another program is loaded, or when the last one has ended. Needs
@@ -1094,8 +1101,7 @@ impl AddressSpace {
         }
         let cut = self.cut(&range);
         self.check_limit(self.regions_without(&cut) + 1)?;
-        let mut removed = Removed::default();
-        let (first, count) = self.isolate(&range, cut, &mut removed)?;
+        let (first, count, removed) = self.isolate(&range, cut)?;
         self.regions.reserve().map_err(|OutOfMemory| MapError::OutOfMemory)?;
         // Nothing below fails.
         let (place, flush) = self.remove(first, count, range.clone(), &range, removed);
@@ -1222,16 +1228,15 @@ impl AddressSpace {
     }
 
     /// Splits at the ends of a range, and reserves memory for the regions that must outlive the flush; returns the
-    /// regions inside.
-    fn isolate(&mut self, range: &Range<u64>, cut: Cut, removed: &mut Removed) -> Result<(Place, usize), MapError> {
+    /// regions inside, and that memory.
+    fn isolate(&mut self, range: &Range<u64>, cut: Cut) -> Result<(Place, usize, Removed), MapError> {
         let (first, count) = self.split(range, cut)?;
         let (mut place, mut shared) = (first, 0);
         for _ in 0..count {
             shared += usize::from(self.regions.get(place).is_some_and(Region::is_shared));
             place = self.regions.next(place);
         }
-        removed.reserve(shared)?;
-        Ok((first, count))
+        Ok((first, count, Removed::with_room_for(shared)?))
     }
 
     /// Removes regions from one on, which lie in `range`, and their pages; returns the first one behind them. `removed`
@@ -1249,7 +1254,7 @@ impl AddressSpace {
         }
         let place = self.regions.remove(first, count, |region| {
             if region.is_shared() {
-                removed.push(region);
+                removed.push(region.backing);
             }
         });
         (place, self.remove_pages(range, whole, removed))
@@ -1258,7 +1263,7 @@ impl AddressSpace {
     /// Removes all regions, which lie in `range`, and their pages. Needs no memory.
     fn remove_all(&mut self, range: Range<u64>, whole: &Range<u64>) -> Flush {
         let all = core::mem::take(&mut self.regions).into_chunks();
-        self.remove_pages(range, whole, Removed { all, ..Removed::default() })
+        self.remove_pages(range, whole, Removed::All(all))
     }
 
     fn remove_pages(&mut self, range: Range<u64>, whole: &Range<u64>, removed: Removed) -> Flush {
@@ -1461,7 +1466,7 @@ impl AddressSpace {
         };
         if copy.is_some() {
             let hidden = self.table.hide(page);
-            self.flush(hidden, Removed::default()).after(self.flusher);
+            self.flush(hidden, Removed::Nothing).after(self.flusher);
         }
         self.table.own_counted(page, copy, Protection::ReadWrite);
         // The page was known to be readable only, at another address.
@@ -1539,7 +1544,7 @@ impl AddressSpace {
         let (unmapped, pages, are_all) = self.table.share_with(&mut other.table, common, protection);
         other.resident += pages;
         other.unsynchronised = u64::MAX;
-        let flush = self.flush(unmapped, Removed::default());
+        let flush = self.flush(unmapped, Removed::Nothing);
         (flush, if are_all { Ok(Some(next)) } else { Err(OutOfMemory) })
     }
 
