@@ -412,6 +412,76 @@ fn relays() -> Result<()> {
     call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
 }
 
+/// Splices a large file through a pipe to another and to a local socket, copies and fills pipes without a buffer, from
+/// one large buffer and from many small ones.
+fn splices() -> Result<()> {
+    let area = map(LARGE, mapping::ANONYMOUS, 0)?;
+    let (file, copy) = (open(FILE, open::RDWR | open::CREAT)?, open(c"/copy", open::RDWR | open::CREAT)?);
+    expect(call(SystemCall::Write, [file, area, LARGE, 0, 0, 0])?, LARGE)?;
+    let (mut pipes, mut pair) = ([[0u32; 2]; 2], [0u32; 2]);
+    for pipe in &mut pipes {
+        call(SystemCall::Pipe, [pipe.as_mut_ptr() as usize, open::NONBLOCK as usize, 0, 0, 0, 0])?;
+    }
+    let kind = (types::SOCK_STREAM | types::SOCK_NONBLOCK) as usize;
+    call(SystemCall::SocketPair, [1, kind, 0, pair.as_mut_ptr() as usize, 0, 0])?;
+    let [first, second] = pipes.map(|pipe| pipe.map(|end| end as usize));
+    let pair = pair.map(|end| end as usize);
+    let splice = |input: usize, from: Option<&mut u64>, output: usize| {
+        let from = from.map_or(0, |from| from as *mut u64 as usize);
+        call(SystemCall::Splice, [input, from, output, 0, LARGE, 0])
+    };
+    let mut from = 4093;
+    for _ in 0..8 {
+        let moved = splice(file, Some(&mut from), first[1])?;
+        // The second pipe gets the same bytes, which then go to a file and to a socket.
+        call(SystemCall::Tee, [first[0], second[1], LARGE, 0, 0, 0])?;
+        expect(splice(first[0], None, copy)?, moved)?;
+        let mut left = splice(second[0], None, pair[1])?;
+        while left > 0 {
+            left -= call(SystemCall::Read, [pair[0], area, LARGE, 0, 0, 0])?;
+        }
+        for (size, count) in [(LARGE, 1), (7, 1024)] {
+            let vector: Vec<[usize; 2]> = (0..count).map(|number| [area + number * 4093, size]).collect();
+            let moved = call(SystemCall::SpliceMemory, [first[1], vector.as_ptr() as usize, count, 0, 0, 0])?;
+            let vector = [[area, LARGE]];
+            // Out of the pipe again.
+            expect(call(SystemCall::SpliceMemory, [first[0], vector.as_ptr() as usize, 1, 0, 0, 0])?, moved)?;
+        }
+        let _ = call(SystemCall::Read, [second[0], area, LARGE, 0, 0, 0]);
+    }
+    for file in [file, copy].into_iter().chain(first).chain(second).chain(pair) {
+        call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    }
+    call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(c"/copy"), 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
+/// Gives a large file its pages, also while it is mapped, and makes holes in it, also far behind its end.
+fn allocations() -> Result<()> {
+    use types::allocation::{KEEP_SIZE, PUNCH_HOLE};
+    let file = open(FILE, open::RDWR | open::CREAT)?;
+    let allocate = |mode: u32, offset: usize, length: usize| {
+        call(SystemCall::Allocate, [file, mode as usize, offset, length, 0, 0]).map(drop)
+    };
+    allocate(0, 0, LARGE)?;
+    for page in (0..LARGE).step_by(2 * PAGE) {
+        allocate(KEEP_SIZE | PUNCH_HOLE, page, PAGE)?;
+    }
+    allocate(0, 1, LARGE)?;
+    allocate(KEEP_SIZE, 1 << 40, LARGE)?;
+    allocate(KEEP_SIZE | PUNCH_HOLE, 0, 1 << 41)?;
+    allocate(0, 0, LARGE)?;
+    let rights = (protection::READ | protection::WRITE) as usize;
+    let area = call(SystemCall::Map, [0, LARGE, rights, mapping::SHARED as usize, file, 0])?;
+    call(SystemCall::GetRandom, [area, 1 << 20, 0, 0, 0, 0])?;
+    allocate(KEEP_SIZE | PUNCH_HOLE, PAGE, LARGE - 2 * PAGE)?;
+    allocate(0, 0, LARGE)?;
+    call(SystemCall::Unmap, [area, LARGE, 0, 0, 0, 0])?;
+    call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
 /// Threads and files of a process that waits for signals.
 const THREADS: usize = 4000;
 const SIGNAL_FILES: usize = 4000;
@@ -895,6 +965,8 @@ const DRIVES: &[Drive] = &[
     ("inodes", inodes),
     ("pipes", pipes),
     ("relays", relays),
+    ("splices", splices),
+    ("allocations", allocations),
     ("messages", messages),
     ("pages_by_pipe", pages_by_pipe),
     ("pages_by_local_sockets", pages_by_local_sockets),
