@@ -6,25 +6,26 @@
 //!
 //! Two invariants keep old bytes from coming back when a file shrinks and grows again. **Nothing beyond the end**: the
 //! backing is no longer than the file, and bytes of a page beyond the end are zero. **No page beyond the end**: every
-//! page contains at least one byte of the file.
+//! page contains at least one byte of the file, but for pages of zeros that an allocation has made there.
 //!
 //! A page can be *common* to the file and to programs that map it: then its bytes are in memory of the kernel's
 //! ([`CommonPages`]), which programs may change at any time, and are copied and never borrowed. Bytes beyond the end of
 //! a common page may be anything; they are cleared when the file grows over them. A common page that is cut off stays
 //! with its mappings; if the file comes to have the page again, it is cleared for that.
 //!
-//! Pages are kept in chunks of neighbours, found by number in a hash table. The table of even a very large file is
-//! small, so that it grows in a moment. When a file is freed or cut off, removed chunks become *remains*, which are
-//! freed later, one after the other ([`Remains`]): the holder of a file's lock never frees more pages than a chunk has.
+//! Pages are kept in chunks of neighbours, in the order of their numbers. When a file is freed or cut off, removed
+//! chunks become *remains*, which are freed later, one after the other ([`Remains`]): the holder of a file's lock never
+//! frees more pages than a chunk has.
+//!
+//! Rejected: a hash table of chunks. Each hole of a sparse file would search all of them for the next.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use hashbrown::HashMap;
-use hashbrown::hash_map;
 use spin::Mutex;
+use tables::Ordered;
 
 use crate::error::Error;
 use crate::memory;
@@ -99,7 +100,11 @@ struct Chunk {
     pages: Vec<Option<Page>>,
     /// Number of pages that are present.
     count: usize,
+    /// A bit for each page that an allocation has made and nothing has used since.
+    unused: u64,
 }
+
+const _: () = assert!(CHUNK <= u64::BITS as usize);
 
 impl Chunk {
     fn get(&self, position: usize) -> Option<&Page> {
@@ -110,18 +115,21 @@ impl Chunk {
         self.pages.get_mut(position)?.as_mut()
     }
 
-    /// Makes room for a page at a position.
-    fn reserve(&mut self, position: usize) -> Result<(), Error> {
+    /// Puts a page at a position.
+    fn put(&mut self, position: usize, page: Page) -> Result<(), Error> {
         if position >= self.pages.len() {
             memory::reserve(&mut self.pages, position + 1)?;
             self.pages.resize_with(position + 1, || None);
         }
+        self.pages[position] = Some(page);
+        self.count += 1;
         Ok(())
     }
 
     /// Frees pages from a position on; returns their number.
     fn cut(&mut self, from: usize) -> usize {
         let before = self.count;
+        self.unused &= (1u64.unbounded_shl(from as u32)).wrapping_sub(1);
         for page in self.pages.iter_mut().skip(from) {
             self.count -= usize::from(page.take().is_some());
         }
@@ -141,37 +149,21 @@ pub(crate) struct Remains(Mutex<Removed>);
 #[derive(Default)]
 struct Removed {
     /// Chunks, and the limit of the tree that they count towards.
-    chunks: Vec<(Arc<Quota>, Remain)>,
+    chunks: Vec<(Arc<Quota>, Ordered<Chunk>)>,
     /// The first tree without users; each leads to the next, so that adding one needs no memory.
     trees: Option<Arc<Shared>>,
 }
 
-enum Remain {
-    /// Chunks of a file that was freed, or made empty.
-    All(hash_map::IntoIter<u64, Chunk>),
-    /// Chunks of a file that was cut off.
-    Some(Vec<Chunk>),
-}
-
-impl Remain {
-    fn next(&mut self) -> Option<Chunk> {
-        match self {
-            Remain::All(chunks) => chunks.next().map(|(_, chunk)| chunk),
-            Remain::Some(chunks) => chunks.pop(),
-        }
-    }
-}
-
 impl Remains {
     /// Stores chunks to be freed later; frees them at once if there is no memory for their record.
-    fn add(&self, quota: &Arc<Quota>, mut remain: Remain) {
+    fn add(&self, quota: &Arc<Quota>, mut chunks: Ordered<Chunk>) {
         {
             let mut removed = self.0.lock();
             if removed.chunks.try_reserve(1).is_ok() {
-                return removed.chunks.push((Arc::clone(quota), remain));
+                return removed.chunks.push((Arc::clone(quota), chunks));
             }
         }
-        while let Some(chunk) = remain.next() {
+        while let Some((_, chunk)) = chunks.pop_last() {
             quota.refund(chunk.count as u64 * PAGE);
         }
     }
@@ -201,8 +193,8 @@ impl Remains {
                     }
                     return true;
                 };
-                match last.next() {
-                    Some(chunk) => break (Arc::clone(quota), chunk),
+                match last.pop_last() {
+                    Some((_, chunk)) => break (Arc::clone(quota), chunk),
                     None => drop(removed.chunks.pop()),
                 }
             }
@@ -264,7 +256,7 @@ pub mod seal {
 pub(crate) struct FileContents {
     length: u64,
     backing: &'static [u8],
-    chunks: HashMap<u64, Chunk>,
+    chunks: Ordered<Chunk>,
     /// Pages in all chunks.
     count: usize,
     /// Memory of common pages, from the first on.
@@ -277,7 +269,7 @@ impl FileContents {
     pub(crate) fn new(backing: &'static [u8]) -> FileContents {
         // Only files without a name are ever sealed otherwise.
         let seals = seal::SEAL;
-        FileContents { length: backing.len() as u64, backing, chunks: HashMap::new(), count: 0, common: None, seals }
+        FileContents { length: backing.len() as u64, backing, chunks: Ordered::new(), count: 0, common: None, seals }
     }
 
     /// Makes an empty file that can be sealed.
@@ -321,7 +313,7 @@ impl FileContents {
     /// Frees all pages, large files' pages later; refunds those that are freed at once.
     pub(crate) fn free(self, quota: &Arc<Quota>, remains: &Remains) {
         if self.chunks.len() > FEW {
-            remains.add(quota, Remain::All(self.chunks.into_iter()));
+            remains.add(quota, self.chunks);
         } else {
             let charged = self.charged();
             drop(self);
@@ -359,7 +351,7 @@ impl FileContents {
     fn common_page(&self, index: u64) -> Option<&Arc<dyn CommonPages>> {
         let common = self.common.as_ref()?;
         let (chunk, position) = place(index);
-        let page = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position))?;
+        let page = self.chunks.get(chunk).and_then(|chunk| chunk.get(position))?;
         if page.bytes.is_none() { Some(common) } else { None }
     }
 
@@ -418,7 +410,7 @@ impl FileContents {
         let page_end = end.min(at - within as u64 + PAGE);
         let length = (page_end - at) as usize;
         let (chunk, position) = place(at / PAGE);
-        let page = self.chunks.get(&chunk).and_then(|chunk| chunk.get(position));
+        let page = self.chunks.get(chunk).and_then(|chunk| chunk.get(position));
         if let Some(bytes) = page.and_then(|page| page.bytes.as_ref()) {
             return &bytes[within..within + length];
         }
@@ -526,8 +518,7 @@ impl FileContents {
     fn page(&mut self, quota: &Quota, owner: Option<&Arc<dyn Owner>>, index: u64) -> Result<&mut Page, Error> {
         let (number, position) = place(index);
         // Looked up twice because a returned borrow would last for the other branch too.
-        if self.chunks.get(&number).is_none_or(|chunk| chunk.get(position).is_none()) {
-            self.chunks.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        if self.chunks.get(number).is_none_or(|chunk| chunk.get(position).is_none()) {
             quota.charge(PAGE)?;
             let made = Share::of(owner, PAGE).and_then(|_share| {
                 // A page that mappings have kept since the file was cut off; the backing ends before such a page.
@@ -542,36 +533,47 @@ impl FileContents {
                     return Err(error);
                 }
             };
-            let chunk = self.chunks.entry(number).or_default();
-            if let Err(error) = chunk.reserve(position) {
-                if chunk.count == 0 {
-                    self.chunks.remove(&number);
-                }
+            if let Err(error) = self.put(number, position, page) {
                 quota.refund(PAGE);
                 return Err(error);
             }
-            chunk.pages[position] = Some(page);
-            chunk.count += 1;
-            self.count += 1;
         }
-        self.chunks.get_mut(&number).and_then(|chunk| chunk.get_mut(position)).ok_or(Error::OutOfMemory)
+        let chunk = self.chunks.get_mut(number).ok_or(Error::OutOfMemory)?;
+        chunk.unused &= !(1 << position);
+        chunk.get_mut(position).ok_or(Error::OutOfMemory)
+    }
+
+    /// Puts a page in its place, where there is none.
+    fn put(&mut self, number: u64, position: usize, page: Page) -> Result<(), Error> {
+        match self.chunks.get_mut(number) {
+            Some(chunk) => chunk.put(position, page)?,
+            None => {
+                let mut chunk = Chunk::default();
+                chunk.put(position, page)?;
+                self.chunks.insert(number, chunk).map_err(|_| Error::OutOfMemory)?;
+            }
+        }
+        self.count += 1;
+        Ok(())
     }
 
     /// Frees one of the file's own pages, if there is one.
     fn remove_page(&mut self, quota: &Quota, index: u64) {
         let (number, position) = place(index);
-        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
         if chunk.pages.get_mut(position).and_then(Option::take).is_some() {
             chunk.count -= 1;
+            chunk.unused &= !(1 << position);
             self.count -= 1;
             if chunk.count == 0 {
-                self.chunks.remove(&number);
+                self.chunks.remove(number);
             }
             quota.refund(PAGE);
         }
     }
 
-    /// Makes a page, beyond the end of the file too, so that a write needs no memory. It is zero there.
+    /// Makes a page, beyond the end of the file too, so that a write needs no memory. It is zero there. Until it is
+    /// used, by another allocation too, the page can be [taken back](Self::take_back).
     pub(crate) fn allocate(&mut self, quota: &Quota, owner: Option<&Arc<dyn Owner>>, index: u64) -> Result<(), Error> {
         if index * PAGE >= self.length {
             self.require_unsealed(seal::GROW)?;
@@ -580,7 +582,25 @@ impl FileContents {
                 return Ok(());
             }
         }
-        self.page(quota, owner, index).map(drop)
+        let (number, position) = place(index);
+        let is_there = self.chunks.get(number).is_some_and(|chunk| chunk.get(position).is_some());
+        self.page(quota, owner, index)?;
+        if !is_there && let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.unused |= 1 << position;
+        }
+        Ok(())
+    }
+
+    /// Frees pages of a chunk that allocations have made and nothing has used, from a page on and before another.
+    /// Returns the page that it has reached.
+    pub(crate) fn take_back(&mut self, quota: &Quota, from: u64, to: u64) -> u64 {
+        let (number, _) = place(from);
+        let (begin, next) = (number * CHUNK as u64, (number + 1) * CHUNK as u64);
+        let unused = self.chunks.get(number).map_or(0, |chunk| chunk.unused);
+        for index in (from..to.min(next)).filter(|index| unused & 1 << (index - begin) != 0) {
+            self.remove_page(quota, index);
+        }
+        self.chunks.first_from(number + 1).map_or(to, |number| (number * CHUNK as u64).min(to))
     }
 
     /// Makes bytes zero and frees the pages that they fill, a part of them: from `from` on and before `to`. Returns the
@@ -601,9 +621,9 @@ impl FileContents {
             if is_backed {
                 self.page(quota, owner, index)?;
             }
-            let Some(chunk) = self.chunks.get_mut(&number) else {
+            let Some(chunk) = self.chunks.get_mut(number) else {
                 // Sparse files can be longer than any walk over their pages.
-                let next = self.chunks.keys().filter(|other| **other > number).min();
+                let next = self.chunks.first_from(number);
                 at = next.map_or(to, |next| (next * CHUNK as u64 * PAGE).min(to));
                 break;
             };
@@ -653,6 +673,9 @@ impl FileContents {
         }
         if length < self.length {
             self.require_unsealed(seal::SHRINK)?;
+        }
+        // Pages beyond the end, which allocations have made, go in any case.
+        if length <= self.length {
             if let Some(kept) = usize::try_from(length).ok().and_then(|length| self.backing.get(..length)) {
                 self.backing = kept;
             }
@@ -677,24 +700,26 @@ impl FileContents {
     /// Removes the bytes beyond a length that is not 0.
     fn cut(&mut self, quota: &Arc<Quota>, remains: &Remains, length: u64) {
         let (last, position) = place((length - 1) / PAGE);
-        let beyond = self.chunks.keys().filter(|number| **number > last).count();
-        let mut gone = Vec::new();
-        // Without memory for a list of them the chunks are freed one by one.
-        let is_list = beyond > FEW && gone.try_reserve_exact(beyond).is_ok();
-        for (_, chunk) in self.chunks.extract_if(|number, _| *number > last) {
-            self.count -= chunk.count;
-            if is_list {
-                gone.push(chunk);
-            } else {
-                let pages = chunk.count as u64;
-                drop(chunk);
-                quota.refund(pages * PAGE);
+        match self.chunks.split_off(last + 1) {
+            Ok(beyond) if beyond.len() > FEW => {
+                self.count -= beyond.iter().map(|(_, chunk)| chunk.count).sum::<usize>();
+                remains.add(quota, beyond);
+            }
+            Ok(mut beyond) => {
+                while let Some((_, chunk)) = beyond.pop_last() {
+                    self.free_chunk(quota, chunk);
+                }
+            }
+            // Without memory for a list of them the chunks are freed one by one.
+            Err(_) => {
+                while let Some(number) = self.chunks.first_from(last + 1) {
+                    if let Some(chunk) = self.chunks.remove(number) {
+                        self.free_chunk(quota, chunk);
+                    }
+                }
             }
         }
-        if !gone.is_empty() {
-            remains.add(quota, Remain::Some(gone));
-        }
-        if let Some(chunk) = self.chunks.get_mut(&last) {
+        if let Some(chunk) = self.chunks.get_mut(last) {
             let freed = chunk.cut(position + 1);
             self.count -= freed;
             quota.refund(freed as u64 * PAGE);
@@ -710,13 +735,17 @@ impl FileContents {
                 }
             }
             if chunk.count == 0 {
-                self.chunks.remove(&last);
+                self.chunks.remove(last);
             }
         }
-        if self.chunks.is_empty() {
-            // The table itself takes memory too.
-            self.chunks = HashMap::new();
-        }
+    }
+
+    /// Frees a chunk that was taken out.
+    fn free_chunk(&mut self, quota: &Quota, chunk: Chunk) {
+        self.count -= chunk.count;
+        let pages = chunk.count as u64;
+        drop(chunk);
+        quota.refund(pages * PAGE);
     }
 }
 
@@ -724,6 +753,7 @@ impl FileContents {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use hashbrown::HashMap;
     use property::Place;
     use proptest::prelude::*;
 
@@ -943,6 +973,35 @@ mod tests {
         sealed.add_seals(seal::GROW | seal::WRITE).unwrap();
         assert_eq!(sealed.allocate(&quota, None, 0), Err(Error::NotPermitted));
         assert_eq!(sealed.punch(&quota, None, 0, 1), Err(Error::NotPermitted));
+    }
+
+    #[test]
+    fn pages_of_an_allocation_are_taken_back_unless_they_were_used() {
+        let (quota, remains) = (Arc::new(Quota::new(1 << 30)), Remains::default());
+        let mut contents = FileContents::new(b"archive");
+        for index in (0..10).chain([1 << 40]) {
+            contents.allocate(&quota, None, index).unwrap();
+        }
+        let written = contents.write_with(&quota, None, WriteFrom::Offset(3 * PAGE), 1, source(b"x"));
+        assert_eq!(written, Ok((3 * PAGE, 1)));
+        // Another allocation has it now.
+        contents.allocate(&quota, None, 5).unwrap();
+        let (mut at, mut parts) = (0, 0);
+        while at < 1 << 41 {
+            let next = contents.take_back(&quota, at, 1 << 41);
+            assert!(next > at);
+            (at, parts) = (next, parts + 1);
+        }
+        assert!(parts <= 10, "{parts}");
+        assert!(indexes(&contents).eq([3, 5]));
+        assert_eq!((quota.used(), read(&contents, 0, 8)), (2 * PAGE, b"archive\0".to_vec()));
+        // Pages beyond the end go when the file is cut off at its end, and also when that is its beginning.
+        for length in [3 * PAGE + 1, 0] {
+            contents.truncate(&quota, &remains, length).unwrap();
+            contents.allocate(&quota, None, 100).unwrap();
+            contents.truncate(&quota, &remains, length).unwrap();
+            assert_eq!((contents.charged(), quota.used()), (length.div_ceil(PAGE).min(1) * PAGE, contents.charged()));
+        }
     }
 
     /// Returns the indexes of all of the file's own pages.

@@ -390,6 +390,15 @@ impl Node {
         self.shared.inode(self.index).exclusive().file_mut()?.allocate(&self.shared.quota, owner, page)
     }
 
+    /// Frees some of the pages that [`allocate_page`](Self::allocate_page) has made and nothing has used since, from a
+    /// page on and before another. Returns the page that it has reached.
+    ///
+    /// # Errors
+    /// As [`Node::truncate`] of a node that is no regular file.
+    pub fn take_back_pages(&self, from: u64, to: u64) -> Result<u64, Error> {
+        Ok(self.shared.inode(self.index).exclusive().file_mut()?.take_back(&self.shared.quota, from, to))
+    }
+
     /// Extends a file with zeros, if it is shorter than `length`.
     ///
     /// # Errors

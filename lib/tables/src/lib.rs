@@ -1,4 +1,4 @@
-//! Lists and hash tables that grow and shrink a little at a time.
+//! Lists, hash tables and ordered tables that grow and shrink a little at a time.
 //!
 //! # The problem
 //! A vector doubles when it is full, and copies its elements; a hash table enters all of them anew. On average that
@@ -15,8 +15,10 @@
 //! * [`Table`] is a hash table by *linear hashing* (Litwin, 1980): it has as many chains as entries, and each insertion
 //!   splits one chain in two, in turns. Entries lie dense in a [`Segments`], so that a table that empties gives its
 //!   memory back a segment at a time.
+//! * [`Ordered`] keeps values in the order of their numbers, in groups of neighbours. A group that is full becomes two,
+//!   and two with few values become one; the list of the groups is searched by halves.
 //!
-//! Room is reserved first, which can fail; the insertion cannot. Only dropping a large one at once takes long: an owner
+//! Room is reserved first, which can fail; the insertion cannot, but for that into an [`Ordered`]. Only dropping a large one at once takes long: an owner
 //! of a large one takes its elements out in steps.
 //!
 //! # Rejected
@@ -30,10 +32,12 @@ extern crate alloc;
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
+mod ordered;
 mod queue;
 mod segments;
 mod table;
 
+pub use ordered::Ordered;
 pub use queue::Queue;
 pub use segments::Segments;
 pub use table::Table;

@@ -1,6 +1,7 @@
 //! The calls on paths and descriptors.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, allocation, control, file_control, memory_file, open as flag};
@@ -839,8 +840,6 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
 /// Performs `fallocate`, in steps: makes pages, or a hole (`FALLOC_FL_PUNCH_HOLE`).
 #[inline(never)]
 pub(super) fn allocate(call: Call<'_>) -> Decoding {
-    /// Pages of a step.
-    const PAGES: u64 = (steps::BYTES / filesystem::PAGE_SIZE) as u64;
     let mode = call.unsigned(1);
     let (offset, length) = (call.offset(2)?, call.offset(3)?);
     if length == 0 {
@@ -870,33 +869,55 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
     let process = call.process().clone();
     Ok(kept_steps(call.number, async move {
         // Open to the end: its tree cannot become read-only meanwhile.
-        let (_file, owner) = (file, owner(&process));
+        let _file = file;
         let node = place.node.stored().ok_or(Errno::ENODEV)?;
-        if !makes_pages {
-            let mut at = offset;
+        if makes_pages {
+            let pages = offset / filesystem::PAGE_SIZE as u64..end.div_ceil(filesystem::PAGE_SIZE as u64);
+            make_pages(&process, node, pages).await?;
+            if !keeps_size {
+                node.extend(end, now()).map_err(errno_of)?;
+            }
+        } else {
+            let (owner, mut at) = (owner(&process), offset);
             while at < end {
                 at = node.punch_hole(Some(&owner), at, end, now()).map_err(errno_of)?;
                 steps::pause(&process).await;
             }
-            return Ok(0);
-        }
-        let (mut page, last) = (offset / filesystem::PAGE_SIZE as u64, (end - 1) / filesystem::PAGE_SIZE as u64);
-        while page <= last {
-            for page in page..=last.min(page + PAGES - 1) {
-                process.account.admit()?;
-                node.allocate_page(Some(&owner), page).map_err(errno_of)?;
-            }
-            page += PAGES;
-            if process.has_ended() {
-                return Err(Errno::EINTR);
-            }
-            steps::pause(&process).await;
-        }
-        if !keeps_size {
-            node.extend(end, now()).map_err(errno_of)?;
         }
         Ok(0)
     }))
+}
+
+/// Makes pages of a file, all of them or none.
+async fn make_pages(process: &Arc<Process>, node: &filesystem::Node, pages: Range<u64>) -> Result<(), Errno> {
+    /// Pages of a step.
+    const PAGES: u64 = (steps::BYTES / filesystem::PAGE_SIZE) as u64;
+    let owner = owner(process);
+    let mut reached = pages.start;
+    let made = loop {
+        if process.has_ended() {
+            break Err(Errno::EINTR);
+        }
+        let end = pages.end.min(reached + PAGES);
+        let step = (reached..end).try_for_each(|page| {
+            process.account.admit()?;
+            node.allocate_page(Some(&owner), page).map_err(errno_of)
+        });
+        reached = end;
+        if step.is_err() || end == pages.end {
+            break step;
+        }
+        steps::pause(process).await;
+    };
+    if made.is_err() {
+        // Pages that others have used meanwhile stay.
+        let mut at = pages.start;
+        while at < reached {
+            at = node.take_back_pages(at, reached).map_err(errno_of)?;
+            steps::pause(process).await;
+        }
+    }
+    made
 }
 
 /// Performs `lseek`.
@@ -1271,6 +1292,38 @@ mod tests {
             assert_eq!(program.call(SystemCall::AdviseFile, [file, 0, 0, 6]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::AdviseFile, [reader, 0, 0, 0]), Err(Errno::ESPIPE));
             unlink(program, "/tmp/cut", 0).unwrap();
+        });
+    }
+
+    /// Pages of an allocation that fails are given back, and so are those that were made behind the end of a file.
+    #[test]
+    fn an_allocation_makes_all_of_its_pages_or_none() {
+        run(|program| {
+            let limit = program.store(&types::limit::to_bytes(30 * 4096, 30 * 4096));
+            let which = types::limit::FILE_MEMORY as usize;
+            program.create(b"/tmp/large\0", flag::RDWR);
+            program.create(b"/tmp/other\0", flag::RDWR);
+            let child = program.fork(move |program| {
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
+                let file = open(program, "/tmp/large", flag::RDWR).unwrap();
+                let other = open(program, "/tmp/other", flag::RDWR).unwrap();
+                let keep = allocation::KEEP_SIZE as usize;
+                let allocate = |program: &mut Program, file: usize, pages: usize| {
+                    program.call(SystemCall::Allocate, [file, keep, 0, pages * 4096])
+                };
+                program.write_to(file, b"used").unwrap();
+                let failed = allocate(program, file, 40).unwrap_err();
+                assert!(matches!(failed, Errno::ENOSPC | Errno::ENOMEM), "{failed:?}");
+                assert_eq!(allocate(program, other, 25), Ok(0), "none was kept");
+                assert_eq!(program.call(SystemCall::Truncate, [other, 0]), Ok(0));
+                assert_eq!(allocate(program, file, 25), Ok(0), "as long as before, and without pages");
+                assert_eq!(program.call(SystemCall::ReadAt, [file, DATA, 9, 0]), Ok(4));
+                assert_eq!(program.read(DATA, 4), b"used");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            program.remove(b"/tmp/large\0");
+            program.remove(b"/tmp/other\0");
         });
     }
 
