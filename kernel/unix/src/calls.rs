@@ -47,6 +47,7 @@ use crate::asynchronous::submission::Submission;
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::observing::counters;
 use crate::process::worker::Worker;
+use crate::scheduling::steps;
 
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
@@ -110,9 +111,10 @@ pub(crate) fn perform(
             }
             match operation.poll(&worker.process, None) {
                 Poll::Ready(result) => break result,
-                // Bytes on their way to a pipe wait for its reader, which may need this hart: they are lost.
-                Poll::Pending if matches!(operation, Operation::Splice(_)) => break operation.give_up(error),
-                Poll::Pending => {}
+                // The ring's server cannot put it aside, but interrupts are handled after each step.
+                Poll::Pending => {
+                    let _ = steps::hart_is_wanted();
+                }
             }
         })
     })

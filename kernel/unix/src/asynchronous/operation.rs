@@ -282,7 +282,6 @@ impl Operation {
         match self {
             Operation::Long(..) => true,
             Operation::Open(opening) => !opening.waits(),
-            Operation::Splice(splice) => splice.must_be_completed(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
             _ => false,
         }
@@ -370,7 +369,6 @@ impl Operation {
             Operation::Synchronise { .. } => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
-            Operation::Splice(splice) => !splice.must_be_completed(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             _ => true,
         }

@@ -408,7 +408,7 @@ mod tests {
 
     use abi_queue::completion;
     use abi_queue::request::{BROKEN, SLEEPING, SMALLEST_CAPACITY};
-    use abi_unix::types::TimeSpec;
+    use abi_unix::types::{TimeSpec, open};
     use abi_unix::{SystemCall, errno};
     use proptest::prelude::*;
 
@@ -706,6 +706,41 @@ mod tests {
             assert_eq!(program.call(SystemCall::Cancel, [6]), Ok(0));
             assert_eq!(program.await_completions(), [(6, Err(Errno::ECANCELED))]);
             assert_eq!(program.call(SystemCall::Cancel, [6]), Err(Errno::ENOENT));
+        });
+    }
+
+    /// Requests that find no place among the calls in flight: work goes in steps to its end, a wait is refused.
+    #[test]
+    fn work_without_a_place_is_completed_in_steps_and_a_wait_is_refused() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+                let limit = program.store(&abi_unix::types::limit::to_bytes(0, 0));
+                let which = abi_unix::types::limit::CALLS_IN_FLIGHT as usize;
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
+                let file = program.create(b"/tmp/refused\0", open::RDWR);
+                let disk = program.create(b"/dev/vda\0", open::RDWR);
+                assert_eq!(program.write_to(disk, &[5; 100]), Ok(100));
+                let looks = || crate::observing::counters::read(abi_unix::Counter::Looks);
+                let before = looks();
+                ring.push(program, SystemCall::Allocate as u64, 1, &[file, 0, 0, 100 * 4096]);
+                ring.push(program, SystemCall::Synchronise as u64, 2, &[]);
+                ring.push(program, SystemCall::SynchroniseFile as u64, 3, &[disk]);
+                ring.push(program, GET_PROCESS, 4, &[]);
+                assert_eq!(ring.enter(program), Ok(0));
+                let own = program.id as usize;
+                let expected = [(1, Ok(0)), (2, Err(Errno::EBUSY)), (3, Err(Errno::EBUSY)), (4, Ok(own))];
+                let mut found = Vec::new();
+                while found.len() < expected.len() {
+                    found.extend(program.await_completions());
+                }
+                assert_eq!(found, expected);
+                assert!(looks() - before >= 49, "it went in steps of two pages");
+                assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0), "a worker has its own place to wait");
+                program.remove(b"/tmp/refused\0");
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
         });
     }
 

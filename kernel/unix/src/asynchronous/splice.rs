@@ -3,15 +3,18 @@
 //! A step copies a piece of the input to a buffer of the kernel, and from there to the output, which is called as for a
 //! program whose memory the piece is ([`Gathered`]). Bytes of a pipe stay in it until the output has taken them: it is
 //! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them. Bytes of a file are read at a place, which
-//! is moved on afterwards. Bytes of a socket or a terminal have left it when they are read; those that a pipe has no
-//! room for, because another writer came first, are held until it has, and a signal waits for that.
+//! is moved on afterwards. Bytes of a socket or a terminal have left it when they were read, so these read into the pipe
+//! itself, as into a program's memory ([`PipeMemory`]): without room or memory for a piece, it stays where it is.
 //!
 //! A call waits for the first bytes, and for room for them. When some were moved it goes on as long as it need not
 //! wait. So bytes that are moved are never followed by a wait, and the places that the program keeps are right.
 //!
 //! Rejected: pages that are handed over instead of copied. A pipe here is one queue of bytes, as small as its contents.
+//! Bytes of a stream in a buffer of the call: no signal could end the wait for a pipe that another writer has filled, and
+//! bytes were lost that the pipe had no memory for.
 
-use core::ops::Range;
+use alloc::sync::Arc;
+use core::cell::Cell;
 use core::task::{Poll, Waker};
 
 use abi_unix::types::SEEK_SET;
@@ -21,8 +24,9 @@ use crate::asynchronous::relay::{PIECE, Relay, RelayPlace};
 use crate::files::fifo;
 use crate::files::file::{Attempt, OpenFile};
 use crate::files::pipe::{Reader, Writer};
-use crate::process::user::{Caller, UserBuffer};
-use crate::scheduling::steps::{self, Effort};
+use crate::process::accounts::Account;
+use crate::process::user::{Caller, UserBuffer, UserMemory};
+use crate::scheduling::steps::{self, Effort, Ends};
 
 /// Returns the end of a pipe that an open file reads from, if it is one.
 pub(crate) fn source_of(file: &OpenFile) -> Option<&Reader> {
@@ -40,8 +44,6 @@ pub(crate) struct Splice {
     relay: Relay,
     /// The call does not wait, whatever its files say.
     must_not_wait: bool,
-    /// Bytes of the piece that have left the input and are not in the output.
-    held: Range<usize>,
 }
 
 impl Splice {
@@ -51,7 +53,7 @@ impl Splice {
             // Bytes that stay are copied once.
             relay.length = relay.length.min(PIECE);
         }
-        Splice { relay, must_not_wait, held: 0..0 }
+        Splice { relay, must_not_wait }
     }
 
     /// Returns the call.
@@ -62,11 +64,6 @@ impl Splice {
     /// Returns the number of bytes that were moved.
     pub(crate) fn done(&self) -> usize {
         self.relay.done
-    }
-
-    /// Returns whether it holds bytes that would be lost.
-    pub(crate) fn must_be_completed(&self) -> bool {
-        !self.held.is_empty()
     }
 
     /// Takes back the registrations of [`poll`](Self::poll).
@@ -93,13 +90,13 @@ impl Splice {
         }
         let mut effort = Effort::of(2 * PIECE);
         while self.relay.done < self.relay.length {
-            let to_wait = if self.relay.done == 0 || !self.held.is_empty() { waker } else { None };
+            let to_wait = if self.relay.done == 0 { waker } else { None };
             let moved = match self.step(caller, to_wait) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(moved)) => moved,
                 Poll::Ready(Err(error)) if self.relay.done == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(_)) => break,
-                Poll::Pending if self.relay.done > 0 && self.held.is_empty() => break,
+                Poll::Pending if self.relay.done > 0 => break,
                 Poll::Pending => return Poll::Pending,
             };
             self.relay.done += moved;
@@ -118,12 +115,8 @@ impl Splice {
     /// Moves a piece; returns the number of its bytes, 0 at the end of the input.
     fn step(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         self.relay.piece.fill();
-        let wanted = self.relay.length - self.relay.done;
-        if !self.held.is_empty() {
-            return self.put_held(caller, waker);
-        }
         // Nothing is taken that has no room.
-        let mut wanted = wanted.min(PIECE);
+        let mut wanted = PIECE.min(self.relay.length - self.relay.done);
         if let Some(sink) = sink_of(&self.relay.output) {
             match sink.room(waker) {
                 Ok(0) => return waits(&self.relay.output, self.must_not_wait),
@@ -170,36 +163,27 @@ impl Splice {
 
     /// Moves bytes of a socket or a terminal to a pipe.
     fn step_from_stream(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
-        let (memory, _) = self.relay.piece.caller(caller);
+        let Some(sink) = sink_of(&self.relay.output) else { return Poll::Ready(Err(Errno::EINVAL)) };
+        let memory = PipeMemory { caller, sink, done: Cell::new(0), refused: Cell::new(None) };
         let mut count = 0;
         let taken = self.relay.input.read(&memory, &[UserBuffer::of_kernel(wanted)], &mut count, waker);
-        match taken {
-            Poll::Ready(Ok(0)) => Poll::Ready(Ok(0)),
-            Poll::Ready(Ok(count)) => {
-                self.held = 0..count;
-                self.put_held(caller, waker)
+        match (taken, memory.refused.get()) {
+            (Poll::Ready(_), _) if memory.done.get() > 0 => Poll::Ready(Ok(memory.done.get())),
+            // Another writer came first. When there is room again, the next attempt begins anew.
+            (Poll::Ready(_), Some(Errno::EAGAIN)) => {
+                if let (1.., Some(waker)) = (sink.room(waker)?, waker) {
+                    waker.wake_by_ref();
+                }
+                waits(&self.relay.output, self.must_not_wait)
             }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => waits(&self.relay.input, self.must_not_wait),
-        }
-    }
-
-    /// Writes bytes that are held, which the pipe had room for a moment ago.
-    fn put_held(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
-        let (memory, _) = self.relay.piece.caller(caller);
-        let rest = UserBuffer::new(self.held.start, self.held.len())?;
-        let mut moved = 0;
-        match self.relay.output.write(&memory, &[rest], &mut moved, waker) {
-            Poll::Ready(Err(error)) => {
-                // Without a reader they are lost.
-                self.held = 0..0;
+            (Poll::Ready(_), Some(error)) => {
+                if error == Errno::EPIPE {
+                    caller.has_no_reader();
+                }
                 Poll::Ready(Err(error))
             }
-            Poll::Pending if moved == 0 => Poll::Pending,
-            _ => {
-                self.held.start += moved;
-                Poll::Ready(Ok(moved))
-            }
+            (Poll::Ready(result), None) => Poll::Ready(result),
+            (Poll::Pending, _) => waits(&self.relay.input, self.must_not_wait),
         }
     }
 
@@ -245,11 +229,75 @@ fn waits(file: &OpenFile, must_not_wait: bool) -> Attempt {
     }
 }
 
+/// A caller whose memory is the end of a pipe: bytes that are copied out, in their order, are in it.
+struct PipeMemory<'a> {
+    caller: &'a dyn Caller,
+    sink: &'a Writer,
+    /// Bytes that were copied.
+    done: Cell<usize>,
+    /// The reason why the pipe did not take a piece.
+    refused: Cell<Option<Errno>>,
+}
+
+impl UserMemory for PipeMemory<'_> {
+    fn copy_in(&self, _: usize, _: &mut [u8]) -> Result<(), Errno> {
+        Err(Errno::EFAULT)
+    }
+
+    fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        if address != self.done.get() {
+            return Err(Errno::EFAULT);
+        }
+        match self.sink.append(bytes) {
+            Ok(()) => {
+                self.done.set(address + bytes.len());
+                Ok(())
+            }
+            Err(error) => {
+                self.refused.set(Some(error));
+                Err(Errno::EFAULT)
+            }
+        }
+    }
+}
+
+impl Ends for PipeMemory<'_> {
+    fn has_ended(&self) -> bool {
+        self.caller.has_ended()
+    }
+}
+
+impl Caller for PipeMemory<'_> {
+    fn number(&self) -> u32 {
+        self.caller.number()
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        self.caller.account()
+    }
+
+    fn has_no_reader(&self) {
+        self.caller.has_no_reader();
+    }
+
+    fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
+        const ZEROS: [u8; 256] = [0; 256];
+        let (mut at, end) = (buffer.address(), buffer.address() + buffer.len());
+        while at < end {
+            let count = ZEROS.len().min(end - at);
+            self.copy_out(at, &ZEROS[..count])?;
+            at += count;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use abi_unix::types::{open, splicing};
+    use abi_unix::types::{limit, open, splicing};
 
     use super::*;
+    use crate::process::accounts::Resource;
     use crate::testing::{Program, run};
 
     fn contents(length: usize) -> Vec<u8> {
@@ -423,6 +471,33 @@ mod tests {
             assert_eq!(program.read_from(full_reader, 3), Ok(contents(3)));
             assert_eq!(program.await_completions(), [(3, Ok(3))]);
             assert_eq!(program.read_from(reader, 9), Ok(b"ut".to_vec()));
+        });
+    }
+
+    /// Bytes that a pipe has no memory for stay in the socket.
+    #[test]
+    fn bytes_of_a_stream_are_not_lost_when_the_pipe_cannot_grow() {
+        run(|program| {
+            let child = program.fork(|program| {
+                let (reader, writer) = program.pipe(0);
+                let (near, far) = program.socket_pair(1);
+                assert_eq!(program.write_to(far, &contents(5000)), Ok(5000));
+                let used = program.process().account.used(Resource::Memory);
+                let (which, before) = (limit::KERNEL_MEMORY as usize, program.place(16));
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, 0, before]), Ok(0));
+                // Enough for the call, and not for the pipe's buffer beside it.
+                let limit = program.store(&limit::to_bytes(used as u64 + 8192, program.read_u64(before + 8)));
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
+                assert_eq!(splice(program, near, writer, 5000), Err(Errno::ENOMEM));
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, before, 0]), Ok(0));
+                assert_eq!(splice(program, near, writer, 5000), Ok(5000));
+                assert_eq!(program.read_from(reader, 5000), Ok(contents(5000)));
+                let zeros = program.create(b"/dev/zero\0", open::RDONLY);
+                assert_eq!(splice(program, zeros, writer, 700), Ok(700));
+                assert_eq!(program.read_from(reader, 5000), Ok(vec![0; 700]));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
         });
     }
 

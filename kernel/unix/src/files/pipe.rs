@@ -307,6 +307,31 @@ impl Writer {
         Poll::Ready(Ok(*done))
     }
 
+    /// Adds bytes of the kernel, all or none. `EAGAIN` without room for them, `ENOMEM` without memory, `EPIPE` without
+    /// readers.
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.0.state.lock();
+        if !self.0.has_readers() {
+            return Err(Errno::EPIPE);
+        }
+        if CAPACITY - state.queue.len() < bytes.len() {
+            return Err(Errno::EAGAIN);
+        }
+        if state.queue.would_grow(bytes.len(), CAPACITY) {
+            state.grow(bytes.len())?;
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = state.queue.back();
+            let count = piece.len().min(rest.len());
+            piece[..count].copy_from_slice(&rest[..count]);
+            state.queue.produce(count);
+            rest = &rest[count..];
+        }
+        state.readers_waiting.wake_all();
+        Ok(())
+    }
+
     /// Returns whether an end reads from this pipe.
     pub(crate) fn is_read_by(&self, reader: &Reader) -> bool {
         Arc::ptr_eq(&self.0, &reader.0)
