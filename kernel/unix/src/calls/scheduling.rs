@@ -139,6 +139,15 @@ mod tests {
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
             assert_eq!(nice(program, 0), Ok(15));
+            // A started child has its parent's value too, and counts its own from where its parent began.
+            let child = program.spawn(|program| {
+                assert_eq!(program.call(SystemCall::GetNice, [0, 0]), Ok(15));
+                assert_eq!(described(program, 0).priority, 4 + 5);
+                assert_eq!(program.call(SystemCall::SetNice, [0, 0, 6]), Ok(0));
+                assert_eq!(described(program, 0).priority, 4 + 6);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
         });
     }
 

@@ -577,7 +577,7 @@ impl Plan {
         origin: Origin,
         directory: Place,
         descriptors: Descriptors,
-        default_priority: Priority,
+        (base_priority, nice): (Priority, i8),
     ) -> Result<u32, Errno> {
         // Loading has waited.
         origin.account.admit()?;
@@ -588,19 +588,9 @@ impl Plan {
         let above = table::find(parent);
         let group = above.as_ref().map(|parent| parent.group_and_session());
         let process = table::create(|id| {
-            Ok(Process::new(
-                id,
-                parent,
-                group,
-                origin,
-                charge,
-                memory,
-                shared,
-                descriptors,
-                directory,
-                default_priority,
-            ))
+            Ok(Process::new(id, parent, group, origin, charge, memory, shared, descriptors, directory, base_priority))
         })?;
+        process.set_nice(nice);
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.place().clone());
@@ -668,19 +658,19 @@ pub(crate) async fn spawn(
             }
         }
     }
-    // All ones: the caller's priority. A child is never more important than its parent may be.
-    let default_priority = match priority {
-        usize::MAX => process.default_priority(),
-        number => Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?,
+    // All ones: the caller's priority and nice value. A child is never more important than its parent may be.
+    let (base_priority, nice) = match priority {
+        usize::MAX => (process.base_priority(), process.nice()),
+        number => (Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?, 0),
     };
     let directory = process.directory.lock().clone();
-    let default_priority = default_priority.limited_to(process.standing.ceiling());
+    let priorities = (base_priority.limited_to(process.standing.ceiling()), nice);
     let beginning = process.beginnings.add(&account)?;
     let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
         Ok(loaded) => {
             let (standing, authority) = (process.standing.inherited(), process.authority.of_a_program());
             let origin = Origin { account, place, standing, authority };
-            plan.start(loaded, process.id, origin, directory, inherited, default_priority)
+            plan.start(loaded, process.id, origin, directory, inherited, priorities)
         }
         Err(error) => Err(error),
     };
@@ -720,7 +710,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority };
     let loaded = without_pauses(plan.load_anew(space, For::Nobody))?;
-    plan.start(loaded, 0, origin, mounts::root(), descriptors, Priority::DEFAULT)?;
+    plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, 0))?;
     Ok(())
 }
 
