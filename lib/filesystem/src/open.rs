@@ -174,7 +174,7 @@ impl Filesystem {
         Ok(OpenFile::uncounted(&held, &options))
     }
 
-    /// Opens the file of a node again.
+    /// Opens the file of a node again: one without a name also in a tree that is read-only.
     ///
     /// # Errors
     /// As [`Filesystem::open`] without creation.
@@ -196,7 +196,7 @@ impl Filesystem {
         }
         let file = OpenFile::new(&held, options)?;
         if held.kind == FileKind::Regular && options.contents == Contents::Discard {
-            let _change = held.shared.change()?;
+            let _change = if is_part_of_the_tree(&held) { Some(held.shared.change()?) } else { None };
             file.node.truncate(0, now)?;
         }
         Ok(file)
@@ -239,10 +239,15 @@ impl Filesystem {
     }
 }
 
+/// Returns whether the tree has the file: it has a name, of which it never gets another after its last.
+fn is_part_of_the_tree(held: &Held<'_>) -> bool {
+    held.shared.inode(held.index).links() > 0
+}
+
 impl OpenFile {
     fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
-        let is_counted = options.access.writes() && held.kind == FileKind::Regular;
+        let is_counted = options.access.writes() && held.kind == FileKind::Regular && is_part_of_the_tree(held);
         if is_counted {
             held.shared.begin_change()?;
         }

@@ -577,7 +577,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
         }
         if mode & 2 != 0
             && matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::SymbolicLink)
-            && place.mount.is_read_only()
+            && place.is_read_only()
         {
             return Err(Errno::EROFS);
         }
@@ -620,7 +620,7 @@ fn place_of(file: &OpenFile) -> Result<Place, Errno> {
 
 /// Returns the file, if its attributes can be changed: `EROFS` on a read-only mount, `EPERM` for a generated file.
 fn changeable(place: &Place) -> Result<&filesystem::Node, Errno> {
-    if place.mount.is_read_only() {
+    if place.is_read_only() {
         return Err(Errno::EROFS);
     }
     place.node.stored().ok_or(Errno::EPERM)

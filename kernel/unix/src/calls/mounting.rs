@@ -296,6 +296,23 @@ mod tests {
         });
     }
 
+    /// A file without a name is no part of the file system that keeps it.
+    #[test]
+    fn a_memory_file_is_opened_again_and_written_while_the_root_is_read_only() {
+        run_with_capability(|program| {
+            let name = text(program, "m");
+            let file = program.call(SystemCall::MemoryFile, [name, 0]).unwrap();
+            assert_eq!(mount(program, "/", flag::REMOUNT | flag::READ_ONLY, ""), Ok(0));
+            assert_eq!(open(program, "/tmp/new", how::CREAT), Err(Errno::EROFS));
+            let path = format!("/proc/self/fd/{file}");
+            let again = open(program, &path, how::RDWR | how::TRUNC).unwrap();
+            assert_eq!(program.write_to(again, b"bytes"), Ok(5));
+            assert_eq!(program.read_from(file, 9), Ok(b"bytes".to_vec()));
+            assert_eq!(program.call(SystemCall::ChangeMode, [again, 0o600]), Ok(0));
+            assert_eq!(mount(program, "/", flag::REMOUNT, ""), Ok(0));
+        });
+    }
+
     #[test]
     fn a_read_only_mount_is_not_changed() {
         run_with_capability(|program| {

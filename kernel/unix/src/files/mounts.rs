@@ -419,6 +419,11 @@ impl Place {
         self.node.metadata()
     }
 
+    /// Returns whether the file cannot be changed, because its mount is read-only and has it by a name.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.mount.is_read_only() && self.metadata().links > 0
+    }
+
     /// Returns the absolute path of a directory. `ENOENT` if it has been removed, or its mount detached; `ENAMETOOLONG`
     /// if it is deeper than a path can say.
     #[doc(alias = "d_path")]
