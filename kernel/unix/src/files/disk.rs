@@ -144,15 +144,14 @@ struct Flushes {
 struct State {
     device: Box<dyn Device>,
     cache: Cache<SharedFrame>,
-    /// The requests under way, by their number.
-    under_way: Vec<Option<UnderWay>>,
+    /// The requests under way, by their number, and the times at which they began.
+    under_way: Vec<Option<(UnderWay, u64)>>,
     in_flight: usize,
     flushes: Flushes,
-    /// Time of the last request that ended, or of the first one since none was under way.
-    progressed_at: u64,
     /// Time at which changes are written without a call for it; `None` without changes.
     write_back_at: Option<u64>,
-    /// Time at which the attendant looks whether the device has answered; `None` if it will not.
+    /// Time at which the attendant looks whether the device has answered the oldest request, which has then begun that
+    /// long ago or later; `None` if it will not.
     watched_until: Option<u64>,
     /// Number of failures since the last one that was printed.
     untold_failures: u32,
@@ -321,7 +320,6 @@ impl Disk {
             under_way,
             in_flight: 0,
             flushes: Flushes::default(),
-            progressed_at: 0,
             write_back_at: None,
             watched_until: None,
             untold_failures: 0,
@@ -370,22 +368,24 @@ impl Disk {
         };
         let mut state = self.state.lock();
         let now = Machine::now();
-        let is_complete = state.take_ended(now, &mut note);
+        let is_complete = state.take_ended(&mut note);
         let patience = time::ticks_at_ns(PATIENCE_NS);
-        if is_complete && state.in_flight > 0 && now >= state.progressed_at + patience {
-            println!("disk: {} does not answer, and is given up", self.name());
-            state.device.give_up();
-            return (false, None);
+        if state.watched_until.is_some_and(|at| now >= at) {
+            // Other requests may have been answered meanwhile: each one counts.
+            state.watched_until = state.oldest().map(|begun_at| begun_at + patience);
+            if is_complete && state.watched_until.is_some_and(|at| now >= at) {
+                println!("disk: {} does not answer, and is given up", self.name());
+                state.device.give_up();
+                return (false, None);
+            }
         }
         if state.write_back_at.is_some_and(|at| now >= at) {
             state.cache.write_all();
             state.write_back_at = (state.cache.unwritten() > 0).then(|| now + time::ticks_at_ns(WRITE_BACK_NS));
         }
         let is_complete = state.start_orders(self.geometry.sectors, now, &mut note) && is_complete;
-        if state.in_flight > 0 {
-            state.watched_until = Some(state.progressed_at + patience);
-        } else if state.watched_until.is_some_and(|at| now >= at) {
-            state.watched_until = None;
+        if state.in_flight > 0 && state.watched_until.is_none() {
+            state.watched_until = Some(now + patience);
         }
         (is_complete, [state.write_back_at, state.watched_until].into_iter().flatten().min())
     }
@@ -667,19 +667,20 @@ impl State {
     }
 
     fn began(&mut self, number: usize, work: UnderWay, now: u64) {
-        if self.in_flight == 0 {
-            self.progressed_at = now;
-        }
         self.in_flight += 1;
-        self.under_way[number] = Some(work);
+        self.under_way[number] = Some((work, now));
+    }
+
+    /// Returns the time at which the oldest request under way began.
+    fn oldest(&self) -> Option<u64> {
+        self.under_way.iter().flatten().map(|(_, begun_at)| *begun_at).min()
     }
 
     /// Takes some of the requests that have ended, and tells the payer of each; returns whether there are no more.
-    fn take_ended(&mut self, now: u64, note: &mut impl FnMut(u32)) -> bool {
+    fn take_ended(&mut self, note: &mut impl FnMut(u32)) -> bool {
         for _ in 0..ENDED_AT_A_TIME {
             let Some((number, outcome)) = self.device.take() else { return true };
             self.in_flight -= 1;
-            self.progressed_at = now;
             let has_succeeded = match outcome {
                 Ok(()) => true,
                 Err(error) => {
@@ -688,8 +689,8 @@ impl State {
                 }
             };
             match self.under_way[number].take() {
-                Some(UnderWay::Page(direction, index)) => note(self.cache.ended(direction, index, has_succeeded)),
-                Some(UnderWay::Flush) => {
+                Some((UnderWay::Page(direction, index), _)) => note(self.cache.ended(direction, index, has_succeeded)),
+                Some((UnderWay::Flush, _)) => {
                     note(self.flushes.payer);
                     self.flush_ended(has_succeeded);
                 }
@@ -778,6 +779,8 @@ mod tests {
         Works,
         Fails,
         Silent,
+        /// It answers all requests but one.
+        Swallows,
     }
 
     /// A device that keeps its bytes in memory. Written bytes last after a flush only.
@@ -787,6 +790,7 @@ mod tests {
         behaviour: Behaviour,
         begun: VecDeque<usize>,
         free: Vec<usize>,
+        swallowed: Option<usize>,
         is_gone: bool,
         /// Ticks that the kernel spends on the end of each request.
         effort: u64,
@@ -802,6 +806,7 @@ mod tests {
             behaviour: Behaviour::Works,
             begun: VecDeque::new(),
             free: (0..4).collect(),
+            swallowed: None,
             is_gone: false,
             effort: 0,
         }))
@@ -824,7 +829,11 @@ mod tests {
                     return Err(RequestError::Gone);
                 }
                 let number = device.free.pop().expect("no more requests than there may be");
-                if device.behaviour == Behaviour::Works {
+                if device.behaviour == Behaviour::Swallows && device.swallowed.is_none() {
+                    device.swallowed = Some(number);
+                    return Ok(number);
+                }
+                if matches!(device.behaviour, Behaviour::Works | Behaviour::Swallows) {
                     let length = part.bytes as usize;
                     match (request, part.frame) {
                         (Request::Read(sector), Some(frame)) => {
@@ -855,7 +864,7 @@ mod tests {
                 if device.behaviour == Behaviour::Silent && !device.is_gone {
                     return None;
                 }
-                let number = device.begun.pop_front()?;
+                let number = device.begun.pop_front().or_else(|| device.swallowed.take_if(|_| device.is_gone))?;
                 device.free.push(number);
                 simulation().advance(device.effort);
                 Some((
@@ -1001,6 +1010,28 @@ mod tests {
             // All other tests find it working.
             behave(Behaviour::Works);
             assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, 40 * PAGE_SIZE]), Ok(10));
+        });
+    }
+
+    /// Requests that are answered meanwhile do not keep the swallowed one waiting.
+    #[test]
+    fn a_device_that_swallows_a_request_is_given_up() {
+        run(|program| {
+            behave(Behaviour::Swallows);
+            let disk = open_disk(program);
+            let place = program.place(PAGE_SIZE);
+            assert_eq!(program.submit(SystemCall::ReadAt, [disk, place, 10, 40 * PAGE_SIZE], 1), None);
+            let seconds = (PATIENCE_NS / 1_000_000_000) as usize;
+            for second in 0..seconds - 1 {
+                let at = second * PAGE_SIZE;
+                assert_eq!(program.call(SystemCall::ReadAt, [disk, DATA, 10, at]), Ok(10));
+                program.sleep_ns(1_000_000_000);
+            }
+            assert_eq!(program.completions(), [], "the device has time");
+            program.sleep_ns(2_000_000_000);
+            assert_eq!(program.await_completions(), [(1, Err(Errno::EIO))]);
+            behave(Behaviour::Works);
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, place, 10, 40 * PAGE_SIZE]), Ok(10));
         });
     }
 }
