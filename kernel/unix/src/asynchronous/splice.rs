@@ -3,15 +3,15 @@
 //! A step copies a piece of the input to a buffer of the kernel, and from there to the output, which is called as for a
 //! program whose memory the piece is ([`Gathered`]). Bytes of a pipe stay in it until the output has taken them: it is
 //! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them. Bytes of a file are read at a place, which
-//! is moved on afterwards. Bytes of a socket or a terminal have left it when they were read, so these read into the pipe
-//! itself, as into a program's memory ([`PipeMemory`]): without room or memory for a piece, it stays where it is.
+//! is moved on afterwards. Bytes of a socket or a terminal have left it when they were read, so these read into the
+//! pipe itself, as into a program's memory ([`PipeMemory`]): without room or memory for a piece, it stays where it is.
 //!
 //! A call waits for the first bytes, and for room for them. When some were moved it goes on as long as it need not
 //! wait. So bytes that are moved are never followed by a wait, and the places that the program keeps are right.
 //!
 //! Rejected: pages that are handed over instead of copied. A pipe here is one queue of bytes, as small as its contents.
-//! Bytes of a stream in a buffer of the call: no signal could end the wait for a pipe that another writer has filled, and
-//! bytes were lost that the pipe had no memory for.
+//! Bytes of a stream in a buffer of the call: no signal could end the wait for a pipe that another writer has filled,
+//! and bytes were lost that the pipe had no memory for.
 
 use alloc::sync::Arc;
 use core::cell::Cell;
@@ -141,7 +141,10 @@ impl Splice {
     /// Moves bytes of a file to a pipe.
     fn step_from_place(&mut self, caller: &dyn Caller, from: u64, wanted: usize, waker: Option<&Waker>) -> Attempt {
         let (memory, _) = self.relay.piece.caller(caller);
-        let count = self.relay.input.object().read_at(&memory, UserBuffer::of_kernel(wanted), from)?;
+        let count = match self.relay.input.object().poll_read_at(&memory, UserBuffer::of_kernel(wanted), from, waker) {
+            Poll::Ready(count) => count?,
+            Poll::Pending => return waits(&self.relay.input, self.must_not_wait),
+        };
         let mut moved = 0;
         if count > 0
             && let Poll::Ready(Err(error)) =
@@ -199,9 +202,12 @@ impl Splice {
         let mut moved = 0;
         let buffer = UserBuffer::of_kernel(count);
         let outcome = match self.relay.to {
-            RelayPlace::Kept(place, _) => self.relay.output.object().write_at(&memory, buffer, place).map(|count| {
-                moved = count;
-            }),
+            RelayPlace::Kept(place, _) => {
+                match self.relay.output.object().poll_write_at(&memory, buffer, place, waker) {
+                    Poll::Ready(result) => result.map(|count| moved = count),
+                    Poll::Pending => Ok(()),
+                }
+            }
             RelayPlace::Position => match self.relay.output.write(&memory, &[buffer], &mut moved, waker) {
                 Poll::Ready(result) => result.map(drop),
                 Poll::Pending => Ok(()),
@@ -222,7 +228,8 @@ impl Splice {
 
 /// Returns the answer of a call that would have to wait for this file.
 fn waits(file: &OpenFile, must_not_wait: bool) -> Attempt {
-    if must_not_wait || file.is_non_blocking() && !file.never_waits() {
+    // A disk answers soon.
+    if (must_not_wait || file.is_non_blocking()) && !file.never_waits() {
         Poll::Ready(Err(Errno::EAGAIN))
     } else {
         Poll::Pending
@@ -261,25 +268,7 @@ impl UserMemory for PipeMemory<'_> {
     }
 }
 
-impl Ends for PipeMemory<'_> {
-    fn has_ended(&self) -> bool {
-        self.caller.has_ended()
-    }
-}
-
 impl Caller for PipeMemory<'_> {
-    fn number(&self) -> u32 {
-        self.caller.number()
-    }
-
-    fn account(&self) -> &Arc<Account> {
-        self.caller.account()
-    }
-
-    fn has_no_reader(&self) {
-        self.caller.has_no_reader();
-    }
-
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno> {
         const ZEROS: [u8; 256] = [0; 256];
         let (mut at, end) = (buffer.address(), buffer.address() + buffer.len());
@@ -289,6 +278,24 @@ impl Caller for PipeMemory<'_> {
             at += count;
         }
         Ok(())
+    }
+
+    fn has_no_reader(&self) {
+        self.caller.has_no_reader();
+    }
+
+    fn account(&self) -> &Arc<Account> {
+        self.caller.account()
+    }
+
+    fn number(&self) -> u32 {
+        self.caller.number()
+    }
+}
+
+impl Ends for PipeMemory<'_> {
+    fn has_ended(&self) -> bool {
+        self.caller.has_ended()
     }
 }
 
@@ -498,6 +505,38 @@ mod tests {
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    #[test]
+    fn bytes_go_between_disks_and_pipes_at_places_and_positions() {
+        run(|program| {
+            let disk = program.create(b"/dev/vda\0", open::RDWR);
+            let (reader, writer) = program.pipe(0);
+            program.write_to(writer, &contents(9000)).unwrap();
+            let (nonblock, at) = (splicing::NONBLOCK as usize, program.store(&20_000u64.to_le_bytes()));
+            let mut moved = 0;
+            while moved < 9000 {
+                let rest = 9000 - moved;
+                moved += program.call(SystemCall::Splice, [reader, 0, disk, at, rest, nonblock]).unwrap();
+            }
+            assert_eq!(program.read_u64(at), 29_000);
+            let at = program.store(&20_000u64.to_le_bytes());
+            assert_eq!(program.call(SystemCall::Splice, [disk, at, writer, 0, 5000, nonblock]), Ok(5000));
+            assert_eq!(program.call(SystemCall::Seek, [disk, 25_000, 0]), Ok(25_000));
+            assert_eq!(splice(program, disk, writer, 4000), Ok(4000));
+            assert_eq!(program.call(SystemCall::Seek, [disk, 0, 1]), Ok(29_000));
+            assert_eq!(program.read_from(reader, 9000), Ok(contents(9000)));
+            program.write_to(writer, b"x").unwrap();
+            assert_eq!(splice(program, reader, disk, 1), Ok(1));
+            let end = program.store(&(1u64 << 40).to_le_bytes());
+            assert_eq!(program.call(SystemCall::Splice, [disk, end, writer, 0, 1, 0]), Ok(0));
+            program.write_to(writer, b"x").unwrap();
+            assert_eq!(program.call(SystemCall::Splice, [reader, 0, disk, end, 1, 0]), Err(Errno::ENOSPC));
+            assert_eq!(program.read_from(reader, 9), Ok(b"x".to_vec()), "it was not lost");
+            let place = program.place(1);
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, place, 1, 29_000]), Ok(1));
+            assert_eq!(program.read(place, 1), b"x");
         });
     }
 

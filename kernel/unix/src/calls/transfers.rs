@@ -128,8 +128,8 @@ pub(super) fn splice(call: Call<'_>) -> Decoding {
     output.require_writable()?;
     let is_refused = match (source, sink) {
         (Some(source), Some(sink)) => sink.is_read_by(source),
-        (Some(_), None) => output.flags() & open::APPEND != 0 || to != RelayPlace::Position && !output.is_regular(),
-        (None, Some(_)) => from != RelayPlace::Position && !input.is_regular() || input.object().directory().is_ok(),
+        (Some(_), None) => output.flags() & open::APPEND != 0 || to != RelayPlace::Position && !output.has_places(),
+        (None, Some(_)) => from != RelayPlace::Position && !input.has_places() || input.object().directory().is_ok(),
         (None, None) => true,
     };
     if is_refused {

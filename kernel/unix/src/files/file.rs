@@ -554,6 +554,11 @@ impl OpenFile {
         self.object.status().mode & mode::TYPE == mode::REGULAR
     }
 
+    /// Returns whether its bytes have places: a regular file or a disk.
+    pub(crate) fn has_places(&self) -> bool {
+        matches!(self.object.status().mode & mode::TYPE, mode::REGULAR | mode::BLOCK)
+    }
+
     /// Returns the access that a mapping in common with others can have. `EACCES` if the file was not opened for it,
     /// `EPERM` if it is sealed.
     pub(crate) fn sharing(&self, writes_now: bool) -> Result<Sharing, Errno> {

@@ -27,7 +27,8 @@
 //! All calls that the scenario drives meet it. Not driven, and not in steps:
 //!
 //! * the snapshots of processes with many calls, and `trace_read`;
-//! * the lists of processes whose budget is used up and of an epoll's ready items, which copy themselves when they grow;
+//! * the lists of processes whose budget is used up and of an epoll's ready items, which copy themselves when they
+//!   grow;
 //! * turns of the completer; lists of robust locks;
 //! * links of /proc to files in directories that are thousands deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
