@@ -18,8 +18,8 @@
 //! * [`Ordered`] keeps values in the order of their numbers, in groups of neighbours. A group that is full becomes two,
 //!   and two with few values become one; the list of the groups is searched by halves.
 //!
-//! Room is reserved first, which can fail; the insertion cannot, but for that into an [`Ordered`]. Only dropping a large
-//! one at once takes long: an owner of a large one takes its elements out in steps.
+//! Room is reserved first, which can fail; the insertion cannot, but for that into an [`Ordered`]. Only dropping a
+//! large one at once takes long: an owner of a large one takes its elements out in steps.
 //!
 //! # Rejected
 //! *Two tables, the old one and the new one, between which entries move*: the new one is large, and has to be made at
