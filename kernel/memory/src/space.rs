@@ -1588,6 +1588,24 @@ impl AddressSpace {
         }
     }
 
+    /// Enters the pages of an object that are there, with their region's protection, in a range of one region: a
+    /// program need not touch them first. Without memory for tables the rest is entered when it is touched.
+    pub fn enter_present(&mut self, range: Range<u64>) {
+        let Some(region) = self.regions.at(range.start) else { return };
+        let Backing::Object(mapped) = &region.backing else { return };
+        let (protection, end) = (region.protection, range.end.min(region.end));
+        for page in (range.start..end).step_by(PAGE_SIZE as usize) {
+            let number = mapped.first + (page - region.start) / PAGE_SIZE;
+            let Some(frame) = usize::try_from(number).ok().and_then(|number| mapped.object.present(number)) else {
+                continue;
+            };
+            if self.table.map_kept(page, &frame, protection).is_err() {
+                break;
+            }
+        }
+        self.instructions_changed(protection);
+    }
+
     // ---- the kernel's accesses ----
 
     /// Returns the page's address in the direct map, if it is cached and the program has this access.

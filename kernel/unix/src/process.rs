@@ -31,6 +31,7 @@
 //! handler's frame, and what ends a process; the address space of a process, then that of a copy that does not run yet.
 
 pub(crate) mod accounts;
+mod archived_text;
 pub(crate) mod authority;
 pub(crate) mod beginnings;
 pub(crate) mod capabilities;

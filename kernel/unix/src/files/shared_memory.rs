@@ -77,6 +77,11 @@ pub(crate) fn anonymous(account: &Arc<Account>, owner: u32, pages: usize) -> Res
     Ok(Arc::new(object(account, owner, Absent::Zeros(pages))?))
 }
 
+/// Makes memory without pages, for bytes that any process may need: the first one, with this number, pays.
+pub(crate) fn of_the_first(owner: u32) -> Result<Arc<MemoryObject>, Errno> {
+    Ok(Arc::new(object(&Account::of_the_first(), owner, Absent::BeyondTheEnd)?))
+}
+
 /// The pages of a file that programs map.
 pub(super) struct FilePages {
     object: Arc<MemoryObject>,

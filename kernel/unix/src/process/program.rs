@@ -16,7 +16,7 @@ use core::task::{Context, Poll, Waker};
 use ::program::layout::{Layout, STACK_GUARD};
 use ::program::script::{self, LONGEST_CHAIN, Script};
 use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
-use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection};
+use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection, Segment};
 use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
@@ -35,6 +35,7 @@ use crate::files::file::{self, OpenFile};
 use crate::files::mounts::{self, Halt, Path, Place};
 use crate::files::tree::Content;
 use crate::process::accounts::{Account, Resource, has_machine_memory};
+use crate::process::archived_text::ArchivedText;
 use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
 use crate::process::family::ProcessPlace;
@@ -51,6 +52,8 @@ const GUARD_NAME: &str = "[guard]";
 const LARGEST_STRINGS: usize = 128 * 1024;
 /// Greatest number of strings in one list.
 const MOST_STRINGS: usize = 4096;
+/// Bytes of text whose pages are entered in a step.
+const ENTERED_AT_A_TIME: usize = 64 * PAGE_SIZE;
 /// Number of strings that are read in a step.
 const STRINGS_AT_A_TIME: usize = 16;
 
@@ -363,6 +366,14 @@ fn copy_words(space: &Space, address: u64, words: &mut impl Iterator<Item = u64>
     Ok(address + length as u64)
 }
 
+fn protection_of(segment: &Segment) -> Protection {
+    match segment.protection {
+        SegmentProtection::Read => Protection::Read,
+        SegmentProtection::ReadWrite => Protection::ReadWrite,
+        SegmentProtection::ReadExecute => Protection::ReadExecute,
+    }
+}
+
 impl Executable {
     /// Returns the address at which the file begins, as far as it was moved (`AT_BASE`).
     fn base(&self) -> u64 {
@@ -375,8 +386,14 @@ impl Executable {
     /// Copies the first bytes of a range of the file to an address, and returns their number. (A function, because
     /// variables that live while a future waits make the future large.)
     fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
+        let length = (range.end - range.start) as usize;
+        if let Some(bytes) = self.archived().and_then(|file| file.get(range.start as usize..)) {
+            let bytes = &bytes[..length.min(PAGE_SIZE - address % PAGE_SIZE).min(bytes.len())];
+            space.lock().copy_out(address as u64, bytes).map_err(|_| Errno::ENOMEM)?;
+            return if bytes.is_empty() { Err(Errno::EIO) } else { Ok(bytes.len()) };
+        }
         let mut piece = [0; 1024];
-        let wanted = piece.len().min((range.end - range.start) as usize);
+        let wanted = piece.len().min(length);
         let count = self.content.read_at(range.start, &mut piece[..wanted]);
         if count == 0 {
             return Err(Errno::EIO);
@@ -385,12 +402,44 @@ impl Executable {
         Ok(count)
     }
 
+    /// Returns the bytes of the file, if it is one of the archive.
+    fn archived(&self) -> Option<&'static [u8]> {
+        self.content.place().node.stored()?.archived_bytes()
+    }
+
+    /// Maps the text of a segment that all processes have in common, in steps. Returns `false` if there is none.
+    ///
+    /// # Cancellation
+    /// A part of the text is there.
+    async fn share(&self, segment: &Segment, space: &Space, whom: For<'_>) -> Result<bool, Errno> {
+        let Some(text) = self.archived().and_then(|file| ArchivedText::of(file, segment)) else { return Ok(false) };
+        loop {
+            match text.copy_some() {
+                Ok(true) => break,
+                Ok(false) => pause_for(whom).await?,
+                Err(_) => return Ok(false),
+            }
+        }
+        let Range { start, end } = segment.pages();
+        let (place, protection) = (Placement::FixedIfFree(start), protection_of(segment));
+        let mapped = space.lock().map_object(place, end - start, &text.usage(), protection, "");
+        usermode::flush(mapped.map_err(map_error)?.1);
+        for at in (start..end).step_by(ENTERED_AT_A_TIME) {
+            pause_for(whom).await?;
+            space.lock().enter_present(at..end.min(at + ENTERED_AT_A_TIME as u64));
+        }
+        Ok(true)
+    }
+
     /// Maps the segments and fills them from the file, in steps.
     ///
     /// # Cancellation
     /// A part of the segments is there.
     async fn load(&self, space: &Space, whom: For<'_>) -> Result<(), Errno> {
         for segment in self.image.segments() {
+            if self.share(segment, space, whom).await? {
+                continue;
+            }
             let pages = segment.pages();
             map_anonymous(space, pages.clone(), Protection::ReadWrite, "")?;
             let mut offset = segment.file.start;
@@ -405,11 +454,10 @@ impl Executable {
                 }
             }
             pause_for(whom).await?;
-            let protection = match segment.protection {
-                SegmentProtection::Read => Protection::Read,
-                SegmentProtection::ReadWrite => continue,
-                SegmentProtection::ReadExecute => Protection::ReadExecute,
-            };
+            let protection = protection_of(segment);
+            if protection == Protection::ReadWrite {
+                continue;
+            }
             let changed = space.lock().protect(pages, protection);
             usermode::flush(changed.map_err(map_error)?);
             pause_for(whom).await?;
