@@ -149,14 +149,14 @@ system_calls! {
     DuplicateTo = 24 dup3(descriptor: Descriptor, new: Number, flags: Number) Never;
     /// Descriptor flags: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; and locks on ranges
     /// of files: `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW`. `EDEADLK` if a process
-    /// would wait for itself, `ENOLCK` if the file has too many locks. `F_SETOWN`, `F_GETOWN`, `F_SETSIG`, `F_GETSIG`
-    /// and `O_ASYNC` are kept, and no signal is sent.
+    /// would wait for itself, `ENOLCK` if the file has too many locks. `F_SETOWN`, `F_GETOWN`, `F_SETOWN_EX`,
+    /// `F_GETOWN_EX`, `F_SETSIG`, `F_GETSIG` and `O_ASYNC`: the signal of pipes, sockets and terminals.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
     /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of a pseudo-terminal also `TIOCOUTQ`, and of
     /// its master `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTLCK`, `TIOCGPTPEER`, and `TIOCPKT` with 0. Of every file `FIONBIO`,
-    /// `FIOCLEX` and `FIONCLEX`, `FIOASYNC` of files that wait, without a signal, and `FIONREAD` of files, pipes and
+    /// `FIOCLEX` and `FIONCLEX`, `FIOASYNC` of files that wait, and `FIONREAD` of files, pipes and
     /// sockets.
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Locks a whole file for an open file of it, or unlocks it: `LOCK_SH`, `LOCK_EX` or `LOCK_UN`, with `LOCK_NB`.

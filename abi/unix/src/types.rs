@@ -596,6 +596,12 @@ pub mod control {
     pub const GETOWN: u32 = 9;
     pub const SETSIG: u32 = 10;
     pub const GETSIG: u32 = 11;
+    pub const SETOWN_EX: u32 = 15;
+    pub const GETOWN_EX: u32 = 16;
+    /// Kinds of owners (`struct f_owner_ex`, with a number behind the kind).
+    pub const OWNER_THREAD: i32 = 0;
+    pub const OWNER_PROCESS: i32 = 1;
+    pub const OWNER_GROUP: i32 = 2;
     /// The greatest number that `SETSIG` takes.
     pub const LAST_SIGNAL: u32 = 64;
     pub const OFD_GETLK: u32 = 36;

@@ -289,14 +289,29 @@ pub async fn pages_are_allocated_and_freed() -> Outcome {
 }
 
 pub async fn owners_and_nice_values() -> Outcome {
-    let (reader, _writer) = must!(sync::pipe(0));
-    let (file, own) = (reader.raw() as usize, system::process::number() as usize);
+    let (reader, writer) = must!(sync::pipe(0));
+    let (file, full) = (reader.raw() as usize, writer.raw() as usize);
+    let own = system::process::number() as usize;
     let told = [1u32];
     let request = file_control::FIOASYNC as usize;
     check_eq!(call(SystemCall::DeviceControl, [file, request, told.as_ptr() as usize, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::FileControl, [file, control::SETOWN as usize, own, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::FileControl, [file, control::GETOWN as usize, 0, 0, 0, 0]), Ok(own));
     check_eq!(call(SystemCall::FileControl, [file, control::GETFL as usize, 0, 0, 0, 0]), Ok(open::ASYNC as usize));
+    // The owner of a file with input gets SIGIO, which ends it.
+    let child = must!(crate::fork::fork(|| {
+        let own = system::process::number() as usize;
+        let owns = call(SystemCall::FileControl, [file, control::SETOWN as usize, own, 0, 0, 0]);
+        let written = call(SystemCall::Write, [full, told.as_ptr() as usize, 4, 0, 0, 0]);
+        if (owns, written) == (Ok(0), Ok(4)) {
+            let second = [1u64, 0];
+            let _ = call(SystemCall::Sleep, [second.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        }
+        0
+    }));
+    check_eq!(crate::fork::status_of(child), Ok(0x100 | 29));
+    check_eq!(call(SystemCall::FileControl, [file, control::SETFL as usize, 0, 0, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::FileControl, [file, control::GETFL as usize, 0, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::SetNice, [1, 0, 5, 0, 0, 0]), Err(Errno::EINVAL));
     check_eq!(call(SystemCall::SetNice, [0, 99_999, 5, 0, 0, 0]), Err(Errno::ESRCH));
     let child = must!(crate::fork::fork(|| {

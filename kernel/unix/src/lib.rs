@@ -94,6 +94,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     executor::start(parts.scheduler)?;
     accounts::start(platform.hart_ids.len());
     oom_killer::start();
+    process::told_owners::start();
     deferred_wakes::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;

@@ -55,6 +55,7 @@ pub(crate) mod switching;
 pub(crate) mod table;
 pub(crate) mod thread;
 pub(crate) mod timers;
+pub(crate) mod told_owners;
 pub(crate) mod user;
 pub(crate) mod visit;
 pub(crate) mod worker;

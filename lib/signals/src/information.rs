@@ -38,6 +38,15 @@ pub mod code {
     pub const ILLEGAL_CODE: i32 = 1;
     /// SIGTRAP: a breakpoint.
     pub const BREAKPOINT: i32 = 1;
+
+    /// A file (`F_SETSIG`): there is input.
+    pub const FILE_INPUT: i32 = 1;
+    /// There is room for output.
+    pub const FILE_ROOM: i32 = 2;
+    /// An error.
+    pub const FILE_ERROR: i32 = 4;
+    /// The other end is gone.
+    pub const FILE_HANG_UP: i32 = 6;
 }
 
 /// The part of a signal's information that depends on its origin.
@@ -65,6 +74,13 @@ pub enum Details {
     },
     /// The address of a fault.
     Fault(u64),
+    /// An event of a file: the events that there are, as of `poll`, and its descriptor.
+    File {
+        /// `si_band`.
+        events: i64,
+        /// `si_fd`.
+        descriptor: i32,
+    },
     /// A timer: its identifier, the number of expirations that were missed, and its value.
     Timer {
         /// Identifier.
@@ -121,6 +137,10 @@ impl Information {
                 put(24, &status.to_le_bytes());
             }
             Details::Fault(address) => put(16, &address.to_le_bytes()),
+            Details::File { events, descriptor } => {
+                put(16, &events.to_le_bytes());
+                put(24, &descriptor.to_le_bytes());
+            }
             Details::Timer { id, overrun, value } => {
                 put(16, &id.to_le_bytes());
                 put(20, &overrun.to_le_bytes());

@@ -131,7 +131,7 @@ impl MessageToSend {
             None => self.file.send_message(caller, &self.buffers, how, &mut self.files, &mut self.sent, to_wait),
         };
         if must_not_wait && attempt.is_pending() && !steps::stops_for_interrupts(waker) {
-            self.file.object().is_filled_by(caller);
+            self.file.is_filled_by(caller);
             return Poll::Ready(if self.sent > 0 { Ok(self.sent) } else { Err(Errno::EAGAIN) });
         }
         attempt

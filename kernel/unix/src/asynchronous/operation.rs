@@ -144,8 +144,8 @@ impl Operation {
     /// Records the user of a socket, although the call does not wait.
     fn note_caller(&self, process: &Process) {
         match self {
-            Operation::Write { file, .. } | Operation::Send { file, .. } => {
-                file.object().is_filled_by(process);
+            Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
+                file.is_filled_by(process);
             }
             _ => {
                 if let Some(file) = self.waits_for_input_of() {

@@ -98,7 +98,7 @@ impl Relay {
                     if let Some(waker) = waker {
                         self.output.object().forget_writer(waker);
                     }
-                    self.output.object().is_filled_by(caller);
+                    self.output.is_filled_by(caller);
                     return Poll::Ready(if self.done == 0 { Err(Errno::EAGAIN) } else { Ok(self.done) });
                 }
                 Poll::Pending => return Poll::Pending,

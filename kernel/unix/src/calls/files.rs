@@ -24,7 +24,7 @@ use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::{devices, disk, pipe, remains};
-use crate::process::{Process, table};
+use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
@@ -251,7 +251,8 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     }
     let mut descriptors = call.process().descriptors.lock();
     let file = descriptors.get(descriptor)?.clone();
-    if matches!(call.unsigned(1), control::SETOWN | control::GETOWN | control::SETSIG | control::GETSIG) {
+    use control::{GETOWN, GETOWN_EX, GETSIG, SETOWN, SETOWN_EX, SETSIG};
+    if matches!(call.unsigned(1), SETOWN | GETOWN | SETOWN_EX | GETOWN_EX | SETSIG | GETSIG) {
         drop(descriptors);
         return control_owner(&call, &file).map(Into::into);
     }
@@ -275,48 +276,73 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         control::SETFL => {
             file.set_flags(call.unsigned(2));
             drop(descriptors);
-            let is_told = call.unsigned(2) & flag::ASYNC != 0 && !file.never_waits();
-            set_told(&call, &file, is_told).map(Into::into)
+            let is_told = call.unsigned(2) & flag::ASYNC != 0;
+            file.set_told(&**call.process(), descriptor as i32, is_told).map(Into::into)
         }
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// Sets whether an open file tells of its events.
-fn set_told(call: &Call<'_>, file: &OpenFile, is_told: bool) -> Result<usize, Errno> {
-    if file.ownership().is_told == is_told {
-        return Ok(0);
-    }
-    file.change_ownership(&call.process().account, |ownership| ownership.is_told = is_told)
-}
-
 /// Performs `fcntl` on the owner of an open file.
 fn control_owner(call: &Call<'_>, file: &OpenFile) -> Result<usize, Errno> {
-    let account = &call.process().account;
+    let ownership = file.ownership();
     match call.unsigned(1) {
-        control::GETOWN => Ok(file.ownership().owner as isize as usize),
-        control::GETSIG => Ok(file.ownership().signal as usize),
+        control::GETOWN => Ok(ownership.owner as isize as usize),
+        control::GETSIG => Ok(ownership.signal as usize),
+        control::GETOWN_EX => {
+            let kind = match ownership.owner {
+                ..0 => control::OWNER_GROUP,
+                _ if ownership.is_thread => control::OWNER_THREAD,
+                _ => control::OWNER_PROCESS,
+            };
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&kind.to_le_bytes());
+            bytes[4..].copy_from_slice(&ownership.owner.wrapping_abs().to_le_bytes());
+            call.process().copy_out(call.address(2), &bytes).map(|()| 0)
+        }
         control::SETOWN => {
             let owner = call.signed(2);
-            let number = owner.checked_abs().ok_or(Errno::EINVAL)? as u32;
-            let is_there = match owner {
-                0 => true,
-                1.. => table::find(number).is_some(),
-                _ => table::session_of_group(number).is_some(),
-            };
-            if !is_there {
-                return Err(Errno::ESRCH);
+            own(call, file, if owner == i32::MIN { return Err(Errno::EINVAL) } else { owner }, false)
+        }
+        control::SETOWN_EX => {
+            let mut bytes = [0; 8];
+            call.process().copy_in(call.address(2), &mut bytes)?;
+            let word = |at: usize| i32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let (kind, number) = (word(0), word(4));
+            match kind {
+                _ if number < 0 => Err(Errno::EINVAL),
+                control::OWNER_THREAD => own(call, file, number, true),
+                control::OWNER_PROCESS => own(call, file, number, false),
+                control::OWNER_GROUP => own(call, file, -number, false),
+                _ => Err(Errno::EINVAL),
             }
-            file.change_ownership(account, |ownership| ownership.owner = owner)
         }
         _ => {
             let signal = call.unsigned(2);
             if signal > control::LAST_SIGNAL {
                 return Err(Errno::EINVAL);
             }
-            file.change_ownership(account, |ownership| ownership.signal = signal)
+            file.change_ownership(&call.process().account, |ownership| ownership.signal = signal)
         }
     }
+}
+
+/// Gives an open file an owner: a process, a thread, the negative number of a group, or 0 for none. `ESRCH` if it is
+/// not there.
+fn own(call: &Call<'_>, file: &OpenFile, owner: i32, is_thread: bool) -> Result<usize, Errno> {
+    let number = owner.unsigned_abs();
+    let is_there = match owner {
+        0 => true,
+        1.. if is_thread => told_owners::thread(owner).is_some(),
+        1.. => table::find(number).is_some(),
+        _ => table::session_of_group(number).is_some(),
+    };
+    if !is_there {
+        return Err(Errno::ESRCH);
+    }
+    file.change_ownership(&call.process().account, |ownership| {
+        (ownership.owner, ownership.is_thread) = (owner, is_thread && owner > 0);
+    })
 }
 
 /// Performs `fcntl` on seals.
@@ -368,7 +394,7 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
             if file.never_waits() {
                 return Err(Errno::ENOTTY);
             }
-            return set_told(&call, &file, word != [0; 4]).map(Into::into);
+            return file.set_told(&**call.process(), call.signed(0), word != [0; 4]).map(Into::into);
         }
         file_control::FIONREAD => match file.object().unread() {
             // Terminals have an answer of their own.

@@ -30,7 +30,7 @@ use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
 use crate::files::locks;
 use crate::files::mounts::{Mount, Node, Place};
-use crate::files::owners::{self, Ownership};
+use crate::files::owners::{self, Awaited, Ownership};
 use crate::files::sent_files::SentFiles;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -485,6 +485,53 @@ impl OpenFile {
         }
     }
 
+    /// Sets whether it tells its owner of events, for a caller that knows it by this descriptor. Only pipes, sockets
+    /// and terminals do; others ignore it. `ENOMEM`.
+    pub(crate) fn set_told(
+        self: &Arc<OpenFile>,
+        caller: &dyn Caller,
+        descriptor: i32,
+        is_told: bool,
+    ) -> Result<usize, Errno> {
+        let own = Arc::as_ptr(self).addr();
+        let tells = matches!(self.object.status().mode & mode::TYPE, mode::PIPE | mode::SOCKET | mode::CHARACTER);
+        if !tells || self.never_waits() || self.ownership().is_told == is_told {
+            return Ok(0);
+        }
+        if is_told {
+            self.history.fetch_or(OWNED, Ordering::Relaxed);
+            let [input, _] = owners::begin(self, caller, descriptor)?;
+            let waker = Waker::from(input.clone());
+            if let Err(error) = self.readiness(caller, input.awaited.events(), Some(&waker)) {
+                self.forget_heralds(owners::end(own));
+                return Err(error);
+            }
+        } else {
+            self.forget_heralds(owners::end(own));
+        }
+        Ok(0)
+    }
+
+    fn forget_heralds(&self, heralds: Option<[Arc<owners::Herald>; 2]>) {
+        for herald in heralds.into_iter().flatten() {
+            let waker = Waker::from(herald);
+            self.object.forget_reader(&waker);
+            self.object.forget_writer(&waker);
+        }
+    }
+
+    /// Notes that a caller has found no room: the process that is asked to make some is told, and the file's owner when
+    /// there is some.
+    pub(crate) fn is_filled_by(&self, caller: &dyn Caller) {
+        self.object.is_filled_by(caller);
+        if self.history.load(Ordering::Relaxed) & OWNED != 0
+            && let Some(waker) = owners::waker(core::ptr::from_ref(self).addr(), Awaited::Room)
+            && self.readiness(caller, Awaited::Room.events(), Some(&waker)).is_ok_and(|found| found != 0)
+        {
+            waker.wake();
+        }
+    }
+
     /// Returns whether the file's readiness can change.
     pub(crate) fn can_be_polled(&self) -> bool {
         self.properties.waits != Waits::Never
@@ -759,6 +806,11 @@ impl OpenFile {
         if *started && !was_started || attempt.is_ready() {
             // The stack has a new object for the socket.
             Watchers::wake(self, caller.number());
+            if self.history.load(Ordering::Relaxed) & OWNED != 0
+                && let Some(waker) = owners::waker(Arc::as_ptr(self).addr(), Awaited::Input)
+            {
+                waker.wake();
+            }
         }
         attempt
     }
@@ -827,7 +879,7 @@ impl Drop for OpenFile {
             locks::open_file_closes(self);
         }
         if history & OWNED != 0 {
-            owners::closes(core::ptr::from_ref(self).addr());
+            self.forget_heralds(owners::closes(core::ptr::from_ref(self).addr()));
         }
     }
 }

@@ -1,34 +1,129 @@
-//! Owners of open files: whom a file would tell of its events (fcntl(2), "Managing signals").
+//! Owners of open files: whom a file tells of its events by a signal (fcntl(2), "Managing signals").
 //!
 //! Few files have an owner, and an open file is small, so that these are entries of one table, by the addresses of the
-//! files. An entry goes with its file. The signal itself is not sent: no program is known that relies on it beside
-//! `epoll`, and servers only set it up, as nginx does for the channels to its workers.
+//! files. An entry goes with its file.
+//!
+//! A file that tells of its events (`O_ASYNC`) has two [`Herald`]s, wakers that are registered with the object behind
+//! it as those of an epoll are: one for input, always, and one for room, since a call found none. So kinds of files
+//! have no code for this, and files that tell nobody cost nothing. A waker is called under the object's lock, under
+//! which no signal can be sent: it enters its herald into a list, and a coroutine of the kernel
+//! ([`told_owners`](crate::process::told_owners)) looks at the file, sends the signal, and registers the herald again.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
 
 use abi_unix::Errno;
+use abi_unix::types::epoll as event;
 use spin::Mutex;
 use tables::Table;
 
+use crate::files::file::OpenFile;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::Caller;
+use crate::scheduling::executor::Attendant;
 
 /// Settings of an open file about its events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ownership {
     /// The process, or the negative number of a group; 0 for none.
     pub owner: i32,
+    /// Whether the owner is one thread, with that number.
+    pub(crate) is_thread: bool,
     /// The signal instead of `SIGIO`; 0 for that.
     pub signal: u32,
     /// Whether it is to be told of events at all (`O_ASYNC`).
     pub is_told: bool,
 }
 
+/// Kind of events that a herald waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// Input, and the end of a connection.
+    Input,
+    /// Room for output.
+    Room,
+}
+
+impl Awaited {
+    /// Returns the events.
+    pub(crate) fn events(self) -> u32 {
+        let events = match self {
+            Awaited::Input => event::IN | event::RDNORM | event::PRI | event::RDHUP,
+            Awaited::Room => event::OUT | event::WRNORM,
+        };
+        events | event::HUP | event::ERR
+    }
+}
+
+/// A waker that has the owner of a file told.
+pub(crate) struct Herald {
+    file: Weak<OpenFile>,
+    /// The events that it waits for.
+    pub(crate) awaited: Awaited,
+    /// The process that has asked for the signals: it pays for them, and they are its own.
+    pub(crate) process: u32,
+    /// The descriptor by which it has asked.
+    pub(crate) descriptor: i32,
+    /// Whether signals to a group are on their way.
+    pub(crate) is_telling: AtomicBool,
+    /// Whether it is in the list.
+    is_entered: AtomicBool,
+    next: Mutex<Option<Arc<Herald>>>,
+}
+
+/// Heralds whose files may have events, each leading to the next, so that a waker needs no memory.
+static ENTERED: Mutex<Option<Arc<Herald>>> = Mutex::new(None);
+
+/// The coroutine that tells.
+pub(crate) static TELLER: Attendant = Attendant::new();
+
+impl Wake for Herald {
+    fn wake(self: Arc<Herald>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Herald>) {
+        if !self.is_entered.swap(true, Ordering::AcqRel) {
+            let mut entered = ENTERED.lock();
+            *self.next.lock() = entered.take();
+            *entered = Some(self.clone());
+            drop(entered);
+            TELLER.summon();
+        }
+    }
+}
+
+impl Herald {
+    /// Returns the file, unless it is closed.
+    pub(crate) fn file(&self) -> Option<Arc<OpenFile>> {
+        self.file.upgrade()
+    }
+
+    /// Takes one out of the list.
+    pub(crate) fn next_entered() -> Option<Arc<Herald>> {
+        let mut entered = ENTERED.lock();
+        let herald = entered.take()?;
+        *entered = herald.next.lock().take();
+        drop(entered);
+        // Before the look at the file: a later event enters it again.
+        herald.is_entered.store(false, Ordering::Release);
+        Some(herald)
+    }
+}
+
 struct Owned {
     file: usize,
     ownership: Ownership,
+    /// For input and for room, while the file tells.
+    heralds: Option<[Arc<Herald>; 2]>,
     /// Memory of the entry.
     _charge: Charge,
 }
+
+/// Bytes of an entry with its heralds.
+const BYTES: usize = 2 * (size_of::<Owned>() + size_of::<Herald>() + 32);
 
 static OWNED: Mutex<Table<Owned>> = Mutex::new(Table::new());
 
@@ -36,37 +131,77 @@ fn hash(address: usize) -> u32 {
     ((address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
+fn find(owned: &Table<Owned>, file: usize) -> Option<usize> {
+    owned.find(hash(file), |entry| entry.file == file)
+}
+
 /// Returns the ownership of the open file with this address.
 pub(crate) fn of(file: usize) -> Ownership {
     let owned = OWNED.lock();
-    let found = owned.find(hash(file), |entry| entry.file == file).and_then(|at| owned.get(at));
-    found.map_or(Ownership::default(), |entry| entry.ownership)
+    find(&owned, file).and_then(|at| owned.get(at)).map_or(Ownership::default(), |entry| entry.ownership)
 }
 
 /// Changes the ownership of an open file, at the expense of this account if it has none yet. `ENOMEM`.
 pub(crate) fn change(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut Ownership)) -> Result<usize, Errno> {
+    change_entry(file, account, |entry| change(&mut entry.ownership)).map(|()| 0)
+}
+
+fn change_entry<R>(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut Owned) -> R) -> Result<R, Errno> {
     let mut owned = OWNED.lock();
-    let at = match owned.find(hash(file), |entry| entry.file == file) {
+    let at = match find(&owned, file) {
         Some(at) => at,
         None => {
             account.admit()?;
-            let _charge = account.charge(Resource::Memory, 2 * size_of::<Owned>())?;
+            let _charge = account.charge(Resource::Memory, BYTES)?;
             owned.reserve().map_err(|_| Errno::ENOMEM)?;
-            owned.insert(hash(file), Owned { file, ownership: Ownership::default(), _charge })
+            owned.insert(hash(file), Owned { file, ownership: Ownership::default(), heralds: None, _charge })
         }
     };
-    if let Some(entry) = owned.get_mut(at) {
-        change(&mut entry.ownership);
-    }
-    Ok(0)
+    owned.get_mut(at).map(change).ok_or(Errno::ENOMEM)
 }
 
-/// Forgets an open file that is closed.
-pub(crate) fn closes(file: usize) {
+/// Makes an open file tell its owner of events, for a process that knows it by this descriptor. `ENOMEM`.
+pub(super) fn begin(file: &Arc<OpenFile>, caller: &dyn Caller, descriptor: i32) -> Result<[Arc<Herald>; 2], Errno> {
+    caller.account().admit()?;
+    let herald = |awaited| {
+        Arc::new(Herald {
+            file: Arc::downgrade(file),
+            awaited,
+            process: caller.number(),
+            descriptor,
+            is_telling: AtomicBool::new(false),
+            is_entered: AtomicBool::new(false),
+            next: Mutex::new(None),
+        })
+    };
+    let heralds = [herald(Awaited::Input), herald(Awaited::Room)];
+    change_entry(Arc::as_ptr(file).addr(), caller.account(), |entry| {
+        entry.ownership.is_told = true;
+        entry.heralds = Some(heralds.clone());
+        heralds
+    })
+}
+
+/// Ends what [`begin`] began; returns the heralds, which may be registered with the file's object.
+pub(super) fn end(file: usize) -> Option<[Arc<Herald>; 2]> {
     let mut owned = OWNED.lock();
-    if let Some(at) = owned.find(hash(file), |entry| entry.file == file) {
-        owned.remove(at);
-    }
+    let entry = find(&owned, file).and_then(|at| owned.get_mut(at))?;
+    entry.ownership.is_told = false;
+    entry.heralds.take()
+}
+
+/// Returns the waker of the herald for these events, if the file tells.
+pub(super) fn waker(file: usize, awaited: Awaited) -> Option<Waker> {
+    let owned = OWNED.lock();
+    let entry = find(&owned, file).and_then(|at| owned.get(at))?;
+    entry.heralds.as_ref()?.iter().find(|herald| herald.awaited == awaited).map(|herald| herald.clone().into())
+}
+
+/// Forgets an open file that is closed; returns its heralds.
+pub(super) fn closes(file: usize) -> Option<[Arc<Herald>; 2]> {
+    let mut owned = OWNED.lock();
+    let at = find(&owned, file)?;
+    owned.remove(at)?.heralds
 }
 
 #[cfg(test)]

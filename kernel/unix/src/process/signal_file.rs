@@ -169,6 +169,10 @@ fn record(information: &Information) -> [u8; SIGNAL_RECORD] {
             put(40, &status.to_le_bytes());
         }
         Details::Fault(address) => put(72, &address.to_le_bytes()),
+        Details::File { events, descriptor } => {
+            put(20, &descriptor.to_le_bytes());
+            put(28, &(events as u32).to_le_bytes());
+        }
         Details::Timer { id, overrun, value } => {
             value_of(value);
             put(24, &id.to_le_bytes());

@@ -1,0 +1,275 @@
+//! Signals to the owners of files that tell of their events (`SIGIO`; [`owners`](crate::files::owners)).
+//!
+//! One coroutine of the kernel looks at the files whose heralds were woken, sends the signals, and registers the
+//! heralds again. Its time is charged to the processes that have asked for the signals, and each may have its file send
+//! to those to which it may itself. Events that come before the coroutine's look are told once, and so are those that
+//! come while signals to a group are on their way.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use core::task::Waker;
+
+use ::signals::{Details, Information, Signal, code};
+use abi_queue::Priority;
+use abi_unix::Errno;
+use abi_unix::types::epoll as event;
+use hal_api::Machine as _;
+use platform::Machine;
+
+use crate::files::owners::{Awaited, Herald, TELLER};
+use crate::files::remains::{Remain, leave};
+use crate::process::table::{Walk, find};
+use crate::process::worker::Worker;
+use crate::process::{Process, signal_sending};
+use crate::scheduling::{executor, payers};
+
+/// Members of a group that one step reaches.
+const AT_A_TIME: usize = 32;
+
+/// Starts the coroutine.
+pub(crate) fn start() {
+    executor::spawn_for_kernel(Priority::HIGHEST, async {
+        loop {
+            while let Some(herald) = Herald::next_entered() {
+                let start = Machine::now();
+                tell(&herald);
+                payers::work_for(herald.process);
+                payers::charge(herald.process, Machine::now().saturating_sub(start));
+                executor::yield_now().await;
+            }
+            TELLER.summoned().await;
+        }
+    });
+}
+
+/// Returns the thread with this number, which has its process's number in it.
+pub(crate) fn thread(number: i32) -> Option<(Arc<Process>, Arc<Worker>)> {
+    let process = find(u32::try_from(number).ok()? % 0x1_0000)?;
+    let worker = process.worker_or_thread(number as usize >> 16)?;
+    Some((process, worker))
+}
+
+/// Looks at the file of a herald, and tells its owner if there are events.
+fn tell(herald: &Arc<Herald>) {
+    let (Some(file), Some(asker)) = (herald.file(), find(herald.process)) else { return };
+    let ownership = file.ownership();
+    if !ownership.is_told {
+        return;
+    }
+    let waker = Waker::from(herald.clone());
+    let events = herald.awaited.events();
+    let found = match herald.awaited {
+        Awaited::Input => file.readiness(&*asker, events, Some(&waker)),
+        // It is registered by the next call that finds no room, and before that only if there was none here.
+        Awaited::Room => match file.readiness(&*asker, events, None) {
+            Ok(0) => file.readiness(&*asker, events, Some(&waker)),
+            found => found,
+        },
+    };
+    let Some(found) = found.ok().filter(|found| *found != 0) else { return };
+    let information = information(ownership.signal, found, herald);
+    match ownership.owner {
+        0 => {}
+        owner @ 1.. if ownership.is_thread => {
+            if let Some((process, worker)) = thread(owner) {
+                send(&asker, &process, Some(&worker), information);
+            }
+        }
+        owner @ 1.. => {
+            if let Some(process) = find(owner.unsigned_abs()) {
+                send(&asker, &process, None, information);
+            }
+        }
+        group => {
+            if !herald.is_telling.swap(true, Ordering::AcqRel) {
+                let members = Walk::of_group(group.unsigned_abs());
+                leave(ToldGroup { herald: herald.clone(), members, information });
+            }
+        }
+    }
+}
+
+/// Returns the information of a signal about events that were found: only a signal that was chosen tells of them.
+fn information(signal: u32, found: u32, herald: &Herald) -> Information {
+    let Some(signal) = Signal::new(signal) else { return Information::of_kernel(Signal::IO) };
+    let code = match () {
+        () if found & event::ERR != 0 => code::FILE_ERROR,
+        () if found & event::HUP != 0 => code::FILE_HANG_UP,
+        () if herald.awaited == Awaited::Room => code::FILE_ROOM,
+        () => code::FILE_INPUT,
+    };
+    let details = Details::File { events: found.into(), descriptor: herald.descriptor };
+    Information { signal, code, details }
+}
+
+/// Sends a signal, if the process that has asked for it may; `SIGIO` instead of one for which there is no place.
+fn send(asker: &Process, process: &Process, target: Option<&Worker>, information: Information) {
+    if signal_sending::send(asker, process, target, Some(information)) == Err(Errno::EAGAIN) {
+        let _ = signal_sending::send(asker, process, target, Some(Information::of_kernel(Signal::IO)));
+    }
+}
+
+/// Signals to a group on their way.
+struct ToldGroup {
+    herald: Arc<Herald>,
+    members: Walk,
+    information: Information,
+}
+
+impl Remain for ToldGroup {
+    fn owner(&self) -> Option<u32> {
+        Some(self.herald.process)
+    }
+
+    fn step(&mut self) -> bool {
+        let asker = find(self.herald.process);
+        for _ in 0..AT_A_TIME {
+            match (self.members.look(), &asker) {
+                (Some(Some(process)), Some(asker)) => send(asker, &process, None, self.information),
+                (None, Some(_)) => return false,
+                _ => {
+                    self.herald.is_telling.store(false, Ordering::Release);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{TimeSpec, control, file_control, open};
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    const IO: usize = 29;
+    const CHOSEN: usize = 40;
+
+    fn control_of(program: &mut Program, file: usize, command: u32, value: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::FileControl, [file, command as usize, value])
+    }
+
+    /// Takes a blocked signal: its number, code, events and descriptor.
+    fn taken(program: &mut Program) -> Result<(usize, i32, u32, u32), Errno> {
+        let set = program.store(&(1u64 << (IO - 1) | 1 << (CHOSEN - 1)).to_le_bytes());
+        program.call(SystemCall::SignalMask, [0, set, 0, 8]).unwrap();
+        program.sleep_ns(1_000_000);
+        let (information, now) = (program.place(128), program.store(&TimeSpec::from_ns(0).to_bytes()));
+        let number = program.call(SystemCall::SignalWait, [set, information, now, 8])?;
+        let word = |at: usize| program.read_u32(information + at);
+        Ok((number, word(8) as i32, word(16), word(24)))
+    }
+
+    fn tell(program: &mut Program, file: usize, owner: usize) {
+        control_of(program, file, control::SETOWN, owner).unwrap();
+        let flags = control_of(program, file, control::GETFL, 0).unwrap();
+        assert_eq!(control_of(program, file, control::SETFL, flags | open::ASYNC as usize), Ok(0));
+    }
+
+    #[test]
+    fn kinds_of_owners_are_checked_and_told() {
+        run(|program| {
+            let (reader, _) = program.pipe(0);
+            let own = program.id as i32;
+            let place = program.place(8);
+            let set = |program: &mut Program, kind: i32, number: i32| {
+                let pair = program.store(&[kind.to_le_bytes(), number.to_le_bytes()].concat());
+                control_of(program, reader, control::SETOWN_EX, pair)
+            };
+            for (kind, number, error) in [
+                (3, own, Errno::EINVAL),
+                (-1, own, Errno::EINVAL),
+                (control::OWNER_PROCESS, -own, Errno::EINVAL),
+                (control::OWNER_PROCESS, 9999, Errno::ESRCH),
+                (control::OWNER_GROUP, 9999, Errno::ESRCH),
+                (control::OWNER_THREAD, 9999, Errno::ESRCH),
+                (control::OWNER_THREAD, own + 50 * 0x1_0000, Errno::ESRCH),
+            ] {
+                assert_eq!(set(program, kind, number), Err(error), "{kind} {number}");
+            }
+            for command in [control::SETOWN_EX, control::GETOWN_EX] {
+                assert_eq!(control_of(program, reader, command, 0x1000), Err(Errno::EFAULT));
+                assert_eq!(control_of(program, 99, command, place), Err(Errno::EBADF));
+            }
+            let group = program.call(SystemCall::GetProcessGroup, [0]).unwrap() as i32;
+            for (kind, number) in [
+                (control::OWNER_THREAD, own),
+                (control::OWNER_PROCESS, own),
+                (control::OWNER_GROUP, group),
+                (control::OWNER_PROCESS, 0),
+            ] {
+                assert_eq!(set(program, kind, number), Ok(0));
+                assert_eq!(control_of(program, reader, control::GETOWN_EX, place), Ok(0));
+                assert_eq!((program.read_u32(place) as i32, program.read_u32(place + 4) as i32), (kind, number));
+                if kind != control::OWNER_GROUP {
+                    // The negative number of a small group looks like an error, as on Linux.
+                    assert_eq!(control_of(program, reader, control::GETOWN, 0), Ok(number as usize));
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn owners_are_told_of_input_and_of_room_after_there_was_none() {
+        run(|program| {
+            let own = program.id as usize;
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            tell(program, reader, own);
+            program.write_to(writer, b"first").unwrap();
+            assert_eq!(taken(program), Ok((IO, code::KERNEL, 0, 0)));
+            assert_eq!(taken(program), Err(Errno::EAGAIN), "once");
+            control_of(program, reader, control::SETSIG, CHOSEN).unwrap();
+            program.write_to(writer, b"second").unwrap();
+            let events = event::IN | event::RDNORM;
+            assert_eq!(taken(program), Ok((CHOSEN, code::FILE_INPUT, events, reader as u32)));
+            // Room is none that was not missed.
+            tell(program, writer, own);
+            assert_eq!(program.read_from(reader, 100), Ok(b"firstsecond".to_vec()));
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            program.write_to(writer, &[0; 60_000]).unwrap();
+            assert!(program.write_to(writer, &[0; 60_000]).unwrap() < 60_000);
+            assert_eq!(program.write_to(writer, &[0; 60_000]), Err(Errno::EAGAIN));
+            while taken(program).is_ok() {}
+            control_of(program, reader, control::SETFL, open::NONBLOCK as usize).unwrap();
+            while program.read_from(reader, 30_000).is_ok_and(|bytes| !bytes.is_empty()) {}
+            assert_eq!(taken(program), Ok((IO, code::KERNEL, 0, 0)));
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            program.write_to(writer, b"x").unwrap();
+            assert_eq!(taken(program), Err(Errno::EAGAIN), "the reader tells no more");
+            program.close(reader).unwrap();
+        });
+    }
+
+    #[test]
+    fn threads_and_groups_are_told_and_processes_that_the_asker_may_signal() {
+        run(|program| {
+            let own = program.id as usize;
+            let (near, far) = program.socket_pair(1);
+            let group = program.call(SystemCall::GetProcessGroup, [0]).unwrap();
+            let request = file_control::FIOASYNC as usize;
+            let on = program.store(&1u32.to_le_bytes());
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            control_of(program, near, control::SETSIG, CHOSEN).unwrap();
+            let thread = program.store(&[control::OWNER_THREAD, own as i32].map(i32::to_le_bytes).concat());
+            control_of(program, near, control::SETOWN_EX, thread).unwrap();
+            assert_eq!(program.call(SystemCall::DeviceControl, [near, request, on]), Ok(0));
+            program.write_to(far, b"x").unwrap();
+            assert_eq!(taken(program).map(|found| (found.0, found.3)), Ok((CHOSEN, near as u32)));
+            // The first process is in another group, and no one's to signal: not the owner that is set here.
+            control_of(program, near, control::SETOWN, 1).unwrap();
+            control_of(program, near, control::SETSIG, 9).unwrap();
+            program.write_to(far, b"x").unwrap();
+            program.sleep_ns(1_000_000);
+            control_of(program, near, control::SETSIG, CHOSEN).unwrap();
+            control_of(program, near, control::SETOWN, (-(group as isize)) as usize).unwrap();
+            program.close(far).unwrap();
+            let found = taken(program).unwrap();
+            assert_eq!((found.0, found.1), (CHOSEN, code::FILE_HANG_UP));
+            program.close(near).unwrap();
+        });
+    }
+}
