@@ -27,6 +27,7 @@ const MODEM_CONTROL: usize = 4;
 const MODEM_READY: u8 = 0b1011;
 const LINE_STATUS: usize = 5;
 const LINE_STATUS_RECEIVED: u8 = 1 << 0;
+const LINE_STATUS_BREAK: u8 = 1 << 4;
 const LINE_STATUS_TRANSMITTER_EMPTY: u8 = 1 << 5;
 
 /// Number of bytes that the transmitter takes once it is empty.
@@ -49,6 +50,8 @@ pub struct Uart<R> {
     transmitting: Transmitting,
     patience: Patience,
     lost: usize,
+    /// Whether a break has come whose byte was not read yet: reading the status clears it there.
+    has_break: bool,
 }
 
 /// Number of looks at a busy transmitter before a byte is sent regardless.
@@ -73,6 +76,8 @@ pub struct Events {
     pub received: usize,
     /// Number of bytes that left for the transmitter, so that there is room again.
     pub sent: usize,
+    /// Number of breaks: the line was held at zero for longer than a byte, which no byte can do.
+    pub breaks: usize,
 }
 
 impl<R: Registers> Uart<R> {
@@ -86,6 +91,7 @@ impl<R: Registers> Uart<R> {
             transmitting: Transmitting::Idle,
             patience: Patience::FULL,
             lost: 0,
+            has_break: false,
         }
     }
 
@@ -146,12 +152,12 @@ impl<R: Registers> Uart<R> {
     pub fn interrupt(&mut self) -> Events {
         // Reading the identification acknowledges the transmitter's interrupt; the status below selects the work.
         self.read_register(INTERRUPT_IDENTIFICATION);
-        let received = self.drain_receiver();
+        let (received, breaks) = self.drain_receiver();
         let before = self.transmit.len();
         if self.transmitting == Transmitting::Interrupting {
             self.feed_transmitter();
         }
-        Events { received, sent: before - self.transmit.len() }
+        Events { received, sent: before - self.transmit.len(), breaks }
     }
 
     /// Sends everything in the ring and then these bytes, by polling. For panics, and for a full ring.
@@ -164,22 +170,35 @@ impl<R: Registers> Uart<R> {
         }
     }
 
-    fn drain_receiver(&mut self) -> usize {
-        let mut count = 0;
+    /// Takes what has come, and returns the number of bytes and of breaks.
+    fn drain_receiver(&mut self) -> (usize, usize) {
+        let (mut count, mut breaks) = (0, 0);
         // A device that always has one more byte must not hold the hart.
-        while count < RECEIVE_LIMIT && self.read_register(LINE_STATUS) & LINE_STATUS_RECEIVED != 0 {
+        while count + breaks < RECEIVE_LIMIT && self.line_status() & LINE_STATUS_RECEIVED != 0 {
             let byte = self.read_register(DATA);
+            // A break comes as a zero, behind the bytes that came before it.
+            if byte == 0 && self.has_break {
+                self.has_break = false;
+                breaks += 1;
+                continue;
+            }
             if self.receive.push(byte).is_err() {
                 self.lost += 1;
             }
             count += 1;
         }
-        count
+        (count, breaks)
+    }
+
+    fn line_status(&mut self) -> u8 {
+        let status = self.read_register(LINE_STATUS);
+        self.has_break |= status & LINE_STATUS_BREAK != 0;
+        status
     }
 
     /// Fills the transmitter if it is empty, and enables its interrupt exactly if more work is left then.
     fn feed_transmitter(&mut self) {
-        if self.read_register(LINE_STATUS) & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
+        if self.line_status() & LINE_STATUS_TRANSMITTER_EMPTY != 0 {
             for _ in 0..FIFO_BYTES {
                 let Some(byte) = self.transmit.pop() else { break };
                 self.write_register(DATA, byte);
@@ -243,6 +262,8 @@ mod tests {
         sent: Vec<u8>,
         input: VecDeque<u8>,
         busy: bool,
+        /// The status that tells of a break, until it is read.
+        breaks: u8,
         looks: usize,
     }
 
@@ -257,7 +278,8 @@ mod tests {
                 LINE_STATUS => {
                     model.looks += 1;
                     let received = if model.input.is_empty() { 0 } else { LINE_STATUS_RECEIVED };
-                    received | if model.busy { 0 } else { LINE_STATUS_TRANSMITTER_EMPTY }
+                    let breaks = std::mem::take(&mut model.breaks);
+                    breaks | received | if model.busy { 0 } else { LINE_STATUS_TRANSMITTER_EMPTY }
                 }
                 register => panic!("register {register} is never read"),
             }
@@ -342,11 +364,30 @@ mod tests {
     }
 
     #[test]
+    fn a_break_is_told_from_a_zero_whoever_reads_the_status_first() {
+        let model = RefCell::new(Model::default());
+        let mut uart = Uart::new(Fake(&model, 0), 0);
+        model.borrow_mut().input.extend([0, 1]);
+        assert_eq!(uart.interrupt(), Events { received: 2, ..Events::default() });
+        for is_seen_by_the_transmitter in [false, true] {
+            model.borrow_mut().input.extend([2, 0, 0]);
+            model.borrow_mut().breaks = LINE_STATUS_BREAK;
+            if is_seen_by_the_transmitter {
+                uart.write(b"x");
+            }
+            assert_eq!(uart.interrupt(), Events { received: 2, breaks: 1, ..Events::default() });
+        }
+        let mut buffer = [7; 9];
+        assert_eq!(uart.read(&mut buffer), 6);
+        assert_eq!(buffer, [0, 1, 2, 0, 2, 0, 7, 7, 7]);
+    }
+
+    #[test]
     fn input_is_kept_until_it_is_read_and_counted_when_lost() {
         let model = RefCell::new(Model::default());
         let mut uart = Uart::new(Fake(&model, 0), 0);
         model.borrow_mut().input.extend(b"hello");
-        assert_eq!(uart.interrupt(), Events { received: 5, sent: 0 });
+        assert_eq!(uart.interrupt(), Events { received: 5, ..Events::default() });
         let mut buffer = [0; 3];
         assert_eq!(uart.read(&mut buffer), 3);
         assert_eq!(&buffer, b"hel");

@@ -22,8 +22,11 @@ pub const FULL: isize = 2;
 /// As [`STALE`], from functions whose other results are numbers from 0.
 pub const NONE: isize = -1;
 
+/// Answer of [`cid_at`] for a slot that does not exist. No cid has this value, whose index is beyond all slots.
+pub const NO_SLOT: u64 = u64::MAX;
+
 /// Names of the exported functions, in the order of the Rust binding's table.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "cops_scheduler_version",
     "cops_executor_size",
     "cops_executor_init",
@@ -45,6 +48,7 @@ pub const NAMES: [&str; 21] = [
     "cops_run_one",
     "cops_run_strictly",
     "cops_counters",
+    "cops_cid_at",
 ];
 
 fn status(result: Result<(), Stale>) -> isize {
@@ -246,4 +250,16 @@ pub unsafe extern "C" fn run_strictly(
 pub unsafe extern "C" fn counters(executor: *const Executor, shard: u32, counters: *mut Counters) {
     // SAFETY: the caller's promise.
     unsafe { counters.write((*executor).counters(shard as usize)) }
+}
+
+/// See [`Executor::cid_at`]; returns 0 for a free slot, and [`NO_SLOT`] beyond the last one.
+///
+/// # Safety
+/// `executor` was initialised.
+pub unsafe extern "C" fn cid_at(executor: *const Executor, index: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    match unsafe { (*executor).cid_at(index) } {
+        Ok(cid) => cid.unwrap_or(0),
+        Err(Stale) => NO_SLOT,
+    }
 }

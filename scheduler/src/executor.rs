@@ -767,6 +767,15 @@ impl<O: Order> Executor<O> {
         }
     }
 
+    /// Returns the cid of the coroutine in a slot, by the slot's index: `Ok(None)` if the slot is free.
+    ///
+    /// # Errors
+    /// [`Stale`]: there is no such slot, nor one with a larger index.
+    pub fn cid_at(&self, index: u32) -> Result<Option<u64>, Stale> {
+        let cid = self.slot(index.into())?.word.read().generation() | u64::from(index);
+        Ok(self.word(cid).is_ok().then_some(cid))
+    }
+
     /// Returns the counters of a shard.
     pub fn counters(&self, shard: usize) -> Counters {
         let shard = self.shard(shard);

@@ -147,6 +147,11 @@ impl Value {
         (self.0 ^ cid) >> 32 == 0
     }
 
+    /// Returns the generation, in the upper half of the result as in a cid.
+    pub(crate) const fn generation(self) -> u64 {
+        self.0 & GENERATION_FIELD
+    }
+
     /// Returns whether the cid identifies this coroutine and the coroutine exists.
     #[inline(always)]
     pub(crate) const fn belongs_to(self, cid: u64) -> bool {

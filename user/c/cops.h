@@ -31,6 +31,7 @@
 #define COPS_STALE 1   /* the coroutine has ended; no effect */
 #define COPS_FULL 2    /* the executor has all the slots it can have */
 #define COPS_NONE (-1) /* as COPS_STALE, from functions whose other answers are numbers from 0 */
+#define COPS_NO_SLOT UINT64_MAX /* from `cid_at`: no slot has this index, nor a larger one */
 
 /* Answers of a poll. */
 #define COPS_PENDING 0 /* blocked until it is woken */
@@ -287,6 +288,9 @@ struct cops_table {
                              const uint64_t *elsewhere, uint32_t ceiling);
     /* Writes a shard's counters. */
     void (*counters)(const struct cops_executor *executor, uint32_t shard, struct cops_counters *counters);
+    /* Returns the cid of the coroutine in the slot with this index, 0 if the slot is free, and COPS_NO_SLOT if there is
+     * no such slot, nor one with a larger index. */
+    uint64_t (*cid_at)(const struct cops_executor *executor, uint32_t index);
 };
 
 /* The names of the table's functions, in its order. */
@@ -311,7 +315,8 @@ struct cops_table {
     X(run, "cops_run")                             \
     X(run_one, "cops_run_one")                     \
     X(run_strictly, "cops_run_strictly")           \
-    X(counters, "cops_counters")
+    X(counters, "cops_counters")                   \
+    X(cid_at, "cops_cid_at")
 
 #define COPS_COUNT_NAME(field, symbol) +1
 _Static_assert(sizeof(struct cops_table) == (0 COPS_TABLE_NAMES(COPS_COUNT_NAME)) * sizeof(void (*)(void)),

@@ -21,6 +21,9 @@ use crate::symbols::{Symbols, annotate_report};
 /// Largest number of callers in a backtrace.
 const MAXIMUM_DEPTH: usize = 64;
 
+/// The functions of the runtime that note an await point.
+const NOTES: [&str; 2] = ["cops::observing::note_wait", "coroutine::frame::observed_vtable::clone"];
+
 /// A program's file.
 pub struct SymbolisedProgram {
     symbols: Symbols,
@@ -120,7 +123,12 @@ impl SymbolisedProgram {
 
     /// Returns the lines of the backtrace.
     fn backtrace(&self, callers: &Callers<'_>) -> Vec<String> {
-        let lines = self.unwind(callers).into_iter().enumerate();
+        // The way from an await point to the code that notes it is of no interest.
+        let is_note = |address: &u64| {
+            let functions = self.functions_at(*address);
+            functions.last().is_some_and(|name| NOTES.iter().any(|note| name.contains(note)))
+        };
+        let lines = self.unwind(callers).into_iter().skip_while(is_note).enumerate();
         let lines: Vec<_> = lines.map(|(number, address)| format!("  #{number} {address:#x}")).collect();
         annotate_report(&self.symbols, &lines)
     }

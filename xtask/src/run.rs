@@ -23,7 +23,8 @@ use crate::terminal::{Console, From, Key, Keys};
 use crate::toolchain::Toolchain;
 use crate::workspace::Kernel;
 
-const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A\r\n";
+const KEYS: &str = "\r\nCtrl-C or Ctrl-A X ends QEMU; Ctrl-A Ctrl-C sends Ctrl-C, Ctrl-A Ctrl-A sends Ctrl-A; Ctrl-A W shows where \
+                    all workers and coroutines are\r\n";
 
 /// The default program.
 const DEFAULT_PROGRAM: &str = "shell";
@@ -168,10 +169,11 @@ fn wait(machine: &mut Guest, quit: &AtomicBool, limit: Option<Duration>) -> Resu
 fn forward_keys(mut keys: Keys, input: impl BufRead, mut machine: impl Write, quit: &AtomicBool) {
     for byte in input.bytes().map_while(Result::ok) {
         match keys.press(byte) {
-            Some(Key::Send(byte)) => match machine.write_all(&[byte]).and_then(|()| machine.flush()) {
-                Ok(()) => {}
-                Err(_) => return,
-            },
+            Some(key @ (Key::Send(_) | Key::Where)) => {
+                if machine.write_all(key.bytes()).and_then(|()| machine.flush()).is_err() {
+                    return;
+                }
+            }
             Some(Key::Quit) => {
                 quit.store(true, Ordering::Release);
                 return;
@@ -191,7 +193,7 @@ mod tests {
         let mut sent = Vec::new();
         let quit = AtomicBool::new(false);
         forward_keys(Keys::default(), &b"ls\r\x01\x01\x01xnever"[..], &mut sent, &quit);
-        assert_eq!(sent, b"ls\r\x01");
+        assert_eq!(sent, b"ls\r\x01\x01");
         assert!(quit.load(Ordering::Acquire));
     }
 }

@@ -70,6 +70,21 @@ pub enum Key {
     Quit,
     /// Show the keys.
     Help,
+    /// Have the kernel tell where all workers and coroutines are.
+    Where,
+}
+
+impl Key {
+    /// Returns the bytes that QEMU wants for a key of the machine's.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Send(CONTROL_A) => &[CONTROL_A, CONTROL_A],
+            Key::Send(byte) => std::slice::from_ref(byte),
+            // A break on the line.
+            Key::Where => &[CONTROL_A, b'b'],
+            Key::Quit | Key::Help => &[],
+        }
+    }
 }
 
 /// The source of the keys.
@@ -89,6 +104,7 @@ pub struct Keys {
     escaped: bool,
 }
 
+/// The key before the console's own keys; QEMU's serial line has the same (`boards/qemu-virt.toml`).
 const CONTROL_A: u8 = 1;
 const CONTROL_C: u8 = 3;
 
@@ -111,6 +127,7 @@ impl Keys {
         match key {
             b'x' | b'X' => Some(Key::Quit),
             b'h' | b'H' | b'?' => Some(Key::Help),
+            b'w' | b'W' => Some(Key::Where),
             CONTROL_A | CONTROL_C => Some(Key::Send(key)),
             _ => None,
         }
@@ -124,9 +141,12 @@ mod tests {
     #[test]
     fn control_a_introduces_the_consoles_own_keys() {
         let mut keys = Keys::default();
-        let pressed: Vec<_> = b"a\x01\x01x\x01xb\x01qc\x01\x03".iter().filter_map(|&key| keys.press(key)).collect();
+        let pressed: Vec<_> =
+            b"a\x01\x01x\x01xb\x01qc\x01\x03\x01w".iter().filter_map(|&key| keys.press(key)).collect();
         let send = Key::Send;
-        assert_eq!(pressed, [send(b'a'), send(1), send(b'x'), Key::Quit, send(b'b'), send(b'c'), send(3)]);
+        assert_eq!(pressed, [send(b'a'), send(1), send(b'x'), Key::Quit, send(b'b'), send(b'c'), send(3), Key::Where]);
+        let bytes: Vec<_> = pressed.iter().map(Key::bytes).collect();
+        assert_eq!(bytes, [&b"a"[..], b"\x01\x01", b"x", b"", b"b", b"c", b"\x03", b"\x01b"]);
     }
 
     #[test]

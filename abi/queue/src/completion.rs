@@ -34,6 +34,10 @@ pub const ENTRY_SIZE: usize = ENTRY_WORDS * 8;
 /// Pages of the largest ring, for which there is room at its address.
 pub const LARGEST_PAGES: usize = pages(LARGEST_CAPACITY);
 
+/// Token of a completion that belongs to no call: a request to print where the process's coroutines wait. The kernel
+/// posts it only to a process that has set [`answers`](crate::ProcessPage::answers), and only if the ring has room.
+pub const TELL_AWAIT_POINTS: u64 = 0xffff_fffe;
+
 /// Returns the number of pages of a ring with this capacity: one for the indexes, the rest for the entries.
 pub const fn pages(capacity: usize) -> usize {
     1 + (capacity * ENTRY_SIZE).div_ceil(PAGE_SIZE)

@@ -47,6 +47,8 @@ pub struct ProcessPage {
     pub mode: AtomicU64,
     /// Most important priority that counts for the process, for its information: the kernel uses its own copy.
     pub ceiling: AtomicU64,
+    /// 1 if the process answers completions with the token [`completion::TELL_AWAIT_POINTS`]. Written by the process.
+    pub answers: AtomicU64,
 }
 
 /// User interrupts of one worker, on a cache line of its own. Field 0 holds the pending ones; field 1 is the number
@@ -61,6 +63,7 @@ const _: () = assert!(size_of::<InterruptWord>() == 64);
 const _: () = assert!(core::mem::offset_of!(ProcessPage, ready) == 0);
 const _: () = assert!(core::mem::offset_of!(ProcessPage, mode) == 1024);
 const _: () = assert!(core::mem::offset_of!(ProcessPage, ceiling) == 1032);
+const _: () = assert!(core::mem::offset_of!(ProcessPage, answers) == 1040);
 const _: () = assert!(size_of::<ReadyWord>() == 64);
 
 /// The page that the kernel writes and every process reads.

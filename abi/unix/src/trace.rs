@@ -283,6 +283,10 @@ pub mod subject {
     pub const STRETCHES: u32 = 4;
     /// Writes nothing; stretches are measured from now on, and those measured before are forgotten.
     pub const BEGIN_STRETCHES: u32 = 5;
+    /// Writes nothing to the buffer; the kernel's log gets the positions of all workers of the process in the third
+    /// argument, or of all processes for 0, and each runtime that answers prints where its coroutines wait. `ESRCH` if
+    /// there is no such process.
+    pub const POSITIONS: u32 = 6;
 }
 
 /// Causes of the stretches between two looks for interrupts: mostly calls.

@@ -14,7 +14,7 @@ use crate::state::{State, Variable};
 
 pub const NAMES: &[&str] = &[
     ".", ":", "[", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "help", "jobs", "kill",
-    "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait",
+    "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait", "where",
 ];
 
 /// Commands that no function replaces.
@@ -24,7 +24,7 @@ const HELP: &str = "\
 A command is a program of PATH, a path of one, a tool or a command of the shell:
   tools      cat, cp, env, grep, head, ls, mkdir, mv, ps, rm, seq, sleep, touch, wc
   shell      cd, echo, exit, export, jobs, kill, local, pwd, read, return, shift, test, true, false, unset, wait, . FILE
-  counters   prints the kernel's counters
+  counters   prints the kernel's counters              where [PID]   prints where all workers and coroutines are
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
 $X ${X} $? $$ $# $1 $@ $(a)   values                 'a' \"$a\" \\a    quotes        * ? [a-c]   names of files
@@ -109,6 +109,14 @@ fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, 
                 state.functions.remove(name);
             }
         }),
+        "where" => {
+            let process = match arguments {
+                [] => 0,
+                [process] => process.parse().map_err(|_| alloc::format!("not a process's number: {process}"))?,
+                _ => return Err("more than one process".into()),
+            };
+            cops::system::trace::tell_positions(process).map_err(|error| error.to_string())?;
+        }
         "counters" => {
             let values = cops::system::system::counters().map_err(|error| error.to_string())?;
             for (counter, value) in Counter::ALL.iter().zip(values) {

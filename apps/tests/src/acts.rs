@@ -104,6 +104,11 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "hoard-files-within" => within(bytes(argument), hoard_in_file(usize::MAX)).await,
         "hoard-calls" => hoard_calls().await,
         "hoard-calls-within" => within(bytes(argument), hoard_calls()).await,
+        "wait-at-one-place" => {
+            cops::spawn(wait_for_ever()).detach();
+            wait_for_ever().await;
+            0
+        }
         "raise-limits" => crate::accounts::raise_limits(),
         "read-and-sleep" => {
             let file = cops::file::File::open(argument.unwrap_or("/"));
@@ -416,4 +421,10 @@ async fn scribble_ring() -> i32 {
     let time = abi_unix::types::TimeSpec::from_ns(30_000_000);
     let _ = system::system::sleep(time);
     system::process::exit(0)
+}
+
+/// Waits at one place, whichever coroutine does.
+#[inline(never)]
+async fn wait_for_ever() {
+    cops::sync::Notify::new().notified().await;
 }

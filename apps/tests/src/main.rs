@@ -32,6 +32,7 @@ mod memory;
 mod models;
 mod network;
 mod pipe;
+mod positions;
 mod preemption;
 mod privilege;
 mod process;
@@ -360,6 +361,8 @@ const TESTS: &[Test] = tests![
     scheduling::forged_bitmaps_count_for_no_more_than_the_ceiling;
     scheduling::a_used_up_budget_puts_a_process_behind_all_others;
     scheduling::snapshots_name_running_coroutines;
+    positions::illegal_questions;
+    positions::coroutines_tell_where_and_since_when_they_wait;
     scheduling::the_holder_of_a_lock_is_as_important_as_its_waiter;
     scheduling::inheritance_goes_through_several_locks;
     scheduling::events_and_waiters_meet_at_keys;

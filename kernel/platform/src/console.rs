@@ -33,6 +33,8 @@ static DEVICE: Once<(Mapped, u32)> = Once::new();
 static REPORTING: AtomicBool = AtomicBool::new(false);
 /// Function to call on input, and when there is room that was asked for.
 static LISTENER: Once<fn()> = Once::new();
+/// Function to call on a break.
+static BREAK_LISTENER: Once<fn()> = Once::new();
 
 struct Console {
     uart: Option<Uart<Mapped>>,
@@ -83,13 +85,18 @@ fn serve(_: usize) {
 /// Moves bytes between the rings and the device, and reports input and awaited room: the handler of the serial line's
 /// interrupt. For kernels that give that interrupt a handler of their own.
 pub fn serve_console() {
-    let is_news = {
+    let (is_news, breaks) = {
         let mut console = CONSOLE.lock();
         let Some(uart) = &mut console.uart else { return };
-        let received = uart.interrupt().received;
+        let uart::Events { received, breaks, .. } = uart.interrupt();
         let waiting = uart.waiting();
-        console.awaited.take_if(|level| waiting <= *level).is_some() || received > 0
+        (console.awaited.take_if(|level| waiting <= *level).is_some() || received > 0, breaks)
     };
+    if breaks > 0
+        && let Some(listener) = BREAK_LISTENER.get()
+    {
+        listener();
+    }
     // Not under the lock: the listener may read at once.
     if is_news && let Some(listener) = LISTENER.get() {
         listener();
@@ -101,6 +108,13 @@ pub fn serve_console() {
 /// [`console_try_read`]. The first one that is set stays.
 pub fn set_console_listener(listener: fn()) {
     LISTENER.call_once(|| listener);
+}
+
+/// Sets the function that is called when a break came on the line, which is no byte and so never input, by the hart
+/// that serves the interrupt. The first one that is set stays.
+#[doc(alias = "sysrq")]
+pub fn set_break_listener(listener: fn()) {
+    BREAK_LISTENER.call_once(|| listener);
 }
 
 /// Writes all bytes. Works at any time, on any hart.

@@ -27,7 +27,7 @@ use spin::Once;
 
 pub use console::{
     console_flush, console_is_silent, console_room, console_try_read, console_try_write, console_waiting,
-    console_write, print, serve_console, set_console_listener,
+    console_write, print, serve_console, set_break_listener, set_console_listener,
 };
 pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};

@@ -41,7 +41,7 @@ use crate::asynchronous::user_interrupts;
 use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
-use crate::observing::{counters, latency, processes, trace};
+use crate::observing::{counters, latency, positions, processes, trace};
 use crate::process::{accounts, oom_killer, program, shared, table};
 use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
@@ -106,6 +106,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     processes::start()?;
     cleaning::start();
     console::start()?;
+    positions::start();
     latency::start(boot_option(platform.arguments, "latencies"));
     stack::start(platform);
     counters::start_gauges(stack::connections);

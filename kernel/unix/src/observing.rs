@@ -3,6 +3,7 @@
 pub(crate) mod callers;
 pub(crate) mod counters;
 pub(crate) mod latency;
+pub(crate) mod positions;
 pub(crate) mod processes;
 pub(crate) mod report;
 pub(crate) mod snapshot;

@@ -1195,6 +1195,18 @@ impl Process {
         self.posted.load(Ordering::Acquire)
     }
 
+    /// Asks the process to print where its coroutines wait, by a completion of no call; returns `false` if it has not
+    /// said that it answers, or its ring has no room.
+    pub(crate) fn ask_for_await_points(&self) -> bool {
+        if !self.shared.answers() || self.has_ended() || self.promise_completions(1, false) == 0 {
+            return false;
+        }
+        let request = Completion { token: completion::TELL_AWAIT_POINTS, ..Completion::default() };
+        self.post_completions(&[request], 1, Priority::HIGHEST);
+        self.wake_a_worker(Priority::HIGHEST);
+        true
+    }
+
     /// Makes a worker look at the ring: a sleeping one, at this priority; else one that runs something less important,
     /// by a user interrupt. If all run something at least as important, they look in time, before their next coroutine.
     /// If none has a hart, one that waits for its turn gets it no later than something of this priority would.

@@ -16,8 +16,9 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord};
 use scheduler::{CHUNK_BYTES, Counters, Hooks, entry};
 
-use crate::frame::{Frame, is_vtable_of, register, vtable_of};
+use crate::frame::{Frame, is_vtable_of, register, set_observed, vtable_of};
 use crate::join::{After, Ready};
+use crate::observer::{Observer, set_observer};
 use crate::table::Table;
 use crate::task::{Begins, Block};
 
@@ -554,6 +555,23 @@ impl Executor {
         let vtable = vtable_of(unsafe { *self.number.get() });
         // SAFETY: the functions of this vtable take any number for a cid, and look for its coroutine each time.
         unsafe { Waker::new(core::ptr::without_provenance(cid.0 as usize), vtable) }
+    }
+
+    /// Returns all coroutines that exist, in no particular order. Those that come or go meanwhile may be missing.
+    pub fn coroutines(&'static self) -> impl Iterator<Item = Cid> {
+        let table = self.table();
+        // SAFETY: initialised, as `table` has checked.
+        let cids = (0..).map(move |index| unsafe { (table.cid_at)(self.core(), index) });
+        cids.take_while(|cid| *cid != entry::NO_SLOT).filter(|cid| *cid != 0).map(Cid)
+    }
+
+    /// Begins to report where coroutines wait, to this observer, or ends it. Only coroutines that are polled meanwhile
+    /// report: [`wake`](Self::wake) those of interest.
+    pub fn observe(&'static self, observer: Option<&'static Observer>) {
+        self.table();
+        observer.into_iter().for_each(set_observer);
+        // SAFETY: initialised, as `table` has checked.
+        set_observed(unsafe { *self.number.get() }, observer.is_some());
     }
 
     /// Returns the priorities with ready coroutines, one bit each, over all workers: only a hint, since it may be stale

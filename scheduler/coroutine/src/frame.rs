@@ -28,6 +28,7 @@ use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use scheduler::{PENDING, YIELDED};
 
 use crate::executor::Executor;
+use crate::observer::observer;
 use crate::trace::tracer;
 
 /// The largest number of executors in a program. A kernel or process needs one; tests on the host have many.
@@ -86,6 +87,72 @@ const fn traced_vtable<const NUMBER: usize>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
 }
 
+/// Vtables of the wakers in the frames while there is an observer: a clone, which a future makes that is about to wait,
+/// is reported, and is a *marked* waker.
+static OBSERVED_VTABLES: [RawWakerVTable; MAXIMUM_EXECUTORS] = {
+    macro_rules! vtables {
+        ($($number:literal)*) => { [$(observed_vtable::<$number>(),)*] };
+    }
+    vtables!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31)
+};
+
+/// Vtables of marked wakers: they are as the others, but their drop is reported.
+static MARKED_VTABLES: [RawWakerVTable; MAXIMUM_EXECUTORS] = {
+    macro_rules! vtables {
+        ($($number:literal)*) => { [$(marked_vtable::<$number>(),)*] };
+    }
+    vtables!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31)
+};
+
+const fn observed_vtable<const NUMBER: usize>() -> RawWakerVTable {
+    // A function of its own in the list of callers.
+    #[inline(never)]
+    fn clone<const NUMBER: usize>(data: *const ()) -> RawWaker {
+        if let Some(observer) = observer() {
+            (observer.waits)(data.addr() as u64);
+        }
+        RawWaker::new(data, &MARKED_VTABLES[NUMBER])
+    }
+    fn wake<const NUMBER: usize>(data: *const ()) {
+        let executor = EXECUTORS[NUMBER].load(Ordering::Relaxed);
+        // SAFETY: as for the usual vtable.
+        unsafe { (*executor).wake_from_waker(data.addr() as u64) };
+    }
+    fn drop(_: *const ()) {}
+    RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
+}
+
+const fn marked_vtable<const NUMBER: usize>() -> RawWakerVTable {
+    fn clone<const NUMBER: usize>(data: *const ()) -> RawWaker {
+        RawWaker::new(data, vtable_of(NUMBER))
+    }
+    fn wake<const NUMBER: usize>(data: *const ()) {
+        let executor = EXECUTORS[NUMBER].load(Ordering::Relaxed);
+        // SAFETY: as for the usual vtable.
+        unsafe { (*executor).wake_from_waker(data.addr() as u64) };
+    }
+    fn drop(data: *const ()) {
+        if let Some(observer) = observer() {
+            (observer.forgets)(data.addr() as u64);
+        }
+    }
+    RawWakerVTable::new(clone::<NUMBER>, wake::<NUMBER>, wake::<NUMBER>, drop)
+}
+
+/// Gives the frames of this executor's workers wakers that report, or the usual ones.
+pub(crate) fn set_observed(executor: usize, is_observed: bool) {
+    let (from, to): (&'static _, &'static _) = match is_observed {
+        true => (vtable_of(executor), &OBSERVED_VTABLES[executor]),
+        false => (&OBSERVED_VTABLES[executor], vtable_of(executor)),
+    };
+    for frame in &FRAMES {
+        let (from, to) = (core::ptr::from_ref(from).cast_mut(), core::ptr::from_ref(to).cast_mut());
+        // Relaxed: both are statics. A frame of another executor, or without a worker, has another vtable, or one that
+        // its next worker replaces.
+        let _ = frame.vtable.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// Returns the vtable of the wakers of the executor with this number.
 #[inline]
 pub(crate) fn vtable_of(executor: usize) -> &'static RawWakerVTable {
@@ -114,7 +181,8 @@ pub(crate) struct Frame {
     waker: UnsafeCell<MaybeUninit<Waker>>,
     /// Answer of a pending poll: PENDING, or YIELDED after `yield_now`.
     answer: UnsafeCell<u32>,
-    vtable: UnsafeCell<&'static RawWakerVTable>,
+    /// The waker's vtable: one of the statics above.
+    vtable: AtomicPtr<RawWakerVTable>,
 }
 
 // SAFETY: a frame belongs to one worker at a time, which `claim` ensures; during a poll other threads can at most read
@@ -125,7 +193,7 @@ static FRAMES: [Frame; FRAMES_LENGTH] = [const {
     Frame {
         waker: UnsafeCell::new(MaybeUninit::uninit()),
         answer: UnsafeCell::new(PENDING),
-        vtable: UnsafeCell::new(&VTABLES[0]),
+        vtable: AtomicPtr::new((&raw const VTABLES[0]).cast_mut()),
     }
 }; FRAMES_LENGTH];
 
@@ -142,8 +210,7 @@ impl Frame {
             // Acquire: pairs with the release by the frame's last owner.
             let ours = claimed | 1 << frame;
             if CLAIMED.compare_exchange(claimed, ours, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                // SAFETY: the bit gives this worker exclusive access to the frame.
-                unsafe { *place.vtable.get() = vtable_of(executor) };
+                place.vtable.store(core::ptr::from_ref(vtable_of(executor)).cast_mut(), Ordering::Relaxed);
                 return Some(place);
             }
         }
@@ -163,9 +230,11 @@ impl Frame {
     /// polled.
     #[inline(always)]
     pub unsafe fn poll<F: Future>(&self, cid: u64, future: Pin<&mut F>) -> Result<F::Output, u32> {
-        // SAFETY: the frame belongs to the caller, and no reference to the waker of the last poll can remain.
+        // SAFETY: the frame belongs to the caller, and no reference to the waker of the last poll can remain. The
+        // vtable is a static.
         let waker = unsafe {
-            (*self.waker.get()).write(Waker::new(core::ptr::without_provenance(cid as usize), *self.vtable.get()))
+            let vtable = &*self.vtable.load(Ordering::Relaxed);
+            (*self.waker.get()).write(Waker::new(core::ptr::without_provenance(cid as usize), vtable))
         };
         let mut context = Context::from_waker(waker);
         let answer = future.poll(&mut context);

@@ -55,6 +55,8 @@ mod frame;
 mod image;
 #[cfg_attr(loom, allow(dead_code))]
 mod join;
+#[cfg(not(loom))]
+mod observer;
 #[cfg(all(not(loom), any(test, feature = "suite")))]
 pub mod suite;
 #[cfg(not(loom))]
@@ -70,10 +72,11 @@ mod trace;
 pub use {
     abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord},
     executor::{
-        Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Sharing, Signals, SpawnError, Stale,
-        State, Worker, WorkerError,
+        Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Sharing,
+        Signals, SpawnError, Stale, State, Worker, WorkerError,
     },
     frame::{YieldNow, yield_now},
+    observer::Observer,
     scheduler::Counters,
     table::{ImageError, Table},
     trace::{Tracer, trace_with},

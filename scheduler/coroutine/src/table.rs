@@ -82,6 +82,7 @@ table! {
     run_strictly: "cops_run_strictly"
         => unsafe extern "C" fn(*const Executor, u32, *mut c_void, *const AtomicU64, u32) -> u32,
     counters: "cops_counters" => unsafe extern "C" fn(*const Executor, u32, *mut Counters),
+    cid_at: "cops_cid_at" => unsafe extern "C" fn(*const Executor, u32) -> u64,
 }
 
 /// The reason why an image cannot be used.

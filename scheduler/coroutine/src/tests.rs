@@ -441,6 +441,64 @@ fn a_spawn_beyond_the_last_slot_gives_the_future_back() {
     worker.run();
 }
 
+/// A wait is reported in each poll that is observed, a wait that goes on as such, and nothing in other polls.
+#[test]
+fn waits_are_reported_while_the_executor_is_observed() {
+    use crate::Observer;
+    static WAITS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    static FORGOTTEN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+    static OBSERVER: Observer =
+        Observer { waits: |cid| WAITS.lock().unwrap().push(cid), forgets: |cid| FORGOTTEN.lock().unwrap().push(cid) };
+    let (executor, mut worker) = executor();
+    let kept = Arc::new(Mutex::new(None::<Waker>));
+    let keeps = |until: usize| {
+        let (kept, mut polls) = (kept.clone(), 0);
+        std::future::poll_fn(move |context| {
+            polls += 1;
+            if polls == until {
+                return Poll::Ready(());
+            }
+            let mut kept = kept.lock().unwrap();
+            if kept.as_ref().is_none_or(|kept: &Waker| !kept.will_wake(context.waker())) {
+                *kept = Some(context.waker().clone());
+            }
+            Poll::Pending
+        })
+    };
+    let waiting = executor.spawn(Priority::DEFAULT, keeps(6));
+    let joining = executor.spawn(Priority::DEFAULT, waiting);
+    let yielding = executor.spawn(Priority::DEFAULT, yield_now());
+    let [joins, yields] = [joining.cid(), yielding.cid()];
+    let waits = executor.coroutines().find(|cid| ![joins, yields].contains(cid)).unwrap();
+    assert_eq!(executor.coroutines().count(), 3);
+    let mut look = |woken: &[Cid]| {
+        woken.iter().for_each(|cid| executor.wake(*cid).unwrap());
+        assert_eq!(worker.run(), Outcome::Idle);
+        let take = |list: &Mutex<Vec<u64>>| std::mem::take(&mut *list.lock().unwrap());
+        (take(&WAITS), take(&FORGOTTEN))
+    };
+    assert_eq!(look(&[]), (Vec::new(), Vec::new()));
+    executor.observe(Some(&OBSERVER));
+    let both = [waits.raw(), joins.raw()];
+    assert_eq!(look(&[waits, joins]), (both.into(), Vec::new()));
+    executor.observe(None);
+    assert_eq!(look(&[joins]), (Vec::new(), [joins.raw()].into()), "a poll in between ends the same wait");
+    executor.observe(Some(&OBSERVER));
+    assert_eq!(look(&[waits, joins]), (both.into(), [waits.raw()].into()));
+    executor.observe(None);
+    // A marked waker wakes as any other.
+    let marked = kept.lock().unwrap().take().unwrap();
+    marked.wake_by_ref();
+    marked.clone().wake();
+    assert_eq!(look(&[]).0, []);
+    executor.wake(waits).unwrap();
+    look(&[]);
+    executor.wake(waits).unwrap();
+    look(&[]);
+    assert!(joining.is_finished());
+    assert_eq!(executor.coroutines().count(), 0);
+}
+
 #[test]
 fn an_executor_is_made_once_and_used_after() {
     let (executor, worker) = executor();

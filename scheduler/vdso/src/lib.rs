@@ -291,3 +291,13 @@ pub unsafe extern "C" fn cops_counters(executor: *const Executor, shard: u32, co
     // SAFETY: the caller's promise is the same.
     unsafe { entry::counters(executor, shard, counters) }
 }
+
+/// See [`entry::cid_at`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cops_cid_at(executor: *const Executor, index: u32) -> u64 {
+    // SAFETY: the caller's promise is the same.
+    unsafe { entry::cid_at(executor, index) }
+}

@@ -78,6 +78,7 @@ use crate::executor;
 use crate::local;
 use crate::lock::{Lock, Section};
 use crate::meeting::{Awaiting, Meeting};
+use crate::observing;
 use crate::room::ROOM;
 use crate::submission;
 use unix::Result;
@@ -491,7 +492,10 @@ fn complete_simply(token: u64, cid: u64, result: usize) -> bool {
         crate::time::alarm_came_in_handler();
         return true;
     }
-    let Some(record) = POOL.find(token) else { return true };
+    let Some(record) = POOL.find(token) else {
+        observing::note_request(token);
+        return true;
+    };
     match record.meeting.complete_simply(result) {
         Some(Awaiting::Own(cid)) => executor::wake_raw_in_handler(cid),
         Some(_) => {}
@@ -529,6 +533,8 @@ fn complete_without_record(token: u64, cid: u64) {
         executor::wake_raw(cid);
     } else if crate::time::is_alarm(token) {
         crate::time::alarm_came();
+    } else {
+        observing::note_request(token);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::call;
 use crate::interrupt;
 use crate::local;
 use crate::lock::Section;
+use crate::observing;
 use crate::preemption;
 use crate::time;
 use crate::trace;
@@ -86,6 +87,7 @@ impl Platform for Process {
 pub(crate) fn initialise(table: Table, page: &'static ProcessPage) {
     PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
     interrupt::set_page(page);
+    page.answers.store(1, Ordering::Relaxed);
     EXECUTOR.initialise(table, &page.ready, &PROCESS).expect("there is one start, and one executor");
 }
 
@@ -128,6 +130,7 @@ fn work_as(mut worker: Worker, number: usize) -> ! {
             Outcome::Idle => {}
             Outcome::Attention => {
                 interrupt::attend(number);
+                observing::look();
                 time::expire();
                 continue;
             }
@@ -381,6 +384,11 @@ pub(crate) fn learn_own_waker(waker: &Waker) {
     OWN_VTABLE.store(core::ptr::from_ref(waker.vtable()).cast_mut(), Ordering::Relaxed);
 }
 
+/// Returns whether the vtable of the executor's wakers is known: a coroutine has been polled.
+pub(crate) fn knows_own_waker() -> bool {
+    !OWN_VTABLE.load(Ordering::Relaxed).is_null()
+}
+
 /// Makes the executor on the developer's computer, and returns its waker of a coroutine, which need not exist.
 #[cfg(test)]
 pub(crate) fn waker_for_tests(cid: Cid) -> Waker {
@@ -391,6 +399,7 @@ pub(crate) fn waker_for_tests(cid: Cid) -> Waker {
         interrupts: [const { InterruptWord(AtomicU64::new(0), AtomicU64::new(0)) }; MAXIMUM_WORKERS],
         mode: AtomicU64::new(0),
         ceiling: AtomicU64::new(0),
+        answers: AtomicU64::new(0),
     };
     static MADE: std::sync::Once = std::sync::Once::new();
     MADE.call_once(|| initialise(Table::native(), &PAGE));

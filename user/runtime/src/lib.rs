@@ -97,6 +97,7 @@ pub mod logging;
 pub mod macros;
 mod meeting;
 pub mod net;
+mod observing;
 pub mod preemption;
 pub mod process;
 pub mod random;

@@ -14,6 +14,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod authority;
+pub mod callers;
 pub mod descriptor;
 pub mod file;
 pub mod interrupt;

@@ -47,6 +47,18 @@ pub fn processes(above: u32, words: &mut [[u64; PROCESS_WORDS]]) -> Result<usize
     unsafe { call!(Snapshot, subject::PROCESSES, above, words.as_mut_ptr(), size_of_val(words)) }
 }
 
+/// Has the kernel print where the workers of a process are, or those of all processes for 0; programs with the runtime
+/// print where their coroutines wait. The lines come after the call.
+///
+/// # Errors
+///
+/// `ESRCH` if there is no such process; `EPERM` without `CAP_PERFMON`.
+#[doc(alias("backtrace", "dump", "taskdump"))]
+pub fn tell_positions(process: u32) -> Result<()> {
+    // SAFETY: the kernel writes nothing.
+    unsafe { call!(Snapshot, subject::POSITIONS, process, core::ptr::null::<u8>(), 0) }.map(drop)
+}
+
 /// Reads the latencies of requests at one priority, if the kernel measures them.
 ///
 /// # Errors

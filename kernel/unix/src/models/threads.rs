@@ -77,7 +77,7 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
             Pause::Leave => break,
             Pause::Wait(operation) if side == Side::RetryingThreads && is_transfer(&operation) => {
                 let restart = operation.restart();
-                let result = retry(worker, operation, current);
+                let result = retry(worker, &context, operation, current);
                 if result != Err(Errno::EINTR) || signal_delivery::ends_call(worker, &mut context, restart) {
                     context.set_result(errno::encode(result) as u64);
                 }
@@ -90,9 +90,14 @@ fn run_on_thread(worker: &Arc<Worker>, mut context: Box<UserContext>, current: &
 }
 
 /// Attempts an operation again and again, and lets others run in between, until it is done.
-fn retry(worker: &Arc<Worker>, mut operation: Operation, current: &Current<'_>) -> Result<usize, Errno> {
+fn retry(
+    worker: &Arc<Worker>,
+    context: &UserContext,
+    mut operation: Operation,
+    current: &Current<'_>,
+) -> Result<usize, Errno> {
     loop {
-        let look = poll_fn(|cx| Poll::Ready(look_at_signals(worker, &operation, cx.waker())));
+        let look = poll_fn(|cx| Poll::Ready(look_at_signals(worker, context, &operation, cx.waker())));
         match current.block_on(look) {
             Interruption::GoOn => {}
             Interruption::Hold => current.block_on(signal_delivery::until_continued(worker)),

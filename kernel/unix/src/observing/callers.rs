@@ -2,20 +2,62 @@
 //!
 //! [`abi_unix::callers`] describes the line, from which the host makes a backtrace.
 
+use abi_unix::SystemCall;
+use abi_unix::call::NUMBER_MASK;
 use abi_unix::callers::{SEARCHED, is_return_address, write};
 use abi_unix::trace::ProgramName;
 use hal_api::{PAGE_SIZE, UserContext};
 use memory::sv39::Access;
 
 use crate::process::Process;
+use crate::process::worker::Worker;
 
 /// Largest number of words that are compared with the program's calls: a stack can be full of addresses.
 const MAXIMUM_LOOKS: usize = 128;
 /// Bytes of a word on the stack.
 const WORD: usize = size_of::<u64>();
 
+/// Longest text of a line.
+const LONGEST: usize = 1200;
+
 /// Prints the candidates for the callers of the program, which was interrupted with these registers.
 pub(crate) fn print(process: &Process, context: &UserContext) {
+    process.lines.print(format_args!("{}", text(process, context)));
+}
+
+/// The occupation of a worker that is asked for its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occupation {
+    /// It runs the program, or could.
+    Run,
+    /// It waits in a call.
+    Call,
+}
+
+/// Prints the position of a worker or thread with these registers, and the candidates for its callers.
+pub(crate) fn print_position(worker: &Worker, context: &UserContext, occupation: Occupation) {
+    let process = &worker.process;
+    let (kind, number) =
+        if worker.is_thread() { ("thread", worker.thread_id()) } else { ("worker", worker.index() as u32) };
+    let call = match occupation {
+        Occupation::Run => None,
+        Occupation::Call => SystemCall::from_number(context.call_number() as usize & NUMBER_MASK),
+    };
+    let text = text(process, context);
+    match (occupation, call) {
+        (Occupation::Run, _) => process.lines.print(format_args!("{kind} {number} runs: {text}")),
+        (Occupation::Call, Some(SystemCall::WorkerWait)) => {
+            process.lines.print(format_args!("{kind} {number} sleeps: none of its coroutines is ready"));
+        }
+        (Occupation::Call, Some(call)) => {
+            process.lines.print(format_args!("{kind} {number} waits in {}: {text}", call.name()));
+        }
+        (Occupation::Call, None) => process.lines.print(format_args!("{kind} {number} waits: {text}")),
+    }
+}
+
+/// Returns the line with the candidates for the callers.
+fn text(process: &Process, context: &UserContext) -> heapless::String<LONGEST> {
     let bias = process.shared.program_bias() as u64;
     let name = ProgramName::from_words(process.name());
     let name = core::str::from_utf8(name.as_bytes()).unwrap_or("?");
@@ -33,10 +75,10 @@ pub(crate) fn print(process: &Process, context: &UserContext) {
         .filter(|&(_, word)| is_return_address(word, &text, &mut read))
         .map(|(offset, word)| (offset, word.wrapping_sub(bias)));
     let of_file = |address: u64| address.wrapping_sub(bias);
-    let mut line = heapless::String::<1200>::new();
+    let mut line = heapless::String::new();
     // A line without room for all of them has the innermost.
     let _ = write(&mut line, name, of_file(context.pc), of_file(context.register(1)), &mut candidates);
-    process.lines.print(format_args!("{line}"));
+    line
 }
 
 /// Returns the addresses of the code to which the program counter belongs or, after a jump to nowhere, the return

@@ -6,7 +6,7 @@ use abi_unix::trace::stretch::{CAUSES, STRETCH_WORDS};
 use abi_unix::trace::{HART_WORDS, HartSnapshot, LATENCY_WORDS, PROCESS_WORDS, ProcessSnapshot, subject};
 use abi_unix::{Act, Counter, Errno};
 
-use crate::observing::{counters, latency};
+use crate::observing::{counters, latency, positions};
 use crate::process::user::UserBuffer;
 use crate::process::{Process, authority, table};
 use crate::scheduling::{attributes, executor, stretch};
@@ -102,6 +102,7 @@ pub(crate) fn take(caller: &Arc<Process>, which: u32, above: u32, buffer: UserBu
             }
         }
         subject::BEGIN_STRETCHES => stretch::begin_anew(),
+        subject::POSITIONS => positions::request(above)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(count)

@@ -159,6 +159,12 @@ impl Shared {
         self.page.bytes().atomic_u64(offset)
     }
 
+    /// Returns whether the process says that it answers requests of the kernel. A claim.
+    pub(crate) fn answers(&self) -> bool {
+        let word = self.page.bytes().atomic_u64(offset_of!(ProcessPage, answers));
+        word.is_some_and(|word| word.load(Ordering::Relaxed) == 1)
+    }
+
     /// Publishes the mode to the process's executor.
     pub(crate) fn tell_mode(&self, mode: Mode) {
         self.tell(core::mem::offset_of!(ProcessPage, mode), mode as u64);

@@ -39,6 +39,7 @@ use platform::{Machine, println};
 use spin::MutexGuard;
 
 use crate::files::remains::{Remain, leave};
+use crate::observing::callers::{self, Occupation};
 use crate::process::exit_status::Ending;
 use crate::process::shared;
 use crate::process::signals::{Combination, Interruption, NextAction, OwnState, Restart, SignalState, SignalWait};
@@ -361,14 +362,21 @@ pub(crate) async fn until_continued(worker: &Worker) {
 
 /// Looks at the signals of a worker that waits in a call.
 #[inline(always)]
-pub(crate) fn interruption(worker: &Worker, waker: &Waker) -> Interruption {
-    if worker.needs_attention(&worker.process) { look_while_waiting(worker, waker) } else { Interruption::GoOn }
+pub(crate) fn interruption(worker: &Worker, context: &UserContext, waker: &Waker) -> Interruption {
+    if worker.needs_attention(&worker.process) {
+        look_while_waiting(worker, context, waker)
+    } else {
+        Interruption::GoOn
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn look_while_waiting(worker: &Worker, waker: &Waker) -> Interruption {
+fn look_while_waiting(worker: &Worker, context: &UserContext, waker: &Waker) -> Interruption {
     let process = &worker.process;
+    if worker.take_position_request() {
+        callers::print_position(worker, context, Occupation::Call);
+    }
     if worker.is_to_stop() {
         return Interruption::Leave;
     }
@@ -459,6 +467,9 @@ pub(crate) enum Attended {
 #[inline(never)]
 pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
     let process = &worker.process;
+    if worker.take_position_request() {
+        callers::print_position(worker, context, Occupation::Run);
+    }
     if worker.is_to_stop() {
         return Attended::Leaves;
     }
@@ -751,7 +762,7 @@ impl SignalWait {
     ///
     /// # Cancellation
     /// Dropping it takes everything back; no signal is lost.
-    pub(crate) async fn wait(self, worker: &Arc<Worker>) -> Result<usize, Errno> {
+    pub(crate) async fn wait(self, worker: &Arc<Worker>, context: &UserContext) -> Result<usize, Errno> {
         let deadline = match self {
             SignalWait::Handler => None,
             SignalWait::One { deadline, .. } => deadline,
@@ -767,7 +778,7 @@ impl SignalWait {
             {
                 return Poll::Ready(accept(&worker.process, &found, information));
             }
-            match interruption(worker, cx.waker()) {
+            match interruption(worker, context, cx.waker()) {
                 Interruption::Handler | Interruption::Leave => return Poll::Ready(Err(Errno::EINTR)),
                 Interruption::Hold => return Poll::Pending,
                 Interruption::GoOn => {}

@@ -159,7 +159,7 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         Pause::GiveWay => return executor::yield_now().await,
         Pause::Wait(operation) => {
             let restart = operation.restart();
-            let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, operation, waker);
+            let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, context, operation, waker);
             let result = operation.wait(&worker.process, worker.deadline(), look).await;
             if result == Err(Errno::EINTR) && !signal_delivery::ends_call(worker, context, restart) {
                 return;
@@ -167,7 +167,7 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             result
         }
         Pause::WaitForSignal(wait) => {
-            let result = wait.wait(worker).await;
+            let result = wait.wait(worker, context).await;
             if result == Err(Errno::EINTR) {
                 worker.signals.were_interrupted();
             }
@@ -175,7 +175,8 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         }
         Pause::Stopped => return signal_delivery::until_continued(worker).await,
         Pause::Park { seen, deadline } => {
-            let result = worker.park(seen, deadline, |waker| signal_delivery::interruption(worker, waker)).await;
+            let result =
+                worker.park(seen, deadline, |waker| signal_delivery::interruption(worker, context, waker)).await;
             // If there was news the worker has not waited, and coroutines that became ready meanwhile may be more
             // important.
             if worker.is_outranked() {
@@ -245,9 +246,14 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
 
 /// Returns whether a worker may go on with its wait.
 #[inline(always)]
-pub(crate) fn look_at_signals(worker: &Worker, operation: &Operation, waker: &Waker) -> Interruption {
+pub(crate) fn look_at_signals(
+    worker: &Worker,
+    context: &UserContext,
+    operation: &Operation,
+    waker: &Waker,
+) -> Interruption {
     match operation.can_be_interrupted() {
-        true => signal_delivery::interruption(worker, waker),
+        true => signal_delivery::interruption(worker, context, waker),
         false if worker.is_to_stop() => Interruption::Leave,
         false => Interruption::GoOn,
     }

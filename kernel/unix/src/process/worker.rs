@@ -60,6 +60,8 @@ impl Attention {
     pub(super) const SIGNAL: u8 = 2;
     /// The signals that it blocks were replaced for a call.
     pub(super) const BLOCKED: u8 = 4;
+    /// It is to tell where it is.
+    pub(super) const POSITION: u8 = 8;
 }
 
 /// A worker of a process.
@@ -334,6 +336,17 @@ impl Worker {
     pub(crate) fn interrupt(&self) {
         executor::wake(Cid::from_raw(self.cid.load(Ordering::Acquire)));
         self.call_back();
+    }
+
+    /// Asks it to print where it is, at its next look around.
+    pub(crate) fn ask_position(&self) {
+        self.set_attention(Attention::POSITION);
+        self.interrupt();
+    }
+
+    /// Returns whether it was asked and has not printed it; from then on it was not asked.
+    pub(crate) fn take_position_request(&self) -> bool {
+        self.attention.fetch_and(!Attention::POSITION, Ordering::AcqRel) & Attention::POSITION != 0
     }
 
     /// Gives its coroutine the greatest importance, to end.
