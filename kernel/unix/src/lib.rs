@@ -41,7 +41,7 @@ use crate::asynchronous::user_interrupts;
 use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
-use crate::observing::{counters, latency, positions, processes, trace};
+use crate::observing::{counters, latency, positions, processes, standstill, trace};
 use crate::process::{accounts, oom_killer, program, shared, table};
 use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
@@ -83,6 +83,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
         println!("cannot start {path}: {error}; name another program with init=PATH on the boot command line");
         shut_down(Status::Failure(1));
     }
+    standstill::start();
     run_hart()
 }
 

@@ -7,4 +7,5 @@ pub(crate) mod positions;
 pub(crate) mod processes;
 pub(crate) mod report;
 pub(crate) mod snapshot;
+pub(crate) mod standstill;
 pub(crate) mod trace;

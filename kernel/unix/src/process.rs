@@ -47,6 +47,7 @@ pub(crate) mod limits;
 pub(crate) mod oom_killer;
 pub(crate) mod program;
 pub(crate) mod shared;
+pub(crate) mod sightings;
 pub(crate) mod signal_delivery;
 pub(crate) mod signal_file;
 pub(crate) mod signal_sending;
@@ -102,6 +103,7 @@ use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
 use crate::process::lending::ProcessMemory;
 use crate::process::shared::{Shared, zeroed_frames};
+use crate::process::sightings::Sightings;
 use crate::process::signals::Signals;
 use crate::process::thread::Threads;
 use crate::process::timers::Timers;
@@ -358,6 +360,8 @@ pub(crate) struct Process {
     has_waiting_completions: AtomicBool,
     /// Waiters for the departure of others: a worker in `execve`.
     departures: Mutex<Waiters>,
+    /// The watchdog's sightings of it.
+    pub sightings: Mutex<Sightings>,
     /// Its receivers of user interrupts.
     pub receivers: Mutex<Receivers>,
     /// Rights whose pages, or entries of its sender table, it has requested.
@@ -468,6 +472,7 @@ impl Process {
             has_waiting_completions: AtomicBool::new(false),
             departures: Mutex::new(Waiters::new()),
             beginnings: Beginnings::default(),
+            sightings: Mutex::default(),
             receivers: Mutex::new(user_interrupts::NO_RECEIVERS),
             send_pages: Mutex::new([const { None }; SEND_PAGES]),
             sender_table: Once::new(),
@@ -913,6 +918,12 @@ impl Process {
     /// Returns the worker with this index.
     pub(crate) fn worker(&self, index: usize) -> Option<Arc<Worker>> {
         self.workers.lock().get(index).cloned()
+    }
+
+    /// Returns whether it has no threads, and all of its workers sleep.
+    pub(crate) fn all_workers_sleep(&self) -> bool {
+        let workers = self.workers.lock();
+        workers.len() == self.live_workers() && workers.iter().all(|worker| worker.sleeps())
     }
 
     /// Returns the number of workers and threads that have not ended.

@@ -575,6 +575,11 @@ impl Worker {
         }
     }
 
+    /// Returns whether it sleeps, as none of its coroutines is ready.
+    pub(super) fn sleeps(&self) -> bool {
+        self.parking.lock().sleeper.is_some()
+    }
+
     /// Wakes the worker if it sleeps, with this priority for its coroutine; returns `false` if it does not sleep.
     pub(crate) fn wake_if_parked(&self, priority: Priority) -> bool {
         let Some(waker) = self.parking.lock().sleeper.take() else { return false };
