@@ -284,6 +284,16 @@ pub struct Executor<O: Order = Image> {
     directory: [AtomicPtr<Slot>; CHUNKS],
 }
 
+/// Names and values of the offsets and sizes, in bytes, with which a debugger finds the coroutines of an executor.
+pub const DEBUGGER_LAYOUT: [(&str, usize); 6] = [
+    ("directory", core::mem::offset_of!(Executor, directory)),
+    ("shard_size", size_of::<Shard>()),
+    ("shard_current", core::mem::offset_of!(Shard, current)),
+    ("slot_size", size_of::<Slot>()),
+    ("slot_header", core::mem::offset_of!(Slot, header)),
+    ("header_poll", core::mem::offset_of!(Header, poll)),
+];
+
 // SAFETY: the list at the top of this file states the protection of each field.
 unsafe impl<O: Order> Sync for Executor<O> {}
 // SAFETY: no field belongs to a thread.

@@ -59,8 +59,8 @@ pub mod sync;
 mod tests;
 
 pub use executor::{
-    CANCELLED_OUTCOME, COMPLETED, Counters, DONE, Executor, Finish, Full, Header, Hooks, Outcome, PENDING, Poll,
-    Sharing, Signals, Slot, SpawnError, Stale, State, YIELDED,
+    CANCELLED_OUTCOME, COMPLETED, Counters, DEBUGGER_LAYOUT, DONE, Executor, Finish, Full, Header, Hooks, Outcome,
+    PENDING, Poll, Sharing, Signals, Slot, SpawnError, Stale, State, YIELDED,
 };
 pub use order::{Fifo, Image, Order};
 pub use sync::ReadyWord;

@@ -31,6 +31,7 @@ mod experiments;
 mod fairness;
 mod figures;
 mod fuzz;
+mod gdb;
 mod guest;
 mod images;
 mod interrupt;

@@ -15,6 +15,7 @@ use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
 use crate::context::{Context, command_line};
+use crate::gdb;
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
 use crate::own;
 use crate::root_task;
@@ -57,12 +58,11 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
         if arguments.kernel == Kernel::Unix {
             configuration.fix_addresses();
         }
+        let program = products.files.iter().find(|(name, _)| *name == program).map(|(_, file)| &**file);
+        let file = context.workspace.logs().join("gdb");
+        gdb::write(&file, &context.workspace.root, &configuration.kernel, program, port)?;
         eprintln!("The machine waits for gdb. In another terminal:");
-        let program = products.files.iter().find(|(name, _)| *name == program).map_or_else(String::new, |(_, file)| {
-            format!(" -ex 'add-symbol-file {} -o {PROGRAM_ADDRESS:#x}'", file.display())
-        });
-        let kernel = configuration.kernel.display();
-        eprintln!("    gdb-multiarch {kernel}{program} -ex 'target remote 127.0.0.1:{port}'");
+        eprintln!("    gdb-multiarch -x {}", file.display());
     }
     let log = context.log("run");
     let screen = Screen::new(Programs::new(products.files), context.progress.verbose);

@@ -169,6 +169,9 @@ pub struct Executor {
     core: UnsafeCell<MaybeUninit<scheduler::Executor>>,
 }
 
+/// Offset of the scheduler's executor in an [`Executor`], for debuggers.
+pub const OFFSET_OF_SCHEDULER: usize = core::mem::offset_of!(Executor, core);
+
 const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const INITIALISED: u32 = 2;

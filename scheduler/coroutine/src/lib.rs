@@ -72,7 +72,7 @@ mod trace;
 pub use {
     abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord},
     executor::{
-        Cancelled, Cid, Executor, InitialiseError, JoinHandle, Outcome, Platform, Sharing,
+        Cancelled, Cid, Executor, InitialiseError, JoinHandle, OFFSET_OF_SCHEDULER, Outcome, Platform, Sharing,
         Signals, SpawnError, Stale, State, Worker, WorkerError,
     },
     frame::{YieldNow, yield_now},
