@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::browser;
 use crate::toolchain::{
     Decision, Installation, Item, Seen, decide, forced_installation, install_command, look, missing,
 };
@@ -71,6 +72,12 @@ fn diagnosis(seen: &Seen, forced: Option<Installation>) -> (String, Verdict) {
             verdict = Verdict::NeedsYou;
         }
     }
+    lines.push(match browser::find() {
+        Some(_) => "The pages of results are looked at by the tests, in Chromium.".into(),
+        None => {
+            "Without Chromium the tests do not look at the pages of results; on Debian: apt-get install chromium".into()
+        }
+    });
     if !seen.present.contains(&Item::Clang) {
         lines.push(format!(
             "Without clang the C example is left out, and `check` fails; on Debian: {}",
@@ -125,6 +132,7 @@ mod tests {
         let (text, verdict) = diagnosis(&seen, None);
         assert_eq!(verdict, Verdict::Ready);
         assert!(text.contains("This host is ready") && text.contains("MISSING valgrind"), "{text}");
+        assert!(text.contains("Chromium"), "{text}");
     }
 
     #[test]
