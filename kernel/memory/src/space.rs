@@ -241,13 +241,14 @@ pub struct Flush {
 
 /// Memory of removed regions. Nearly always it is that of one at most, and then no memory is needed to keep it.
 #[derive(Debug, Default)]
+#[expect(dead_code, reason = "it is kept, and not looked at")]
 enum Removed {
     #[default]
     Nothing,
     One(Backing),
     Several(Vec<Backing>),
     /// All regions of a space.
-    All(#[expect(dead_code, reason = "kept until the flush")] Vec<Chunk<Region>>),
+    All(Vec<Chunk<Region>>),
 }
 
 impl Removed {
