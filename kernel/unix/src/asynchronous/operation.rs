@@ -142,6 +142,7 @@ impl Operation {
     }
 
     /// Records the user of a socket, although the call does not wait.
+    #[cold]
     fn note_caller(&self, process: &Process) {
         match self {
             Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
