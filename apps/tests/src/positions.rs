@@ -34,7 +34,7 @@ pub async fn coroutines_tell_where_and_since_when_they_wait() -> Outcome {
         must!(tell_positions(child.number()));
         let mut told: Vec<String> = Vec::new();
         // A process that has only begun does not answer.
-        while let Ok(line) = cops::timeout(Duration::from_millis(100), lines.next_line()).await {
+        while let Ok(line) = cops::timeout(Duration::from_secs(1), lines.next_line()).await {
             told.push(must!(line).ok_or("the process has ended")?);
         }
         let summary = "coroutines: 2 blocked, 0 ready, 0 running, 0 preempted; 2 wait at";

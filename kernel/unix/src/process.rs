@@ -638,6 +638,11 @@ impl Process {
         self.family.children_ticks()
     }
 
+    /// Returns whether calls are in flight.
+    pub(crate) fn has_calls_in_flight(&self) -> bool {
+        self.calls.lock().len() != 0
+    }
+
     /// Returns the number of calls in flight, and of those at priorities 0 to 7 (7: and less important), 16 bits each.
     pub(crate) fn waiting_calls(&self) -> (u64, [u64; 2]) {
         let calls = self.calls.lock();

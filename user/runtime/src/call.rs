@@ -1106,7 +1106,7 @@ mod tests {
         let (_, waker) = Wakes::counted();
         let mut context = Context::from_waker(&waker);
         let (mut operation, token) = in_flight(());
-        for wrong in [token ^ 1 << 32, token ^ 1 << 63, 0xffff_fffe, u64::MAX - 1, token + (1 << 20)] {
+        for wrong in [token ^ 1 << 32, token ^ 1 << 63, 0xffff_fffd, u64::MAX - 1, token + (1 << 20)] {
             complete(wrong, 0, 1);
         }
         assert!(Pin::new(&mut operation).poll(&mut context).is_pending());

@@ -11,7 +11,6 @@ use abi_unix::types::{MessageHeader, SocketAddress, message, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::epoll::Watchers;
 use crate::files::file::{Attempt, OpenFile, ReceivedMessage};
 use crate::files::gathered::{Gathered, are_many_to_fill};
 use crate::files::sent_files::SentFiles;
@@ -183,7 +182,7 @@ impl MessageToReceive {
             };
             if received.goes_on && are_many_to_fill(&self.buffers) {
                 // It may have ended at an interrupt: an edge-triggered epoll tells of the bytes that are left.
-                Watchers::wake(&self.file, caller.number());
+                self.file.wake_watchers(caller.number());
             }
             // Hundreds of files are work of their own.
             if received.files.is_some() && !self.has_looked {

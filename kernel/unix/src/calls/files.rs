@@ -322,7 +322,7 @@ fn control_owner(call: &Call<'_>, file: &OpenFile) -> Result<usize, Errno> {
             if signal > control::LAST_SIGNAL {
                 return Err(Errno::EINVAL);
             }
-            file.change_ownership(&call.process().account, |ownership| ownership.signal = signal)
+            file.change_ownership(&**call.process(), |ownership| ownership.signal = signal)
         }
     }
 }
@@ -340,7 +340,7 @@ fn own(call: &Call<'_>, file: &OpenFile, owner: i32, is_thread: bool) -> Result<
     if !is_there {
         return Err(Errno::ESRCH);
     }
-    file.change_ownership(&call.process().account, |ownership| {
+    file.change_ownership(&**call.process(), |ownership| {
         (ownership.owner, ownership.is_thread) = (owner, is_thread && owner > 0);
     })
 }

@@ -6,7 +6,6 @@ use abi_unix::types::{self, SocketAddress, message};
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::calls::messages;
-use crate::files::epoll::Watchers;
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
@@ -43,7 +42,7 @@ pub(super) fn listen(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let done = with_name(&file)?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
-    Watchers::wake(&file, call.process().id);
+    file.wake_watchers(call.process().id);
     Ok(done.into())
 }
 

@@ -466,14 +466,14 @@ impl OpenFile {
         self.history.fetch_or(LOCKED, Ordering::Relaxed);
     }
 
-    /// Changes whom it tells of its events, at the expense of this account. `ENOMEM`.
+    /// Changes whom it tells of its events, at the expense and with the authority of the caller. `ENOMEM`.
     pub(crate) fn change_ownership(
         &self,
-        account: &Arc<Account>,
+        caller: &dyn Caller,
         change: impl FnOnce(&mut Ownership),
     ) -> Result<usize, Errno> {
         self.history.fetch_or(OWNED, Ordering::Relaxed);
-        owners::change(core::ptr::from_ref(self).addr(), account, change)
+        owners::change(core::ptr::from_ref(self).addr(), caller, change)
     }
 
     /// Returns whom it would tell of its events.
@@ -500,7 +500,7 @@ impl OpenFile {
         }
         if is_told {
             self.history.fetch_or(OWNED, Ordering::Relaxed);
-            let [input, _] = owners::begin(self, caller, descriptor)?;
+            let Some([input, _]) = owners::begin(self, caller, descriptor)? else { return Ok(0) };
             let waker = Waker::from(input.clone());
             if let Err(error) = self.readiness(caller, input.awaited.events(), Some(&waker)) {
                 self.forget_heralds(owners::end(own));
@@ -512,12 +512,31 @@ impl OpenFile {
         Ok(0)
     }
 
-    fn forget_heralds(&self, heralds: Option<[Arc<owners::Herald>; 2]>) {
-        for herald in heralds.into_iter().flatten() {
-            let waker = Waker::from(herald);
-            self.object.forget_reader(&waker);
-            self.object.forget_writer(&waker);
+    /// Has the epolls that watch it, and its herald for input, look at it again: for a process.
+    #[cold]
+    pub(crate) fn wake_watchers(self: &Arc<OpenFile>, process: u32) {
+        Watchers::wake(self, process);
+        if self.history.load(Ordering::Relaxed) & OWNED != 0
+            && let Some(waker) = owners::waker(Arc::as_ptr(self).addr(), Awaited::Input)
+        {
+            waker.wake();
         }
+    }
+
+    /// Returns the process whose authority its signals have.
+    pub(crate) fn namer(&self) -> Option<owners::Namer> {
+        owners::namer(core::ptr::from_ref(self).addr())
+    }
+
+    fn forget_heralds(&self, heralds: Option<[Arc<owners::Herald>; 2]>) {
+        heralds.into_iter().flatten().for_each(|herald| self.forget_herald(herald));
+    }
+
+    /// Takes back the registrations of a herald.
+    pub(crate) fn forget_herald(&self, herald: Arc<owners::Herald>) {
+        let waker = Waker::from(herald);
+        self.object.forget_reader(&waker);
+        self.object.forget_writer(&waker);
     }
 
     /// Notes that a caller has found no room: the process that is asked to make some is told, and the file's owner when
@@ -725,7 +744,7 @@ impl OpenFile {
                         false if steps::has_interrupts() => {
                             // Bytes that are there may be left for the next call; an edge-triggered epoll tells of
                             // them.
-                            Watchers::wake(self, caller.number());
+                            self.wake_watchers(caller.number());
                             return Poll::Ready(Ok(*done));
                         }
                         _ => {}
@@ -805,12 +824,7 @@ impl OpenFile {
         let attempt = self.object.connect(caller, to, started, waker);
         if *started && !was_started || attempt.is_ready() {
             // The stack has a new object for the socket.
-            Watchers::wake(self, caller.number());
-            if self.history.load(Ordering::Relaxed) & OWNED != 0
-                && let Some(waker) = owners::waker(Arc::as_ptr(self).addr(), Awaited::Input)
-            {
-                waker.wake();
-            }
+            self.wake_watchers(caller.number());
         }
         attempt
     }

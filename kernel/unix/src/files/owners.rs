@@ -62,7 +62,7 @@ pub(crate) struct Herald {
     file: Weak<OpenFile>,
     /// The events that it waits for.
     pub(crate) awaited: Awaited,
-    /// The process that has asked for the signals: it pays for them, and they are its own.
+    /// The process that has asked for the signals, and pays for them.
     pub(crate) process: u32,
     /// The descriptor by which it has asked.
     pub(crate) descriptor: i32,
@@ -113,9 +113,18 @@ impl Herald {
     }
 }
 
+/// The process that has named the owner of a file, or the signal: the signals have its authority. By its account too,
+/// since numbers are used again.
+#[derive(Clone)]
+pub(crate) struct Namer {
+    pub(crate) process: u32,
+    pub(crate) account: Weak<Account>,
+}
+
 struct Owned {
     file: usize,
     ownership: Ownership,
+    namer: Option<Namer>,
     /// For input and for room, while the file tells.
     heralds: Option<[Arc<Herald>; 2]>,
     /// Memory of the entry.
@@ -141,9 +150,21 @@ pub(crate) fn of(file: usize) -> Ownership {
     find(&owned, file).and_then(|at| owned.get(at)).map_or(Ownership::default(), |entry| entry.ownership)
 }
 
-/// Changes the ownership of an open file, at the expense of this account if it has none yet. `ENOMEM`.
-pub(crate) fn change(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut Ownership)) -> Result<usize, Errno> {
-    change_entry(file, account, |entry| change(&mut entry.ownership)).map(|()| 0)
+/// Returns the process whose authority the signals of the open file with this address have.
+pub(crate) fn namer(file: usize) -> Option<Namer> {
+    let owned = OWNED.lock();
+    find(&owned, file).and_then(|at| owned.get(at)).and_then(|entry| entry.namer.clone())
+}
+
+/// Changes the ownership of an open file, at the expense of the caller if it has none yet. Signals have the caller's
+/// authority from then on. `ENOMEM`.
+pub(crate) fn change(file: usize, caller: &dyn Caller, change: impl FnOnce(&mut Ownership)) -> Result<usize, Errno> {
+    let namer = Namer { process: caller.number(), account: Arc::downgrade(caller.account()) };
+    change_entry(file, caller.account(), |entry| {
+        change(&mut entry.ownership);
+        entry.namer = Some(namer);
+        0
+    })
 }
 
 fn change_entry<R>(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut Owned) -> R) -> Result<R, Errno> {
@@ -154,14 +175,22 @@ fn change_entry<R>(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut
             account.admit()?;
             let _charge = account.charge(Resource::Memory, BYTES)?;
             owned.reserve().map_err(|_| Errno::ENOMEM)?;
-            owned.insert(hash(file), Owned { file, ownership: Ownership::default(), heralds: None, _charge })
+            owned.insert(
+                hash(file),
+                Owned { file, ownership: Ownership::default(), namer: None, heralds: None, _charge },
+            )
         }
     };
     owned.get_mut(at).map(change).ok_or(Errno::ENOMEM)
 }
 
-/// Makes an open file tell its owner of events, for a process that knows it by this descriptor. `ENOMEM`.
-pub(super) fn begin(file: &Arc<OpenFile>, caller: &dyn Caller, descriptor: i32) -> Result<[Arc<Herald>; 2], Errno> {
+/// Makes an open file tell its owner of events, for a process that knows it by this descriptor; `None` if it does
+/// already. `ENOMEM`.
+pub(super) fn begin(
+    file: &Arc<OpenFile>,
+    caller: &dyn Caller,
+    descriptor: i32,
+) -> Result<Option<[Arc<Herald>; 2]>, Errno> {
     caller.account().admit()?;
     let herald = |awaited| {
         Arc::new(Herald {
@@ -177,8 +206,10 @@ pub(super) fn begin(file: &Arc<OpenFile>, caller: &dyn Caller, descriptor: i32) 
     let heralds = [herald(Awaited::Input), herald(Awaited::Room)];
     change_entry(Arc::as_ptr(file).addr(), caller.account(), |entry| {
         entry.ownership.is_told = true;
-        entry.heralds = Some(heralds.clone());
-        heralds
+        match entry.heralds {
+            Some(_) => None,
+            None => Some(entry.heralds.insert(heralds).clone()),
+        }
     })
 }
 

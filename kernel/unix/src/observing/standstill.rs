@@ -45,7 +45,9 @@ async fn watch() {
 
 /// Looks at a process, and reports a standstill.
 fn look(process: &Arc<Process>) {
-    let kind = process.sightings.lock().add(standstill_of(process), process.cpu_ticks());
+    // The time of thousands of threads is added up for a process that stands still alone.
+    let found = standstill_of(process).map(|kind| (kind, process.cpu_ticks()));
+    let kind = process.sightings.lock().add(found);
     match kind {
         Some(Standstill::HeldUp(priority)) => process.lines.print(format_args!(
             "watchdog: coroutines of priority {} have been ready for 10 s, and no worker runs: all wait in calls",
@@ -70,7 +72,7 @@ fn standstill_of(process: &Arc<Process>) -> Option<Standstill> {
     }
     let sleeps = running == 0
         && process.all_workers_sleep()
-        && process.waiting_calls().0 == 0
+        && !process.has_calls_in_flight()
         && process.receivers.lock().iter().all(Option::is_none);
     sleeps.then_some(Standstill::AsleepForGood)
 }

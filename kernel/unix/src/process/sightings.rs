@@ -26,15 +26,15 @@ pub(crate) struct Sightings {
 }
 
 impl Sightings {
-    /// Adds a look; returns the standstill if it is to be reported now.
-    pub(crate) fn add(&mut self, kind: Option<Standstill>, ticks: u64) -> Option<Standstill> {
-        let now = kind.map(|kind| (kind, ticks));
+    /// Adds a look, with the processor time of a process that stands still; returns the standstill if it is to be
+    /// reported now.
+    pub(crate) fn add(&mut self, now: Option<(Standstill, u64)>) -> Option<Standstill> {
         if now.is_none() || self.last != now {
             *self = Sightings { last: now, again: 0 };
             return None;
         }
         self.again = self.again.saturating_add(1);
-        kind.filter(|_| self.again == LOOKS)
+        now.filter(|_| self.again == LOOKS).map(|(kind, _)| kind)
     }
 }
 
@@ -49,13 +49,13 @@ mod tests {
     fn only_an_unchanged_standstill_is_reported_and_once() {
         for kind in [HELD_UP, ASLEEP] {
             let mut sightings = Sightings::default();
-            let told: std::vec::Vec<_> = (0..600).map(|_| sightings.add(kind, 7)).collect();
+            let told: std::vec::Vec<_> = (0..600).map(|_| sightings.add(kind.map(|kind| (kind, 7)))).collect();
             assert_eq!(told.iter().filter(|told| told.is_some()).count(), 1);
             assert_eq!(told[LOOKS as usize], kind);
             // Time that it has used is progress, and so is another moment.
-            assert!((0..600).all(|ticks| sightings.add(kind, ticks) == None));
-            assert!((0..600).all(|look| sightings.add([kind, None][look % 2], 7) == None));
-            assert!((0..600).all(|look| sightings.add([HELD_UP, ASLEEP][look % 2], 7) == None));
+            assert!((0..600).all(|ticks| sightings.add(kind.map(|kind| (kind, ticks))) == None));
+            assert!((0..600).all(|look| sightings.add([kind, None][look % 2].map(|kind| (kind, 7))) == None));
+            assert!((0..600).all(|look| sightings.add([HELD_UP, ASLEEP][look % 2].map(|kind| (kind, 7))) == None));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Signals to the owners of files that tell of their events (`SIGIO`; [`owners`](crate::files::owners)).
 //!
 //! One coroutine of the kernel looks at the files whose heralds were woken, sends the signals, and registers the
-//! heralds again. Its time is charged to the processes that have asked for the signals, and each may have its file send
-//! to those to which it may itself. Events that come before the coroutine's look are told once, and so are those that
-//! come while signals to a group are on their way.
+//! heralds again. Its time is charged to the processes that have asked for the signals. They have the authority of the
+//! process that has named the owner or the signal last, and end with it: a holder of the file can have it send only
+//! what it may send itself. Events that come before the coroutine's look are told once, and so are those that come
+//! while signals to a group are on their way.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 use core::task::Waker;
 
@@ -16,6 +17,7 @@ use abi_unix::types::epoll as event;
 use hal_api::Machine as _;
 use platform::Machine;
 
+use crate::files::file::OpenFile;
 use crate::files::owners::{Awaited, Herald, TELLER};
 use crate::files::remains::{Remain, leave};
 use crate::process::table::{Walk, find};
@@ -49,9 +51,16 @@ pub(crate) fn thread(number: i32) -> Option<(Arc<Process>, Arc<Worker>)> {
     Some((process, worker))
 }
 
+/// Returns the process whose authority the signals of a file have, if it has not ended.
+fn namer(file: &OpenFile) -> Option<Arc<Process>> {
+    let namer = file.namer()?;
+    find(namer.process).filter(|process| core::ptr::eq(namer.account.as_ptr(), Arc::as_ptr(&process.account)))
+}
+
 /// Looks at the file of a herald, and tells its owner if there are events.
 fn tell(herald: &Arc<Herald>) {
-    let (Some(file), Some(asker)) = (herald.file(), find(herald.process)) else { return };
+    let Some(file) = herald.file() else { return };
+    let Some(asker) = namer(&file) else { return };
     let ownership = file.ownership();
     if !ownership.is_told {
         return;
@@ -66,6 +75,10 @@ fn tell(herald: &Arc<Herald>) {
             found => found,
         },
     };
+    if !file.ownership().is_told {
+        // It tells no more since the look above: the registration came too late to be forgotten with the others.
+        return file.forget_herald(herald.clone());
+    }
     let Some(found) = found.ok().filter(|found| *found != 0) else { return };
     let information = information(ownership.signal, found, herald);
     match ownership.owner {
@@ -83,7 +96,8 @@ fn tell(herald: &Arc<Herald>) {
         group => {
             if !herald.is_telling.swap(true, Ordering::AcqRel) {
                 let members = Walk::of_group(group.unsigned_abs());
-                leave(ToldGroup { herald: herald.clone(), members, information });
+                let asker = Arc::downgrade(&asker);
+                leave(ToldGroup { herald: herald.clone(), asker, members, information });
             }
         }
     }
@@ -102,7 +116,7 @@ fn information(signal: u32, found: u32, herald: &Herald) -> Information {
     Information { signal, code, details }
 }
 
-/// Sends a signal, if the process that has asked for it may; `SIGIO` instead of one for which there is no place.
+/// Sends a signal, if the process that has named its target may; `SIGIO` instead of one for which there is no place.
 fn send(asker: &Process, process: &Process, target: Option<&Worker>, information: Information) {
     if signal_sending::send(asker, process, target, Some(information)) == Err(Errno::EAGAIN) {
         let _ = signal_sending::send(asker, process, target, Some(Information::of_kernel(Signal::IO)));
@@ -112,6 +126,7 @@ fn send(asker: &Process, process: &Process, target: Option<&Worker>, information
 /// Signals to a group on their way.
 struct ToldGroup {
     herald: Arc<Herald>,
+    asker: Weak<Process>,
     members: Walk,
     information: Information,
 }
@@ -122,7 +137,7 @@ impl Remain for ToldGroup {
     }
 
     fn step(&mut self) -> bool {
-        let asker = find(self.herald.process);
+        let asker = self.asker.upgrade();
         for _ in 0..AT_A_TIME {
             match (self.members.look(), &asker) {
                 (Some(Some(process)), Some(asker)) => send(asker, &process, None, self.information),
