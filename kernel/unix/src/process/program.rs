@@ -412,6 +412,12 @@ impl Executable {
     /// # Cancellation
     /// A part of the text is there.
     async fn share(&self, segment: &Segment, space: &Space, whom: For<'_>) -> Result<bool, Errno> {
+        // A new text takes small allocations.
+        if let For::Parent(process) | For::Itself(process) = whom
+            && process.account.admit().is_err()
+        {
+            return Ok(false);
+        }
         let Some(text) = self.archived().and_then(|file| ArchivedText::of(file, segment)) else { return Ok(false) };
         loop {
             match text.copy_some() {
