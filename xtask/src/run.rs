@@ -170,7 +170,8 @@ fn forward_keys(mut keys: Keys, input: impl BufRead, mut machine: impl Write, qu
     for byte in input.bytes().map_while(Result::ok) {
         match keys.press(byte) {
             Some(key @ (Key::Send(_) | Key::Where)) => {
-                if machine.write_all(key.bytes()).and_then(|()| machine.flush()).is_err() {
+                let sent = machine.write_all(key.bytes()).and_then(|()| machine.flush());
+                if sent.is_err() {
                     return;
                 }
             }

@@ -640,7 +640,7 @@ impl Process {
 
     /// Returns whether calls are in flight.
     pub(crate) fn has_calls_in_flight(&self) -> bool {
-        self.calls.lock().len() != 0
+        !self.calls.lock().is_empty()
     }
 
     /// Returns the number of calls in flight, and of those at priorities 0 to 7 (7: and less important), 16 bits each.
