@@ -29,7 +29,7 @@ use crate::context::{Context, Need, command_line};
 use crate::experiments;
 use crate::fairness;
 use crate::figures::{figure, table};
-use crate::guest::{Echo, FailureKind, Guest};
+use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::ipc;
 use crate::micro_async;
 use crate::micro_latency;
@@ -126,7 +126,7 @@ const COMPARISON_PARTS: [(&str, &str); 2] =
 /// Prefix of every line of results.
 pub const MARK: &str = "bench: ";
 
-/// Longest time of a scenario: counting instructions is slow.
+/// Longest silence of a scenario, and longest time of a comparison on the host: counting instructions is slow.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Largest deviation of a constant cost from its middle, in percent.
@@ -390,17 +390,19 @@ pub fn in_the_machine(
 /// Collects the lines that a machine prints until it ends by itself.
 pub fn collect(guest: &mut Guest, activity: &Activity) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    let end = guest.wait_for("the end of the benchmark", LIMIT, |line| {
-        activity.detail(line);
-        lines.extend(line.strip_prefix(MARK).map(str::to_string));
-        None::<()>
-    });
-    match end {
-        Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) => {
-            Ok(lines)
+    loop {
+        let next = guest.wait_for("a line of the benchmark or its end", LIMIT, |line| {
+            activity.detail(line);
+            lines.extend(line.strip_prefix(MARK).map(str::to_string));
+            Some(())
+        });
+        match next {
+            Ok(()) => {}
+            Err(Failure { kind: FailureKind::Ended { status: Some(status), .. }, .. }) if status.success() => {
+                return Ok(lines);
+            }
+            Err(failure) => return Err(failure.into()),
         }
-        Err(failure) => Err(failure.into()),
-        Ok(()) => unreachable!("no line is wanted"),
     }
 }
 
