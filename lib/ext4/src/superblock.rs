@@ -1,0 +1,161 @@
+//! The superblock, looked at before anything else: the features and sizes for which a volume is refused.
+
+use core::fmt;
+
+use crate::device::{Device, DeviceFailed};
+
+/// Offset and size of the superblock in bytes.
+const AT: u64 = 1024;
+const SIZE: usize = 1024;
+const MAGIC: u16 = 0xef53;
+
+/// Number of groups of a volume that is mounted: each has a descriptor in memory.
+const MOST_GROUPS: u64 = 16 * 1024;
+
+/// Features whose presence forbids even reading, by bit, with the names of e2fsprogs.
+const INCOMPATIBLE: [(u32, &str); 16] = [
+    (0x1, "compression"),
+    (0x2, "filetype"),
+    (0x4, "needs_recovery"),
+    (0x8, "journal_dev"),
+    (0x10, "meta_bg"),
+    (0x40, "extent"),
+    (0x80, "64bit"),
+    (0x100, "mmp"),
+    (0x200, "flex_bg"),
+    (0x400, "ea_inode"),
+    (0x1000, "dirdata"),
+    (0x2000, "metadata_csum_seed"),
+    (0x4000, "large_dir"),
+    (0x8000, "inline_data"),
+    (0x1_0000, "encrypt"),
+    (0x2_0000, "casefold"),
+];
+/// Those of them that are known here: filetype, needs_recovery, extent, 64bit, flex_bg, metadata_csum_seed.
+const KNOWN_INCOMPATIBLE: u32 = 0x2 | 0x4 | 0x40 | 0x80 | 0x200 | 0x2000;
+
+/// Features whose presence forbids writing.
+const FOR_WRITING: [(u32, &str); 15] = [
+    (0x1, "sparse_super"),
+    (0x2, "large_file"),
+    (0x4, "btree_dir"),
+    (0x8, "huge_file"),
+    (0x10, "uninit_bg"),
+    (0x20, "dir_nlink"),
+    (0x40, "extra_isize"),
+    (0x80, "snapshot"),
+    (0x100, "quota"),
+    (0x200, "bigalloc"),
+    (0x400, "metadata_csum"),
+    (0x1000, "read-only"),
+    (0x2000, "project"),
+    (0x8000, "verity"),
+    (0x1_0000, "orphan_present"),
+];
+/// Those of them that are known here: sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize,
+/// metadata_csum.
+const KNOWN_FOR_WRITING: u32 = 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x40 | 0x400;
+
+/// Reason why a device is not mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The device has no superblock of ext4.
+    NotExt4,
+    /// The volume has a feature that is not known, with the name of e2fsprogs. It may be one that matters only for
+    /// writing.
+    Feature {
+        /// The name, or "unknown".
+        name: &'static str,
+        /// Whether the volume can be mounted read-only.
+        forbids_writing_alone: bool,
+    },
+    /// The volume has a size that is refused.
+    Size(&'static str),
+    /// The volume contradicts itself there; `e2fsck` may mend it.
+    Damaged(&'static str),
+    /// The device has failed, or is read-only while the journal must be replayed.
+    Device,
+    /// There is no memory.
+    OutOfMemory,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NotExt4 => write!(f, "there is no ext4 on it"),
+            Refusal::Feature { name, forbids_writing_alone: false } => {
+                write!(f, "it has the feature {name}, which is not supported")
+            }
+            Refusal::Feature { name, forbids_writing_alone: true } => {
+                write!(f, "it has the feature {name}, with which it can be mounted read-only alone")
+            }
+            Refusal::Size(what) => write!(f, "{what}"),
+            Refusal::Damaged(place) => write!(f, "it is damaged ({place}); e2fsck may repair it"),
+            Refusal::Device => write!(f, "the device has failed, or cannot be written"),
+            Refusal::OutOfMemory => write!(f, "there is no memory"),
+        }
+    }
+}
+
+/// The parts of a superblock that decide before anything is mounted.
+struct Superblock([u8; SIZE]);
+
+impl Superblock {
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    fn half(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+}
+
+/// Returns the name of the lowest of these bits.
+fn name_of(bits: u32, names: &[(u32, &'static str)]) -> &'static str {
+    let lowest = bits & bits.wrapping_neg();
+    names.iter().find(|(bit, _)| *bit == lowest).map_or("unknown", |(_, name)| name)
+}
+
+/// Looks at a device; an error if it has no volume that can be mounted for this access.
+pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal> {
+    if device.bytes() < AT + SIZE as u64 {
+        return Err(Refusal::NotExt4);
+    }
+    let mut superblock = Superblock([0; SIZE]);
+    device.read(AT, &mut superblock.0).map_err(|DeviceFailed| Refusal::Device)?;
+    if superblock.half(56) != MAGIC {
+        return Err(Refusal::NotExt4);
+    }
+    let incompatible = superblock.word(96) & !KNOWN_INCOMPATIBLE;
+    if incompatible != 0 {
+        let name = name_of(incompatible, &INCOMPATIBLE);
+        return Err(Refusal::Feature { name, forbids_writing_alone: false });
+    }
+    let for_writing = superblock.word(100) & !KNOWN_FOR_WRITING;
+    if writes && for_writing != 0 {
+        return Err(Refusal::Feature { name: name_of(for_writing, &FOR_WRITING), forbids_writing_alone: true });
+    }
+    let block_bits = superblock.word(24);
+    if block_bits > 2 {
+        return Err(Refusal::Size("its blocks are larger than 4096 bytes"));
+    }
+    // Directories and trees of extents in smaller blocks are not kept whole by `rsext4`.
+    if block_bits < 2 && writes {
+        return Err(Refusal::Size(
+            "its blocks are smaller than 4096 bytes, with which it can be mounted read-only alone",
+        ));
+    }
+    let (blocks_low, in_group) = (superblock.word(4), superblock.word(32));
+    let is_64_bit = superblock.word(96) & 0x80 != 0;
+    let blocks = u64::from(blocks_low) | if is_64_bit { u64::from(superblock.word(336)) << 32 } else { 0 };
+    if blocks.checked_mul(1024 << block_bits).is_none_or(|bytes| bytes > device.bytes()) {
+        return Err(Refusal::Size("it is larger than its device"));
+    }
+    if in_group == 0 || superblock.word(40) == 0 {
+        return Err(Refusal::Damaged("an empty group"));
+    }
+    if blocks.div_ceil(u64::from(in_group)) > MOST_GROUPS {
+        return Err(Refusal::Size("it has too many groups of blocks"));
+    }
+    Ok(())
+}

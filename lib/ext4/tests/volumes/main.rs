@@ -1,0 +1,255 @@
+//! Volumes that Debian's `mke2fs` has made, and that `e2fsck` looks at afterwards. Without e2fsprogs on the computer
+//! each test says so in one line, and passes.
+
+mod damage;
+mod image;
+mod random;
+
+use ext4::{Access, Change, Error, NewFile, Refusal, Replacement, Stamp, Volume, kind};
+
+use crate::image::{Image, are_tools_missing, now};
+
+const FILE: NewFile = NewFile { owner: (0, 0), permissions: 0o644 };
+const DIRECTORY: NewFile = NewFile { owner: (0, 0), permissions: 0o755 };
+
+fn mount(image: &Image) -> Volume<Image> {
+    Volume::mount(image.clone(), now, Access::Write).expect("a volume of mke2fs")
+}
+
+fn end(mut volume: Volume<Image>, image: &Image) {
+    volume.unmount().expect("nothing is in use");
+    image.check();
+}
+
+/// A directory grows over its first block, gets an index, and loses all of its names again.
+#[test]
+fn a_directory_has_thousands_of_names() {
+    for block_size in [4096] {
+        let Some(image) = Image::make(24, &["-N", "3000"]) else { return };
+        let mut volume = mount(&image);
+        let directory = volume.make_directory(volume.root(), b"d", DIRECTORY).unwrap().inode;
+        let name = |number: u32| format!("file-{number}-{}", "x".repeat(number as usize % 60)).into_bytes();
+        for number in 0..1200 {
+            let file = volume.create(directory, &name(number), FILE);
+            let file = file.unwrap_or_else(|error| panic!("{block_size}: name {number}: {error:?}"));
+            if number % 50 == 0 {
+                volume.write(file.inode, 0, &name(number)).unwrap();
+                volume.synchronise().unwrap();
+            }
+            if number % 7 == 0 {
+                let other = format!("other-{number}").into_bytes();
+                let outcome = volume.rename((directory, &name(number)), (directory, &other), Replacement::Replace);
+                assert_eq!(outcome, Ok(None), "{block_size}: {number}");
+                assert_eq!(
+                    volume.rename((directory, &other), (directory, &name(number)), Replacement::Refuse),
+                    Ok(None)
+                );
+            }
+        }
+        let mut listed = Vec::new();
+        let mut place = 0;
+        loop {
+            let entries = volume.list(directory, place, 33).unwrap();
+            let Some(last) = entries.last() else { break };
+            place = last.next;
+            listed.extend(entries.into_iter().map(|entry| entry.name));
+        }
+        let mut expected: Vec<_> = (0..1200).map(name).chain([b".".to_vec(), b"..".to_vec()]).collect();
+        expected.sort();
+        listed.sort();
+        assert!(listed == expected, "{block_size}: {} names and not {}", listed.len(), expected.len());
+        volume.synchronise().unwrap();
+        let cut = image.copy();
+        end(mount(&cut), &cut);
+        for number in 0..1200 {
+            let gone = volume.unlink(directory, &name(number)).unwrap().expect("the last name");
+            assert_eq!(volume.end_file(gone), Ok(true));
+        }
+        let gone = volume.remove_directory(volume.root(), b"d").unwrap().unwrap();
+        assert_eq!(volume.end_file(gone), Ok(true));
+        end(volume, &image);
+    }
+}
+
+#[test]
+fn names_links_and_attributes_are_as_linux_has_them() {
+    let Some(image) = Image::make(8, &[]) else { return };
+    let mut volume = mount(&image);
+    let root = volume.root();
+    let file = volume.create(root, b"a", FILE).unwrap();
+    assert!(file.is(kind::REGULAR) && file.links == 1 && file.mode & 0o7777 == 0o644);
+    assert_eq!(volume.create(root, b"a", FILE), Err(Error::AlreadyExists));
+    for name in [&b""[..], b"x/y", &[b'n'; 256], b"z\0"] {
+        assert_eq!(volume.create(root, name, FILE), Err(Error::Invalid));
+    }
+    assert_eq!(volume.look_up(file.inode, b"x"), Err(Error::NotADirectory));
+    assert_eq!(volume.look_up(root, b"b"), Ok(None));
+    volume.write(file.inode, 10_000, b"text").unwrap();
+    let mut bytes = [1; 20];
+    assert_eq!(volume.read(file.inode, 9_990, &mut bytes), Ok(14));
+    assert_eq!(&bytes[..14], b"\0\0\0\0\0\0\0\0\0\0text");
+    assert_eq!(volume.read(file.inode, 20_000, &mut bytes), Ok(0));
+    volume.truncate(file.inode, 10_002).unwrap();
+    volume.truncate(file.inode, 10_010).unwrap();
+    assert_eq!(volume.read(file.inode, 9_999, &mut bytes), Ok(11));
+    assert_eq!(&bytes[..11], b"\0te\0\0\0\0\0\0\0\0");
+    for length in [1, 59, 60, 61, 1000, 4095] {
+        let (name, target) = (format!("l{length}").into_bytes(), vec![b't'; length]);
+        let link = volume.make_symbolic_link(root, &name, &target, (0, 0));
+        assert_eq!(volume.read_link(link.unwrap().inode), Ok(target));
+    }
+    assert_eq!(volume.make_symbolic_link(root, b"long", &[b't'; 4096], (0, 0)), Err(Error::NameTooLong));
+    assert_eq!(volume.read_link(file.inode), Err(Error::Invalid));
+    assert_eq!(volume.link(file.inode, root, b"b").unwrap().links, 2);
+    let directory = volume.make_directory(root, b"d", DIRECTORY).unwrap();
+    assert_eq!(volume.link(directory.inode, root, b"e"), Err(Error::IsADirectory));
+    assert_eq!(volume.unlink(root, b"d"), Err(Error::IsADirectory));
+    assert_eq!(volume.remove_directory(root, b"a"), Err(Error::NotADirectory));
+    let inner = volume.make_directory(directory.inode, b"inner", DIRECTORY).unwrap();
+    assert_eq!(volume.remove_directory(root, b"d"), Err(Error::NotEmpty));
+    assert_eq!(volume.look_up(inner.inode, b"..").unwrap().unwrap().inode, directory.inode);
+    let replace = Replacement::Replace;
+    assert_eq!(volume.rename((root, b"d"), (inner.inode, b"x"), replace), Err(Error::Invalid));
+    assert_eq!(volume.rename((root, b"d"), (root, b"a"), replace), Err(Error::NotADirectory));
+    assert_eq!(volume.rename((root, b"a"), (root, b"d"), replace), Err(Error::IsADirectory));
+    assert_eq!(volume.rename((root, b"a"), (root, b"b"), replace), Ok(None), "one file");
+    assert_eq!(volume.rename((root, b"no"), (root, b"b"), replace), Err(Error::NotFound));
+    assert_eq!(volume.rename((directory.inode, b"inner"), (root, b"inner"), replace), Ok(None));
+    assert_eq!(volume.look_up(inner.inode, b"..").unwrap().unwrap().inode, root);
+    assert_eq!(volume.attributes(directory.inode).unwrap().links, 2);
+    let other = volume.create(root, b"other", FILE).unwrap();
+    assert_eq!(volume.rename((root, b"other"), (root, b"a"), Replacement::Exchange), Ok(None));
+    assert_eq!(volume.look_up(root, b"a").unwrap().unwrap().inode, other.inode);
+    assert_eq!(volume.unlink(root, b"b"), Ok(None));
+    assert_eq!(volume.unlink(root, b"other"), Ok(Some(file.inode)));
+    // It lives on without a name.
+    assert_eq!(volume.read(file.inode, 10_000, &mut bytes[..2]), Ok(2));
+    assert_eq!(&bytes[..2], b"te");
+    assert_eq!(volume.unmount(), Err(Error::Busy));
+    assert_eq!(volume.remount(Access::Read), Err(Error::Busy));
+    assert_eq!(volume.end_file(file.inode), Ok(true));
+    assert_eq!(volume.attributes(file.inode), Err(Error::NotFound));
+    let change = Change {
+        permissions: Some(0o4711),
+        owner: None,
+        accessed: Some(Stamp { seconds: 1_000_000, nanoseconds: 5 }),
+        modified: Some(Stamp { seconds: 2_000_000, nanoseconds: 0 }),
+    };
+    let changed = volume.set_attributes(other.inode, change).unwrap();
+    assert_eq!((changed.mode & 0o7777, changed.times[0], changed.times[1]), (0o4711, 1_000_000, 2_000_000));
+    let owned = volume.set_attributes(other.inode, Change { owner: Some((70_000, 3)), ..Change::default() });
+    assert_eq!(owned.unwrap().owner, (70_000, 3));
+    volume.remount(Access::Read).unwrap();
+    assert_eq!(volume.create(root, b"no", FILE), Err(Error::ReadOnly));
+    assert_eq!(volume.read(other.inode, 0, &mut bytes), Ok(0));
+    volume.remount(Access::Write).unwrap();
+    volume.create(root, b"yes", FILE).unwrap();
+    end(volume, &image);
+}
+
+/// A full volume refuses, keeps what it has, and is usable when something is removed.
+#[test]
+fn a_volume_can_be_full() {
+    for options in [&[][..], &["-O", "^has_journal"]] {
+        let Some(image) = Image::make(6, options) else { return };
+        let mut volume = mount(&image);
+        let root = volume.root();
+        let file = volume.create(root, b"a", FILE).unwrap().inode;
+        let mut offset = 0;
+        let error = loop {
+            match volume.write(file, offset, &[7; 16 << 10]) {
+                Ok(()) => offset += 16 << 10,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Error::NoSpace);
+        assert!(offset > 1 << 20, "{offset}");
+        let mut bytes = vec![0; 16 << 10];
+        assert_eq!(volume.read(file, offset - (16 << 10), &mut bytes), Ok(16 << 10));
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        volume.synchronise().unwrap();
+        assert_eq!(volume.unlink(root, b"a"), Ok(Some(file)));
+        while !volume.end_file(file).unwrap() {}
+        let file = volume.create(root, b"b", FILE).unwrap().inode;
+        volume.write(file, 0, &[7; 100_000]).unwrap();
+        end(volume, &image);
+    }
+}
+
+/// A device that fails ends the changes; what was synchronised can still be read.
+#[test]
+fn after_a_failure_a_volume_is_read_only() {
+    let Some(image) = Image::make(8, &[]) else { return };
+    let mut volume = mount(&image);
+    let root = volume.root();
+    let file = volume.create(root, b"a", FILE).unwrap().inode;
+    volume.write(file, 0, b"kept").unwrap();
+    volume.synchronise().unwrap();
+    image.fail_writes(true);
+    let _ = volume.create(root, b"b", FILE);
+    assert!(matches!(volume.synchronise(), Err(Error::Device | Error::ReadOnly)));
+    assert_eq!(volume.access(), Access::Read);
+    image.fail_writes(false);
+    assert_eq!(volume.create(root, b"c", FILE), Err(Error::ReadOnly));
+    let file = volume.look_up(root, b"a").unwrap().unwrap().inode;
+    let mut bytes = [0; 4];
+    assert_eq!(volume.read(file, 0, &mut bytes), Ok(4));
+    assert_eq!(&bytes, b"kept");
+    drop(volume);
+    end(mount(&image), &image);
+}
+
+#[test]
+fn unknown_features_are_refused_by_name() {
+    if are_tools_missing() {
+        return;
+    }
+    for (option, name, alone) in [
+        ("inline_data", "inline_data", false),
+        ("encrypt", "encrypt", false),
+        ("casefold", "casefold", false),
+        ("large_dir", "large_dir", false),
+        ("ea_inode", "ea_inode", false),
+        ("mmp", "mmp", false),
+        ("bigalloc", "bigalloc", true),
+        ("quota", "quota", true),
+        ("verity", "verity", true),
+    ] {
+        let Some(image) = Image::make(16, &["-O", option]) else { return };
+        let refusal = Volume::mount(image.clone(), now, Access::Write).err();
+        assert_eq!(refusal, Some(Refusal::Feature { name, forbids_writing_alone: alone }), "{option}");
+        assert!(format!("{}", refusal.unwrap()).contains(name));
+        // Its clusters are nothing that can be read.
+        assert_eq!(Volume::mount(image, now, Access::Read).is_ok(), alone, "{option}");
+    }
+    let Some(image) = Image::make(4, &[]) else { return };
+    image.change(1024 + 96, &[0xc2, 0x02, 0, 0x80]);
+    let refusal = Volume::mount(image, now, Access::Write).err();
+    assert_eq!(refusal, Some(Refusal::Feature { name: "unknown", forbids_writing_alone: false }));
+    let Some(image) = Image::make(4, &["-b", "1024"]) else { return };
+    assert!(matches!(Volume::mount(image.clone(), now, Access::Write), Err(Refusal::Size(_))));
+    let mut volume = Volume::mount(image, now, Access::Read).unwrap();
+    assert!(volume.look_up(volume.root(), b"lost+found").unwrap().is_some());
+    let empty = Image::of(vec![0; 1 << 20]);
+    assert_eq!(Volume::mount(empty, now, Access::Write).err(), Some(Refusal::NotExt4));
+    assert_eq!(Volume::mount(Image::of(vec![0; 512]), now, Access::Read).err(), Some(Refusal::NotExt4));
+}
+
+/// Other layouts than the usual one: without a journal, without checksums, with the maps of ext2, with small inodes.
+#[test]
+fn older_layouts_are_read_and_written() {
+    for options in [
+        &["-O", "^has_journal"][..],
+        &["-O", "^metadata_csum,^64bit"],
+        &["-O", "^extent,^64bit"],
+        &["-I", "128"],
+        &["-O", "^dir_index"],
+        &["-t", "ext2"],
+        &["-t", "ext3"],
+    ] {
+        let Some(image) = Image::make(16, options) else { return };
+        let mut volume = mount(&image);
+        random::change(&mut volume, 3, 300);
+        end(volume, &image);
+    }
+}
