@@ -468,7 +468,7 @@ system_calls! {
     /// Ends one or both directions of a connection.
     Shutdown = 210 shutdown(descriptor: Descriptor, how: Number) Never;
     /// Sends a message from several buffers, and through a local socket open files with it (`SCM_RIGHTS`): at most 253.
-    /// `ETOOMANYREFS` for a local socket that could come to carry itself, or that would be the fifth within each other.
+    /// `ETOOMANYREFS` if more files than the process may have descriptors are in messages that were not received.
     SendMessage = 211 sendmsg(descriptor: Descriptor, message: Input, flags: Number) Possible;
     /// Receives a message into several buffers, with the open files that came with it. Flags `MSG_DONTWAIT`,
     /// `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_CMSG_CLOEXEC`.

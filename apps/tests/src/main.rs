@@ -246,6 +246,7 @@ const TESTS: &[Test] = tests![
     network::hundreds_accept_on_one_listener;
     network::datagrams;
     network::local_sockets;
+    network::sockets_that_carry_each_other_are_closed;
     network::files_that_cannot_be_told_are_closed;
     network::options;
     network::closing_wakes_waiters;

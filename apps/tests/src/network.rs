@@ -337,6 +337,71 @@ pub async fn local_sockets() -> Outcome {
     Ok(())
 }
 
+/// Local sockets that only messages of each other hold are closed, and those that can be received are not, while
+/// threads make and leave such circles all the time; also those of a process that is killed.
+pub async fn sockets_that_carry_each_other_are_closed() -> Outcome {
+    use abi_unix::types::{SOCK_DGRAM, SOCK_STREAM, signal};
+    const ROUNDS: usize = 100;
+    let circle = |kind: u32, witness: i32| {
+        let pairs = [system::network::socket_pair(kind)?, system::network::socket_pair(kind)?];
+        for (at, (sender, receiver)) in pairs.iter().enumerate() {
+            let (other, last) = &pairs[1 - at];
+            let files = [receiver.raw(), sender.raw(), other.raw(), last.raw(), witness];
+            system::network::send_files(sender.raw(), b"x", &files, 0)?;
+            system::network::send_files(receiver.raw(), b"x", &files, 0)?;
+        }
+        Ok::<_, Errno>(pairs)
+    };
+    let rounds = move |kind: u32| {
+        // Beside all circles, a socket that is in two messages at a time, and works.
+        let (near, far) = system::network::socket_pair(SOCK_STREAM)?;
+        let (mut first, mut second) = system::network::socket_pair(kind)?;
+        system::network::send_files(first.raw(), b"x", &[far.raw(), second.raw()], 0)?;
+        drop(far);
+        for _ in 0..ROUNDS {
+            let (reader, writer) = system::file::pipe(0)?;
+            drop(circle(kind, writer.raw())?);
+            drop(writer);
+            let mut byte = [0; 1];
+            // It waits until all that carry the other end are closed.
+            if system::file::read(reader.raw(), &mut byte)? != 0 {
+                return Err(Errno::EIO);
+            }
+            let mut files = [(); 2].map(|()| system::Descriptor::from_raw(-1));
+            system::network::receive_files(second.raw(), &mut byte, &mut files, 0)?;
+            let [far, again] = files;
+            system::network::send_files(again.raw(), b"x", &[far.raw(), first.raw()], 0)?;
+            (first, second) = (again, first);
+        }
+        system::network::send_to(near.raw(), b"y", 0, None)?;
+        let (mut byte, mut files) = ([0; 1], [(); 2].map(|()| system::Descriptor::from_raw(-1)));
+        system::network::receive_files(second.raw(), &mut byte, &mut files, 0)?;
+        system::file::read(files[0].raw(), &mut byte)?;
+        if byte == *b"y" { Ok(()) } else { Err(Errno::EIO) }
+    };
+    let other = must!(thread::spawn(move || rounds(SOCK_DGRAM)));
+    check_eq!(rounds(SOCK_STREAM), Ok(()));
+    check_eq!(other.join(), Ok(()));
+    let (reader, writer) = must!(system::file::pipe(0));
+    let child = must!(crate::fork::fork(|| {
+        let Ok(pairs) = circle(SOCK_DGRAM, writer.raw()) else { return 1 };
+        let _ = system::file::write(writer.raw(), b"x");
+        let mut byte = [0];
+        let _ = system::file::read(pairs[0].0.raw(), &mut byte).and_then(|_| {
+            system::file::read(pairs[0].0.raw(), &mut byte)?;
+            system::file::read(pairs[0].0.raw(), &mut byte)
+        });
+        2
+    }));
+    let mut byte = [0; 1];
+    check_eq!(system::file::read(reader.raw(), &mut byte), Ok(1));
+    drop(writer);
+    must!(system::process::kill(child as u32, signal::KILL));
+    check_eq!(system::file::read(reader.raw(), &mut byte), Ok(0));
+    check_eq!(crate::fork::status_of(child), Ok(0x100 | signal::KILL));
+    Ok(())
+}
+
 /// A message whose control messages find no memory closes its own descriptors, and never those of another thread that
 /// has got their numbers meanwhile.
 pub async fn files_that_cannot_be_told_are_closed() -> Outcome {

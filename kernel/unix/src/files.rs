@@ -3,6 +3,7 @@
 //! Files with contents are in the `filesystem` library, sockets in [`network`](crate::network).
 
 pub(crate) mod byte_queue;
+pub(crate) mod carriers;
 pub(crate) mod cleaning;
 pub(crate) mod console;
 pub(crate) mod descriptor;

@@ -35,8 +35,8 @@ const CONTROL_WORDS: usize = 2 + message::MOST_FILES.div_ceil(2);
 ///
 /// # Errors
 ///
-/// `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`, `EBADF` for a file, `ETOOMANYREFS` for a local socket that could come to carry
-/// this one, `EAGAIN` if it must not wait.
+/// `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`, `EBADF` for a file, `ETOOMANYREFS` if too many were not received yet, `EAGAIN`
+/// if it must not wait.
 #[doc(alias("sendmsg", "SCM_RIGHTS"))]
 pub fn send_files(descriptor: i32, buffer: &[u8], files: &[i32], flags: u32) -> Result<usize> {
     let files = &files[..files.len().min(message::MOST_FILES)];

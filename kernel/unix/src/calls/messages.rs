@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
+use abi_unix::authority::Act;
 use abi_unix::types::{self, MessageHeader, SocketAddress, message, socket_option};
 use filesystem::Access;
 
@@ -161,7 +162,11 @@ fn read_control(process: &Process, address: usize, length: u64) -> Result<Option
         drop(SentFiles::new(files, process));
         return Err(error);
     }
-    if files.is_empty() { Ok(None) } else { SentFiles::new(files, process).map(Some) }
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let is_free = process.authority.permits(Act::RaiseLimit);
+    SentFiles::new(files, process)?.count(&process.account, is_free).map(Some)
 }
 
 /// Adds the files of control messages to a list.

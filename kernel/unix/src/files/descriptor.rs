@@ -9,6 +9,7 @@ use abi_unix::{Errno, types};
 use filesystem::Access;
 use spin::Mutex;
 
+use crate::files::carriers::ReferenceToSent;
 use crate::files::file::{self, Attempt, OpenFile};
 use crate::files::locks;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
@@ -35,11 +36,21 @@ struct TablePiece {
 }
 
 /// The file of a descriptor that was closed. Dropping it, when no lock is held, frees the locks that the process has on
-/// ranges of that file, whichever of its descriptors they were made with.
+/// ranges of that file, whichever of its descriptors they were made with. If it is a socket that only messages may hold
+/// from now on, it is looked after ([`carriers`](crate::files::carriers)).
 #[must_use]
 pub(crate) struct ClosedFile {
     file: Arc<OpenFile>,
     locker: Option<u32>,
+    // Dropped after the file.
+    _sent: Option<ReferenceToSent>,
+}
+
+impl ClosedFile {
+    fn new(file: Arc<OpenFile>, locker: Option<u32>) -> ClosedFile {
+        let _sent = file.reference_to_sent();
+        ClosedFile { file, locker, _sent }
+    }
 }
 
 impl Deref for ClosedFile {
@@ -173,7 +184,7 @@ impl Descriptors {
     }
 
     fn closed(&self, file: Arc<OpenFile>) -> ClosedFile {
-        ClosedFile { file, locker: self.locker }
+        ClosedFile::new(file, self.locker)
     }
 
     /// Makes room for the entry of this descriptor, whatever the limit is.
@@ -246,7 +257,7 @@ impl Descriptors {
         pieces.into_iter().flat_map(move |piece| {
             // The table's charge lasts as long as there are entries.
             let _ = &charge;
-            let files = piece.entries.into_iter().flatten().map(move |entry| ClosedFile { file: entry.file, locker });
+            let files = piece.entries.into_iter().flatten().map(move |entry| ClosedFile::new(entry.file, locker));
             files.map(Some).chain([None])
         })
     }

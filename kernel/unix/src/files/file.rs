@@ -26,6 +26,7 @@ use filesystem::{Access, DeviceNumber, seal};
 use memory::MemoryObject;
 use memory::space::Sharing;
 
+use crate::files::carriers::ReferenceToSent;
 use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
 use crate::files::locks;
@@ -351,6 +352,11 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
+    /// Returns a value that is to be dropped after a reference to a socket that was in a message.
+    fn reference_to_sent(&self) -> Option<ReferenceToSent> {
+        None
+    }
+
     /// Returns the bytes that a read would find (`FIONREAD`).
     fn unread(&self) -> Result<usize, Errno> {
         Err(Errno::ENOTTY)
@@ -365,7 +371,7 @@ pub(crate) struct OpenFile {
     properties: Properties,
     access: Access,
     non_blocking: AtomicBool,
-    /// Whether it was ever the holder of a lock, and whether it ever had an owner: [`LOCKED`] and [`OWNED`].
+    /// Whether it ever held a lock, had an owner, or was a socket in a message: [`LOCKED`], [`OWNED`] and [`SENT`].
     history: AtomicU8,
     /// Charge for the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
@@ -376,6 +382,7 @@ pub(crate) struct OpenFile {
 /// Bits of [`OpenFile::history`].
 const LOCKED: u8 = 1;
 const OWNED: u8 = 2;
+const SENT: u8 = 4;
 
 /// Bytes of the largest object.
 const LARGEST_OBJECT: usize = 256;
@@ -464,6 +471,22 @@ impl OpenFile {
     /// Records that it is about to hold a lock, which goes with it.
     pub(crate) fn will_lock(&self) {
         self.history.fetch_or(LOCKED, Ordering::Relaxed);
+    }
+
+    /// Records that it is in a message that may hold it open with nothing else.
+    pub(super) fn is_sent(&self) {
+        self.history.fetch_or(SENT, Ordering::Relaxed);
+    }
+
+    /// Returns whether it ever was in such a message.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.history.load(Ordering::Relaxed) & SENT != 0
+    }
+
+    /// Returns a value that is to be dropped after a reference to it.
+    #[inline]
+    pub(super) fn reference_to_sent(&self) -> Option<ReferenceToSent> {
+        if self.was_sent() { self.object.reference_to_sent() } else { None }
     }
 
     /// Changes whom it tells of its events, at the expense and with the authority of the caller. `ENOMEM`.

@@ -1,31 +1,27 @@
 //! Local sockets, which exist in connected pairs (socketpair(2), unix(7)).
 //!
-//! A pair is two directions. Each is a queue of bytes and a list of records: of a stream, a record is a run of bytes
-//! that one receiving call may give; of the other kinds, a message. Files that were sent ([`SentFiles`]) are with the
-//! first byte of their record, and a call that receives them gives no bytes behind their record.
+//! A pair is two directions, each the inbox of one of its sockets: a queue of bytes and a list of records. Of a stream,
+//! a record is a run of bytes that one receiving call may give; of the other kinds, a message. Files that were sent
+//! ([`SentFiles`]) are with the first byte of their record, and a call that receives them gives no bytes behind their
+//! record.
 //!
 //! # Bounds
 //!
 //! A direction holds [`CAPACITY`] bytes, [`MOST_MESSAGES`] messages, and files until [`FILES`] are reached; beyond that
 //! a sender waits. The process that made the pair pays for bytes and records, and the sender for files.
 //!
-//! # Cycles
+//! # Sockets in messages
 //!
-//! Local sockets that carry each other would never be closed. Linux looks for such cycles; here none can be made. Each
-//! pair has a level: a socket can be sent through another of a higher level only. The level of a pair rises when it
-//! begins to carry a local socket, but not while it is under way itself, and ends at [`DEEPEST`]; it is 0 again when
-//! the pair carries none. So along any chain of sockets that carry each other the levels fall, and there is no cycle.
-//! All that is changed under one lock. Rejected: no local sockets in messages, since programs hand a
-//! helper process its own connection in this way.
+//! Local sockets that carry each other, and that no descriptor leads to, are found and closed
+//! ([`carriers`](crate::files::carriers)).
 //!
 //! # Locks
 //!
-//! The directions of a pair are locked one after the other, never together. The lock of the levels comes inside that of
-//! a direction. Files are dropped outside of both.
+//! The directions of a pair are locked one after the other, never together. Files are dropped outside of both.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
@@ -34,11 +30,12 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
+use crate::files::carriers::{self, CarrierPlace, Fate, MessageCarrier, ReferenceToSent};
 use crate::files::file::{
     Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
 };
 use crate::files::gathered::{MOST_BYTES, few};
-use crate::files::sent_files::{QueuedMessage, SentFiles, UnreceivedFiles};
+use crate::files::sent_files::{QueuedMessage, SentFiles};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 use crate::scheduling::steps;
@@ -51,10 +48,10 @@ const READY_ROOM: usize = 4096;
 const MOST_MESSAGES: usize = 256;
 /// Files in a direction from which on a message with further files waits.
 const FILES: usize = 256;
-/// The highest level of a pair: so many sockets carry each other.
-const DEEPEST: usize = 4;
 /// Records for which an empty direction keeps room.
 const KEPT_RECORDS: usize = 16;
+/// Messages of a closed socket that are thrown away in one step, up to the first with files.
+const THROWN_AWAY_AT_ONCE: usize = 64;
 
 /// One direction of a pair.
 struct Direction {
@@ -74,36 +71,24 @@ struct Direction {
     has_receiver: bool,
 }
 
-/// The state of a pair in the order of those that carry each other; changed under [`LEVELS`].
-#[derive(Default)]
-struct Levels {
-    level: AtomicUsize,
-    /// Number of messages that carry a socket of the pair.
-    carriers: AtomicUsize,
-    /// Number of local sockets in messages of the pair.
-    carried: AtomicUsize,
-}
-
-static LEVELS: Mutex<()> = Mutex::new(());
-
-/// Two sockets that are connected to each other.
+/// The direction of a pair that one of its sockets receives, and the other one sends.
 #[doc(alias = "unix_sock")]
-struct LocalPair {
+struct Inbox {
     kind: u32,
-    /// The process that made it.
+    /// The process that made the pair.
     maker: u32,
-    /// The first is from side 0 to side 1.
-    directions: [Mutex<Direction>; 2],
-    /// The other side was closed with messages that it had not received.
-    is_reset: [AtomicBool; 2],
-    levels: Levels,
+    direction: Mutex<Direction>,
+    /// The receiver was closed with messages that it had not received, and the sender does not know it yet.
+    has_lost: AtomicBool,
+    place: CarrierPlace,
     _charge: Charge,
 }
 
 /// One of the two sockets of a pair.
 pub(crate) struct LocalSocket {
-    pair: Arc<LocalPair>,
-    side: usize,
+    inbox: Arc<Inbox>,
+    /// The inbox of the other socket.
+    peer: Arc<Inbox>,
 }
 
 impl Direction {
@@ -223,8 +208,10 @@ impl Direction {
 
     /// Copies the files of this record, if it has any.
     fn copy_files(&self, record: Option<usize>, caller: &dyn Caller) -> Result<Option<SentFiles>, Errno> {
-        let files = record.and_then(|index| self.records.get(index)?.files.as_ref());
-        files.map(|files| files.copy(caller)).transpose()
+        let Some(files) = record.and_then(|index| self.records.get(index)?.files.as_ref()) else { return Ok(None) };
+        let copy = files.copy(caller)?;
+        sockets_among(&copy).for_each(|socket| carriers::is_seen(&*socket.inbox));
+        Ok(Some(copy))
     }
 
     /// Removes bytes of a stream; returns the files of the last record that they belong to.
@@ -251,56 +238,94 @@ impl Direction {
     }
 }
 
-impl LocalPair {
-    /// Begins to carry these files in a message. `ETOOMANYREFS` if a socket among them could come to carry this one.
-    fn carry(&self, files: &SentFiles) -> Result<(), Errno> {
-        let _guard = LEVELS.lock();
-        for (count, file) in files.files().iter().enumerate() {
-            if let Some(socket) = file.as_kind::<LocalSocket>()
-                && let Err(error) = self.carry_pair(&socket.pair)
-            {
-                self.take_back(&files.files()[..count]);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    // Relaxed in these three functions: the lock orders all accesses.
-    fn carry_pair(&self, other: &LocalPair) -> Result<(), Errno> {
-        let (own, below) = (&self.levels, other.levels.level.load(Ordering::Relaxed));
-        if core::ptr::eq(self, other) {
-            return Err(Errno::ETOOMANYREFS);
-        }
-        if own.level.load(Ordering::Relaxed) <= below {
-            if own.carriers.load(Ordering::Relaxed) > 0 || below == DEEPEST {
-                return Err(Errno::ETOOMANYREFS);
-            }
-            own.level.store(below + 1, Ordering::Relaxed);
-        }
-        own.carried.fetch_add(1, Ordering::Relaxed);
-        other.levels.carriers.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn take_back(&self, files: &[Arc<OpenFile>]) {
-        for socket in files.iter().filter_map(|file| file.as_kind::<LocalSocket>()) {
-            socket.pair.levels.carriers.fetch_sub(1, Ordering::Relaxed);
-            self.levels.carried.fetch_sub(1, Ordering::Relaxed);
-        }
-        if self.levels.carried.load(Ordering::Relaxed) == 0 {
-            self.levels.level.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Ends carrying these files: their message has been received, or never will be.
-    fn carries_no_more(&self, files: &SentFiles) {
-        let _guard = LEVELS.lock();
-        self.take_back(files.files());
-    }
-
+impl Inbox {
     fn is_stream(&self) -> bool {
         self.kind == types::SOCK_STREAM
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.kind == types::SOCK_DGRAM
+    }
+
+    /// Has these files in a message.
+    fn carry(self: &Arc<Inbox>, files: &SentFiles) {
+        for file in files.files() {
+            if let Some(socket) = file.as_kind::<LocalSocket>() {
+                file.is_sent();
+                carriers::is_sent(self, &*socket.inbox, file);
+            }
+        }
+    }
+
+    /// Has these files in a message no more.
+    fn carries_no_more(&self, files: &SentFiles, fate: Fate) {
+        for socket in sockets_among(files) {
+            carriers::is_carried_no_more(self, &*socket.inbox, fate);
+        }
+    }
+
+    /// Ends receiving. Returns whether messages with files are left, which are to be thrown away.
+    fn end(&self) -> bool {
+        let mut direction = self.direction.lock();
+        direction.is_shut = true;
+        direction.has_receiver = false;
+        direction.queue = ByteQueue::new();
+        if !direction.records.is_empty() && !self.is_datagram() {
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
+        let has_files = direction.files > 0;
+        if !has_files {
+            direction.records = VecDeque::new();
+        }
+        direction.settle();
+        direction.writers.wake_all();
+        has_files
+    }
+}
+
+/// Returns the local sockets among the files of a message.
+fn sockets_among(files: &SentFiles) -> impl Iterator<Item = &LocalSocket> {
+    files.files().iter().filter_map(|file| file.as_kind())
+}
+
+impl MessageCarrier for Inbox {
+    fn place(&self) -> &CarrierPlace {
+        &self.place
+    }
+
+    fn maker(&self) -> u32 {
+        self.maker
+    }
+
+    fn for_each_carried(&self, pass: &mut dyn FnMut(&dyn MessageCarrier)) {
+        let direction = self.direction.lock();
+        for files in direction.records.iter().filter_map(|record| record.files.as_ref()) {
+            sockets_among(files).for_each(|socket| pass(&*socket.inbox));
+        }
+    }
+
+    fn give_up(&self) {
+        self.end();
+    }
+
+    fn throw_some_away(&self) -> bool {
+        for _ in 0..THROWN_AWAY_AT_ONCE {
+            let mut direction = self.direction.lock();
+            let Some(record) = direction.records.pop_front() else {
+                direction.files = 0;
+                direction.records = VecDeque::new();
+                direction.settle();
+                return true;
+            };
+            if let Some(files) = record.files {
+                self.carries_no_more(&files, Fate::ThrownAway);
+                drop(direction);
+                // Closes some of them at once, and leaves the others.
+                drop(files);
+                break;
+            }
+        }
+        false
     }
 }
 
@@ -308,15 +333,18 @@ impl LocalSocket {
     /// Makes a pair of this kind for a process.
     pub(crate) fn pair(kind: u32, caller: &dyn Caller) -> Result<[LocalSocket; 2], Errno> {
         let account = caller.account();
-        let pair = Arc::new(LocalPair {
-            kind,
-            maker: caller.number(),
-            _charge: account.charge(Resource::Memory, size_of::<LocalPair>())?,
-            directions: [0, 1].map(|_| Mutex::new(Direction::new(account))),
-            is_reset: [const { AtomicBool::new(false) }; 2],
-            levels: Levels::default(),
-        });
-        Ok([LocalSocket { pair: pair.clone(), side: 0 }, LocalSocket { pair, side: 1 }])
+        let inbox = || {
+            Ok(Arc::new(Inbox {
+                kind,
+                maker: caller.number(),
+                _charge: account.charge(Resource::Memory, size_of::<Inbox>())?,
+                direction: Mutex::new(Direction::new(account)),
+                has_lost: AtomicBool::new(false),
+                place: CarrierPlace::default(),
+            }))
+        };
+        let (first, second) = (inbox()?, inbox()?);
+        Ok([LocalSocket { inbox: first.clone(), peer: second.clone() }, LocalSocket { inbox: second, peer: first }])
     }
 
     /// Returns the local socket behind a file; `ENOTSOCK` for any other kind.
@@ -325,16 +353,16 @@ impl LocalSocket {
     }
 
     fn outgoing(&self) -> &Mutex<Direction> {
-        &self.pair.directions[self.side]
+        &self.peer.direction
     }
 
     fn incoming(&self) -> &Mutex<Direction> {
-        &self.pair.directions[1 - self.side]
+        &self.inbox.direction
     }
 
     /// Fails if a message cannot have an address: no socket has a name that it could be sent to.
     pub(crate) fn require_no_address(&self) -> Result<(), Errno> {
-        match self.pair.kind {
+        match self.inbox.kind {
             types::SOCK_STREAM => Err(Errno::EISCONN),
             types::SOCK_DGRAM => Err(Errno::ECONNREFUSED),
             // As on Linux, it is not looked at.
@@ -352,7 +380,7 @@ impl LocalSocket {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let (total, is_stream) = (length_of(buffers), self.pair.is_stream());
+        let (total, is_stream) = (length_of(buffers), self.inbox.is_stream());
         if is_stream && total == 0 {
             return Poll::Ready(Ok(0));
         }
@@ -364,7 +392,7 @@ impl LocalSocket {
         loop {
             let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
             if direction.is_shut {
-                let is_refused = self.pair.kind == types::SOCK_DGRAM && !direction.has_receiver;
+                let is_refused = self.inbox.kind == types::SOCK_DGRAM && !direction.has_receiver;
                 return so_far(*sent, if is_refused { Errno::ECONNREFUSED } else { Errno::EPIPE });
             }
             let (rest, room) = (total - *sent, CAPACITY - direction.queue.len());
@@ -415,16 +443,13 @@ impl LocalSocket {
     ) -> Result<(), Errno> {
         direction.reserve(count)?;
         direction.copy_in(caller, buffers, from, count)?;
-        if let Some(files) = files
-            && let Err(error) = self.pair.carry(files)
-        {
-            direction.queue.retract(count);
-            return Err(error);
+        if let Some(files) = files {
+            self.peer.carry(files);
+            direction.files += files.files().len();
         }
-        direction.files += files.as_ref().map_or(0, |files| files.files().len());
         match direction.records.back_mut() {
             // Bytes of one call belong to the files of its first one.
-            Some(last) if self.pair.is_stream() && files.is_none() && (has_begun || last.files.is_none()) => {
+            Some(last) if self.inbox.is_stream() && files.is_none() && (has_begun || last.files.is_none()) => {
                 last.length += count;
             }
             _ => direction.records.push_back(QueuedMessage { length: count, files: files.take() }),
@@ -441,7 +466,7 @@ impl LocalSocket {
         flags: u32,
         waker: Option<&Waker>,
     ) -> Poll<Result<ReceivedMessage, Errno>> {
-        let (space, is_stream) = (length_of(buffers).saturating_sub(to), self.pair.is_stream());
+        let (space, is_stream) = (length_of(buffers).saturating_sub(to), self.inbox.is_stream());
         let nothing = ReceivedMessage { goes_on: false, ..ReceivedMessage::default() };
         if is_stream && space == 0 {
             return Poll::Ready(Ok(nothing));
@@ -449,7 +474,7 @@ impl LocalSocket {
         let mut direction = self.incoming().lock();
         let Some(first) = direction.records.front() else {
             // Relaxed: it was set before the end, under the lock.
-            if self.pair.is_reset[self.side].swap(false, Ordering::Relaxed) {
+            if self.peer.has_lost.swap(false, Ordering::Relaxed) {
                 return Poll::Ready(Err(Errno::ECONNRESET));
             }
             if direction.is_ended {
@@ -530,7 +555,7 @@ impl LocalSocket {
     fn after_taking(&self, direction: &mut Direction, files: Option<&SentFiles>) {
         if let Some(files) = files {
             direction.files -= files.files().len();
-            self.pair.carries_no_more(files);
+            self.inbox.carries_no_more(files, Fate::Received);
         }
         if direction.records.is_empty() && direction.records.capacity() > KEPT_RECORDS {
             direction.records = VecDeque::new();
@@ -558,7 +583,7 @@ impl LocalSocket {
             let mut direction = self.outgoing().lock();
             direction.is_shut = true;
             // As on Linux, the receiver of datagrams does not see that no more will come.
-            direction.is_ended |= self.pair.kind != types::SOCK_DGRAM;
+            direction.is_ended |= self.inbox.kind != types::SOCK_DGRAM;
             direction.readers.wake_all();
             direction.writers.wake_all();
         }
@@ -589,18 +614,18 @@ impl LocalSocket {
             return Err(Errno::EOPNOTSUPP);
         }
         let number = match name {
-            option::SO_TYPE => self.pair.kind,
+            option::SO_TYPE => self.inbox.kind,
             option::SO_DOMAIN => types::AF_UNIX as u32,
             option::SO_PROTOCOL | option::SO_ACCEPTCONN => 0,
             option::SO_SNDBUF | option::SO_RCVBUF => CAPACITY as u32,
-            option::SO_ERROR => match self.pair.is_reset[self.side].swap(false, Ordering::Relaxed) {
+            option::SO_ERROR => match self.peer.has_lost.swap(false, Ordering::Relaxed) {
                 true => errno::Errno::number(Errno::ECONNRESET) as u32,
                 false => 0,
             },
             option::SO_PEERCRED => {
                 // Process, user and group of the process that made the pair.
                 let mut credentials = [0; 12];
-                credentials[..4].copy_from_slice(&self.pair.maker.to_le_bytes());
+                credentials[..4].copy_from_slice(&self.inbox.maker.to_le_bytes());
                 return out.write(caller, &credentials);
             }
             _ => return Err(Errno::ENOPROTOOPT),
@@ -612,7 +637,7 @@ impl LocalSocket {
 impl FileOperations for LocalSocket {
     fn properties(&self) -> Properties {
         // Of a stream, all bytes of a call go under one lock.
-        let unit = if self.pair.is_stream() { Unit::Call } else { Unit::Message(CAPACITY) };
+        let unit = if self.inbox.is_stream() { Unit::Call } else { Unit::Message(CAPACITY) };
         Properties { unit, ..Properties::USUAL }
     }
 
@@ -676,11 +701,11 @@ impl FileOperations for LocalSocket {
             direction.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
         let room = CAPACITY - direction.queue.len();
-        let has_room = match self.pair.is_stream() {
+        let has_room = match self.inbox.is_stream() {
             true => room >= READY_ROOM,
             false => room >= CAPACITY / 2 && direction.records.len() < MOST_MESSAGES,
         };
-        let is_reset = self.pair.is_reset[self.side].load(Ordering::Relaxed);
+        let is_reset = self.peer.has_lost.load(Ordering::Relaxed);
         Ok(bit(has_input || is_ended || is_reset, event::IN | event::RDNORM)
             | bit(is_ended, event::RDHUP)
             | bit(has_room && direction.files < FILES || direction.is_shut, event::OUT | event::WRNORM)
@@ -696,10 +721,14 @@ impl FileOperations for LocalSocket {
         self.outgoing().lock().writers.forget(waker);
     }
 
+    fn reference_to_sent(&self) -> Option<ReferenceToSent> {
+        Some(ReferenceToSent::new(self.inbox.clone()))
+    }
+
     /// Returns the bytes of the stream, or of the next message.
     fn unread(&self) -> Result<usize, Errno> {
         let direction = self.incoming().lock();
-        Ok(match self.pair.is_stream() {
+        Ok(match self.inbox.is_stream() {
             true => direction.queue.len(),
             false => direction.records.front().map_or(0, |record| record.length),
         })
@@ -708,38 +737,24 @@ impl FileOperations for LocalSocket {
 
 impl Drop for LocalSocket {
     fn drop(&mut self) {
-        let is_datagram = self.pair.kind == types::SOCK_DGRAM;
-        let records = {
-            let mut direction = self.incoming().lock();
-            direction.is_shut = true;
-            direction.has_receiver = false;
-            direction.files = 0;
-            direction.queue = ByteQueue::new();
-            let records = core::mem::take(&mut direction.records);
-            direction.settle();
-            if !records.is_empty() && !is_datagram {
-                self.pair.is_reset[1 - self.side].store(true, Ordering::Relaxed);
-            }
-            direction.writers.wake_all();
-            records
-        };
-        for files in records.iter().filter_map(|record| record.files.as_ref()) {
-            self.pair.carries_no_more(files);
-        }
+        let has_files = self.inbox.end();
         {
             let mut direction = self.outgoing().lock();
             direction.is_shut = true;
-            direction.is_ended |= !is_datagram;
+            direction.is_ended |= !self.inbox.is_datagram();
             direction.readers.wake_all();
         }
-        UnreceivedFiles::leave_messages(records, self.pair.maker);
+        // Never here: sockets in the messages may have messages with sockets, and so on.
+        if has_files {
+            carriers::ends(&self.inbox);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::{MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control};
+    use abi_unix::types::{AF_UNIX, MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control};
 
     use super::*;
     use crate::files::remains;
@@ -914,41 +929,154 @@ mod tests {
         });
     }
 
+    /// Sockets that nothing but each other's messages holds, as the last descriptor of any of them goes: one over
+    /// itself, two over each other, a ring of pairs with a socket of its own at each.
     #[test]
-    fn local_sockets_carry_each_other_without_cycles() {
+    fn sockets_that_only_carry_each_other_are_closed() {
         run(|program| {
             let account = program.process().account.clone();
-            let before = account.used(Resource::Memory);
+            // The table of descriptors has grown after the first.
+            let mut used = Vec::new();
+            for kind in [SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET] {
+                let (witness, kept) = program.pipe(abi_unix::types::open::NONBLOCK);
+                let (a, b) = pair(program, kind);
+                for own in [a, b] {
+                    assert_eq!(send(program, a, b"x", &rights(&[own, kept])), Ok(1));
+                    assert_eq!(send(program, b, b"x", &rights(&[own, own])), Ok(1));
+                }
+                let pairs: Vec<_> = (0..5).map(|_| pair(program, kind)).collect();
+                for (&(sender, _), &(_, next)) in pairs.iter().zip(pairs.iter().cycle().skip(1)) {
+                    assert_eq!(send(program, sender, b"x", &rights(&[next, kept])), Ok(1));
+                }
+                program.close(kept).unwrap();
+                assert_eq!(program.read_from(witness, 1), Err(Errno::EAGAIN));
+                for (a, b) in pairs.into_iter().chain([(a, b)]) {
+                    program.close(a).unwrap();
+                    program.close(b).unwrap();
+                }
+                assert_eq!(program.read_from(witness, 1), Ok(vec![]), "all that they carried is closed");
+                program.close(witness).unwrap();
+                used.push(account.used(Resource::Memory));
+            }
+            assert!(!remains::are_left());
+            assert_eq!(used, [used[0]; 3]);
+        });
+    }
+
+    /// Sockets to which a descriptor leads stay, through any number of messages, while garbage beside it goes.
+    #[test]
+    fn sockets_that_can_be_received_stay() {
+        run(|program| {
             let (a, b) = pair(program, SOCK_STREAM);
-            let (c, d) = pair(program, SOCK_STREAM);
-            for own in [a, b] {
-                assert_eq!(send(program, a, b"x", &rights(&[own])), Err(Errno::ETOOMANYREFS));
+            let mut inner = program.socket_pair(SOCK_STREAM | SOCK_NONBLOCK);
+            assert_eq!(send(program, inner.0, b"the innermost", &rights(&[inner.0, inner.1])), Ok(13));
+            // Each holds the one before by both of its sockets, in a message to one of them.
+            for _ in 0..20 {
+                let (c, d) = pair(program, SOCK_DGRAM);
+                assert_eq!(send(program, c, b"", &rights(&[inner.0, inner.1, d])), Ok(0));
+                program.close(inner.0).unwrap();
+                program.close(inner.1).unwrap();
+                inner = (c, d);
             }
-            assert_eq!(send(program, a, b"x", &rights(&[c])), Ok(1));
-            for own in [a, b] {
-                assert_eq!(send(program, d, b"x", &rights(&[own])), Err(Errno::ETOOMANYREFS));
+            assert_eq!(send(program, a, b"x", &rights(&[inner.0, inner.1])), Ok(1));
+            program.close(inner.0).unwrap();
+            program.close(inner.1).unwrap();
+            let look = receive(program, b, 1, 64, message::PEEK).unwrap().1;
+            look.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
+            let mut last = receive(program, b, 1, 64, 0).unwrap().1;
+            for _ in 0..20 {
+                let found = receive(program, last[1], 1, 64, 0).unwrap().1;
+                last.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
+                assert_eq!(found.len(), 3);
+                program.close(found[2]).unwrap();
+                last = found;
+                last.pop();
             }
-            let (e, f) = pair(program, SOCK_STREAM);
-            assert_eq!(send(program, c, b"x", &rights(&[e])), Err(Errno::ETOOMANYREFS), "it is under way");
-            // When it has been received it may carry others, and be carried again.
-            let files = receive(program, b, 1, 64, 0).unwrap().1;
-            assert_eq!(send(program, d, b"x", &rights(&[a])), Ok(1));
-            assert_eq!(send(program, e, b"x", &rights(&[d])), Ok(1));
-            assert_eq!(send(program, b, b"x", &rights(&[e])), Err(Errno::ETOOMANYREFS));
-            let mut all = vec![a, b, c, d, e, f];
-            all.extend(files);
-            let mut inner = f;
-            for depth in 3..6 {
-                let (g, h) = pair(program, SOCK_STREAM);
-                all.extend([g, h]);
-                let expected = if depth < 5 { Ok(1) } else { Err(Errno::ETOOMANYREFS) };
-                assert_eq!(send(program, g, b"x", &rights(&[inner])), expected, "{depth}");
-                inner = h;
+            let (bytes, files, _) = receive(program, last[1], 20, 64, 0).unwrap();
+            assert_eq!((&bytes[..], files.len()), (&b"the innermost"[..], 2));
+            assert_eq!(program.write_to(files[0], b"works"), Ok(5));
+            assert_eq!(program.read_from(files[1], 9), Ok(b"works".to_vec()));
+        });
+    }
+
+    /// A chain of thousands of sockets, each in a message to the one before, is closed without recursion; so is one
+    /// whose end leads back to its beginning.
+    #[test]
+    fn long_chains_are_closed_in_steps() {
+        run(|program| {
+            let account = program.process().account.clone();
+            // Pages of the program are touched in the first round.
+            let mut used = Vec::new();
+            for is_ring in [false, false, true] {
+                let first = pair(program, SOCK_DGRAM);
+                let mut last = first.0;
+                let control = program.store(&rights(&[0]));
+                let header = program.message_header(&[], (control, 20));
+                let numbers = program.place(8);
+                for _ in 0..3000 {
+                    let new = [AF_UNIX as usize, SOCK_DGRAM as usize, 0, numbers];
+                    assert_eq!(program.call(SystemCall::SocketPair, new), Ok(0));
+                    let (a, b) = (program.read_u32(numbers) as usize, program.read_u32(numbers + 4) as usize);
+                    program.write(control + 16, &(b as u32).to_le_bytes());
+                    assert_eq!(program.call(SystemCall::SendMessage, [last, header, 0]), Ok(0));
+                    program.close(b).unwrap();
+                    program.close(last).unwrap();
+                    last = a;
+                }
+                if is_ring {
+                    assert_eq!(send(program, last, b"", &rights(&[first.1])), Ok(0));
+                }
+                program.close(last).unwrap();
+                let looks = crate::observing::counters::read(abi_unix::Counter::Looks);
+                program.close(first.1).unwrap();
+                assert!(crate::observing::counters::read(abi_unix::Counter::Looks) > looks + 1000);
+                assert!(!remains::are_left());
+                used.push(account.used(Resource::Memory));
             }
-            all.into_iter().for_each(|file| assert_eq!(program.close(file), Ok(0)));
-            program.sleep_ns(1_000_000);
-            assert!(!remains::has_left());
-            assert_eq!(account.used(Resource::Memory), before);
+            assert_eq!(used[1..], [used[0]; 2]);
+        });
+    }
+
+    /// A process that ends while a call of it waits at a socket that carries itself leaves nothing.
+    #[test]
+    fn a_process_leaves_no_sockets_that_carry_themselves() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let (a, b) = program.socket_pair(SOCK_SEQPACKET);
+                for socket in [a, b] {
+                    assert_eq!(send(program, socket, b"x", &rights(&[a, b])), Ok(1));
+                }
+                // The second message has to wait, and is for the socket that it has.
+                let full = rights(&[b; message::MOST_FILES]);
+                assert_eq!(send(program, a, b"x", &full), Ok(1));
+                assert_eq!(send(program, a, b"x", &full), Ok(1));
+                let _ = send(program, a, b"x", &full);
+            });
+            let child = child.unwrap();
+            program.sleep_ns(10_000_000);
+            assert_eq!(program.call(SystemCall::Kill, [child, 9]), Ok(0));
+            program.wait_for(child).unwrap();
+            assert!(!remains::are_left());
+        });
+    }
+
+    /// unix(7): a process has at most as many files in messages as it may have descriptors, but for its last message.
+    #[test]
+    fn files_in_messages_are_limited() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_DGRAM);
+            let (reader, _writer) = program.pipe(0);
+            let limit = program.store(&[20u64; 2].map(u64::to_le_bytes).concat());
+            let number = abi_unix::types::limit::DESCRIPTORS as usize;
+            assert_eq!(program.call(SystemCall::ProcessLimit, [0, number, limit, 0]), Ok(0));
+            assert_eq!(send(program, a, b"x", &rights(&[reader; 20])), Ok(1));
+            assert_eq!(send(program, a, b"x", &rights(&[reader; 30])), Ok(1), "there were no more than the limit");
+            assert_eq!(send(program, a, b"x", &rights(&[reader])), Err(Errno::ETOOMANYREFS));
+            assert_eq!(send(program, a, b"x", &[]), Ok(1), "it has no files");
+            assert_eq!(program.read_from(b, 1), Ok(b"x".to_vec()));
+            assert_eq!(send(program, a, b"x", &rights(&[reader])), Err(Errno::ETOOMANYREFS));
+            assert_eq!(program.read_from(b, 1), Ok(b"x".to_vec()));
+            assert_eq!(send(program, a, b"x", &rights(&[reader])), Ok(1));
         });
     }
 

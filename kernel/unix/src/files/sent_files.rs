@@ -3,16 +3,14 @@
 //! The sender pays for them while they are under way. Files that nobody receives are closed in steps, like other
 //! [remains](crate::files::remains): closing a socket must not close hundreds of files in one stretch.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
 
 use crate::files::file::OpenFile;
-use crate::files::local_socket::LocalSocket;
 use crate::files::remains::{Remain, leave};
-use crate::process::accounts::{Charge, Resource};
+use crate::process::accounts::{Account, Charge, FilesUnderWay, Resource};
 use crate::process::user::Caller;
 
 /// Files that are closed in one step.
@@ -27,6 +25,8 @@ pub(crate) struct SentFiles {
     files: Vec<Arc<OpenFile>>,
     /// The process that sends them.
     owner: u32,
+    /// Their count, while they are in a message.
+    under_way: Option<FilesUnderWay>,
     _charge: Charge,
 }
 
@@ -35,7 +35,7 @@ impl SentFiles {
     pub(crate) fn new(files: Vec<Arc<OpenFile>>, caller: &dyn Caller) -> Result<SentFiles, Errno> {
         let charge = caller.account().charge(Resource::Memory, MEMORY + files.capacity() * size_of::<Arc<OpenFile>>());
         match charge {
-            Ok(charge) => Ok(SentFiles { files, owner: caller.number(), _charge: charge }),
+            Ok(charge) => Ok(SentFiles { files, owner: caller.number(), under_way: None, _charge: charge }),
             Err(error) => {
                 leave_files(files, caller.number());
                 Err(error)
@@ -49,6 +49,12 @@ impl SentFiles {
         files.try_reserve_exact(self.files.len()).map_err(|_| Errno::ENOMEM)?;
         files.extend(self.files.iter().cloned());
         SentFiles::new(files, caller)
+    }
+
+    /// Counts them among those that a process has in messages; `is_free` if no limit holds it. `ETOOMANYREFS`.
+    pub(crate) fn count(mut self, account: &Arc<Account>, is_free: bool) -> Result<SentFiles, Errno> {
+        self.under_way = Some(account.send_files(self.files.len(), is_free)?);
+        Ok(self)
     }
 
     /// Returns the files.
@@ -66,7 +72,7 @@ impl Drop for SentFiles {
 }
 
 fn leave_files(files: Vec<Arc<OpenFile>>, owner: u32) {
-    leave(UnreceivedFiles { messages: VecDeque::new(), files, owner });
+    leave(UnreceivedFiles { files, owner });
 }
 
 /// A message in a queue: the number of its bytes there, and its files.
@@ -79,19 +85,9 @@ pub(crate) struct QueuedMessage {
 
 /// Files that nobody receives any more.
 pub(crate) struct UnreceivedFiles {
-    messages: VecDeque<QueuedMessage>,
     files: Vec<Arc<OpenFile>>,
     /// The process that pays for closing them.
     owner: u32,
-}
-
-impl UnreceivedFiles {
-    /// Leaves the messages of a queue that a process has closed.
-    pub(super) fn leave_messages(messages: VecDeque<QueuedMessage>, owner: u32) {
-        if messages.iter().any(|message| message.files.is_some()) {
-            leave(UnreceivedFiles { messages, files: Vec::new(), owner });
-        }
-    }
 }
 
 impl Remain for UnreceivedFiles {
@@ -102,20 +98,12 @@ impl Remain for UnreceivedFiles {
     /// Closes some of the files.
     fn step(&mut self) -> bool {
         for _ in 0..CLOSED_AT_ONCE {
-            if let Some(file) = self.files.pop() {
-                // Its own messages may hold files: the next one has to wait for another step.
-                let may_hold_others = file.as_kind::<LocalSocket>().is_some();
-                drop(file);
-                if may_hold_others {
-                    break;
-                }
-            } else if let Some(mut message) = self.messages.pop_front() {
-                self.files = message.files.as_mut().map(|files| core::mem::take(&mut files.files)).unwrap_or_default();
-            } else {
-                return true;
-            }
+            let Some(file) = self.files.pop() else { break };
+            let sent = file.reference_to_sent();
+            drop(file);
+            drop(sent);
         }
-        self.files.is_empty() && self.messages.is_empty()
+        self.files.is_empty()
     }
 }
 
@@ -151,10 +139,8 @@ mod tests {
             let process = program.process();
             let (reader, _) = program.pipe(0);
             let file = process.descriptors.lock().get(reader).unwrap().clone();
-            let files = || alloc::vec![file.clone(); CLOSED_AT_ONCE];
-            let message = QueuedMessage { length: 1, files: Some(SentFiles::new(files(), &*process).unwrap()) };
-            let messages = VecDeque::from([QueuedMessage { length: 1, files: None }, message]);
-            let mut left = UnreceivedFiles { messages, files: files(), owner: process.id };
+            let files = alloc::vec![file.clone(); 2 * CLOSED_AT_ONCE];
+            let mut left = UnreceivedFiles { files, owner: process.id };
             let mut steps = 0;
             while !left.step() {
                 steps += 1;

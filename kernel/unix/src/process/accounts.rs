@@ -261,6 +261,8 @@ pub(crate) struct Account {
     depth: usize,
     /// Limits that are no amounts, by Linux's numbers.
     settings: Mutex<[ResourceLimit; SETTINGS]>,
+    /// Files in messages that were not received.
+    sent_files: AtomicUsize,
     /// Set if its limits hold for everything that it starts, together.
     bounds: AtomicBool,
     is_first: bool,
@@ -274,6 +276,7 @@ impl Account {
             settings: Mutex::new(first_settings()),
             above: None,
             depth: 0,
+            sent_files: AtomicUsize::new(0),
             bounds: AtomicBool::new(false),
             is_first: true,
         })
@@ -302,7 +305,8 @@ impl Account {
         });
         let settings = Mutex::new(*self.settings.lock());
         let bounds = AtomicBool::new(self.is_first);
-        Ok(Arc::new(Account { lines, settings, above, depth, bounds, is_first: false }))
+        let sent_files = AtomicUsize::new(0);
+        Ok(Arc::new(Account { lines, settings, above, depth, sent_files, bounds, is_first: false }))
     }
 
     /// Returns the account of the child of the first process that this one is, or is below.
@@ -468,6 +472,37 @@ impl Account {
             return Err(Errno::ENOMEM);
         }
         if has_machine_memory() { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+}
+
+/// Files in messages, which are counted until they are received.
+impl Account {
+    /// Counts files that the process sends; `is_free` if it may exceed limits. As on Linux, fails only if there are too
+    /// many already: `ETOOMANYREFS` if the process, or an ancestor that bounds it with all its descendants, has more of
+    /// them than it may have descriptors.
+    pub(crate) fn send_files(self: &Arc<Account>, count: usize, is_free: bool) -> Result<FilesUnderWay, Errno> {
+        let has_too_many = |account: &Account| account.sent_files.load(Ordering::Relaxed) > account.descriptors();
+        if !is_free && self.levels().any(has_too_many) {
+            return Err(Errno::ETOOMANYREFS);
+        }
+        for account in self.levels() {
+            account.sent_files.fetch_add(count, Ordering::Relaxed);
+        }
+        Ok(FilesUnderWay { account: self.clone(), count })
+    }
+}
+
+/// The count of files that a process has sent, until they are received.
+pub(crate) struct FilesUnderWay {
+    account: Arc<Account>,
+    count: usize,
+}
+
+impl Drop for FilesUnderWay {
+    fn drop(&mut self) {
+        for account in self.account.levels() {
+            account.sent_files.fetch_sub(self.count, Ordering::Relaxed);
+        }
     }
 }
 

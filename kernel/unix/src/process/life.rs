@@ -10,7 +10,7 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::{disk, job_control, mounts, remains};
+use crate::files::{carriers, disk, job_control, mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
@@ -86,12 +86,14 @@ impl Process {
         executor::set_priority(last, Priority::HIGHEST);
     }
 
-    /// Closes all descriptors, in steps.
-    async fn close_descriptors(&self) {
+    /// Closes all descriptors, in steps. Returns whether sockets that were in messages are among them.
+    async fn close_descriptors(&self) -> bool {
         // Taken out of the lock: closing may wake others and free much.
         let descriptors = self.descriptors.lock().take();
+        let mut were_sent = false;
         for (number, file) in descriptors.into_files().enumerate() {
             let is_end_of_piece = file.is_none();
+            were_sent |= file.as_ref().is_some_and(|file| file.was_sent());
             drop(file);
             if number % CLOSED_AT_A_TIME == 0 || is_end_of_piece || remains::are_left() {
                 steps::pause_at_the_end().await;
@@ -100,6 +102,7 @@ impl Process {
         }
         // Remains of calls that have ended with the process, too.
         remains::free_at_the_end().await;
+        were_sent
     }
 
     /// Waits until something of the process has gone, as [`poll_departed`](Self::poll_departed) tells.
@@ -136,7 +139,7 @@ impl Process {
     pub(crate) async fn take_apart(self: &Arc<Process>) {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
         executor::set_priority(executor::current(), MOST_CLAIM);
-        self.close_descriptors().await;
+        let were_sent = self.close_descriptors().await;
         if self.timers.end() {
             self.departed(|| self.timers.are_at_rest()).await;
         }
@@ -162,6 +165,10 @@ impl Process {
         .await;
         // They may have copied to the lender's memory up to now.
         self.address_space.end_loan();
+        // Calls in flight have held sockets that nothing but messages may hold now.
+        if were_sent {
+            carriers::look(self.id);
+        }
         // An `accept` that was in progress when they were closed has made one more.
         self.close_descriptors().await;
         self.workers.lock().clear();
