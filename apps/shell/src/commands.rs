@@ -13,8 +13,8 @@ use crate::run::{self, Ran, Stop};
 use crate::state::{State, Variable};
 
 pub const NAMES: &[&str] = &[
-    ".", ":", "[", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "help", "jobs", "kill",
-    "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait", "where",
+    ".", ":", "[", "bg", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "fg", "help",
+    "jobs", "kill", "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait", "where",
 ];
 
 /// Commands that no function replaces.
@@ -23,7 +23,8 @@ const SPECIAL: [&str; 10] = [".", ":", "break", "continue", "exit", "export", "l
 const HELP: &str = "\
 A command is a program of PATH, a path of one, a tool or a command of the shell:
   tools      cat, cp, env, grep, head, ls, mkdir, mv, ps, rm, seq, sleep, touch, wc
-  shell      cd, echo, exit, export, jobs, kill, local, pwd, read, return, shift, test, true, false, unset, wait, . FILE
+  shell      cd, echo, exit, export, kill, local, pwd, read, return, shift, test, true, false, unset, . FILE
+  jobs       jobs, wait, bg and fg [%JOB] go on in the background or foreground with a job that Ctrl-Z has stopped
   counters   prints the kernel's counters              where [PID]   prints where all workers and coroutines are
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
@@ -60,6 +61,7 @@ pub async fn run(state: &mut State, words: &[String]) -> Ran {
             state.jobs.wait().await;
             0
         }
+        "fg" => return foreground(state, arguments).await,
         "read" => read(state, arguments).await,
         "test" | "[" => test(state, name, arguments).await,
         _ => match quick(state, name, arguments) {
@@ -90,9 +92,13 @@ fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, 
         "cd" => change_directory(state, arguments)?,
         "help" => text = HELP.into(),
         "jobs" => {
-            for (number, job) in state.jobs.list() {
-                text += &alloc::format!("[{number}] {job}\n");
+            for (number, condition, job) in state.jobs.list() {
+                text += &alloc::format!("[{number}] {condition}  {job}\n");
             }
+        }
+        "bg" => {
+            let (number, job) = state.jobs.resume(job_of(state, arguments)?).ok_or(NO_JOB)?;
+            text = alloc::format!("[{number}] {job} &\n");
         }
         "kill" => kill(state, arguments)?,
         "shift" => {
@@ -212,6 +218,36 @@ fn kill(state: &State, arguments: &[String]) -> Result<(), String> {
         result.map_err(|error| alloc::format!("{target}: {error}"))?;
     }
     Ok(())
+}
+
+const NO_JOB: &str = "there is no such job; `jobs` lists them";
+
+/// Returns the number of the job that `fg` or `bg` names, if it names one.
+fn job_of(state: &State, arguments: &[String]) -> Result<Option<usize>, String> {
+    if !state.job.is_interactive() {
+        return Err("this shell has no terminal, and so no jobs that stop".into());
+    }
+    match arguments {
+        [] => Ok(None),
+        [job] => match job.strip_prefix('%').unwrap_or(job).parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(alloc::format!("`{job}` is no job")),
+        },
+        _ => Err("more than one job".into()),
+    }
+}
+
+async fn foreground(state: &State, arguments: &[String]) -> Ran {
+    let number = match job_of(state, arguments) {
+        Ok(number) => number,
+        Err(message) => return Ok(state.complain(alloc::format!("fg: {message}")).await),
+    };
+    // Its text is the command's output; a reader that has gone needs none.
+    let show = async |text: &str| _ = state.print(&alloc::format!("{text}\n")).await;
+    match state.jobs.to_foreground(number, show).await {
+        Some(ran) => ran,
+        None => Ok(state.complain(alloc::format!("fg: {NO_JOB}")).await),
+    }
 }
 
 async fn exit(state: &State, arguments: &[String]) -> Ran {

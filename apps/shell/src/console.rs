@@ -2,7 +2,7 @@
 //! come.
 //!
 //! While a line is edited the terminal is raw, so that this program sees the keys that move the cursor. Started
-//! programs get the terminal with its original settings, but for the key that stops a job. The editing itself is
+//! programs get the terminal with its original settings. The editing itself is
 //! [`command_line::line`]: no crate of the ecosystem both awaits its keys and asks for completions while it edits
 //! UTF-8.
 
@@ -25,10 +25,8 @@ const HISTORY: usize = 100;
 /// The reader of lines.
 pub struct Lines {
     input: File,
-    /// The terminal's settings for programs; `None` if the input is no terminal.
+    /// The terminal's settings before the shell, and for programs; `None` if the input is no terminal.
     settings: Option<Termios>,
-    /// Its settings before the shell.
-    original: Option<Termios>,
     buffer: Vec<u8>,
     /// Range of the bytes that were read and not used yet.
     start: usize,
@@ -40,8 +38,8 @@ pub struct Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        if let (Some(terminal), Some(original)) = (self.terminal(), &self.original) {
-            let _ = terminal::set(terminal, original, When::Now);
+        if let (Some(terminal), Some(settings)) = (self.terminal(), &self.settings) {
+            let _ = terminal::set(terminal, settings, When::Now);
         }
     }
 }
@@ -49,19 +47,14 @@ impl Drop for Lines {
 impl Lines {
     /// Creates a reader of lines from this file.
     pub fn new(input: File) -> Lines {
-        let original = terminal::settings(input.descriptor().raw()).ok();
-        let settings = original.map(|mut settings| {
-            // This shell cannot let a stopped job go on: no key stops one.
-            settings.characters[character::SUSPEND] = 0;
-            settings
-        });
+        let settings = terminal::settings(input.descriptor().raw()).ok();
         if settings.is_some() {
             // It takes the foreground back when its jobs have ended, while it is in the background itself.
             let _ = cops::system::signal::ignore(signal::TTOU);
         }
         // Of an input that programs may read as well no more is taken than a line.
         let buffer = alloc::vec![0; if settings.is_some() { 64 } else { 1 }];
-        Lines { input, settings, original, buffer, start: 0, end: 0, history: Vec::new(), was_interrupted: false }
+        Lines { input, settings, buffer, start: 0, end: 0, history: Vec::new(), was_interrupted: false }
     }
 
     /// Returns the descriptor of the terminal.

@@ -11,22 +11,26 @@ extern crate alloc;
 
 mod commands;
 mod console;
+mod jobs;
 mod run;
 mod state;
 mod tools;
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::types::signal;
 use command_line::SyntaxError;
-use command_line::syntax::Script;
+use command_line::syntax::{Script, Statement};
 use console::Lines;
-use cops::Errno;
 use cops::select::{Either, select};
+use cops::signal::Signal;
+use cops::{Errno, Lock};
+use jobs::{Job, STOPPED, Work};
 use run::{INTERRUPTED, Ran, Stop};
-use state::{Job, State};
+use state::State;
 
 const USAGE: &str = "usage: shell, shell FILE [ARGUMENT]..., or shell -c TEXT [NAME [ARGUMENT]...]";
 
@@ -87,39 +91,122 @@ async fn interactive(parameters: Vec<String>) -> Result<u8, Errno> {
     let mut lines = Lines::new(cops::file::standard_input()?);
     let terminal = lines.terminal();
     let mut state = State::new(parameters, Job::new(terminal, true))?;
-    let mut interrupts = cops::signal::signal(signal::INT)?;
+    // Programs start without these handlers.
+    let mut keys = Keys { interrupt: cops::signal::signal(signal::INT)?, stop: cops::signal::signal(signal::TSTP)? };
     if terminal.is_some() {
         cops::println!("COPS shell; `help` lists the commands");
     }
+    let mut is_warned = false;
     loop {
         let prompt = alloc::format!("{}$ ", state.directory);
-        let Some(text) = lines.next(&prompt, &state).await? else { break };
-        let Some(script) = complete(&mut lines, &mut state, text).await? else { continue };
-        // Ctrl-C between two lines interrupts neither.
-        let _ = select(interrupts.receive(), core::future::ready(())).await;
-        // Each line is a job of its own.
-        state.job = Arc::new(Job::new(terminal, true));
-        let ran: Ran = match select(run::script(&mut state, &script), interrupts.receive()).await {
-            Either::First(ran) => ran,
-            Either::Second(received) => {
-                received?;
-                Err(Stop::Interrupted)
-            }
+        let ran = match lines.next(&prompt, &state).await? {
+            Some(text) => match complete(&mut lines, &mut state, text).await? {
+                Some(script) => line(&mut state, &script, &mut keys).await?,
+                None => continue,
+            },
+            None => Err(Stop::Exit(state.status)),
         };
-        state.unwind();
         match ran {
-            Ok(status) => state.status = status,
-            Err(Stop::Exit(status)) => return Ok(status),
+            Err(Stop::Exit(_)) if state.jobs.has_stopped() && !is_warned => {
+                cops::println!("{EXIT_WITH_STOPPED}");
+                is_warned = true;
+                continue;
+            }
+            Err(Stop::Exit(status)) => {
+                state.jobs.close().await;
+                return Ok(status);
+            }
+            Ok(status) | Err(Stop::Return(status) | Stop::Failed(status)) => state.status = status,
             Err(Stop::Break(_) | Stop::Continue(_)) => state.status = 0,
-            Err(Stop::Return(status) | Stop::Failed(status)) => state.status = status,
             Err(Stop::Interrupted) => {
                 cops::println!();
                 state.status = INTERRUPTED;
             }
         }
+        is_warned = false;
     }
-    state.jobs.wait().await;
-    Ok(state.status)
+}
+
+const EXIT_WITH_STOPPED: &str = "\
+there are stopped jobs, which `jobs` lists and `fg` lets go on; another `exit` or end of input ends them";
+
+/// The keys that the shell gets while no program is in the foreground.
+struct Keys {
+    interrupt: Signal,
+    stop: Signal,
+}
+
+/// Runs the statements of a line, each as a job of its own.
+async fn line(state: &mut State, script: &Script, keys: &mut Keys) -> Result<Ran, Errno> {
+    // Keys between two lines are for neither.
+    let _ = select(keys.interrupt.receive(), core::future::ready(())).await;
+    let _ = select(keys.stop.receive(), core::future::ready(())).await;
+    for statement in &script.statements {
+        match job(state, statement, keys).await? {
+            Ok(status) => state.status = status,
+            stopped => return Ok(stopped),
+        }
+    }
+    Ok(Ok(state.status))
+}
+
+/// The shell's state while a command has it; it comes back when the command's future is dropped.
+struct Lent {
+    state: Option<State>,
+    home: Arc<Lock<Option<State>>>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        *self.home.lock() = self.state.take();
+    }
+}
+
+/// Runs a statement as a job in the foreground, which a key or a program's stop puts into the background: then the
+/// state stays what it was before, as after a subshell.
+async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Result<Ran, Errno> {
+    let job = Arc::new(Job::new(state.job.terminal(), true));
+    state.job = job.clone();
+    let home = Arc::new(Lock::new(None));
+    let mut lent = Lent { state: Some(state.clone()), home: home.clone() };
+    let command = statement.clone();
+    let mut work: Work = Box::pin(async move {
+        match &mut lent.state {
+            Some(state) => run::statement(state, &command).await,
+            None => Ok(0),
+        }
+    });
+    let ran = loop {
+        let pressed = select(keys.interrupt.receive(), keys.stop.receive());
+        match select(select(&mut work, pressed), job.stopped()).await {
+            Either::First(Either::First(ran)) => break ran,
+            Either::First(Either::Second(Either::First(received))) => {
+                received?;
+                match state.jobs.in_foreground() {
+                    // The command is `fg`, and ends with the job that it waits for.
+                    Some(resumed) => resumed.cancel(),
+                    None => break Err(Stop::Interrupted),
+                }
+            }
+            Either::First(Either::Second(Either::Second(received))) => {
+                received?;
+                state.jobs.in_foreground().unwrap_or_else(|| job.clone()).stop();
+            }
+            Either::Second(()) => {
+                job.leave_foreground();
+                let text = &statement.text;
+                let number = state.jobs.start(text, job, work, state.files[2].clone());
+                state.complain(alloc::format!("\n[{number}] stopped: {text}")).await;
+                return Ok(Ok(STOPPED));
+            }
+        }
+    };
+    drop(work);
+    if let Some(changed) = home.lock().take() {
+        *state = changed;
+    }
+    state.unwind();
+    Ok(ran)
 }
 
 /// Parses a line, with more lines as long as it is not complete. A wrong one is reported.

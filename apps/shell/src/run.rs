@@ -18,7 +18,7 @@ use command_line::syntax::{
 };
 use cops::Errno;
 use cops::file::OpenOptions;
-use cops::process::Ending;
+use cops::process::{self, Ending};
 use cops::select::{join, join_all};
 
 use crate::state::State;
@@ -66,7 +66,7 @@ pub async fn whole(state: &mut State, text: &Script) -> u8 {
 
 /// Returns the status of commands that ran apart from the rest of the script, which their end does not end. Only an
 /// interruption is one of the rest too.
-fn apart(ran: Ran) -> Ran {
+pub fn apart(ran: Ran) -> Ran {
     match ran {
         Ok(status) | Err(Stop::Exit(status) | Stop::Return(status) | Stop::Failed(status)) => Ok(status),
         Err(Stop::Break(_) | Stop::Continue(_)) => Ok(0),
@@ -100,7 +100,8 @@ async fn fail(state: &State, message: impl Into<String>) -> Stop {
     Stop::Failed(state.complain(message).await)
 }
 
-async fn statement(state: &mut State, statement: &Statement) -> Ran {
+/// Runs a statement.
+pub async fn statement(state: &mut State, statement: &Statement) -> Ran {
     if statement.is_in_background {
         state.status = start_job(state, statement).await;
         return Ok(state.status);
@@ -118,30 +119,23 @@ async fn chain(state: &mut State, statement: &Statement) -> Ran {
     Ok(state.status)
 }
 
-/// Starts a coroutine for a job in the background, which reports its end.
+/// Starts a job in the background.
 async fn start_job(state: &State, statement: &Statement) -> u8 {
     let null = match OpenOptions::new().read(true).open("/dev/null") {
         Ok(null) => null.into_descriptor(),
         Err(error) => return state.complain(alloc::format!("/dev/null: {error}")).await,
     };
     let job = Arc::new(state.job.background());
-    let number = state.jobs.next_number();
     let mut own = state.clone();
     own.job = job.clone();
     own.files[0] = Arc::new(null);
-    let statement = statement.clone();
-    let text = statement.text.clone();
-    if job.is_interactive() {
+    let (statement, text) = (statement.clone(), statement.text.clone());
+    let work = Box::pin(async move { chain(&mut own, &statement).await });
+    let is_interactive = job.is_interactive();
+    let number = state.jobs.start(&text, job, work, state.files[2].clone());
+    if is_interactive {
         state.complain(alloc::format!("[{number}] {text}")).await;
     }
-    let handle = cops::spawn(async move {
-        let status = apart(chain(&mut own, &statement).await).unwrap_or(INTERRUPTED);
-        if own.job.is_interactive() {
-            let end = if status == 0 { String::from("done") } else { alloc::format!("ended with status {status}") };
-            own.complain(alloc::format!("[{number}] {end}: {}", statement.text)).await;
-        }
-    });
-    state.jobs.add(number, &text, job, handle);
     0
 }
 
@@ -422,7 +416,14 @@ async fn program(state: &State, words: &[String], environment: &[String]) -> Ran
         }
     };
     let member = state.job.adopt(child.number());
-    let ending = child.wait().await;
+    let ending = loop {
+        match child.wait_for_change().await {
+            Ok(process::Change::Ended(ending)) => break Ok(ending),
+            Ok(process::Change::Stopped(_)) => state.job.note_stop(),
+            Ok(process::Change::Continued) => {}
+            Err(error) => break Err(error),
+        }
+    };
     drop(member);
     match ending {
         Ok(Ending::Exited(status)) => Ok(status),

@@ -1,16 +1,15 @@
-//! The state of a shell: variables, directory, files, jobs. A subshell is a coroutine with a copy of it.
+//! The state of a shell: variables, directory, files. A subshell is a coroutine with a copy of it.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 
-use abi_unix::types::signal;
 use command_line::syntax::Command;
-use cops::system::terminal;
-use cops::system::{Descriptor, process};
-use cops::{Errno, JoinHandle, Lock};
+use cops::Errno;
+use cops::system::Descriptor;
+
+use crate::jobs::{Job, Jobs};
 
 /// A variable; exported ones are in the environment of programs.
 #[derive(Clone, Debug)]
@@ -52,143 +51,6 @@ struct Call {
     loops: usize,
     /// The variables that `local` has put aside.
     variables: Vec<(String, Option<Variable>)>,
-}
-
-/// The programs of one line, which are one process group at an interactive shell.
-#[derive(Debug, Default)]
-pub struct Job {
-    /// The terminal, for jobs of an interactive shell.
-    terminal: Option<i32>,
-    is_in_foreground: bool,
-    /// The process group; 0 for none.
-    group: AtomicU32,
-    /// Number of programs that run.
-    running: AtomicU32,
-}
-
-/// A program that counts as running in its job.
-pub struct Member<'a>(&'a Job);
-
-/// A job in the background.
-struct Entry {
-    number: usize,
-    text: String,
-    job: Arc<Job>,
-    handle: JoinHandle<()>,
-}
-
-/// The jobs in the background.
-#[derive(Default)]
-pub struct Jobs {
-    entries: Lock<Vec<Entry>>,
-    last: AtomicU32,
-}
-
-impl Job {
-    /// Creates a job. Without a terminal its programs stay in the shell's process group.
-    pub fn new(terminal: Option<i32>, is_in_foreground: bool) -> Job {
-        Job { terminal, is_in_foreground, ..Job::default() }
-    }
-
-    /// Returns the job in the background that `&` makes of a part of this one.
-    pub fn background(&self) -> Job {
-        Job::new(self.terminal, false)
-    }
-
-    /// Returns whether an interactive shell reports on it.
-    pub fn is_interactive(&self) -> bool {
-        self.terminal.is_some()
-    }
-
-    /// Puts a new process into the group of the job, which is in the terminal's foreground then if the job is.
-    pub fn adopt(&self, process: u32) -> Member<'_> {
-        self.running.fetch_add(1, Ordering::Relaxed);
-        if let Some(terminal) = self.terminal {
-            let group = self.group.load(Ordering::Relaxed);
-            // The group is gone if all its processes are, and a program that has ended needs none.
-            if group == 0 || terminal::set_group(process, group).is_err() {
-                let _ = terminal::set_group(process, 0);
-                self.group.store(process, Ordering::Relaxed);
-                if self.is_in_foreground {
-                    let _ = terminal::set_foreground(terminal, process);
-                }
-            }
-        }
-        Member(self)
-    }
-
-    /// Sends a signal to all programs of the job.
-    pub fn kill(&self, number: u32) -> Result<(), Errno> {
-        match self.group.load(Ordering::Relaxed) {
-            0 => Err(Errno::ESRCH),
-            group => {
-                process::kill_group(group, number)?;
-                // A job that has read in the background is stopped, and ends when it goes on.
-                if matches!(number, signal::TERM | signal::HUP) {
-                    let _ = process::kill_group(group, signal::CONT);
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Drop for Member<'_> {
-    /// After the last program of the job the keys' signals are for the shell again.
-    fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.group.store(0, Ordering::Relaxed);
-            if let Some(terminal) = self.0.terminal.filter(|_| self.0.is_in_foreground)
-                && let Ok(own) = terminal::group(0)
-            {
-                let _ = terminal::set_foreground(terminal, own);
-            }
-        }
-    }
-}
-
-impl Jobs {
-    /// Returns the number of the next job.
-    pub fn next_number(&self) -> usize {
-        self.last.fetch_add(1, Ordering::Relaxed) as usize + 1
-    }
-
-    /// Adds a job whose coroutine runs.
-    pub fn add(&self, number: usize, text: &str, job: Arc<Job>, handle: JoinHandle<()>) {
-        let mut entries = self.entries.lock();
-        entries.retain(|entry| !entry.handle.is_finished());
-        entries.push(Entry { number, text: text.into(), job, handle });
-    }
-
-    /// Returns the number of the last job as `$!` gives it.
-    pub fn last(&self) -> String {
-        match self.last.load(Ordering::Relaxed) {
-            0 => String::new(),
-            last => alloc::format!("%{last}"),
-        }
-    }
-
-    /// Returns numbers and texts of the jobs that run.
-    pub fn list(&self) -> Vec<(usize, String)> {
-        let entries = self.entries.lock();
-        let running = entries.iter().filter(|entry| !entry.handle.is_finished());
-        running.map(|entry| (entry.number, entry.text.clone())).collect()
-    }
-
-    /// Finds a job that runs.
-    pub fn find(&self, number: usize) -> Option<Arc<Job>> {
-        let entries = self.entries.lock();
-        let mut running = entries.iter().filter(|entry| !entry.handle.is_finished());
-        running.find(|entry| entry.number == number).map(|entry| entry.job.clone())
-    }
-
-    /// Waits for the end of all jobs.
-    pub async fn wait(&self) {
-        loop {
-            let Some(entry) = self.entries.lock().pop() else { return };
-            let _ = entry.handle.await;
-        }
-    }
 }
 
 impl State {
@@ -288,9 +150,7 @@ impl State {
 
     /// Writes a message to standard error, and returns the status of a failure.
     pub async fn complain(&self, message: impl Into<String>) -> u8 {
-        let text = (message.into() + "\n").into_bytes();
-        // There is no other place for it.
-        let _ = cops::io::write_all(self.files[2].raw(), text).await;
+        complain(&self.files[2], message).await;
         1
     }
 
@@ -299,4 +159,11 @@ impl State {
         let path = self.variable("PATH");
         (if path.is_empty() { "/bin" } else { path }).split(':').map(str::to_string).collect()
     }
+}
+
+/// Writes a message to a file for messages.
+pub async fn complain(errors: &Descriptor, message: impl Into<String>) {
+    let text = (message.into() + "\n").into_bytes();
+    // There is no other place for it.
+    let _ = cops::io::write_all(errors.raw(), text).await;
 }

@@ -301,6 +301,7 @@ const TESTS: &[Test] = tests![
     shell::scripts_have_functions_and_patterns;
     shell::keys_make_lines;
     shell::the_interrupt_key_ends_the_command_and_not_the_shell;
+    shell::the_stop_key_stops_a_job_that_can_go_on;
     shell::a_program_receives_signals_as_events;
     shell::a_dropped_child_is_killed_on_request;
     accounts::limits_are_checked_inherited_and_enforced;

@@ -168,8 +168,7 @@ impl Console {
 
     /// Waits until the shell edits a line again, and has taken all keys.
     async fn is_ready(&self) -> Outcome {
-        let canonical = abi_unix::types::terminal::local::ICANON;
-        until(|| Ok(terminal::settings(0)?.local & canonical == 0 && terminal::readable(0)? == 0)).await
+        until(|| Ok(is_raw()? && terminal::readable(0)? == 0)).await
     }
 
     /// Types a line that writes a file, and checks that.
@@ -178,6 +177,23 @@ impl Console {
         self.press(keys).await?;
         file_is(path, expected).await?;
         self.is_ready().await
+    }
+
+    /// Returns whether programs have the terminal.
+    fn has_job(&self) -> cops::system::Result<bool> {
+        Ok(terminal::foreground(0)? != self.shell.number())
+    }
+
+    /// Presses a key while programs have the terminal, until that has brought a condition about: one key can meet the
+    /// end of a loop's program.
+    async fn press_until(&self, key: &str, is_done: impl Fn() -> cops::system::Result<bool>) -> Outcome {
+        while !must!(is_done()) {
+            if must!(self.has_job()) {
+                self.press(key).await?;
+            }
+            cops::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     async fn press(&self, keys: &str) -> Outcome {
@@ -195,6 +211,11 @@ impl Drop for Console {
             let _ = terminal::set_foreground(0, own);
         }
     }
+}
+
+/// Returns whether the shell edits a line.
+fn is_raw() -> cops::system::Result<bool> {
+    Ok(terminal::settings(0)?.local & abi_unix::types::terminal::local::ICANON == 0)
 }
 
 /// Waits until a file has this text.
@@ -242,12 +263,69 @@ pub async fn the_interrupt_key_ends_the_command_and_not_the_shell() -> Outcome {
     // Jobs in the background stay.
     console.press("sleep 1000 &\r").await?;
     console.is_ready().await?;
-    console.writes("\x03jobs > /tmp/keys-2\r", "/tmp/keys-2", "[1] sleep 1000\n").await?;
+    console.writes("\x03jobs > /tmp/keys-2\r", "/tmp/keys-2", "[1] running  sleep 1000\n").await?;
     console.writes("kill %1; wait; jobs > /tmp/keys-2; echo $! >> /tmp/keys-2\r", "/tmp/keys-2", "%1\n").await?;
     // The end of the input ends the shell.
     check_eq!(kill(console.shell.number(), 0), Ok(()));
     console.press("\x04").await?;
     check_eq!(must!(must!(cops::timeout(LIMIT, console.shell.wait()).await)), Ending::Exited(0));
+    Ok(())
+}
+
+pub async fn the_stop_key_stops_a_job_that_can_go_on() -> Outcome {
+    let console = Console::start()?;
+    let (begun, file) = ("/tmp/keys-5", "/tmp/keys-6");
+    console.writes("fg; echo $? > /tmp/keys-6; bg %1; echo $? >> /tmp/keys-6\r", file, "1\n1\n").await?;
+    console.writes("fg x; echo $? > /tmp/keys-6; shell -c bg; echo $? >> /tmp/keys-6\r", file, "1\n1\n").await?;
+    // A program, a pipeline, a loop that starts programs, and the output of one: what changed before stays changed.
+    for (place, text) in
+        ["sleep 1000", "cat /dev/zero | wc", "while true; do sleep 0.01; done", "X=$(sleep 1000)"].iter().enumerate()
+    {
+        let number = place + 1;
+        console.is_ready().await?;
+        console.press(&alloc::format!("Y={number}; echo begun > {begun}; {text}; echo $? $Y > {file}\r")).await?;
+        file_is(begun, "begun\n").await?;
+        console.press_until("\x1a", || Ok(cops::file::metadata(file).is_ok())).await?;
+        // The statements behind it run.
+        file_is(file, &alloc::format!("148 {number}\n")).await.map_err(|reason| alloc::format!("{text}: {reason}"))?;
+        console.writes("jobs > /tmp/keys-6\r", file, &alloc::format!("[{number}] stopped  {text}\n")).await?;
+        console.writes("bg > /tmp/keys-6\r", file, &alloc::format!("[{number}] {text} &\n")).await?;
+        console.writes("jobs > /tmp/keys-6\r", file, &alloc::format!("[{number}] running  {text}\n")).await?;
+        console.press(&alloc::format!("fg %{number} > {begun}; echo not > {file}\r")).await?;
+        file_is(begun, &alloc::format!("{text}\n")).await?;
+        console.press_until("\x03", || Ok(is_raw()? && !console.has_job()?)).await?;
+        console.writes("echo $? > /tmp/keys-6; jobs >> /tmp/keys-6\r", file, "130\n").await?;
+    }
+    // A program that reads is stopped again in the background, and reads in the foreground.
+    console.is_ready().await?;
+    console.press("cat > /tmp/keys-7\r").await?;
+    until(|| console.has_job()).await?;
+    console.press("\x1a").await?;
+    console.writes("echo $? > /tmp/keys-6\r", file, "148\n").await?;
+    console.press("bg\r").await?;
+    for _ in 0..100 {
+        console.is_ready().await?;
+        console.press("jobs > /tmp/keys-6; echo >> /tmp/keys-6\r").await?;
+        console.is_ready().await?;
+        if cops::file::read_to_string(file).await.is_ok_and(|jobs| jobs.contains("stopped") && jobs.ends_with("\n\n")) {
+            break;
+        }
+    }
+    file_is(file, "[5] stopped  cat > /tmp/keys-7\n\n").await?;
+    console.press("fg\r").await?;
+    until(|| console.has_job()).await?;
+    console.press("text\r\x04").await?;
+    console.writes("echo $? > /tmp/keys-6\r", file, "0\n").await?;
+    file_is("/tmp/keys-7", "text\n").await?;
+    // A stopped job is in the way of the shell's end once, and ends with it.
+    console.press("sleep 1001\r").await?;
+    until(|| console.has_job()).await?;
+    console.press("\x1a").await?;
+    console.writes("jobs > /tmp/keys-6\r", file, "[6] stopped  sleep 1001\n").await?;
+    console.press("exit 4\r").await?;
+    console.writes("echo still > /tmp/keys-6\r", file, "still\n").await?;
+    console.press("exit 4\rexit 5\r").await?;
+    check_eq!(must!(must!(cops::timeout(LIMIT, console.shell.wait()).await)), Ending::Exited(5));
     Ok(())
 }
 

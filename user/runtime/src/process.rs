@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_queue::Priority;
 use abi_unix::SystemCall;
-use abi_unix::types::signal;
+use abi_unix::types::{WUNTRACED, signal};
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use crate::file::c_string;
 use unix::process::{Child as Which, StringList};
 use unix::{Descriptor, Result};
 
-pub use unix::process::{Ending, exit, number, parent};
+pub use unix::process::{Change, Ending, exit, number, parent};
 
 /// Source of a new process's descriptor 0, 1 or 2.
 #[derive(Debug, Default)]
@@ -161,7 +161,7 @@ impl Drop for Child {
         if *self.is_killed_on_drop.get_mut() && self.kill().is_ok() {
             let process = self.process;
             // Its status is kept until this has waited for it.
-            crate::spawn(async move { wait_for(process).await }).detach();
+            crate::spawn(async move { wait_for(Which::Process(process), 0).await }).detach();
         }
     }
 }
@@ -184,9 +184,28 @@ impl Child {
     /// Weak. A status that had been taken by then is lost.
     #[doc(alias("waitpid", "wait4"))]
     pub async fn wait(&self) -> Result<Ending> {
-        let ending = wait_for(self.process).await;
+        let result = wait_for(Which::Process(self.process), 0).await;
         self.is_killed_on_drop.store(false, Ordering::Relaxed);
-        ending
+        result.map(|(_, status)| Ending::from_status(status))
+    }
+
+    /// Waits until the process ends, or a signal stops it.
+    ///
+    /// # Errors
+    ///
+    /// `ECHILD` if it has been waited for already.
+    ///
+    /// # Cancellation
+    ///
+    /// Weak. A status that had been taken by then is lost.
+    #[doc(alias("waitpid", "wait4", "WUNTRACED"))]
+    pub async fn wait_for_change(&self) -> Result<Change> {
+        let change =
+            wait_for(Which::Process(self.process), WUNTRACED).await.map(|(_, status)| Change::from_status(status));
+        if !matches!(change, Ok(Change::Stopped(_))) {
+            self.is_killed_on_drop.store(false, Ordering::Relaxed);
+        }
+        change
     }
 
     /// Ends the process with a kill signal.
@@ -200,12 +219,13 @@ impl Child {
     }
 }
 
-async fn wait_for(process: u32) -> Result<Ending> {
+/// Waits for a child's end, and for other changes that the options name; returns its number and status.
+async fn wait_for(child: Which, options: u32) -> Result<(u32, i32)> {
     let mut status = Box::new(0i32);
-    let arguments = [Which::Process(process).to_argument(), &raw mut *status as usize, 0, 0];
+    let arguments = [child.to_argument(), &raw mut *status as usize, options as usize, 0];
     // SAFETY: the kernel writes to the box only.
     let (result, status) = unsafe { Operation::new(SystemCall::Wait, arguments, status) }.await;
-    result.map(|_| Ending::from_status(*status))
+    result.map(|number| (number as u32, *status))
 }
 
 /// Waits for the next child to end, and gives its number too.
@@ -219,9 +239,5 @@ async fn wait_for(process: u32) -> Result<Ending> {
 /// Weak. A status that had been taken by then is lost.
 #[doc(alias("waitpid", "wait4"))]
 pub async fn wait_any() -> Result<(u32, Ending)> {
-    let mut status = Box::new(0i32);
-    let arguments = [Which::Any.to_argument(), &raw mut *status as usize, 0, 0];
-    // SAFETY: the kernel writes to the box only.
-    let (result, status) = unsafe { Operation::new(SystemCall::Wait, arguments, status) }.await;
-    result.map(|number| (number as u32, Ending::from_status(*status)))
+    wait_for(Which::Any, 0).await.map(|(number, status)| (number, Ending::from_status(status)))
 }

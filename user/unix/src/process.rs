@@ -130,6 +130,17 @@ pub enum Change {
     Continued,
 }
 
+impl Change {
+    /// Decodes the status word of wait4(2).
+    pub const fn from_status(status: i32) -> Change {
+        match status & 0xff {
+            0xff => Change::Continued,
+            0x7f => Change::Stopped((status >> 8) as u8),
+            _ => Change::Ended(Ending::from_status(status)),
+        }
+    }
+}
+
 /// Waits for a child to end, to stop (`WUNTRACED`) or to go on (`WCONTINUED`), as `options` say. `None` if they have
 /// `WNOHANG` and there is no such child yet; with `WNOWAIT` the change stays for another wait.
 ///
