@@ -53,9 +53,9 @@ mod tests {
             assert_eq!(told.iter().filter(|told| told.is_some()).count(), 1);
             assert_eq!(told[LOOKS as usize], kind);
             // Time that it has used is progress, and so is another moment.
-            assert!((0..600).all(|ticks| sightings.add(kind.map(|kind| (kind, ticks))) == None));
-            assert!((0..600).all(|look| sightings.add([kind, None][look % 2].map(|kind| (kind, 7))) == None));
-            assert!((0..600).all(|look| sightings.add([HELD_UP, ASLEEP][look % 2].map(|kind| (kind, 7))) == None));
+            assert!((0..600).all(|ticks| sightings.add(kind.map(|kind| (kind, ticks))).is_none()));
+            assert!((0..600).all(|look| sightings.add([kind, None][look % 2].map(|kind| (kind, 7))).is_none()));
+            assert!((0..600).all(|look| sightings.add([HELD_UP, ASLEEP][look % 2].map(|kind| (kind, 7))).is_none()));
         }
     }
 }
