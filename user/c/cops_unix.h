@@ -53,6 +53,8 @@
 #define COPS_SYS_writev 66
 #define COPS_SYS_pread64 67
 #define COPS_SYS_pwrite64 68
+#define COPS_SYS_preadv 69
+#define COPS_SYS_pwritev 70
 #define COPS_SYS_sendfile 71
 #define COPS_SYS_pselect6 72
 #define COPS_SYS_ppoll 73

@@ -532,6 +532,14 @@ const SCRIPTS: &[Script] = scripts![
         with([writer, state.put(0, &[input, 10, input, 20, input, 30]), 3])
     }, nothing;
     ReadAt "": |state| with([state.file()?, state.at(OUTPUT), 5000, 100]), nothing;
+    ReadVectorAt "": |state| {
+        let (file, output) = (state.file()?, state.at(OUTPUT));
+        with([file, state.put(0, &[output, 10, output + 10, 2000]), 2, 100])
+    }, nothing;
+    WriteVectorAt "": |state| {
+        let (file, input) = (state.file()?, state.at(OUTPUT));
+        with([file, state.put(0, &[input, 10, input, 5000]), 2, 100_000])
+    }, nothing;
     SendFile "": |state| {
         let file = state.file()?;
         let (_, writer) = state.pipe(10)?;

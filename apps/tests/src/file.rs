@@ -105,6 +105,15 @@ pub async fn vectors() -> Outcome {
     // SAFETY: the vector names this test's memory.
     check_eq!(unsafe { system::call!(ReadVector, reader.raw(), parts.as_ptr(), 2) }, Ok(7));
     check_eq!((&one, &two[..5]), (b"ab", &b"cdefg"[..]));
+    let file = must!(sync::open(c"/tmp/vectors", open::RDWR | open::CREAT, 0o600));
+    let parts = [0, 0, b"abc".as_ptr() as usize, 3, 0, 0, b"defg".as_ptr() as usize, 4];
+    // SAFETY: the vector names static memory.
+    check_eq!(unsafe { system::call!(WriteVectorAt, file.raw(), parts.as_ptr(), 4, 5) }, Ok(7));
+    let parts = [one.as_mut_ptr() as usize, 2, 0, 0, two.as_mut_ptr() as usize, 9];
+    // SAFETY: the vector names this test's memory.
+    check_eq!(unsafe { system::call!(ReadVectorAt, file.raw(), parts.as_ptr(), 3, 7) }, Ok(5));
+    check_eq!((&one, &two[..3]), (b"cd", &b"efg"[..]));
+    must!(sync::unlink(c"/tmp/vectors", 0));
     Ok(())
 }
 

@@ -184,6 +184,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
     match call.number {
         ReadAt => transfers::read_at(call),
         WriteAt => transfers::write_at(call),
+        ReadVectorAt => transfers::read_vector_at(call),
+        WriteVectorAt => transfers::write_vector_at(call),
         SendFile => transfers::send_file(call),
         Splice => transfers::splice(call),
         Tee => transfers::tee(call),

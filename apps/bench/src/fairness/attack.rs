@@ -407,6 +407,7 @@ impl Attack {
             WriteVector if self.is_asynchronous() => with([of(&self.full_pipe.1), at(&self.vector), 1]),
             Read | Write => with([of(&self.zero), buffer, BUFFER]),
             ReadVector | WriteVector => with([of(&self.zero), at(&self.vector), 1]),
+            ReadVectorAt | WriteVectorAt => with([of(&self.file), at(&self.vector), 1, 0]),
             Poll => with([at(&self.poll), 1, if self.is_asynchronous() { 0 } else { at(&self.now) }]),
             Select => {
                 let time = if self.is_asynchronous() { 0 } else { at(&self.now) };

@@ -86,9 +86,9 @@ pub(crate) enum Operation {
     /// Write buffers to a file, in order; done when all was written.
     Write { file: Arc<OpenFile>, buffers: Buffers, written: usize },
     /// Read from a place in a stored file.
-    ReadAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    ReadAt { file: Arc<OpenFile>, buffers: Buffers, offset: u64, done: usize },
     /// Write to a place in a stored file.
-    WriteAt { file: Arc<OpenFile>, buffer: UserBuffer, offset: u64, done: usize },
+    WriteAt { file: Arc<OpenFile>, buffers: Buffers, offset: u64, done: usize },
     /// Move bytes from one file to another.
     Relay(Box<Relay>),
     /// Move bytes from a pipe, or to one.
@@ -183,13 +183,13 @@ impl Operation {
         let caller: &Process = process;
         match self {
             Operation::Read { .. } | Operation::Write { .. } => unreachable!("poll() does them"),
-            Operation::ReadAt { file, buffer, offset, done } => {
-                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
+            Operation::ReadAt { file, buffers, offset, done } => {
+                move_at_place(caller, buffers, *offset, done, waker, |rest, at| {
                     file.object().poll_read_at(caller, rest, at, waker)
                 })
             }
-            Operation::WriteAt { file, buffer, offset, done } => {
-                move_at_place(caller, *buffer, *offset, done, waker, |rest, at| {
+            Operation::WriteAt { file, buffers, offset, done } => {
+                move_at_place(caller, buffers, *offset, done, waker, |rest, at| {
                     file.object().poll_write_at(caller, rest, at, waker)
                 })
             }

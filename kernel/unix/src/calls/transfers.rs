@@ -69,14 +69,30 @@ pub(super) fn write_vector(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn read_at(call: Call<'_>) -> Decoding {
-    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
-    Ok(Operation::ReadAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
+    let (file, buffers) = (call.file(0)?, Buffers::from_buf([call.buffer(1)?]));
+    Ok(Operation::ReadAt { file, buffers, offset: call.offset(3)?, done: 0 }.into())
 }
 
 #[inline(never)]
 pub(super) fn write_at(call: Call<'_>) -> Decoding {
-    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
-    Ok(Operation::WriteAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
+    let (file, buffers) = (call.file(0)?, Buffers::from_buf([call.buffer(1)?]));
+    Ok(Operation::WriteAt { file, buffers, offset: call.offset(3)?, done: 0 }.into())
+}
+
+/// Performs `preadv`. The second half of the offset is for machines with shorter words.
+#[inline(never)]
+pub(super) fn read_vector_at(call: Call<'_>) -> Decoding {
+    let (file, offset) = (call.file(0)?, call.offset(3)?);
+    let buffers = vector(call.process(), call.address(1), call.word(2))?;
+    Ok(Operation::ReadAt { file, buffers, offset, done: 0 }.into())
+}
+
+/// Performs `pwritev`.
+#[inline(never)]
+pub(super) fn write_vector_at(call: Call<'_>) -> Decoding {
+    let (file, offset) = (call.file(0)?, call.offset(3)?);
+    let buffers = vector(call.process(), call.address(1), call.word(2))?;
+    Ok(Operation::WriteAt { file, buffers, offset, done: 0 }.into())
 }
 
 /// Reads a place that the program keeps at an address; 0 stands for the file's position. `negative` if it is none.
@@ -264,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::process::user::length_of;
-    use crate::testing::{DATA, run};
+    use crate::testing::{DATA, Program, run};
 
     #[test]
     fn vectors_are_limited_before_anything_is_moved() {
@@ -293,6 +309,38 @@ mod tests {
             assert_eq!(program.call(SystemCall::Read, [reader, 0x1000, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::Write, [writer, 0x1000, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::ReadAt, [reader, DATA, 1, 1 << 63]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// Lists of many buffers, empty ones among them, move bytes to and from a place as one buffer would.
+    #[test]
+    fn vectors_go_to_places_of_files_and_come_from_them() {
+        run(|program| {
+            let file = program.create(b"/tmp/vectors\0", abi_unix::types::open::RDWR);
+            let bytes: Vec<u8> = (0..44_000u32).map(|number| (number % 251) as u8).collect();
+            let (from, to) = (program.store(&bytes), program.place(bytes.len()));
+            let list = |program: &mut Program, at: usize| {
+                let (mut entries, mut done) = (Vec::new(), 0);
+                for index in 0..1024 {
+                    let length = [0, 1, 13, 0, 200][index % 5].min(bytes.len() - done);
+                    entries.extend([if length == 0 { 0 } else { at + done }, length].map(usize::to_le_bytes).concat());
+                    done += length;
+                }
+                (program.store(&entries), done)
+            };
+            let (output, length) = list(program, from);
+            assert_eq!(program.call(SystemCall::WriteVectorAt, [file, output, 1024, 100, 7]), Ok(length));
+            let (input, _) = list(program, to);
+            assert_eq!(program.call(SystemCall::ReadVectorAt, [file, input, 1024, 150]), Ok(length - 50));
+            assert_eq!(program.read(to, length - 50), bytes[50..length]);
+            assert_eq!(program.read_from(file, 200).unwrap()[100..], bytes[..100], "the position has not moved");
+            assert_eq!(program.call(SystemCall::ReadVectorAt, [file, input, 1024, 1 << 62]), Ok(0));
+            assert_eq!(program.call(SystemCall::WriteVectorAt, [file, output, 0, 0]), Ok(0));
+            // The bytes before a bad address count.
+            let bad = program.store(&[from, 10, 0x1000, 10].map(usize::to_le_bytes).concat());
+            assert_eq!(program.call(SystemCall::WriteVectorAt, [file, bad, 2, 0]), Ok(10));
+            assert_eq!(program.call(SystemCall::WriteVectorAt, [file, bad + 16, 1, 0]), Err(Errno::EFAULT));
+            program.remove(b"/tmp/vectors\0");
         });
     }
 

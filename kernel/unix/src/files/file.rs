@@ -921,11 +921,11 @@ impl Drop for OpenFile {
     }
 }
 
-/// Performs `pread64` or `pwrite64`: moves a buffer from `*done` bytes on to or from a place in a file, and advances
-/// it, until a step moves fewer bytes than it may.
+/// Performs `pread64`, `preadv` and their like: moves buffers from `*done` bytes on to or from a place in a file, and
+/// advances it, until a step moves fewer bytes than it may.
 pub(crate) fn move_at_place(
     caller: &dyn Caller,
-    buffer: UserBuffer,
+    buffers: &[UserBuffer],
     offset: u64,
     done: &mut usize,
     waker: Option<&Waker>,
@@ -935,9 +935,22 @@ pub(crate) fn move_at_place(
     if *done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
         return Poll::Pending;
     }
+    let (length, mut effort) = (length_of(buffers), Effort::with_buffers(steps::BYTES, buffers.len()));
+    let (mut index, mut part) = (0, *done);
     loop {
-        let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
-        // The offset is below 2^63, and no buffer is that long.
+        while part > 0 && buffers.get(index).is_some_and(|buffer| buffer.len() <= part) {
+            part -= buffers[index].len();
+            index += 1;
+        }
+        let buffer = buffers.get(index).copied().unwrap_or(UserBuffer::new(0, 0)?);
+        let wanted = (buffer.len() - part).min(effort.left());
+        // Nothing is moved for an empty buffer before others.
+        if wanted == 0 && *done < length {
+            index += 1;
+            continue;
+        }
+        let rest = UserBuffer::new(buffer.address() + part, wanted)?;
+        // The offset is below 2^63, and no buffers are that long.
         let moved = match step(rest, offset + *done as u64) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(moved)) => moved,
@@ -945,10 +958,11 @@ pub(crate) fn move_at_place(
             Poll::Ready(Err(_)) => return Poll::Ready(Ok(*done)),
         };
         *done += moved;
-        if moved < steps::BYTES || *done == buffer.len() {
+        part += moved;
+        if moved < wanted || *done == length {
             return Poll::Ready(Ok(*done));
         }
-        if steps::must_pause(caller, waker) {
+        if effort.add(moved) && steps::must_pause(caller, waker) {
             return Poll::Pending;
         }
     }
