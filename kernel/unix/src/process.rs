@@ -925,10 +925,16 @@ impl Process {
         self.workers.lock().get(index).cloned()
     }
 
-    /// Returns whether it has no threads, and all of its workers sleep.
-    pub(crate) fn all_workers_sleep(&self) -> bool {
+    /// Returns whether it has no threads, and all of its workers sleep without a deadline.
+    pub(crate) fn all_workers_sleep_without_limit(&self) -> bool {
         let workers = self.workers.lock();
-        workers.len() == self.live_workers() && workers.iter().all(|worker| worker.sleeps())
+        workers.len() == self.live_workers() && workers.iter().all(|worker| worker.sleeps_without_limit())
+    }
+
+    /// Returns whether each worker waits for something else than a hart.
+    pub(crate) fn all_workers_wait(&self) -> bool {
+        let workers = self.workers.lock();
+        workers.iter().all(|worker| !matches!(executor::state(worker.coroutine()), Some(State::Ready | State::Running)))
     }
 
     /// Returns the number of workers and threads that have not ended.

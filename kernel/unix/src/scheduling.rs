@@ -448,11 +448,9 @@ async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
 
 #[doc(alias = "sched_balance")]
 async fn look_at_all_processes() {
-    let mut pace = Pace::default();
-    let mut id = 0;
+    let (mut walk, mut pace) = (table::Walk::above(0), Pace::default());
     let mut count = 0;
-    while let Some(process) = table::next_after(id) {
-        id = process.id;
+    while let Some(process) = walk.next_at_pace(&mut pace).await {
         look_for_one_that_starves(&process, &mut pace).await;
         count += 1;
         if count % PROCESSES_AT_A_TIME == 0 {

@@ -155,6 +155,11 @@ impl Actions {
         Ok(Actions(copy))
     }
 
+    /// Returns whether the program has a handler.
+    pub fn has_handlers(&self) -> bool {
+        self.0.iter().any(|action| !matches!(action.handler, Action::DEFAULT | Action::IGNORE))
+    }
+
     /// Gives every caught signal its default again, for another program; ignored ones stay ignored (execve(2)).
     pub fn forget_handlers(&mut self) {
         for action in &mut self.0 {

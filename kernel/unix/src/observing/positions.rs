@@ -23,6 +23,7 @@ use platform::println;
 
 use crate::process::worker::Worker;
 use crate::process::{Process, table};
+use crate::scheduling::Pace;
 use crate::scheduling::executor::{self, Attendant};
 use crate::time::limit::TimeLimit;
 
@@ -69,13 +70,13 @@ fn ask(process: u32) {
 async fn tell_when_asked() {
     loop {
         TELLER.summoned().await;
-        let (mut id, last) = match ASKED.swap(NONE, Ordering::AcqRel) {
+        let (above, last) = match ASKED.swap(NONE, Ordering::AcqRel) {
             NONE => continue,
             ALL => (0, u32::MAX),
             process => (process - 1, process),
         };
-        while let Some(process) = table::next_after(id).filter(|process| process.id <= last) {
-            id = process.id;
+        let (mut walk, mut pace) = (table::Walk::above(above), Pace::default());
+        while let Some(process) = walk.next_at_pace(&mut pace).await.filter(|process| process.id <= last) {
             tell(&process).await;
         }
         println!("all positions have been told");

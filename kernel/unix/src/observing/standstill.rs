@@ -6,10 +6,10 @@
 //!
 //! * **Held up**: the process says that coroutines are ready, and none of its workers has used any processor time: all
 //!   of them wait in calls that keep their worker, and nothing else can run the coroutines. Processes that are stopped,
-//!   or have used up their budget, are meant to stand still.
-//! * **Asleep for good**: nothing is ready, all workers sleep, no call is in flight, so that no timer, file or child of
-//!   the process will wake one, and it has no receiver of user interrupts. Its coroutines wait for each other, or for
-//!   nothing. Only a signal can end that.
+//!   have used up their budget, or wait for a hart behind more important ones are meant to stand still.
+//! * **Asleep for good**: nothing is ready, all workers sleep without a deadline, no call is in flight and no timer is
+//!   set, so that no time, file or child of the process will wake one, and it has neither a receiver of user interrupts
+//!   nor a handler of signals. Its coroutines wait for each other, or for nothing.
 //!
 //! A standstill is reported once. The process's words about its coroutines are a claim; a false one gets a false line
 //! about itself.
@@ -34,9 +34,8 @@ pub(crate) fn start() {
 async fn watch() {
     loop {
         positions::pause(LOOK_NS).await;
-        let (mut id, mut pace) = (0, Pace::default());
-        while let Some(process) = table::next_after(id) {
-            id = process.id;
+        let (mut walk, mut pace) = (table::Walk::above(0), Pace::default());
+        while let Some(process) = walk.next_at_pace(&mut pace).await {
             look(&process);
             pace.step().await;
         }
@@ -68,11 +67,13 @@ fn standstill_of(process: &Arc<Process>) -> Option<Standstill> {
     }
     let (ready, running) = (process.shared.ready_only(), process.shared.running_only());
     if let Some(priority) = Priority::most_important_in(ready) {
-        return Some(Standstill::HeldUp(priority));
+        return process.all_workers_wait().then_some(Standstill::HeldUp(priority));
     }
     let sleeps = running == 0
-        && process.all_workers_sleep()
+        && process.all_workers_sleep_without_limit()
         && !process.has_calls_in_flight()
+        && process.timers.are_at_rest()
+        && !process.signals.have_handlers()
         && process.receivers.lock().iter().all(Option::is_none);
     sleeps.then_some(Standstill::AsleepForGood)
 }
@@ -112,6 +113,19 @@ mod tests {
             assert!(!is_reported(program, |program| {
                 let time = program.store(&TimeSpec::from_ns(1 << 60).to_bytes());
                 assert_eq!(program.submit(SystemCall::Sleep, [time, 0], 5), None);
+                sleep(program);
+            }));
+            assert!(!is_reported(program, |program| {
+                let _ = program.call(SystemCall::WorkerWait, [0, usize::MAX >> 2]);
+            }));
+            assert!(!is_reported(program, |program| {
+                let once = program.store(&[0u64, 0, 1 << 30, 0].map(u64::to_le_bytes).concat());
+                assert_eq!(program.call(SystemCall::SetIntervalTimer, [0, once, 0]), Ok(0));
+                sleep(program);
+            }));
+            assert!(!is_reported(program, |program| {
+                let action = program.store(&[1u64 << 16, 0, 0].map(u64::to_le_bytes).concat());
+                assert_eq!(program.call(SystemCall::SignalAction, [signal::HUP as usize, action, 0, 8]), Ok(0));
                 sleep(program);
             }));
             assert!(!is_reported(program, |program| {

@@ -232,6 +232,11 @@ impl Signals {
         self.state.lock().actions.get(signal)
     }
 
+    /// Returns whether the program handles a signal.
+    pub(crate) fn have_handlers(&self) -> bool {
+        self.state.lock().actions.has_handlers()
+    }
+
     /// Returns whether children that end leave no zombie.
     pub(crate) fn discard_children(&self) -> bool {
         let action = self.action(Signal::CHLD);

@@ -23,6 +23,7 @@ use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::exit_status::Ending;
 use crate::process::family::ProcessPlace;
 use crate::process::{FIRST, Group, Process};
+use crate::scheduling::Pace;
 use crate::scheduling::steps::{self, Ends};
 
 /// Number of children that one such step releases: each is in several indexes.
@@ -447,7 +448,7 @@ pub(crate) fn next_after(id: u32) -> Option<Arc<Process>> {
 
 /// A walk over living processes in the order of their numbers. The table is unlocked between two of them, so that
 /// processes may come and go meanwhile.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// The group whose members are visited; `None` for all processes.
     group: Option<u32>,
     /// Number of the last process that was looked at.
@@ -456,7 +457,7 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Begins a walk over all processes above a number.
-    pub(super) fn above(id: u32) -> Walk {
+    pub(crate) fn above(id: u32) -> Walk {
         Walk { group: None, last: id }
     }
 
@@ -480,6 +481,16 @@ impl Walk {
             match self.look() {
                 Some(found) => return found,
                 None => steps::pause(payer).await,
+            }
+        }
+    }
+
+    /// Returns the next process, with a step of a coroutine of the kernel after each look at some zombies.
+    pub(crate) async fn next_at_pace(&mut self, pace: &mut Pace) -> Option<Arc<Process>> {
+        loop {
+            match self.look() {
+                Some(found) => return found,
+                None => pace.step().await,
             }
         }
     }

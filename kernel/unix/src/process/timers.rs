@@ -183,7 +183,7 @@ impl Timers {
     }
 
     /// Returns whether there is no keeper. A process that has ended gets none any more.
-    pub(super) fn are_at_rest(&self) -> bool {
+    pub(crate) fn are_at_rest(&self) -> bool {
         self.keepers.load(Ordering::Acquire) == 0
     }
 

@@ -128,6 +128,8 @@ struct Parking {
     /// Set if the worker was woken while it was not asleep: its next sleep ends immediately.
     permit: bool,
     sleeper: Option<Waker>,
+    /// Whether the sleeper has a deadline.
+    is_timed: bool,
 }
 
 impl Worker {
@@ -575,9 +577,10 @@ impl Worker {
         }
     }
 
-    /// Returns whether it sleeps, as none of its coroutines is ready.
-    pub(super) fn sleeps(&self) -> bool {
-        self.parking.lock().sleeper.is_some()
+    /// Returns whether it sleeps without a deadline, as none of its coroutines is ready.
+    pub(super) fn sleeps_without_limit(&self) -> bool {
+        let parking = self.parking.lock();
+        parking.sleeper.is_some() && !parking.is_timed
     }
 
     /// Wakes the worker if it sleeps, with this priority for its coroutine; returns `false` if it does not sleep.
@@ -625,6 +628,7 @@ impl Worker {
                 return Poll::Ready(Err(Errno::ETIMEDOUT));
             }
             parking.sleeper = Some(cx.waker().clone());
+            parking.is_timed = deadline.is_some();
             if alarm.is_none() {
                 alarm = Some(deadline.map(|deadline| self.deadline.set(deadline, cx.waker())));
             }
