@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use load::{Measurement, Order, Pace, Plan, Visits};
+use load::{Histogram, Measurement, Order, Pace, Plan, Visits};
 
 use super::contest::{Contest, median, range};
 use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, harts, numbers, seeds, series_of, words};
@@ -130,12 +130,14 @@ struct Curves {
     /// The least and the largest throughput of a round.
     rounds: Vec<(f64, f64, f64)>,
     mean: Vec<(f64, f64)>,
-    p50: Vec<(f64, f64)>,
-    p99: Vec<(f64, f64)>,
+    quantiles: [Vec<(f64, f64)>; QUANTILES.len()],
 }
 
-/// Throughput, mean, median and 99 of 100, and the goals of ours beside each other.
-const KINDS: [&str; 4] = ["throughput", "mean latency", "p50", "p99"];
+/// Throughput and latencies, the median first of the quantiles.
+const KINDS: [&str; 6] = ["throughput", "mean latency", "p50", "p99", "p99.9", "p99.99"];
+
+/// The quantiles among [`KINDS`].
+const QUANTILES: [f64; 4] = [0.5, 0.99, 0.999, 0.9999];
 
 fn wall(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let orders: &[u32] = if lab.quick { &[15] } else { &[15, 1, 20] };
@@ -228,8 +230,8 @@ pub(super) fn measure(
             }
         }
         for (id, curves) in curves {
-            let kinds = [curves.throughput, curves.mean, curves.p50, curves.p99];
-            for (kind, points) in kinds.into_iter().enumerate() {
+            let kinds = [curves.throughput, curves.mean].into_iter().chain(curves.quantiles);
+            for (kind, points) in kinds.enumerate() {
                 let unit = if kind == 0 { "messages/s" } else { "us" };
                 if !points.is_empty() {
                     notebook.series(&plot_name(order, *pace, kind), &id, unit, "connections", points);
@@ -258,9 +260,18 @@ impl Curves {
         }
         self.throughput.push((x, median(throughputs)));
         self.mean.push((x, latencies.mean()));
-        self.p50.push((x, latencies.value_at_quantile(0.5) as f64));
-        self.p99.push((x, latencies.value_at_quantile(0.99) as f64));
+        for (points, value) in self.quantiles.iter_mut().zip(quantiles_of(&latencies)) {
+            points.extend(value.map(|value| (x, value as f64)));
+        }
     }
+}
+
+/// Returns the values of [`QUANTILES`]; `None` where no answer is beyond one, which would be the slowest answer.
+fn quantiles_of(latencies: &Histogram<u64>) -> [Option<u64>; QUANTILES.len()] {
+    QUANTILES.map(|quantile| {
+        let beyond = latencies.len() as f64 * (1.0 - quantile);
+        (beyond + 1e-6 >= 1.0).then(|| latencies.value_at_quantile(quantile))
+    })
 }
 
 /// Compares ours with each other server, at each number of connections.
@@ -342,4 +353,22 @@ fn visits(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_has_answers_beyond_it() {
+        let of = |answers: u64| {
+            let mut latencies = Histogram::new_with_max(1_000_000, 5).unwrap();
+            (1..=answers).for_each(|latency| latencies.record(latency).unwrap());
+            quantiles_of(&latencies)
+        };
+        assert_eq!(of(1), [None; 4]);
+        assert_eq!(of(100), [Some(50), Some(99), None, None]);
+        assert_eq!(of(9_999)[2..], [Some(9_990), None]);
+        assert_eq!(of(10_000), [Some(5_000), Some(9_900), Some(9_990), Some(9_999)]);
+    }
 }
