@@ -79,7 +79,7 @@ pub(crate) fn anonymous(account: &Arc<Account>, owner: u32, pages: usize) -> Res
 
 /// Makes memory without pages, for bytes that any process may need: the first one, with this number, pays.
 pub(crate) fn of_the_first(owner: u32) -> Result<Arc<MemoryObject>, Errno> {
-    Ok(Arc::new(object(&Account::of_the_first(), owner, Absent::BeyondTheEnd)?))
+    Ok(Arc::new(object(Account::first(), owner, Absent::BeyondTheEnd)?))
 }
 
 /// The pages of a file that programs map.

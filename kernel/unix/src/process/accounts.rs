@@ -269,7 +269,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Creates the account of the first process.
+    /// Creates the account of a first process.
     pub(crate) fn of_the_first() -> Arc<Account> {
         Arc::new(Account {
             lines: Resource::ALL.map(|_| ResourceLine::new(ResourceLimit::both(UNLIMITED))),
@@ -280,6 +280,12 @@ impl Account {
             bounds: AtomicBool::new(false),
             is_first: true,
         })
+    }
+
+    /// Returns the account of the machine's first process.
+    pub(crate) fn first() -> &'static Arc<Account> {
+        static FIRST: Once<Arc<Account>> = Once::new();
+        FIRST.call_once(Account::of_the_first)
     }
 
     /// Creates the account of a process that this one starts. `EAGAIN` if too many ancestors bound their descendants;

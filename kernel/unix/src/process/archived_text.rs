@@ -81,6 +81,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::accounts::{Account, Resource};
     use crate::process::{Process, table};
     use crate::testing::{CODE, run};
 
@@ -98,6 +99,8 @@ mod tests {
             assert!(Arc::ptr_eq(&own, &other.0) && other.1 == distance);
             let known: Vec<_> = TEXTS.lock().iter().filter_map(|(_, text)| text.upgrade()).collect();
             let text = known.iter().find(|text| Arc::ptr_eq(&text.object, &own)).unwrap();
+            let paid = Account::first().used(Resource::Memory);
+            assert!(paid >= text.bytes.len(), "the first process pays");
             assert_eq!(text.copy_some(), Ok(true));
             let length = text.bytes.len().min(64);
             assert_eq!(program.read(CODE as usize - distance as usize, length), text.bytes[..length]);

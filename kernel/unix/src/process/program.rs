@@ -753,7 +753,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
         let linker = linker_of(&program, &mounts::root(), &layout, For::Nobody).await?;
         Ok(Plan { path: path.as_bytes().to_vec(), program, linker, layout, arguments: given, environment })
     })?;
-    let account = Account::of_the_first();
+    let account = Account::first().clone();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
     let console = Arc::new(OpenFile::new(console::open()?, Access::ReadWrite, false, file::charge(&account)?));
