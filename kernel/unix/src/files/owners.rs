@@ -11,7 +11,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::Waker;
 
 use abi_unix::Errno;
@@ -66,15 +66,21 @@ pub(crate) struct Herald {
     pub(crate) process: u32,
     /// The descriptor by which it has asked.
     pub(crate) descriptor: i32,
-    /// Whether signals to a group are on their way.
-    pub(crate) is_telling: AtomicBool,
+    /// Number of times that a group was to be told since signals to it are on their way.
+    pub(crate) told: AtomicU32,
     /// Whether it is in the list.
     is_entered: AtomicBool,
     next: Mutex<Option<Arc<Herald>>>,
 }
 
-/// Heralds whose files may have events, each leading to the next, so that a waker needs no memory.
-static ENTERED: Mutex<Option<Arc<Herald>>> = Mutex::new(None);
+/// Heralds whose files may have events, in the order in which they were woken. Each leads to the next, so that a waker
+/// needs no memory.
+struct EnteredHeralds {
+    first: Option<Arc<Herald>>,
+    last: Option<Arc<Herald>>,
+}
+
+static ENTERED: Mutex<EnteredHeralds> = Mutex::new(EnteredHeralds { first: None, last: None });
 
 /// The coroutine that tells.
 pub(crate) static TELLER: Attendant = Attendant::new();
@@ -87,8 +93,10 @@ impl Wake for Herald {
     fn wake_by_ref(self: &Arc<Herald>) {
         if !self.is_entered.swap(true, Ordering::AcqRel) {
             let mut entered = ENTERED.lock();
-            *self.next.lock() = entered.take();
-            *entered = Some(self.clone());
+            match entered.last.replace(self.clone()) {
+                Some(last) => *last.next.lock() = Some(self.clone()),
+                None => entered.first = Some(self.clone()),
+            }
             drop(entered);
             TELLER.summon();
         }
@@ -104,8 +112,11 @@ impl Herald {
     /// Takes one out of the list.
     pub(crate) fn next_entered() -> Option<Arc<Herald>> {
         let mut entered = ENTERED.lock();
-        let herald = entered.take()?;
-        *entered = herald.next.lock().take();
+        let herald = entered.first.take()?;
+        entered.first = herald.next.lock().take();
+        if entered.first.is_none() {
+            entered.last = None;
+        }
         drop(entered);
         // Before the look at the file: a later event enters it again.
         herald.is_entered.store(false, Ordering::Release);
@@ -198,7 +209,7 @@ pub(super) fn begin(
             awaited,
             process: caller.number(),
             descriptor,
-            is_telling: AtomicBool::new(false),
+            told: AtomicU32::new(0),
             is_entered: AtomicBool::new(false),
             next: Mutex::new(None),
         })
@@ -226,6 +237,14 @@ pub(super) fn waker(file: usize, awaited: Awaited) -> Option<Waker> {
     let owned = OWNED.lock();
     let entry = find(&owned, file).and_then(|at| owned.get(at))?;
     entry.heralds.as_ref()?.iter().find(|herald| herald.awaited == awaited).map(|herald| herald.clone().into())
+}
+
+/// Returns the herald for input of a file that tells.
+#[cfg(test)]
+pub(crate) fn herald_of(file: &Arc<OpenFile>) -> Option<Arc<Herald>> {
+    let owned = OWNED.lock();
+    let entry = find(&owned, Arc::as_ptr(file).addr()).and_then(|at| owned.get(at))?;
+    entry.heralds.as_ref().map(|heralds| heralds[0].clone())
 }
 
 /// Forgets an open file that is closed; returns its heralds.

@@ -3,10 +3,14 @@
 //! One coroutine of the kernel looks at the files whose heralds were woken, sends the signals, and registers the
 //! heralds again. Its time is charged to the processes that have asked for the signals. They have the authority of the
 //! process that has named the owner or the signal last, and end with it: a holder of the file can have it send only
-//! what it may send itself. Events that come before the coroutine's look are told once, and so are those that come
-//! while signals to a group are on their way.
+//! what it may send itself. Events that come before the coroutine's look are told once. Those that come while signals
+//! to a group are on their way are told by another round, as far as they are still there at its end.
+//!
+//! The coroutine takes files in the order of their events, and is as important as an ordinary program: a process could
+//! keep a more important one busy with files of its own.
 
 use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
 use core::sync::atomic::Ordering;
 use core::task::Waker;
 
@@ -23,14 +27,15 @@ use crate::files::remains::{Remain, leave};
 use crate::process::table::{Walk, find};
 use crate::process::worker::Worker;
 use crate::process::{Process, signal_sending};
+use crate::scheduling::standing::worth_of;
 use crate::scheduling::{executor, payers};
 
 /// Members of a group that one step reaches.
-const AT_A_TIME: usize = 32;
+const AT_A_TIME: usize = 4;
 
 /// Starts the coroutine.
 pub(crate) fn start() {
-    executor::spawn_for_kernel(Priority::HIGHEST, async {
+    executor::spawn_for_kernel(worth_of(Priority::DEFAULT), async {
         loop {
             while let Some(herald) = Herald::next_entered() {
                 let start = Machine::now();
@@ -94,7 +99,8 @@ fn tell(herald: &Arc<Herald>) {
             }
         }
         group => {
-            if !herald.is_telling.swap(true, Ordering::AcqRel) {
+            // Later ones are seen by the end of the round.
+            if herald.told.fetch_add(1, Ordering::AcqRel) == 0 {
                 let members = Walk::of_group(group.unsigned_abs());
                 let asker = Arc::downgrade(&asker);
                 leave(ToldGroup { herald: herald.clone(), asker, members, information });
@@ -143,7 +149,9 @@ impl Remain for ToldGroup {
                 (Some(Some(process)), Some(asker)) => send(asker, &process, None, self.information),
                 (None, Some(_)) => return false,
                 _ => {
-                    self.herald.is_telling.store(false, Ordering::Release);
+                    if self.herald.told.swap(0, Ordering::AcqRel) > 1 {
+                        self.herald.wake_by_ref();
+                    }
                     return true;
                 }
             }
@@ -257,6 +265,99 @@ mod tests {
             assert_eq!(taken(program), Err(Errno::EAGAIN), "the reader tells no more");
             program.close(reader).unwrap();
         });
+    }
+
+    /// A child has the files of its parent. It may name any owner, and the signals have its own authority then: its
+    /// sibling is beyond that, and gets none.
+    #[test]
+    fn an_owner_that_its_namer_may_not_signal_is_told_nothing() {
+        run(|program| {
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            tell(program, reader, program.id as usize);
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            let victim = program.spawn(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+            assert_eq!(program.call(SystemCall::SetProcessGroup, [victim, victim]), Ok(0));
+            let child = program.fork(move |program| {
+                for owner in [victim as isize, -(victim as isize), 1] {
+                    for signal in [0, 9, CHOSEN] {
+                        let _ = control_of(program, reader, control::SETOWN, owner as usize);
+                        let _ = control_of(program, reader, control::SETSIG, signal);
+                        let _ = program.write_to(writer, b"x");
+                        program.sleep_ns(1_000_000);
+                    }
+                }
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert!(find(victim as u32).is_some(), "no signal has ended it");
+            assert_eq!(taken(program), Err(Errno::EAGAIN), "nor was the parent told");
+            assert!(program.read_from(reader, 100).unwrap().len() == 9, "the child has the files");
+            program.call(SystemCall::Kill, [victim, 9]).unwrap();
+            program.wait_for(victim).unwrap();
+        });
+    }
+
+    /// Events during the signals to a group are told after them, if they are still there.
+    #[test]
+    fn a_group_is_told_again_of_what_comes_meanwhile() {
+        run(|program| {
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            let group = program.call(SystemCall::GetProcessGroup, [0]).unwrap();
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            tell(program, reader, (-(group as isize)) as usize);
+            let file = program.process().descriptors.lock().get(reader).unwrap().clone();
+            let herald = crate::files::owners::herald_of(&file).unwrap();
+            // A round is under way.
+            herald.told.store(1, Ordering::Relaxed);
+            program.write_to(writer, b"x").unwrap();
+            assert_eq!(taken(program), Err(Errno::EAGAIN), "the round's signals are others");
+            assert_eq!(herald.told.load(Ordering::Relaxed), 2);
+            let (members, asker) = (Walk::of_group(99_999), Arc::downgrade(&program.process()));
+            let information = Information::of_kernel(Signal::IO);
+            assert!(ToldGroup { herald: herald.clone(), asker, members, information }.step());
+            assert_eq!(taken(program).map(|found| found.0), Ok(IO));
+            assert_eq!(herald.told.load(Ordering::Relaxed), 0);
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+        });
+    }
+
+    #[test]
+    fn threads_turn_telling_on_and_off_at_once() {
+        run(|program| {
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            assert_eq!(taken(program), Err(Errno::EAGAIN));
+            control_of(program, reader, control::SETOWN, program.id as usize).unwrap();
+            let turn = move |program: &mut Program| {
+                for round in 0..200 {
+                    let flags = open::NONBLOCK | if round % 2 == 0 { open::ASYNC } else { 0 };
+                    assert_eq!(control_of(program, reader, control::SETFL, flags as usize), Ok(0));
+                    let _ = program.call(SystemCall::Yield, []);
+                }
+            };
+            program.add_worker(turn).unwrap();
+            for _ in 0..200 {
+                program.write_to(writer, b"x").unwrap();
+                program.read_from(reader, 1).unwrap();
+                turn_once(program, reader);
+            }
+            program.sleep_ns(1_000_000_000);
+            while taken(program).is_ok() {}
+            // Either may have been the last. The file tells if its flag says so, once: no herald is registered twice.
+            for (flags, expected) in [(open::NONBLOCK, false), (open::NONBLOCK | open::ASYNC, true)] {
+                assert_eq!(control_of(program, reader, control::SETFL, flags as usize), Ok(0));
+                program.write_to(writer, b"x").unwrap();
+                assert_eq!(taken(program).is_ok(), expected);
+                assert_eq!(taken(program), Err(Errno::EAGAIN));
+                program.read_from(reader, 1).unwrap();
+            }
+        });
+    }
+
+    fn turn_once(program: &mut Program, file: usize) {
+        for flags in [open::NONBLOCK | open::ASYNC, open::NONBLOCK] {
+            assert_eq!(control_of(program, file, control::SETFL, flags as usize), Ok(0));
+            let _ = program.call(SystemCall::Yield, []);
+        }
     }
 
     #[test]
