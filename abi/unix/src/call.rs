@@ -364,11 +364,12 @@ system_calls! {
     SignalQueue = 138 rt_sigqueueinfo(process: Number, signal: Number, information: Input) Never;
     /// Returns from a handler: takes registers, blocked signals and stack from the frame at the stack pointer.
     SignalReturn = 139 rt_sigreturn() Never by Worker;
-    /// Sets the nice value of a process (0: the caller), which changes its priority while it publishes none: by one for
-    /// each step up, and for each five steps down. `EINVAL` for the processes of a group or a user, `EPERM` for a
-    /// process that is not below the caller, `EACCES` to lower the value; `CAP_SYS_NICE` permits all.
+    /// Sets the nice value of a process (0: the caller), of the processes of a group (0: the caller's) or of the user
+    /// (0), which changes the priority of those that publish none: by one for each step up, and for each five steps
+    /// down. `EPERM` for a process that is not below the caller, `EACCES` to lower the value; `CAP_SYS_NICE` permits
+    /// all. Of several processes, the others are changed.
     SetNice = 140 setpriority(which: Number, process: Number, nice: Number) Never;
-    /// Returns 20 minus the nice value of a process (0: the caller).
+    /// Returns 20 minus the nice value of a process (0: the caller), or of the most important one of a group or a user.
     GetNice = 141 getpriority(which: Number, process: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;

@@ -216,6 +216,10 @@ pub mod mode {
 pub mod niceness {
     /// The call is on one process (`PRIO_PROCESS`).
     pub const OF_PROCESS: u32 = 0;
+    /// The call is on the processes of a group (`PRIO_PGRP`).
+    pub const OF_GROUP: u32 = 1;
+    /// The call is on the processes of a user (`PRIO_USER`).
+    pub const OF_USER: u32 = 2;
     pub const LOWEST: i32 = -20;
     pub const HIGHEST: i32 = 19;
 }

@@ -321,7 +321,7 @@ pub async fn owners_and_nice_values() -> Outcome {
     check_eq!(crate::fork::status_of(child), Ok(0x100 | 29));
     check_eq!(call(SystemCall::FileControl, [file, control::SETFL as usize, 0, 0, 0, 0]), Ok(0));
     check_eq!(call(SystemCall::FileControl, [file, control::GETFL as usize, 0, 0, 0, 0]), Ok(0));
-    check_eq!(call(SystemCall::SetNice, [1, 0, 5, 0, 0, 0]), Err(Errno::EINVAL));
+    check_eq!(call(SystemCall::SetNice, [3, 0, 5, 0, 0, 0]), Err(Errno::EINVAL));
     check_eq!(call(SystemCall::SetNice, [0, 99_999, 5, 0, 0, 0]), Err(Errno::ESRCH));
     let child = must!(crate::fork::fork(|| {
         let nice = |value: usize| call(SystemCall::SetNice, [0, 0, value, 0, 0, 0]);

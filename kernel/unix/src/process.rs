@@ -44,6 +44,7 @@ mod keeper;
 pub(crate) mod lending;
 pub(crate) mod life;
 pub(crate) mod limits;
+pub(crate) mod nice_values;
 pub(crate) mod oom_killer;
 pub(crate) mod program;
 pub(crate) mod shared;

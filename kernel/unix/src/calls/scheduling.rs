@@ -1,13 +1,12 @@
 //! The calls on scheduling, and those that observe it.
 
-use alloc::sync::Arc;
-
+use abi_unix::Act;
 use abi_unix::types::niceness;
-use abi_unix::{Act, Errno};
 
-use crate::calls::call::{Call, Decoding};
+use crate::calls::call::{Call, Decoding, kept_steps};
 use crate::observing::{snapshot, trace};
-use crate::process::{Process, authority};
+use crate::process::authority;
+use crate::process::nice_values::{self, NiceProcesses};
 use crate::scheduling::attributes;
 
 #[inline(never)]
@@ -21,31 +20,27 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
     attributes::set(call.process(), id, attribute, call.word(2) as u64, call.word(3) as u64).map(Into::into)
 }
 
-/// Returns the process that a call on nice values names. `EINVAL` for all processes of a group or a user.
-fn meant_by(call: &Call<'_>) -> Result<Arc<Process>, Errno> {
-    match call.unsigned(0) {
-        niceness::OF_PROCESS => attributes::meant(call.process(), call.unsigned(1)),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// Performs `getpriority`: 20 for the nice value 0, and more for those that are more important.
+/// Performs `getpriority`.
 #[inline(never)]
 pub(super) fn get_nice(call: Call<'_>) -> Decoding {
-    Ok(((20 - i32::from(meant_by(&call)?.nice())) as usize).into())
+    let (caller, kind, number) = (call.process(), call.unsigned(0), call.unsigned(1));
+    if kind == niceness::OF_PROCESS {
+        return Ok(nice_values::answer(&*attributes::meant(caller, number)?).into());
+    }
+    let processes = NiceProcesses::of(caller, kind, number)?;
+    Ok(kept_steps(call.number, processes.get(caller.clone())))
 }
 
 /// Performs `setpriority`.
 #[inline(never)]
 pub(super) fn set_nice(call: Call<'_>) -> Decoding {
-    let process = meant_by(&call)?;
-    let nice = call.signed(2).clamp(niceness::LOWEST, niceness::HIGHEST) as i8;
-    authority::permit_towards(call.process(), &process, Act::Schedule)?;
-    if nice < process.nice() && !call.process().authority.permits(Act::ScheduleMore) {
-        return Err(Errno::EACCES);
+    let (caller, kind, number, nice) = (call.process(), call.unsigned(0), call.unsigned(1), call.signed(2));
+    if kind == niceness::OF_PROCESS {
+        nice_values::set(caller, &*attributes::meant(caller, number)?, nice)?;
+        return Ok(0.into());
     }
-    process.set_nice(nice);
-    Ok(0.into())
+    let processes = NiceProcesses::of(caller, kind, number)?;
+    Ok(kept_steps(call.number, processes.set(caller.clone(), nice)))
 }
 
 #[inline(never)]
@@ -121,7 +116,7 @@ mod tests {
             let set = |program: &mut Program, id: usize, nice: i32| {
                 program.call(SystemCall::SetNice, [0, id, nice as u32 as usize])
             };
-            for which in [1, 2, 3, usize::MAX] {
+            for which in [3, usize::MAX] {
                 assert_eq!(program.call(SystemCall::GetNice, [which, 0]), Err(Errno::EINVAL));
                 assert_eq!(program.call(SystemCall::SetNice, [which, 0, 5]), Err(Errno::EINVAL));
             }
