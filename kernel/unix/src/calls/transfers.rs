@@ -8,7 +8,7 @@ use abi_unix::types::{epoll as event, message, open, splicing};
 use zerocopy::IntoBytes;
 
 use crate::asynchronous::messages::{MessageOut, MessageToReceive, MessageToSend};
-use crate::asynchronous::operation::Operation;
+use crate::asynchronous::operation::{Operation, VectorAtPlace};
 use crate::asynchronous::relay::{Relay, RelayPlace};
 use crate::asynchronous::splice::{Splice, sink_of, source_of};
 use crate::calls::call::{Call, Decoding, kept};
@@ -69,30 +69,32 @@ pub(super) fn write_vector(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn read_at(call: Call<'_>) -> Decoding {
-    let (file, buffers) = (call.file(0)?, Buffers::from_buf([call.buffer(1)?]));
-    Ok(Operation::ReadAt { file, buffers, offset: call.offset(3)?, done: 0 }.into())
+    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
+    Ok(Operation::ReadAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
 }
 
 #[inline(never)]
 pub(super) fn write_at(call: Call<'_>) -> Decoding {
-    let (file, buffers) = (call.file(0)?, Buffers::from_buf([call.buffer(1)?]));
-    Ok(Operation::WriteAt { file, buffers, offset: call.offset(3)?, done: 0 }.into())
+    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
+    Ok(Operation::WriteAt { file, buffer, offset: call.offset(3)?, done: 0 }.into())
 }
 
 /// Performs `preadv`. The second half of the offset is for machines with shorter words.
 #[inline(never)]
 pub(super) fn read_vector_at(call: Call<'_>) -> Decoding {
-    let (file, offset) = (call.file(0)?, call.offset(3)?);
-    let buffers = vector(call.process(), call.address(1), call.word(2))?;
-    Ok(Operation::ReadAt { file, buffers, offset, done: 0 }.into())
+    vector_at(&call, false)
 }
 
 /// Performs `pwritev`.
 #[inline(never)]
 pub(super) fn write_vector_at(call: Call<'_>) -> Decoding {
+    vector_at(&call, true)
+}
+
+fn vector_at(call: &Call<'_>, writes: bool) -> Decoding {
     let (file, offset) = (call.file(0)?, call.offset(3)?);
     let buffers = vector(call.process(), call.address(1), call.word(2))?;
-    Ok(Operation::WriteAt { file, buffers, offset, done: 0 }.into())
+    Ok(Operation::VectorAt(kept(VectorAtPlace { file, buffers, offset, done: 0, writes })).into())
 }
 
 /// Reads a place that the program keeps at an address; 0 stands for the file's position. `negative` if it is none.
