@@ -63,6 +63,8 @@ pub enum Command {
     Dist,
     /// Build the emulator of a machine that the host's QEMU does not have, once for all clones on this host.
     Machine(BuildMachine),
+    /// Make an image of a disk with a volume of ext4.
+    Image(Image),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
     /// Run unmodified programs of Debian for riscv64.
@@ -298,6 +300,44 @@ pub struct New {
     /// Depend on COPS in this repository and not in this directory, so that others can build the package too.
     #[arg(long, value_name = "URL")]
     pub git: Option<String>,
+}
+
+/// Arguments of `image`.
+#[derive(Args, Debug)]
+#[command(arg_required_else_help = true)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask image empty disk.img 2G
+  cargo xtask image debian disk.img bash coreutils
+  cargo xtask run --disk disk.img")]
+pub struct Image {
+    /// The action.
+    #[command(subcommand)]
+    pub action: ImageAction,
+}
+
+/// The kinds of images.
+#[derive(Debug, Subcommand)]
+pub enum ImageAction {
+    /// Make an image with an empty volume.
+    Empty {
+        /// The image, which is made or replaced.
+        image: PathBuf,
+        /// Its size: bytes, or with K, M or G.
+        #[arg(value_parser = crate::image::parse_size)]
+        size: u64,
+    },
+    /// Make an image with the files of packages of Debian for riscv64 and of all that they depend on.
+    Debian {
+        /// The image, which is made or replaced.
+        image: PathBuf,
+        /// The packages.
+        #[arg(required = true)]
+        packages: Vec<String>,
+        /// Its size; the default has some room beside the files.
+        #[arg(long, value_parser = crate::image::parse_size)]
+        size: Option<u64>,
+    },
 }
 
 /// Arguments of `linux`.

@@ -136,6 +136,11 @@ impl Root {
         }
     }
 
+    /// Returns the directory on this host.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Returns the version of a package of the root.
     pub fn version(&self, name: &str) -> Option<&str> {
         self.packages.iter().find(|package| package.name == name).map(|package| &package.version[..])

@@ -109,7 +109,9 @@ fn tools(seen: &Seen) -> Vec<String> {
             say(true, format!("{} (package {})", item.description(), item.package()));
         }
     }
-    for item in [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc] {
+    for item in
+        [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc, Item::E2fsprogs]
+    {
         say(there(item), format!("{} (package {})", item.description(), item.package()));
     }
     lines

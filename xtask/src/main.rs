@@ -33,6 +33,7 @@ mod figures;
 mod fuzz;
 mod gdb;
 mod guest;
+mod image;
 mod images;
 mod interrupt;
 mod ipc;
@@ -133,6 +134,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Linux(arguments) => return programs::linux(&context, arguments),
         Command::New(arguments) => own::new(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),
+        Command::Image(arguments) => image::image(&context, arguments),
         Command::Dist => dist::dist(&context),
         Command::Machine(arguments) => emulator::build(&context, arguments.name),
         Command::Top(arguments) => monitor::top(&context, arguments),

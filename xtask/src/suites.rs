@@ -35,6 +35,7 @@ use crate::dist;
 use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
+use crate::image;
 use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
 use crate::linux::{self, DebianKernel, Servers};
@@ -112,6 +113,12 @@ const LINES_OF_A_FAILURE: usize = 8;
 
 /// Bytes of a machine's disk.
 const DISK_SIZE: u64 = 8 << 20;
+
+/// Bytes of a machine's volume.
+const VOLUME_SIZE: u64 = 32 << 20;
+
+/// Number of acknowledged files after which the power of a machine is cut, for each of its boots.
+const CUTS: [u32; 4] = [3, 17, 40, 90];
 
 /// Length of the soak of a test.
 const SOAK_SECONDS: u64 = 20;
@@ -566,6 +573,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 parts.push(on_one_hart.part(name, run));
             }
             "power cut" => short.push(on_all_harts.part(name, Boots::power_cut)),
+            POWER_CUTS_OF_A_VOLUME => short.push(on_all_harts.part(name, Boots::volume_cuts)),
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -891,9 +899,10 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     FAILING_ALLOCATIONS,
     "power cut",
+    POWER_CUTS_OF_A_VOLUME,
     "restart",
     "status of the shell",
     "backtraces of programs",
@@ -903,6 +912,9 @@ const PARTS: [&str; 10] = [
     "faults",
     "soak",
 ];
+
+/// The part that cuts the power off a machine that writes to a volume.
+const POWER_CUTS_OF_A_VOLUME: &str = "cut volume";
 
 /// The part with failing allocations.
 const FAILING_ALLOCATIONS: &str = "failing allocations";
@@ -1092,6 +1104,11 @@ impl Boots<'_> {
         configuration.set_clock(clock);
         if self.products.programs.iter().any(|program| program == PROGRAM) {
             configuration.disks.push(empty_disk(log)?);
+            if image::tools_are_there() {
+                let volume = log.with_extension("volume");
+                image::make(&volume, VOLUME_SIZE, None)?;
+                configuration.disks.push(volume);
+            }
         }
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)
     }
@@ -1113,6 +1130,35 @@ impl Boots<'_> {
         boot("write-disk", "lasting")?;
         boot("check-disk", "the bytes are there")?;
         show("what the disk had made lasting was there after the power was cut off");
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Cuts the power off a machine that writes to a volume, several times, and looks on this host whether the volume
+    /// is whole and has every file that was acknowledged. Each boot goes on with the volume of the one before, whose
+    /// journal it replays.
+    fn volume_cuts(&self, log: &Path, show: Show) -> Found {
+        if !image::tools_are_there() {
+            show("left out: e2fsprogs are not installed");
+            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+        }
+        let volume = log.with_extension("volume");
+        image::make(&volume, VOLUME_SIZE, None)?;
+        for files in CUTS {
+            let command_line = command_line(PROGRAM, &["--act", "write-volume"].map(String::from))?;
+            let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
+            configuration.disks.push(volume.clone());
+            let board = &self.context.board;
+            let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
+            let line = format!("acknowledged {files}");
+            guest.wait_for(&line, SILENCE_LIMIT, |printed| (printed == line).then_some(()))?;
+            guest.end();
+            // The boots after this one find it as it is now.
+            let copy = log.with_extension("replayed");
+            std::fs::copy(&volume, &copy)?;
+            image::replay(&copy, files)?;
+            image::check(&copy)?;
+            show(&format!("after the cut behind file {files} the volume was whole, with all files that it had"));
+        }
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
     }
 

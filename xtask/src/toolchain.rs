@@ -108,6 +108,8 @@ pub enum Item {
     Fdt,
     /// The program that takes symbols off.
     Strip,
+    /// The programs that make and check volumes of ext4.
+    E2fsprogs,
 }
 
 impl Item {
@@ -136,6 +138,7 @@ impl Item {
             Item::Slirp => "libslirp-dev",
             Item::Fdt => "libfdt-dev",
             Item::Strip => "binutils",
+            Item::E2fsprogs => "e2fsprogs",
         }
     }
 
@@ -164,6 +167,7 @@ impl Item {
             Item::Slirp => "the library slirp, for `machine`",
             Item::Fdt => "the library libfdt, for `machine`",
             Item::Strip => "strip, for `machine`",
+            Item::E2fsprogs => "mke2fs and e2fsck, for `image` and the tests of volumes",
         }
     }
 }
@@ -436,6 +440,7 @@ pub fn look() -> Seen {
     note(Item::OpenSbi, has_firmware(qemu.as_deref()));
     note(Item::Clang, find_program("clang").is_some());
     note(Item::Valgrind, find_program("valgrind").is_some());
+    note(Item::E2fsprogs, crate::image::tools_are_there());
     note(Item::RiscvGcc, find_program(RISCV_GCC).is_some());
     note(Item::RiscvLibc, Path::new(RISCV_LIBC).exists());
     for (item, program) in OF_QEMU_PROGRAMS {

@@ -175,7 +175,9 @@ system_calls! {
     /// `UMOUNT_NOFOLLOW`. `EBUSY` while something of it is in use, unless it is detached; `EINVAL` if the path leads to
     /// no such root.
     Unmount = 39 umount2(target: Path, flags: Number) Never;
-    /// Mounts a new file system on a directory: `tmpfs`, with the options `size` and `mode`, or `proc`. Flags
+    /// Mounts a new file system on a directory: `tmpfs`, with the options `size` and `mode`, `proc`, or the volume of a
+    /// disk (`/dev/vda`) as `ext4`: `ENOTBLK` for another source, `EINVAL` if it has no volume that is supported, for
+    /// which the console has the reason, `EBUSY` if it is mounted. Flags
     /// `MS_RDONLY`, `MS_NOSUID`, `MS_NODEV`, `MS_NOEXEC`, and `MS_REMOUNT` to change those and the size of a file
     /// system that is there. Mounts belong to all processes, so that `MS_PRIVATE` changes nothing; `MS_BIND`, `MS_MOVE`
     /// and the other kinds of propagation are `EINVAL`. `ENODEV` for other types, `ENOSPC` if there are 64 mounts.

@@ -51,6 +51,7 @@ error_numbers! {
     ENOMEM = 12, "out of memory";
     EACCES = 13, "permission denied";
     EFAULT = 14, "bad address";
+    ENOTBLK = 15, "block device required";
     EBUSY = 16, "device or resource busy";
     EEXIST = 17, "file exists";
     EXDEV = 18, "link across file systems";

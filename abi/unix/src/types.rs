@@ -472,6 +472,8 @@ pub mod mounting {
     pub const TMPFS_MAGIC: u64 = 0x0102_1994;
     /// Number of proc.
     pub const PROC_MAGIC: u64 = 0x9fa0;
+    /// Number of ext4.
+    pub const EXT4_MAGIC: u64 = 0xef53;
     /// Number of pipes.
     pub const PIPE_MAGIC: u64 = 0x5049_5045;
     /// Number of sockets.

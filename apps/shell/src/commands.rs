@@ -1,20 +1,23 @@
 //! The shell's own commands: those that change the shell, and small ones that never wait for long.
 
+use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use abi_unix::Counter;
+use abi_unix::types::mounting::flag;
 use abi_unix::types::{mode, signal};
 use command_line::is_name;
 use cops::Errno;
-use cops::system::process;
+use cops::system::{file, process};
 
 use crate::run::{self, Ran, Stop};
 use crate::state::{State, Variable};
 
 pub const NAMES: &[&str] = &[
     ".", ":", "[", "bg", "break", "cd", "continue", "counters", "echo", "exit", "export", "false", "fg", "help",
-    "jobs", "kill", "local", "pwd", "read", "return", "shift", "test", "true", "unset", "wait", "where",
+    "jobs", "kill", "local", "mount", "pwd", "read", "return", "shift", "test", "true", "umount", "unset", "wait",
+    "where",
 ];
 
 /// Commands that no function replaces.
@@ -25,6 +28,7 @@ A command is a program of PATH, a path of one, a tool or a command of the shell:
   tools      cat, cp, env, grep, head, ls, mkdir, mv, ps, rm, seq, sleep, touch, wc
   shell      cd, echo, exit, export, kill, local, pwd, read, return, shift, test, true, false, unset, . FILE
   jobs       jobs, wait, bg and fg [%JOB] go on in the background or foreground with a job that Ctrl-Z has stopped
+  mount DEVICE DIRECTORY [ro]   mounts a volume of ext4 umount DIRECTORY   writes it and takes it away
   counters   prints the kernel's counters              where [PID]   prints where all workers and coroutines are
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
@@ -90,6 +94,7 @@ fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, 
         }
         "pwd" => text = alloc::format!("{}\n", state.directory),
         "cd" => change_directory(state, arguments)?,
+        "mount" | "umount" => mount(state, name, arguments)?,
         "help" => text = HELP.into(),
         "jobs" => {
             for (number, condition, job) in state.jobs.list() {
@@ -145,6 +150,22 @@ fn change_directory(state: &mut State, arguments: &[String]) -> Result<(), Strin
     cops::file::set_current_dir(&path).map_err(|error| alloc::format!("{path}: {error}"))?;
     state.directory = cops::file::current_dir().map_err(|error| alloc::format!("{path}: {error}"))?;
     Ok(())
+}
+
+/// Mounts the volume of a disk on a directory, which is made if it is missing; or unmounts it.
+fn mount(state: &State, name: &str, arguments: &[String]) -> Result<(), String> {
+    let text = |text: &str| CString::new(text).map_err(|_| "a name contains a NUL".to_string());
+    state.enter();
+    let (path, done) = match (name, arguments) {
+        ("umount", [directory]) => (directory, file::unmount(&text(directory)?, 0)),
+        ("mount", [device, directory, how @ ..]) if how.iter().all(|how| how == "ro") => {
+            let flags = if how.is_empty() { 0 } else { flag::READ_ONLY };
+            let _ = cops::file::create_dir(directory);
+            (device, file::mount_device(&text(device)?, &text(directory)?, c"ext4", flags))
+        }
+        _ => return Err("usage: mount DEVICE DIRECTORY [ro], umount DIRECTORY".into()),
+    };
+    done.map_err(|error| alloc::format!("{path}: {error}"))
 }
 
 /// Puts variables aside until the end of the function.

@@ -74,7 +74,8 @@ pub use machine::{Riscv64, configure, cycles, pending, set_doorbell, use_test_de
 pub use report::{early_write, panic_report, set_panic_writer};
 #[cfg(all(target_os = "none", feature = "thread-stacks"))]
 pub use stacks::{
-    STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
+    STACK_WINDOW, THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, set_thread_stack_joined,
+    switch_stack, thread_stack_top,
 };
 
 #[cfg(target_os = "none")]

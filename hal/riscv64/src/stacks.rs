@@ -77,6 +77,20 @@ pub unsafe fn set_thread_stack(slot: usize, frames: Option<[u64; THREAD_STACK_SI
     }
 }
 
+/// Maps a slot's guard region to these frames, which joins its stack with that of the slot below to one.
+///
+/// # Safety
+/// As for [`set_thread_stack`].
+///
+/// # Panics
+/// If there is no such slot.
+pub unsafe fn set_thread_stack_joined(slot: usize, frames: [u64; THREAD_STACK_SIZE / 4096]) {
+    let first = (thread_stack_top(slot) - SLOT_SIZE - STACK_WINDOW) / 4096;
+    for (page, frame) in (first..).zip(frames) {
+        LEAVES[page / 512].0[page % 512].store(frame >> 12 << 10 | LEAF, Relaxed);
+    }
+}
+
 /// Returns whether an address lies in the guard region below a kernel thread's stack.
 pub(crate) fn is_guard(address: usize) -> bool {
     address

@@ -8,9 +8,11 @@
 //!
 //! # Memory
 //!
-//! A stack is 32 KiB, mapped in a window of the machine's above a guard region of the same size. Stacks are mapped and
-//! unmapped several at a time, because each time all harts must flush; those of threads that have ended are used again,
-//! and up to [`KEPT`] of them are kept. Frames for them are taken only while programs could have them too.
+//! A stack is 32 KiB, mapped in a window of the machine's above a guard region of the same size; a deep one takes four
+//! such slots and the guard regions in between, for code that was not written for a kernel, and stays mapped. Others
+//! are mapped and unmapped several at a time, because each time all harts must flush; those of threads that have ended
+//! are used again, and up to [`KEPT`] of them are kept. Frames for them are taken only while programs could have them
+//! too.
 //!
 //! # Access to a thread
 //!
@@ -30,7 +32,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 
-pub use stack::{KEPT, OutOfStacks, STACK_SIZE, Stack};
+pub use stack::{DEEP_STACK_SIZE, KEPT, OutOfStacks, STACK_SIZE, Stack};
 
 type Body = Box<dyn FnOnce(&Current<'_>) + Send>;
 
@@ -170,7 +172,8 @@ mod stack {
     use memory::Block;
     use platform::Machine;
     use platform::machine::{
-        THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, switch_stack, thread_stack_top,
+        THREAD_STACK_SIZE, THREAD_STACKS, prepare_stack, set_thread_stack, set_thread_stack_joined, switch_stack,
+        thread_stack_top,
     };
     use spin::Mutex;
 
@@ -187,9 +190,18 @@ mod stack {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OutOfStacks;
 
-    /// A mapped stack, by its slot. Dropping it returns it to the pool.
+    /// Slots of a deep stack, and the pieces of memory that are mapped to them and to the guard regions in between.
+    const DEEP_SLOTS: usize = 4;
+    const DEEP_PIECES: usize = 2 * DEEP_SLOTS - 1;
+    /// Bytes of a deep stack.
+    pub const DEEP_STACK_SIZE: usize = DEEP_PIECES * THREAD_STACK_SIZE;
+
+    /// A mapped stack, by its (uppermost) slot. Dropping it returns it to the pool.
     #[derive(Debug)]
-    pub struct Stack(usize);
+    pub struct Stack {
+        slot: usize,
+        is_deep: bool,
+    }
 
     /// Slots are below `fresh` if they were ever used; those are mapped and in use, or mapped and `free`, or `empty`.
     struct Pool {
@@ -197,9 +209,19 @@ mod stack {
         memory: Vec<Option<Block>>,
         free: Vec<usize>,
         empty: Vec<usize>,
+        /// Deep stacks that are not in use, by their uppermost slots.
+        deep: Vec<usize>,
+        /// Memory of all deep stacks, which stays mapped.
+        of_deep: Vec<[Block; DEEP_PIECES]>,
     }
 
-    static POOL: Mutex<Pool> = Mutex::new(Pool { memory: Vec::new(), free: Vec::new(), empty: Vec::new() });
+    static POOL: Mutex<Pool> = Mutex::new(Pool {
+        memory: Vec::new(),
+        free: Vec::new(),
+        empty: Vec::new(),
+        deep: Vec::new(),
+        of_deep: Vec::new(),
+    });
 
     fn flush_all_harts() {
         Machine::flush_tlb(Flush::Remote(HartSet::first(MAXIMUM_HARTS), Scope::All));
@@ -215,22 +237,38 @@ mod stack {
             if pool.free.is_empty() {
                 pool.grow();
             }
-            pool.free.pop().map(Stack).ok_or(OutOfStacks)
+            pool.free.pop().map(|slot| Stack { slot, is_deep: false }).ok_or(OutOfStacks)
+        }
+
+        /// Takes a deep stack, for code that was not written for a kernel.
+        ///
+        /// # Errors
+        /// [`OutOfStacks`].
+        pub fn new_deep() -> Result<Stack, OutOfStacks> {
+            let mut pool = POOL.lock();
+            if pool.deep.is_empty() {
+                pool.grow_deep();
+            }
+            pool.deep.pop().map(|slot| Stack { slot, is_deep: true }).ok_or(OutOfStacks)
         }
 
         /// Prepares the stack for a thread; returns the thread's initial stack pointer.
         pub(crate) fn prepare(&self, entry: extern "C" fn(usize) -> !, argument: usize) -> usize {
             // SAFETY: the slot is mapped to memory of its own, all harts have flushed since (`grow`), and no code runs
             // on it: the owner of the `Stack` prepares it once, before the thread begins.
-            unsafe { prepare_stack(thread_stack_top(self.0), entry, argument) }
+            unsafe { prepare_stack(thread_stack_top(self.slot), entry, argument) }
         }
     }
 
     impl Drop for Stack {
         fn drop(&mut self) {
             let mut pool = POOL.lock();
-            // There is room: each slot is in one of the lists, and `grow` has reserved for all.
-            pool.free.push(self.0);
+            // There is room: each slot is in one of the lists, and `grow` and `grow_deep` have reserved for all.
+            if self.is_deep {
+                pool.deep.push(self.slot);
+                return;
+            }
+            pool.free.push(self.slot);
             if pool.free.len() >= KEPT + BATCH {
                 pool.shrink();
             }
@@ -272,6 +310,43 @@ mod stack {
             }
         }
 
+        /// Maps a deep stack, if there is memory that programs could have too.
+        fn grow_deep(&mut self) {
+            let first = self.memory.len();
+            let more = self.of_deep.len() + 1;
+            if first + DEEP_SLOTS > THREAD_STACKS
+                || !memory::frames::available_to_programs(2 * DEEP_PIECES * FRAMES)
+                || self.memory.try_reserve(DEEP_SLOTS).is_err()
+                || self.deep.try_reserve(more.saturating_sub(self.deep.len())).is_err()
+                || self.of_deep.try_reserve(1).is_err()
+            {
+                return;
+            }
+            let pieces: [_; DEEP_PIECES] = core::array::from_fn(|_| Block::allocate_bytes(THREAD_STACK_SIZE).ok());
+            if pieces.iter().any(Option::is_none) {
+                return;
+            }
+            let pieces = pieces.map(|piece| piece.expect("all are there"));
+            let frames = |piece: &Block| core::array::from_fn(|index| piece.physical_address() + (index * PAGE) as u64);
+            for (number, piece) in pieces.iter().enumerate() {
+                // A stack, then the guard region above it, which joins it with the next one.
+                let slot = first + number.div_ceil(2);
+                // SAFETY: the memory is the pool's alone, which reaches it through this mapping only; the slots were
+                // never used, and are used after the flush below.
+                unsafe {
+                    match number % 2 {
+                        0 => set_thread_stack(slot, Some(frames(piece))),
+                        _ => set_thread_stack_joined(slot, frames(piece)),
+                    }
+                }
+            }
+            // Its slots are in no list of the others.
+            self.memory.resize_with(first + DEEP_SLOTS, || None);
+            self.of_deep.push(pieces);
+            self.deep.push(first + DEEP_SLOTS - 1);
+            flush_all_harts();
+        }
+
         /// Frees the memory of some unused stacks.
         fn shrink(&mut self) {
             let first = self.free.len() - BATCH;
@@ -303,6 +378,8 @@ mod stack {
 mod stack {
     /// Bytes of a stack.
     pub const STACK_SIZE: usize = 0;
+    /// Bytes of a deep stack.
+    pub const DEEP_STACK_SIZE: usize = 0;
     /// Stacks that are kept for threads to come.
     pub const KEPT: usize = 0;
 
@@ -318,6 +395,12 @@ mod stack {
         /// # Errors
         /// Always.
         pub fn new() -> Result<Stack, OutOfStacks> {
+            Err(OutOfStacks)
+        }
+
+        /// # Errors
+        /// Always.
+        pub fn new_deep() -> Result<Stack, OutOfStacks> {
             Err(OutOfStacks)
         }
 

@@ -31,3 +31,4 @@ pub(crate) mod stored;
 pub(crate) mod terminal;
 pub(crate) mod timer;
 pub(crate) mod tree;
+pub(crate) mod volume;

@@ -25,6 +25,9 @@ const MOST_KNOWN: usize = 512;
 const LONGEST_TARGET: u64 = 4096;
 /// Bytes that a file loses in one step of its end.
 const FREED_IN_A_STEP: u64 = 16 << 20;
+/// Number of changes after which the library's state begins anew: it keeps a copy of each block in the journal until
+/// that is full, and a journal may be larger than the memory of a machine.
+const MOST_CHANGES: u32 = 512;
 /// Number of blocks that must be free before anything grows: the nodes of trees that one change can make.
 const BLOCKS_OF_A_CHANGE: u64 = 16;
 /// Inode of the root, and of the journal that `mke2fs` makes.
@@ -209,6 +212,8 @@ pub struct Volume<D: Device> {
     /// Directories that were found to be no larger than they may be.
     known: BTreeSet<u32>,
     grown: Grown,
+    /// Number of changes since the library's state of the volume began.
+    changes: u32,
 }
 
 impl<D: Device> Volume<D> {
@@ -222,8 +227,15 @@ impl<D: Device> Volume<D> {
         }
         superblock::examine(&device, access == Access::Write)?;
         let library = mount(&device, clock, access).map_err(refusal_of)?;
-        let mut volume =
-            Volume { library: Some(library), device, clock, access, known: BTreeSet::new(), grown: Grown::default() };
+        let mut volume = Volume {
+            library: Some(library),
+            device,
+            clock,
+            access,
+            known: BTreeSet::new(),
+            grown: Grown::default(),
+            changes: 0,
+        };
         let root = volume.attributes(ROOT).map_err(|_| Refusal::Damaged("the root directory"))?;
         if !root.is(kind::DIRECTORY) {
             return Err(Refusal::Damaged("the root directory"));
@@ -274,6 +286,10 @@ impl<D: Device> Volume<D> {
     fn change<R>(&mut self, act: impl FnMut(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
         if self.access == Access::Read {
             return Err(Error::ReadOnly);
+        }
+        self.changes += 1;
+        if self.changes >= MOST_CHANGES {
+            self.begin_again()?;
         }
         self.act(act)
     }
@@ -636,13 +652,17 @@ impl<D: Device> Volume<D> {
             return Ok(());
         }
         self.act(Ext4::sync)?;
-        if !self.grown.wrong.is_empty() {
-            // Not while there are files without names, which would go with the library.
-            match self.end_library() {
-                Ok(()) => self.library = Some(mount(&self.device, self.clock, Access::Write).map_err(error_of)?),
-                Err(Error::Busy) => {}
-                Err(error) => return Err(error),
-            }
+        if self.grown.wrong.is_empty() { Ok(()) } else { self.begin_again() }
+    }
+
+    /// Ends the library's state of the volume and begins a new one. Not while there are files without names, which
+    /// would go with it: then it is tried again later.
+    fn begin_again(&mut self) -> Result<(), Error> {
+        self.changes = 0;
+        match self.end_library() {
+            Ok(()) => self.library = Some(mount(&self.device, self.clock, Access::Write).map_err(error_of)?),
+            Err(Error::Busy) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }

@@ -268,6 +268,16 @@ pub fn mount(target: &CStr, kind: &CStr, flags: u32, options: &CStr) -> Result<(
     unsafe { call!(Mount, kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr()) }.map(drop)
 }
 
+/// Mounts the file system on a device (`/dev/vda`) on a directory: `ext4`.
+///
+/// # Errors
+///
+/// Those of [`mount`], `ENOTBLK`, `ENXIO` and `EIO`.
+pub fn mount_device(device: &CStr, target: &CStr, kind: &CStr, flags: u32) -> Result<()> {
+    // SAFETY: all texts are NUL-terminated memory that lives through the call.
+    unsafe { call!(Mount, device.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, 0usize) }.map(drop)
+}
+
 /// Takes the file system whose root is at a path from its place
 /// ([`abi_unix::types::mounting::removal`]).
 ///

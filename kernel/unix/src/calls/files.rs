@@ -1,11 +1,13 @@
 //! The calls on paths and descriptors.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, allocation, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
+use ext4::{Change, NewFile, Stamp};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
     RenameSoFar, Replacement, SpecialFile, Timestamp, Writes, seal,
@@ -18,17 +20,23 @@ use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_
 use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
 use crate::files::fifo::{FifoOpening, Found, Opening};
-use crate::files::file::{self, OpenFile};
+use crate::files::file::{self, FileOperations, OpenFile};
 use crate::files::generated::Generated;
-use crate::files::mounts::{self, Halt, Node, Opened, Path, Place};
+use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
+use crate::files::volume::file::VolumeFile;
+use crate::files::volume::{self, Answer, Request, VolumeNode};
 use crate::files::{devices, disk, pipe, remains};
 use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
 fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Halt> {
+    // Files of volumes are not from there.
+    if path.is_on_volume() {
+        return Ok(());
+    }
     // A copy: looking a path up leads it behind the links to other file systems.
     let mut copy = path.copy()?;
     match copy.look_up(last) {
@@ -37,8 +45,10 @@ fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Halt> {
             _ => Ok(()),
         },
         Err(Halt::Later) => {
+            // The operation itself asks the volume that it has reached.
+            copy.forget_errand();
             *path = copy;
-            Err(Halt::Later)
+            if path.is_on_volume() { Ok(()) } else { Err(Halt::Later) }
         }
         Err(Halt::Failed(_)) => Ok(()),
     }
@@ -115,6 +125,11 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<Found, Halt> {
         Opened::Stored(file, mount) => {
             let access = file.access();
             (devices::kind_of(process, flags, mount, file)?, access)
+        }
+        Opened::OnVolume(node, mount) => {
+            let appends = options.writes == Writes::AtEnd;
+            let file = VolumeFile::open(node, mount, options.access, appends)?;
+            (Box::new(file) as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)
@@ -417,7 +432,7 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
     let (address, room) = (call.address(0), call.length(1));
     Ok(kept_steps(call.number, async move {
         let directory = process.directory.lock().clone();
-        let mut path = directory.path_in_steps(&process).await?;
+        let mut path = directory.path_in_steps(&process, &process.account).await?;
         path.push(0);
         if path.len() > room {
             return Err(Errno::ERANGE);
@@ -458,9 +473,11 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, |call, [path]| {
         let owner = owner(call.process());
         let permissions = permissions_of_new(call.process(), call.unsigned(2));
-        path.perform(LastComponent::Name, |mount, base, path| {
-            mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| 0)
-        })
+        path.perform(
+            LastComponent::Name,
+            |mount, base, path| mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| 0),
+            |directory, name, _| Ok(Request::MakeDirectory(directory, name, NewFile { owner: (0, 0), permissions })),
+        )
     })
 }
 
@@ -481,15 +498,26 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
     follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, move |call, [path]| {
         let owner = owner(call.process());
         let permissions = permissions_of_new(call.process(), mode);
-        path.perform(LastComponent::Name, |mount, base, path| {
-            let made = match kind {
-                FileKind::Fifo => {
-                    mount.tree().make_special_file(base, path, SpecialFile::Fifo, permissions, made_by(&owner))
+        path.perform(
+            LastComponent::Name,
+            |mount, base, path| {
+                let made = match kind {
+                    FileKind::Fifo => {
+                        mount.tree().make_special_file(base, path, SpecialFile::Fifo, permissions, made_by(&owner))
+                    }
+                    _ => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
+                };
+                made.map(|_| 0)
+            },
+            |directory, name, is_directory| match kind {
+                _ if is_directory => Err(Errno::ENOENT),
+                FileKind::Fifo => Err(Errno::EOPNOTSUPP),
+                _ => {
+                    let file = NewFile { owner: (0, 0), permissions };
+                    Ok(Request::Open { directory, name, file, must_be_new: true })
                 }
-                _ => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
-            };
-            made.map(|_| 0)
-        })
+            },
+        )
     })
 }
 
@@ -502,10 +530,17 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
     }
     let is_directory = flags & types::AT_REMOVEDIR != 0;
     follow(&call, [read_path(&call, 0, 1)?], Effect::Frees, move |_, [path]| {
-        path.perform(LastComponent::Name, |mount, base, path| match is_directory {
-            true => mount.tree().remove_directory(base, path, now()).map(|()| 0),
-            false => mount.tree().unlink(base, path, now()).map(|()| 0),
-        })
+        path.perform(
+            LastComponent::Name,
+            |mount, base, path| match is_directory {
+                true => mount.tree().remove_directory(base, path, now()).map(|()| 0),
+                false => mount.tree().unlink(base, path, now()).map(|()| 0),
+            },
+            |directory, name, has_slash| match has_slash && !is_directory {
+                true => Err(Errno::ENOTDIR),
+                false => Ok(Request::Remove { directory, name, is_directory }),
+            },
+        )
     })
 }
 
@@ -516,9 +551,14 @@ pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
     follow(&call, [read_path(&call, 1, 2)?], Effect::Keeps, |call, [path]| {
         let owner = owner(call.process());
         let target = call.process().copy_in_path(call.address(0))?;
-        path.perform(LastComponent::Name, |mount, base, path| {
-            mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| 0)
-        })
+        path.perform(
+            LastComponent::Name,
+            |mount, base, path| mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| 0),
+            |directory, name, is_directory| match is_directory || target.is_empty() {
+                true => Err(Errno::ENOENT),
+                false => Ok(Request::MakeLink(directory, name, target.clone())),
+            },
+        )
     })
 }
 
@@ -535,9 +575,19 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
     follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Keeps, move |call, [old, new]| {
         let owner = owner(call.process());
-        old.perform_with(new, (last.into(), LastComponent::Name), |mount, old, new| {
-            mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner)).map(|()| 0)
-        })
+        old.perform_with(
+            new,
+            (last.into(), LastComponent::Name),
+            |mount, old, new| mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner)).map(|()| 0),
+            |old, new| match (old, new) {
+                (Arrived::At(file, _), _) if file.kind() == FileKind::Directory => Err(Errno::EPERM),
+                (Arrived::At(..), Arrived::Name(_, _, true)) => Err(Errno::ENOENT),
+                (Arrived::At(file, _), Arrived::Name(directory, name, false)) => {
+                    Ok(Request::Link(file, directory, name))
+                }
+                _ => Err(Errno::EEXIST),
+            },
+        )
     })
 }
 
@@ -556,9 +606,24 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
     let mut so_far = RenameSoFar::new(DIRECTORIES);
     follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Frees, move |call, [old, new]| {
         let owner = owner(call.process());
-        old.perform_with(new, (LastComponent::Name, LastComponent::Name), |mount, old, new| {
-            mount.tree().rename_in_parts(&mut so_far, old, new, replacement, made_by(&owner)).map(|()| 0)
-        })
+        old.perform_with(
+            new,
+            (LastComponent::Name, LastComponent::Name),
+            |mount, old, new| {
+                mount.tree().rename_in_parts(&mut so_far, old, new, replacement, made_by(&owner)).map(|()| 0)
+            },
+            |old, new| match (old, new) {
+                (Arrived::Name(from, old, _), Arrived::Name(to, new, _)) => {
+                    let replacement = match replacement {
+                        Replacement::Replace => ext4::Replacement::Replace,
+                        Replacement::Refuse => ext4::Replacement::Refuse,
+                        Replacement::Exchange => ext4::Replacement::Exchange,
+                    };
+                    Ok(Request::Rename([(from, old), (to, new)], replacement))
+                }
+                _ => Err(Errno::EBUSY),
+            },
+        )
     })
 }
 
@@ -572,6 +637,15 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     follow(&call, [path], Effect::Keeps, |call, [path]| {
         let (process, place) = (call.process(), path.look_up(LastLink::Keep)?);
         let buffer = call.buffer(2)?;
+        if let Node::OnVolume(node) = &place.node {
+            path.stays_at(&place);
+            let Answer::Bytes(target, _) = path.ask(node.volume(), || Request::ReadLink(node.clone()))? else {
+                return Err(Errno::EINVAL.into());
+            };
+            let count = target.len().min(buffer.len());
+            process.copy_out(buffer.address(), &target[..count])?;
+            return Ok(count);
+        }
         let copy = |target: &[u8]| {
             let count = target.len().min(buffer.len());
             process.copy_out(buffer.address(), &target[..count]).map(|()| count)
@@ -579,6 +653,7 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
         let copied = match &place.node {
             Node::Stored(node) => node.read_link(copy).map_err(errno_of)?,
             Node::Generated(entry) => copy(entry.target(process.id)?.text()),
+            Node::OnVolume(_) => Err(Errno::EINVAL),
         };
         Ok(copied?)
     })
@@ -607,7 +682,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
         {
             return Err(Errno::EROFS);
         }
-        Ok(0)
+        Ok(Acted::Done(0))
     })
 }
 
@@ -616,7 +691,7 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
 fn on_place(
     call: &Call<'_>,
     flags: u32,
-    act: impl Fn(&Call<'_>, &Place) -> Result<usize, Errno> + Copy + Send + 'static,
+    act: impl Fn(&Call<'_>, &Place) -> Result<Acted, Errno> + Copy + Send + 'static,
 ) -> Decoding {
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
@@ -627,10 +702,45 @@ fn on_place(
             types::AT_FDCWD => call.process().directory.lock().clone(),
             _ => place_of(&*call.file(0)?)?,
         };
-        return act(call, &place).map(Into::into);
+        return decoded(call, act(call, &place)?);
     }
     let (path, last) = (path_from(call.process(), call.signed(0), path)?, last_link(flags));
-    follow(call, [path], Effect::Keeps, move |call, [path]| Ok(act(call, &path.look_up(last)?)?))
+    follow(call, [path], Effect::Keeps, move |call, [path]| {
+        let place = path.look_up(last)?;
+        match act(call, &place)? {
+            Acted::Done(value) => Ok(value),
+            Acted::Asks(node, request) => {
+                path.stays_at(&place);
+                path.ask(node.volume(), || request).map(|_| 0)
+            }
+        }
+    })
+}
+
+/// Outcome of an act on a file.
+enum Acted {
+    Done(usize),
+    /// The file's volume is to do this.
+    Asks(VolumeNode, Request),
+}
+
+/// Ends a call on an open file with the outcome of its act.
+fn decoded(call: &Call<'_>, acted: Acted) -> Decoding {
+    match acted {
+        Acted::Done(value) => Ok(value.into()),
+        Acted::Asks(node, request) => submitted(call, &node, request),
+    }
+}
+
+/// Ends a call with a request to the volume of a file, for whose end it waits.
+fn submitted(call: &Call<'_>, node: &VolumeNode, request: Request) -> Decoding {
+    let submission = node.volume().submit(&call.process().account, call.process().id, request)?;
+    Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
+}
+
+/// Returns the file of a volume, if it is one that is open.
+fn on_volume(file: &OpenFile) -> Option<&VolumeNode> {
+    file.as_kind::<VolumeFile>().map(VolumeFile::node)
 }
 
 /// Returns the treatment of a link at the end of a path, for a call with these flags.
@@ -653,18 +763,30 @@ fn changeable(place: &Place) -> Result<&filesystem::Node, Errno> {
 }
 
 /// Gives a file other permissions.
-fn give_permissions(place: &Place, permissions: u32) -> Result<usize, Errno> {
+fn give_permissions(place: &Place, permissions: u32) -> Result<Acted, Errno> {
     if place.node.kind() == FileKind::SymbolicLink {
         return Err(Errno::EOPNOTSUPP);
     }
-    changeable(place)?.set_permissions((permissions & 0o7777) as u16, now());
-    Ok(0)
+    let permissions = (permissions & 0o7777) as u16;
+    if let Node::OnVolume(node) = &place.node {
+        return change(place, node, Change { permissions: Some(permissions), ..Change::default() });
+    }
+    changeable(place)?.set_permissions(permissions, now());
+    Ok(Acted::Done(0))
+}
+
+/// Changes attributes of a file on a volume.
+fn change(place: &Place, node: &VolumeNode, change: Change) -> Result<Acted, Errno> {
+    if place.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    Ok(Acted::Asks(node.clone(), Request::Change(node.clone(), change)))
 }
 
 /// Performs `fchmod`.
 #[inline(never)]
 pub(super) fn change_mode(call: Call<'_>) -> Decoding {
-    give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1)).map(Into::into)
+    decoded(&call, give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1))?)
 }
 
 /// Performs `fchmodat` and `fchmodat2`.
@@ -676,7 +798,7 @@ pub(super) fn change_mode_at(call: Call<'_>) -> Decoding {
 
 /// Gives a file to a user and a group, given by these arguments. There is no other than 0, as in a user namespace of
 /// Linux that has one.
-fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Result<usize, Errno> {
+fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Result<Acted, Errno> {
     /// Permission bits for another user, and for another group.
     const OF_USER: u16 = 0o4000;
     const OF_GROUP: u16 = 0o2000;
@@ -685,23 +807,30 @@ fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Result<
     if wanted.iter().any(|id| ![0, u32::MAX].contains(id)) {
         return Err(Errno::EINVAL);
     }
-    let node = changeable(place)?;
-    let mut permissions = node.metadata().permissions;
-    if wanted != [u32::MAX; 2] && node.kind() == FileKind::Regular {
+    let metadata = place.metadata();
+    let mut permissions = metadata.permissions;
+    if wanted != [u32::MAX; 2] && metadata.kind == FileKind::Regular {
         permissions &= !OF_USER;
         if permissions & GROUP_EXECUTES != 0 {
             permissions &= !OF_GROUP;
         }
     }
-    node.set_permissions(permissions, now());
-    Ok(0)
+    if let Node::OnVolume(node) = &place.node {
+        let (user, group) = node.attributes().owner;
+        let [user, group] =
+            [(wanted[0], user), (wanted[1], group)].map(|(id, own)| if id == u32::MAX { own } else { id });
+        let owner = Some((user, group));
+        return change(place, node, Change { permissions: Some(permissions), owner, ..Change::default() });
+    }
+    changeable(place)?.set_permissions(permissions, now());
+    Ok(Acted::Done(0))
 }
 
 /// Performs `fchown`.
 #[inline(never)]
 pub(super) fn change_owner(call: Call<'_>) -> Decoding {
     let place = place_of(&*call.file(0)?)?;
-    give_to(&call, &place, 1, 2).map(Into::into)
+    decoded(&call, give_to(&call, &place, 1, 2)?)
 }
 
 /// Performs `fchownat`.
@@ -732,13 +861,18 @@ pub(super) fn set_times(call: Call<'_>) -> Decoding {
         }
     }
     let set = move |place: &Place| {
+        if let Node::OnVolume(node) = &place.node {
+            let [accessed, modified] =
+                times.map(|time| time.map(|time| Stamp { seconds: time.seconds, nanoseconds: time.nanoseconds }));
+            return change(place, node, Change { accessed, modified, ..Change::default() });
+        }
         changeable(place)?.set_times(times[0], times[1], now);
-        Ok(0)
+        Ok(Acted::Done(0))
     };
     match (call.address(1), call.signed(0)) {
         (0, types::AT_FDCWD) => Err(Errno::EFAULT),
         (0, _) if call.unsigned(3) != 0 => Err(Errno::EINVAL),
-        (0, _) => set(&place_of(&*call.file(0)?)?).map(Into::into),
+        (0, _) => decoded(&call, set(&place_of(&*call.file(0)?)?)?),
         _ => on_place(&call, call.unsigned(3), move |_, place| set(place)),
     }
 }
@@ -758,6 +892,9 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
         let wait = kept(Synchronisation::new(call.number, Some(disk)));
         return Ok(Operation::Synchronise { file: Some(file), wait }.into());
     }
+    if let Some(node) = on_volume(&file) {
+        return submitted(&call, node, Request::Synchronise);
+    }
     let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
     place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
     Ok(0.into())
@@ -769,14 +906,29 @@ pub(super) fn synchronise_all(call: Call<'_>) -> Decoding {
     if disk::all().is_empty() {
         return Ok(0.into());
     }
-    Ok(Operation::Synchronise { file: None, wait: kept(Synchronisation::new(call.number, None)) }.into())
+    let (process, number) = (call.process().clone(), call.number);
+    if volume::all().is_empty() {
+        return Ok(Operation::Synchronise { file: None, wait: kept(Synchronisation::new(number, None)) }.into());
+    }
+    Ok(kept_steps(number, async move {
+        // As on Linux, failures are told to those who have the files.
+        let _ = volume::synchronise_all(&process.account).await;
+        disk::synchronise_all().await;
+        Ok(0)
+    }))
 }
 
 /// Performs `syncfs`.
 #[inline(never)]
 pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
-    call.file(0)?;
-    Ok(0.into())
+    let file = call.file(0)?;
+    match file.object().mount().and_then(|mount| mount.volume()) {
+        Some(volume) => {
+            let submission = volume.submit(&call.process().account, call.process().id, Request::Synchronise)?;
+            Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
+        }
+        None => Ok(0.into()),
+    }
 }
 
 /// Performs `fadvise64`.
@@ -797,6 +949,16 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
     follow(&call, [read_path_from_here(&call, 0)?], Effect::Frees, move |call, [path]| {
         refuse_archived(path, LastLink::Follow)?;
         let place = path.look_up(LastLink::Follow)?;
+        if let Node::OnVolume(node) = &place.node {
+            match node.kind() {
+                FileKind::Regular if place.is_read_only() => return Err(Errno::EROFS.into()),
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            path.stays_at(&place);
+            return path.ask(node.volume(), || Request::Truncate(node.clone(), length)).map(|_| 0);
+        }
         let node = changeable(&place)?;
         if node.kind() == FileKind::Regular && length > node.metadata().size {
             call.admitted()?;
@@ -859,6 +1021,10 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     if file.object().length().is_some_and(|now| length > now) {
         call.admitted()?;
     }
+    if let Some(node) = on_volume(&file) {
+        file.require_writable().map_err(|_| Errno::EINVAL)?;
+        return submitted(&call, node, Request::Truncate(node.clone(), length));
+    }
     let value = file.object().truncate(length)?;
     Ok(settled(call.process(), call.number, value))
 }
@@ -883,6 +1049,7 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
         return Err(Errno::ESPIPE);
     }
     let place = place_of(&file).ok().filter(|_| kind == types::mode::REGULAR).ok_or(Errno::ENODEV)?;
+    place.node.stored().ok_or(Errno::EOPNOTSUPP)?;
     let end = offset + length;
     if end > MAX_FILE_LENGTH {
         return Err(Errno::EFBIG);
@@ -955,7 +1122,20 @@ pub(super) fn seek(call: Call<'_>) -> Decoding {
 /// Performs `getdents64`.
 #[inline(never)]
 pub(super) fn read_directory(call: Call<'_>) -> Decoding {
-    call.file(0)?.object().read_directory(&**call.process(), call.buffer(1)?).map(Into::into)
+    let (file, buffer) = (call.file(0)?, call.buffer(1)?);
+    let Some(node) = on_volume(&file) else {
+        return file.object().read_directory(&**call.process(), buffer).map(Into::into);
+    };
+    if node.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move {
+        let listing = file.as_kind::<VolumeFile>().ok_or(Errno::ENOTDIR)?;
+        let request = Request::List(listing.node().clone(), listing.listed_up_to(), steps::ENTRIES);
+        let Answer::Entries(entries) = listing.submit(&*process, request)?.answer().await? else { return Ok(0) };
+        listing.write_entries(&*process, buffer, &entries)
+    }))
 }
 
 #[cfg(test)]

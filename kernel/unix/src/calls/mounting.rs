@@ -2,14 +2,15 @@
 
 use abi_unix::Errno;
 use abi_unix::authority::Act;
-use abi_unix::types::mode;
 use abi_unix::types::mounting::{self, Statistics, flag, removal};
+use abi_unix::types::{AT_FDCWD, mode};
 use alloc::vec::Vec;
 use filesystem::LastLink;
 
 use crate::calls::call::{Call, Decoding};
-use crate::calls::paths::{Effect, follow, read_path_from_here};
-use crate::files::mounts;
+use crate::calls::paths::{Effect, follow, path_from, read_path_from_here};
+use crate::files::mounts::{self, Halt, Path, Place};
+use crate::files::volume::{Answer, Request};
 use crate::process::authority;
 
 /// Reads a text that may be missing.
@@ -45,9 +46,12 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         let has_kind = call.address(2) != 0;
         let (source, kind, options) = (read_text(call, 0)?, read_text(call, 2)?, read_text(call, 4)?);
         if flags & flag::REMOUNT != 0 {
+            remount_volume(call, path, &at, flags)?;
             mounts::remount(&at, flags, &options)?;
         } else if flags & flag::PRIVATE != 0 {
             mounts::require_root(&at)?;
+        } else if has_kind && mounts::is_volume(&kind) {
+            mount_volume(call, path, at, flags, &options, source)?;
         } else if has_kind {
             mounts::mount(at, &kind, flags, &options, source, &call.process().account)?;
         } else {
@@ -55,6 +59,52 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         }
         Ok(0)
     })
+}
+
+/// Mounts a volume of a disk: in three attempts, between which it is mounted and its root is found.
+fn mount_volume(
+    call: &Call<'_>,
+    path: &mut Path,
+    at: Place,
+    flags: u32,
+    options: &[u8],
+    source: Vec<u8>,
+) -> Result<(), Halt> {
+    let account = &call.process().account;
+    match path.answered() {
+        None if source.is_empty() => Err(Errno::EINVAL.into()),
+        None => {
+            let mut device = path_from(call.process(), AT_FDCWD, source)?;
+            let device = device.look_up_at_once(LastLink::Follow)?;
+            let payer = (account, call.process().id);
+            Err(path.wait_for(mounts::begin_volume(&at, &device, flags, options, payer)?))
+        }
+        Some(Ok(Answer::Mounted(volume))) => {
+            let root = volume.submit(account, call.process().id, Request::Root).inspect_err(|_| volume.end())?;
+            Err(path.wait_for(root))
+        }
+        Some(Ok(Answer::File(root, _))) => {
+            let volume = root.volume().clone();
+            mounts::put_volume(at, root, flags, source, account).inspect_err(|_| volume.end())?;
+            Ok(())
+        }
+        Some(answer) => answer.map(|_| ()).map_err(Halt::from),
+    }
+}
+
+/// Changes the access of a volume, before its mount gets its flags.
+fn remount_volume(call: &Call<'_>, path: &mut Path, at: &Place, flags: u32) -> Result<(), Halt> {
+    let Some(volume) = at.mount.volume() else { return Ok(()) };
+    mounts::require_root(at)?;
+    if let Some(answer) = path.answered() {
+        answer?;
+        return Ok(());
+    }
+    let access = if flags & flag::READ_ONLY != 0 { ext4::Access::Read } else { ext4::Access::Write };
+    match volume.begin_remount(access, &call.process().account, call.process().id)? {
+        Some(submission) => Err(path.wait_for(submission)),
+        None => Ok(()),
+    }
 }
 
 /// Performs `umount2`.
@@ -66,9 +116,22 @@ pub(super) fn unmount(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let last = if flags & removal::NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-    follow(&call, [read_path_from_here(&call, 0)?], Effect::Frees, move |_, [path]| {
-        mounts::unmount(path.take(last)?, flags & removal::DETACH != 0)?;
-        Ok(0)
+    // A volume that was taken from the table, and is written now.
+    let mut is_ending = false;
+    follow(&call, [read_path_from_here(&call, 0)?], Effect::Frees, move |call, [path]| {
+        if is_ending {
+            return Ok(path.answered().map_or(Ok(0), |answer| answer.map(|_| 0))?);
+        }
+        let at = path.take(last)?;
+        let volume = at.mount.volume().cloned();
+        mounts::unmount(at, flags & removal::DETACH != 0)?;
+        let Some(volume) = volume.filter(|_| flags & removal::DETACH == 0) else { return Ok(0) };
+        is_ending = true;
+        match volume.submit(&call.process().account, call.process().id, Request::Unmount) {
+            Ok(submission) => Err(path.wait_for(submission)),
+            // It has ended already.
+            Err(_) => Ok(0),
+        }
     })
 }
 
@@ -397,8 +460,21 @@ mod tests {
             ] {
                 assert_eq!(mount(program, at, flags, options), Err(error), "{at} {flags:#x} {options}");
             }
-            let (at, kind) = (text(program, "/tmp/m"), text(program, "ext4"));
+            let (at, kind) = (text(program, "/tmp/m"), text(program, "ext5"));
             assert_eq!(program.call(SystemCall::Mount, [0, at, kind, 0, 0]), Err(Errno::ENODEV));
+            let kind = text(program, "ext4");
+            assert_eq!(program.call(SystemCall::Mount, [0, at, kind, 0, 0]), Err(Errno::EINVAL), "no source");
+            for (source, error) in [
+                ("/dev/none", Errno::ENOENT),
+                ("/dev/null", Errno::ENOTBLK),
+                ("/tmp/f", Errno::ENOTBLK),
+                // The disk of the tests has no volume.
+                ("/dev/vda", Errno::EINVAL),
+                ("/dev/vda", Errno::EINVAL),
+            ] {
+                let source = text(program, source);
+                assert_eq!(program.call(SystemCall::Mount, [source, at, kind, 0, 0]), Err(error));
+            }
             assert_eq!(program.call(SystemCall::Mount, [0, at, 0x1000, 0, 0]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::Mount, [0, at, 0, 0, 0]), Err(Errno::EINVAL));
             assert_eq!(mount(program, "/", flag::PRIVATE | flag::RECURSIVE, ""), Ok(0));

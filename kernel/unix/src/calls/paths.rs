@@ -77,7 +77,7 @@ pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Res
         let file = process.descriptors.lock().get(number)?.clone();
         file.object().directory()
     };
-    Path::from_directory(place, path, process.id)
+    Path::from_directory(place, path, process.id).map(|path| path.paid_by(&process.account))
 }
 
 /// Performs a call on paths.
@@ -158,6 +158,9 @@ where
         let result = loop {
             // An attempt is a step.
             steps::pause(&worker.process).await;
+            for path in &mut paths {
+                path.run_errand().await;
+            }
             match attempt {
                 Ok(value) => break Ok(value),
                 Err(Halt::Failed(error)) => break Err(error),

@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::future::poll_fn;
 use core::ops::Range;
 use core::task::{Poll, Waker};
@@ -506,6 +507,54 @@ impl Disk {
             }
         }
         Poll::Ready(Ok(*done - begun_at))
+    }
+
+    /// Reads bytes of the disk for the kernel, from `done` on, and advances it. The range must be on the disk.
+    pub(crate) fn poll_read_bytes(
+        &self,
+        offset: u64,
+        bytes: &mut [u8],
+        done: &Cell<usize>,
+        waker: &Waker,
+    ) -> Poll<Result<(), Errno>> {
+        while done.get() < bytes.len() {
+            let at = offset + done.get() as u64;
+            let (index, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
+            let Poll::Ready(pinned) = self.pin(index, Purpose::Read, Some(waker)) else { return Poll::Pending };
+            let (pinned, end) = (pinned?, bytes.len().min(done.get() + PAGE_SIZE - within));
+            pinned.page.read(within, &mut bytes[done.get()..end]);
+            self.unpin(pinned, false);
+            done.set(end);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes bytes of the disk for the kernel, from `done` on, and advances it. The range must be on the disk.
+    pub(crate) fn poll_write_bytes(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        done: &Cell<usize>,
+        waker: &Waker,
+    ) -> Poll<Result<(), Errno>> {
+        while done.get() < bytes.len() {
+            let at = offset + done.get() as u64;
+            let (index, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
+            let end = bytes.len().min(done.get() + PAGE_SIZE - within);
+            let purpose = if end - done.get() == PAGE_SIZE { Purpose::Overwrite } else { Purpose::Change };
+            let Poll::Ready(pinned) = self.pin(index, purpose, Some(waker)) else { return Poll::Pending };
+            let pinned = pinned?;
+            pinned.page.write(within, &bytes[done.get()..end]);
+            self.unpin(pinned, true);
+            done.set(end);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes the requests that have ended, where no attendant can: on the developer's computer.
+    #[cfg(not(target_os = "none"))]
+    pub(crate) fn look_now(&self) {
+        let _ = self.look(&mut Vec::new());
     }
 
     /// Takes back the registration of a reader or writer.

@@ -464,6 +464,7 @@ impl OpenFile {
     pub(crate) fn identity(&self) -> (usize, u32) {
         match self.object.place() {
             Some(Place { node: Node::Stored(node), .. }) => node.identity(),
+            Some(Place { node: Node::OnVolume(node), .. }) => node.identity(),
             _ => (core::ptr::from_ref(&*self.object).addr(), 0),
         }
     }

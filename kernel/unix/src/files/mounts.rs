@@ -27,16 +27,20 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::mounting::{self, flag};
+use ext4::NewFile;
 use filesystem::{
     Access, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
     MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar,
 };
 use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 
+use crate::files::disk;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
 use crate::files::tree::{errno_of, made_by};
+use crate::files::volume::{Answer, MountedVolume, Request, Submission, VolumeNode};
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::user::LONGEST_PATH;
 use crate::scheduling::steps::{self, Ends};
 
 /// The largest number of mounts at a time; `ENOSPC` for more.
@@ -82,8 +86,11 @@ const TMPFS: Kind = Kind {
 /// Generated files that tell about processes and the machine.
 const PROC: Kind = Kind { name: b"proc", magic: mounting::PROC_MAGIC, make: None };
 
+/// Volumes on disks, as Linux has them.
+const EXT4: Kind = Kind { name: b"ext4", magic: mounting::EXT4_MAGIC, make: None };
+
 /// The kinds of file systems.
-const KINDS: &[&Kind] = &[&TMPFS, &PROC];
+const KINDS: &[&Kind] = &[&TMPFS, &PROC, &EXT4];
 
 /// Returns the size of a tree for which none was chosen.
 pub(crate) fn default_size() -> u64 {
@@ -179,8 +186,10 @@ impl Drop for Number {
 pub(crate) struct Mount {
     number: Number,
     kind: &'static Kind,
-    /// `None` for generated files, and from the beginning of its drop on.
+    /// `None` for other than stored files, and from the beginning of its drop on.
     tree: Option<Filesystem>,
+    /// The volume, with its root directory, for files on a disk.
+    volume: Option<VolumeNode>,
     /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
     covers: Mutex<Option<Place>>,
     /// [`FLAGS`], but for the one of the tree.
@@ -197,6 +206,8 @@ pub(crate) enum Node {
     Stored(filesystem::Node),
     /// A generated one.
     Generated(Entry),
+    /// One on a disk.
+    OnVolume(VolumeNode),
 }
 
 impl Node {
@@ -205,6 +216,7 @@ impl Node {
         match self {
             Node::Stored(node) => node.kind(),
             Node::Generated(entry) => entry.kind(),
+            Node::OnVolume(node) => node.kind(),
         }
     }
 
@@ -213,6 +225,7 @@ impl Node {
         match self {
             Node::Stored(node) => node.metadata(),
             Node::Generated(entry) => entry.metadata(),
+            Node::OnVolume(node) => node.metadata(),
         }
     }
 
@@ -220,7 +233,7 @@ impl Node {
     pub(crate) fn stored(&self) -> Option<&filesystem::Node> {
         match self {
             Node::Stored(node) => Some(node),
-            Node::Generated(_) => None,
+            Node::Generated(_) | Node::OnVolume(_) => None,
         }
     }
 
@@ -229,6 +242,7 @@ impl Node {
         match self {
             Node::Stored(node) => node.is_root(),
             Node::Generated(entry) => *entry == generated::TOP,
+            Node::OnVolume(node) => node.is_root(),
         }
     }
 }
@@ -239,6 +253,8 @@ pub(crate) enum Opened {
     Stored(filesystem::OpenFile, Arc<Mount>),
     /// A generated one.
     Generated(Entry, Arc<Mount>),
+    /// One on a disk.
+    OnVolume(VolumeNode, Arc<Mount>),
     /// A file that was open already.
     Same(Arc<OpenFile>),
 }
@@ -281,6 +297,7 @@ pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
             number,
             kind: &TMPFS,
             tree: Some(tree),
+            volume: None,
             covers: Mutex::new(None),
             flags: AtomicU32::new(0),
             source: b"rootfs".to_vec(),
@@ -308,16 +325,20 @@ impl Mount {
 
     /// Returns its root.
     pub(crate) fn root(self: &Arc<Mount>) -> Place {
-        let node = match &self.tree {
-            Some(tree) => Node::Stored(tree.root()),
-            None => Node::Generated(generated::TOP),
+        let node = match (&self.tree, &self.volume) {
+            (Some(tree), _) => Node::Stored(tree.root()),
+            (None, Some(root)) => Node::OnVolume(root.clone()),
+            (None, None) => Node::Generated(generated::TOP),
         };
         Place { node, mount: self.clone() }
     }
 
     /// Whether it must not be changed.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.tree.as_ref().is_some_and(Filesystem::is_read_only)
+        match &self.volume {
+            Some(root) => root.volume().is_read_only(),
+            None => self.tree.as_ref().is_some_and(Filesystem::is_read_only),
+        }
     }
 
     /// Returns a line about it, for `mounts` and for `mountinfo`.
@@ -373,6 +394,9 @@ impl Mount {
 
     /// Returns the contents of `struct statfs`.
     pub(crate) fn statistics(&self) -> mounting::Statistics {
+        if let Some(root) = &self.volume {
+            return self.statistics_of(root.volume().usage());
+        }
         let none = filesystem::Usage { limit: 0, used: 0, inodes: 0 };
         let usage = self.tree.as_ref().map_or(none, Filesystem::usage);
         let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
@@ -388,6 +412,25 @@ impl Mount {
             longest_name: filesystem::MAX_NAME_LENGTH as u64,
             flags: u64::from(self.flags()) | mounting::VALID,
         }
+    }
+
+    fn statistics_of(&self, usage: ext4::Usage) -> mounting::Statistics {
+        mounting::Statistics {
+            magic: self.kind.magic,
+            block_size: usage.block_size,
+            blocks: usage.blocks.0,
+            free_blocks: usage.blocks.1,
+            files: usage.inodes.0,
+            free_files: usage.inodes.1,
+            number: self.device(),
+            longest_name: filesystem::MAX_NAME_LENGTH as u64,
+            flags: u64::from(self.flags()) | mounting::VALID,
+        }
+    }
+
+    /// Returns the volume, for files on a disk.
+    pub(crate) fn volume(&self) -> Option<&Arc<MountedVolume>> {
+        self.volume.as_ref().map(VolumeNode::volume)
     }
 
     /// Returns the mount whose root covers a directory of this one.
@@ -409,6 +452,11 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if let Some(tree) = self.tree.take() {
             tree.give_up();
+        }
+        if let Some(root) = self.volume.take() {
+            let volume = root.volume().clone();
+            drop(root);
+            volume.end();
         }
     }
 }
@@ -437,10 +485,25 @@ impl Place {
     }
 
     /// Returns the same, made in steps for a process.
-    pub(crate) async fn path_in_steps(&self, payer: &(impl Ends + Sync)) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn path_in_steps<P: Ends + Sync>(
+        &self,
+        payer: &P,
+        account: &Arc<Account>,
+    ) -> Result<Vec<u8>, Errno> {
         /// Directories of a step.
         const DIRECTORIES: usize = 128;
         let mut making = PathOfPlace::new(self);
+        while let Node::OnVolume(node) = &making.place.node
+            && !node.is_root()
+        {
+            if node.attributes().links == 0 {
+                return Err(Errno::ENOENT);
+            }
+            let above = node.volume().submit(account, 0, Request::Above(node.clone()))?;
+            let Answer::Above(above, name) = above.answer().await? else { return Err(Errno::ENOENT) };
+            making.place.node = Node::OnVolume(above);
+            making.lies_in(&name)?;
+        }
         loop {
             if let Some(path) = making.step(DIRECTORIES)? {
                 return Ok(path);
@@ -456,11 +519,27 @@ struct PathOfPlace {
     place: Place,
     /// The part in the present file system.
     own: Option<PathSoFar>,
+    /// The part on the volume.
+    on_volume: Vec<u8>,
 }
 
 impl PathOfPlace {
     fn new(place: &Place) -> PathOfPlace {
-        PathOfPlace { path: Vec::new(), place: place.clone(), own: None }
+        PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: b"/".to_vec() }
+    }
+
+    /// Puts the name of a directory of a volume in front.
+    fn lies_in(&mut self, name: &[u8]) -> Result<(), Errno> {
+        let path = &mut self.on_volume;
+        if path.len() + name.len() > LONGEST_PATH {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        path.try_reserve(name.len() + 1).map_err(|_| Errno::ENOMEM)?;
+        if path == b"/" {
+            path.clear();
+        }
+        path.splice(0..0, [b'/'].into_iter().chain(name.iter().copied()));
+        Ok(())
     }
 
     /// Goes up by at most so many directories; returns the path at the top.
@@ -474,6 +553,9 @@ impl PathOfPlace {
                 }
             }
             Node::Generated(entry) => entry.path()?,
+            // Told by `above`.
+            Node::OnVolume(node) if node.is_root() => core::mem::replace(&mut self.on_volume, b"/".to_vec()),
+            Node::OnVolume(_) => return Err(Errno::ENOENT),
         };
         self.own = None;
         match &own[..] {
@@ -525,12 +607,195 @@ pub(crate) struct Path {
     links: usize,
     /// The process that follows it.
     caller: u32,
+    /// The request to a volume that the next attempt needs the answer of, or that answer.
+    errand: Option<Errand>,
+    /// The account that pays for uses of files of volumes.
+    account: Option<Arc<Account>>,
+}
+
+/// A request to a volume, on which the operation on a path waits.
+enum Errand {
+    Submitted(Submission),
+    Answered(Result<Answer, Errno>),
+}
+
+/// End of a path on a volume, for an operation.
+pub(crate) enum Arrived {
+    /// The file at its end.
+    At(VolumeNode, Arc<Mount>),
+    /// A name in a directory, with whether a slash after it demands a directory.
+    Name(VolumeNode, Vec<u8>, bool),
+    /// It has left the volume.
+    Left,
 }
 
 impl Path {
     /// Begins at a place, for the process with this number.
     pub(crate) fn new(place: Place, path: Vec<u8>, caller: u32) -> Path {
-        Path { place, path, links: 0, caller }
+        Path { place, path, links: 0, caller, errand: None, account: None }
+    }
+
+    /// Sets the account that pays for uses of files of volumes.
+    pub(crate) fn paid_by(self, account: &Arc<Account>) -> Path {
+        Path { account: Some(account.clone()), ..self }
+    }
+
+    /// Waits for the answer that the next attempt needs; returns whether there was any to wait for.
+    ///
+    /// # Cancellation
+    /// The request is done.
+    pub(crate) async fn run_errand(&mut self) -> bool {
+        match self.errand.take() {
+            Some(Errand::Submitted(submission)) => {
+                self.errand = Some(Errand::Answered(submission.answer().await));
+                true
+            }
+            errand => {
+                self.errand = errand;
+                false
+            }
+        }
+    }
+
+    /// Returns the answer to the request of the last attempt; `None` if it has made none.
+    pub(crate) fn answered(&mut self) -> Option<Result<Answer, Errno>> {
+        match self.errand.take() {
+            Some(Errand::Answered(answer)) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Gives up the request of the last attempt.
+    pub(crate) fn forget_errand(&mut self) {
+        self.errand = None;
+    }
+
+    /// Waits for a submission before the next attempt.
+    pub(crate) fn wait_for(&mut self, submission: Submission) -> Halt {
+        self.errand = Some(Errand::Submitted(submission));
+        Halt::Later
+    }
+
+    /// Returns the answer to a request, which is submitted in the first attempt that needs it.
+    pub(crate) fn ask(
+        &mut self,
+        volume: &Arc<MountedVolume>,
+        request: impl FnOnce() -> Request,
+    ) -> Result<Answer, Halt> {
+        match self.answered() {
+            Some(answer) => Ok(answer?),
+            None => {
+                // Paths of the kernel itself lead to no volume.
+                let account = self.account.as_ref().ok_or(Errno::EIO)?;
+                let submission = volume.submit(account, self.caller, request())?;
+                Err(self.wait_for(submission))
+            }
+        }
+    }
+
+    /// Begins the next attempt at a place to which it has led.
+    pub(crate) fn stays_at(&mut self, place: &Place) {
+        self.place = place.clone();
+        self.path.clear();
+    }
+
+    /// Whether it goes on on a volume.
+    pub(crate) fn is_on_volume(&self) -> bool {
+        matches!(self.place.node, Node::OnVolume(_))
+    }
+
+    /// Follows the path on a volume, a component in each attempt.
+    pub(crate) fn walk_on_volume(&mut self, last: LastComponent) -> Result<Arrived, Halt> {
+        loop {
+            let Place { node: Node::OnVolume(here), mount } = &self.place else { return Ok(Arrived::Left) };
+            let (here, mount) = (here.clone(), mount.clone());
+            let slashes = filesystem::leading_slashes(&self.path);
+            if slashes > 0 && here.kind() != FileKind::Directory {
+                return Err(Errno::ENOTDIR.into());
+            }
+            self.path.drain(..slashes);
+            if self.path.is_empty() {
+                return Ok(Arrived::At(here, mount));
+            }
+            if here.kind() != FileKind::Directory {
+                return Err(Errno::ENOTDIR.into());
+            }
+            let end = self.path.iter().position(|byte| *byte == b'/').unwrap_or(self.path.len());
+            let after = filesystem::leading_slashes(&self.path[end..]);
+            let is_last = end + after == self.path.len();
+            if end > filesystem::MAX_NAME_LENGTH {
+                return Err(Errno::ENAMETOOLONG.into());
+            }
+            let name = &self.path[..end];
+            let is_special = name == b"." || name == b"..";
+            if is_last && !matches!(last, LastComponent::File(_)) && !(is_special && last != LastComponent::Name) {
+                return Ok(Arrived::Name(here, name.to_vec(), after > 0));
+            }
+            if name == b"." {
+                self.path.drain(..end);
+                continue;
+            }
+            if name == b".." && here.is_root() {
+                let mut rest = core::mem::take(&mut self.path);
+                self.place = above(&mount, &mut rest)?;
+                self.path = rest;
+                continue;
+            }
+            let wanted = name.to_vec();
+            let volume = here.volume().clone();
+            let answer = self.ask(&volume, || Request::LookUp(here, wanted))?;
+            let Answer::File(found, target) = answer else { return Err(Errno::ENOENT.into()) };
+            let keeps = is_last && after == 0 && last == LastComponent::File(LastLink::Keep);
+            match target.filter(|_| !keeps) {
+                None => {
+                    self.place.node = Node::OnVolume(found);
+                    self.path.drain(..end);
+                }
+                Some(target) => {
+                    self.path.drain(..end);
+                    self.follow_target(target)?;
+                }
+            }
+        }
+    }
+
+    /// Goes on at the target of a symbolic link, with the rest of the path behind it.
+    pub(crate) fn follow_target(&mut self, mut target: Vec<u8>) -> Result<(), Errno> {
+        self.follow(1)?;
+        if target.len() + self.path.len() > 2 * LONGEST_PATH {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        target.try_reserve(self.path.len()).map_err(|_| Errno::ENOMEM)?;
+        target.extend_from_slice(&self.path);
+        self.path = target;
+        if self.path.first() == Some(&b'/') {
+            self.place = root();
+        }
+        Ok(())
+    }
+
+    /// Goes on from the link that an `open` has found instead of a file.
+    pub(crate) fn leaves_name_for(&mut self, target: Vec<u8>) -> Result<(), Errno> {
+        self.path.clear();
+        self.follow_target(target)
+    }
+
+    /// Leads the path to a volume, or to where no volume is in the way: [`Arrived::Left`].
+    pub(crate) fn reach_volume(&mut self, last: LastComponent) -> Result<Arrived, Halt> {
+        for _ in 0..CROSSINGS_OF_A_STEP {
+            match self.place.node {
+                Node::OnVolume(_) => match self.walk_on_volume(last)? {
+                    Arrived::Left => {}
+                    arrived => return Ok(arrived),
+                },
+                _ => {
+                    if !self.cross(last)? {
+                        return Ok(Arrived::Left);
+                    }
+                }
+            }
+        }
+        Err(Halt::Later)
     }
 
     /// Begins at the root of all if the path is absolute, else at a directory, which is looked for only then.
@@ -548,17 +813,32 @@ impl Path {
         let mut path = Vec::new();
         path.try_reserve_exact(self.path.len()).map_err(|_| Errno::ENOMEM)?;
         path.extend_from_slice(&self.path);
-        Ok(Path { place: self.place.clone(), path, ..*self })
+        let account = self.account.clone();
+        Ok(Path { place: self.place.clone(), path, links: self.links, caller: self.caller, errand: None, account })
     }
 
     /// Performs an operation on the path in the file system to which it leads: `act` is called with the mount, the
-    /// directory and the path from there, until it needs no other file system. `EPERM` for generated files.
-    pub(crate) fn perform<R>(
+    /// directory and the path from there, until it needs no other file system. On a volume, `request` makes the request
+    /// for a name in a directory, with whether a slash behind it demands a directory. `EPERM` for generated files.
+    pub(crate) fn perform(
         &mut self,
         last: LastComponent,
-        mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<R, Error>,
-    ) -> Result<R, Halt> {
+        mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<usize, Error>,
+        request: impl FnOnce(VolumeNode, Vec<u8>, bool) -> Result<Request, Errno>,
+    ) -> Result<usize, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
+            if self.is_on_volume() {
+                match self.walk_on_volume(last)? {
+                    Arrived::Left => continue,
+                    // The root of a mount.
+                    Arrived::At(..) => return Err(Errno::EBUSY.into()),
+                    Arrived::Name(directory, name, is_directory) => {
+                        let volume = directory.volume().clone();
+                        let request = request(directory, name, is_directory)?;
+                        return self.ask(&volume, || request).map(|_| 0);
+                    }
+                }
+            }
             let Node::Stored(node) = &self.place.node else {
                 if self.cross(last)? {
                     continue;
@@ -593,6 +873,11 @@ impl Path {
                         return Ok(Place { node, mount: mount.clone() });
                     }
                 },
+                Node::OnVolume(_) => {
+                    if let Arrived::At(node, mount) = self.walk_on_volume(last.into())? {
+                        return Ok(Place { node: Node::OnVolume(node), mount });
+                    }
+                }
                 Node::Generated(entry) => {
                     match generated::walk(*entry, &self.path, self.links, last.into(), self.caller)? {
                         Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
@@ -643,6 +928,10 @@ impl Path {
                     let file = mount.tree().open_node(node, options, crate::files::tree::now()).map_err(errno_of)?;
                     return Ok(Opened::Stored(file, mount.clone()));
                 }
+                Node::OnVolume(_) => {
+                    // Behind the volume the attempt begins anew, with its checks.
+                    return self.open_on_volume(options, last)?.ok_or(Halt::Later);
+                }
                 Node::Stored(base) => match mount.tree().open(base, &self.path, options, made_by(owner)) {
                     Err(Error::Crossing) => drop(self.cross(last)?),
                     file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
@@ -660,6 +949,57 @@ impl Path {
             }
         }
         Err(Halt::Later)
+    }
+
+    /// Opens the file at its end, or makes it; `None` if the path leaves the volume.
+    fn open_on_volume(&mut self, options: &OpenOptions, last: LastComponent) -> Result<Option<Opened>, Halt> {
+        let (node, mount) = loop {
+            match self.walk_on_volume(last)? {
+                Arrived::Left => return Ok(None),
+                Arrived::At(node, mount) => break (node, mount),
+                Arrived::Name(_, _, true) => return Err(Errno::EISDIR.into()),
+                Arrived::Name(directory, name, false) => {
+                    let (volume, mount) = (directory.volume().clone(), self.place.mount.clone());
+                    let file = NewFile { owner: (0, 0), permissions: options.permissions };
+                    let must_be_new = options.creation == Creation::Always;
+                    let request = || Request::Open { directory, name, file, must_be_new };
+                    let Answer::File(found, target) = self.ask(&volume, request)? else {
+                        return Err(Errno::ENOENT.into());
+                    };
+                    match target {
+                        Some(target) if last == LastComponent::Made(LastLink::Follow) => {
+                            self.leaves_name_for(target)?;
+                        }
+                        _ => {
+                            // If this attempt is not the last one, the next begins here.
+                            self.place.node = Node::OnVolume(found.clone());
+                            self.path.clear();
+                            break (found, mount);
+                        }
+                    }
+                }
+            }
+        };
+        let writes = options.access != Access::Read || options.contents == Contents::Discard;
+        match node.kind() {
+            FileKind::SymbolicLink => return Err(Errno::ELOOP.into()),
+            FileKind::Directory if writes || options.creation != Creation::Never => return Err(Errno::EISDIR.into()),
+            FileKind::Directory => {}
+            _ if options.expect == Expect::Directory => return Err(Errno::ENOTDIR.into()),
+            FileKind::Regular if options.contents == Contents::Discard => match self.answered() {
+                Some(cut) => drop(cut?),
+                None if node.attributes().size > 0 => {
+                    let volume = node.volume().clone();
+                    let cut = self.ask(&volume, || Request::Truncate(node, 0));
+                    return Err(cut.map_or_else(|halt| halt, |_| Errno::EIO.into()));
+                }
+                None => {}
+            },
+            FileKind::Regular => {}
+            // Devices and FIFOs of a disk lead nowhere.
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        Ok(Some(Opened::OnVolume(node, mount)))
     }
 
     /// Remembers an entry, from which the rest of the path goes on in the next step.
@@ -703,13 +1043,28 @@ impl Path {
     }
 
     /// Performs an operation on two names, which must be in the same mount: `EXDEV`.
-    pub(crate) fn perform_with<R>(
+    pub(crate) fn perform_with(
         &mut self,
         other: &mut Path,
         (last, other_last): (LastComponent, LastComponent),
-        mut act: impl FnMut(&Arc<Mount>, PathFrom<'_>, PathFrom<'_>) -> Result<R, Error>,
-    ) -> Result<R, Halt> {
+        mut act: impl FnMut(&Arc<Mount>, PathFrom<'_>, PathFrom<'_>) -> Result<usize, Error>,
+        request: impl FnOnce(Arrived, Arrived) -> Result<Request, Errno>,
+    ) -> Result<usize, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
+            if self.is_on_volume() || other.is_on_volume() {
+                let (first, second) = (self.reach_volume(last)?, other.reach_volume(other_last)?);
+                let is_one = Arc::ptr_eq(&self.place.mount, &other.place.mount);
+                match (first, second) {
+                    (Arrived::Left, Arrived::Left) => continue,
+                    (Arrived::Left, _) | (_, Arrived::Left) => return Err(Errno::EXDEV.into()),
+                    _ if !is_one => return Err(Errno::EXDEV.into()),
+                    (first, second) => {
+                        let volume = self.place.mount.volume().ok_or(Errno::EXDEV)?.clone();
+                        let request = request(first, second)?;
+                        return other.ask(&volume, || request).map(|_| 0);
+                    }
+                }
+            }
             if Arc::ptr_eq(&self.place.mount, &other.place.mount)
                 && let (Node::Stored(node), Node::Stored(other_node)) = (&self.place.node, &other.place.node)
             {
@@ -729,7 +1084,7 @@ impl Path {
                 match (is_one, &self.place.node) {
                     (false, _) => return Err(Errno::EXDEV.into()),
                     (true, Node::Generated(_)) => return Err(Errno::EPERM.into()),
-                    (true, Node::Stored(_)) => {}
+                    (true, Node::Stored(_) | Node::OnVolume(_)) => {}
                 }
             }
         }
@@ -755,6 +1110,7 @@ impl Path {
         let mount = self.place.mount.clone();
         let way = match &self.place.node {
             Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
+            Node::OnVolume(_) => return Ok(false),
             Node::Generated(entry) => {
                 let walked = generated::walk(*entry, &self.path, self.links, last, self.caller)?;
                 match walked {
@@ -890,7 +1246,60 @@ pub(crate) fn mount(
         Error::NoSpace => Errno::ENOMEM,
         error => errno_of(error),
     })?;
-    put(at, kind, number, tree, flags, (source, Some(charge)))
+    let files = tree.map_or(Files::Generated, Files::Stored);
+    put(at, kind, number, files, flags, (source, Some(charge)))
+}
+
+/// Whether this is the name of the kind of volumes on disks.
+pub(crate) fn is_volume(kind: &[u8]) -> bool {
+    kind == EXT4.name
+}
+
+/// Begins to mount a volume of a disk, whose node this is, on a directory; or ends to do so, with the root directory of
+/// the volume. The errors are those of [`mount`]; `ENOTBLK` if it is no disk, `EBUSY` if its volume is mounted.
+pub(crate) fn begin_volume(
+    at: &Place,
+    source: &Place,
+    flags: u32,
+    options: &[u8],
+    (account, payer): (&Arc<Account>, u32),
+) -> Result<Submission, Errno> {
+    if Options::parse(options)? != Options::default() {
+        return Err(Errno::EINVAL);
+    }
+    if at.node.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    if *at == root() {
+        return Err(Errno::EBUSY);
+    }
+    let device = source.node.stored().and_then(|node| node.block_device()).ok_or(Errno::ENOTBLK)?;
+    require_devices(&source.mount)?;
+    let disk = disk::all().iter().find(|disk| disk.device() == device).ok_or(Errno::ENXIO)?;
+    let access = if flags & flag::READ_ONLY != 0 { ext4::Access::Read } else { ext4::Access::Write };
+    if access == ext4::Access::Write && disk.is_read_only() {
+        return Err(Errno::EACCES);
+    }
+    MountedVolume::begin(disk, access, account, payer)
+}
+
+/// Puts a mounted volume into its place.
+pub(crate) fn put_volume(
+    at: Place,
+    root: VolumeNode,
+    flags: u32,
+    source: Vec<u8>,
+    account: &Arc<Account>,
+) -> Result<(), Errno> {
+    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64)?;
+    put(at, &EXT4, Number::take()?, Files::OnVolume(root), flags, (source, Some(charge)))
+}
+
+/// The files of a mount.
+enum Files {
+    Stored(Filesystem),
+    Generated,
+    OnVolume(VolumeNode),
 }
 
 /// Puts a new file system into its place.
@@ -898,14 +1307,20 @@ fn put(
     at: Place,
     kind: &'static Kind,
     number: Number,
-    tree: Option<Filesystem>,
+    files: Files,
     flags: u32,
     (source, charge): (Vec<u8>, Option<Charge>),
 ) -> Result<(), Errno> {
+    let (tree, volume) = match files {
+        Files::Stored(tree) => (Some(tree), None),
+        Files::Generated => (None, None),
+        Files::OnVolume(root) => (None, Some(root)),
+    };
     let mount = Arc::new(Mount {
         number,
         kind,
         tree,
+        volume,
         covers: Mutex::new(None),
         flags: AtomicU32::new(0),
         source,
@@ -928,7 +1343,7 @@ fn put(
 pub(crate) fn mount_proc() -> Result<(), Errno> {
     let at = Path::new(root(), b"/proc".to_vec(), 0).look_up_at_once(LastLink::Follow)?;
     let flags = flag::NO_SET_USER | flag::NO_DEVICES | flag::NO_EXECUTION;
-    put(at, &PROC, Number::take()?, None, flags, (PROC.name.to_vec(), None))
+    put(at, &PROC, Number::take()?, Files::Generated, flags, (PROC.name.to_vec(), None))
 }
 
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
@@ -955,6 +1370,7 @@ pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errn
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
     }
+    // The access of a volume is changed by the caller, who waits for it.
     let Some(size) = options.size else { return set_flags(&at.mount, flags) };
     let tree = at.mount.tree.as_ref().ok_or(Errno::EINVAL)?;
     let before = tree.usage().limit;

@@ -6,13 +6,14 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, TimeSpec, open};
-use filesystem::{Access, FileKind, SeekFrom, Writes};
+use filesystem::{Access, DeviceNumber, FileKind, SeekFrom, Writes};
 use memory::space::Sharing;
 
 use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties, encode_device};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::shared_memory::{FileMapping, FilePages};
 use crate::files::tree::{self, errno_of};
+use crate::files::volume::VolumeNode;
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
@@ -33,6 +34,9 @@ pub(crate) fn status_of(place: &Place) -> Status {
 
 /// Returns the `struct stat` of a file in this mount.
 pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
+    if let Node::OnVolume(node) = node {
+        return status_on_volume(node, mount);
+    }
     let metadata = node.metadata();
     let time =
         |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
@@ -52,6 +56,29 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
     }
 }
 
+/// Returns the `struct stat` of a file on a volume.
+fn status_on_volume(node: &VolumeNode, mount: &Mount) -> Status {
+    let attributes = node.attributes();
+    let time = |seconds: u32| TimeSpec { seconds: seconds.into(), nanoseconds: 0 };
+    let (major, minor) = attributes.device;
+    Status {
+        device: mount.device(),
+        inode: attributes.inode.into(),
+        mode: attributes.mode.into(),
+        links: attributes.links.into(),
+        user: attributes.owner.0,
+        group: attributes.owner.1,
+        represented_device: encode_device(DeviceNumber { major, minor }),
+        size: attributes.size as i64,
+        block_size: 4096,
+        blocks: attributes.sectors as i64,
+        accessed: time(attributes.times[0]),
+        modified: time(attributes.times[1]),
+        changed: time(attributes.times[2]),
+        ..Status::default()
+    }
+}
+
 /// One entry of a listing, as `getdents64` writes it (`struct linux_dirent64`): inode, offset of the next, length,
 /// type, name with its NUL; 8-byte aligned.
 pub(crate) struct DirectoryRecord {
@@ -62,12 +89,17 @@ pub(crate) struct DirectoryRecord {
 impl DirectoryRecord {
     /// Makes a record of a name that is not too long.
     pub(crate) fn new(inode: u64, next: u64, kind: FileKind, name: &[u8]) -> DirectoryRecord {
+        DirectoryRecord::of_kind(inode, next, (kind.mode_bits() >> 12) as u8, name)
+    }
+
+    /// Makes a record of a file of this kind, as Linux numbers them (`DT_REG` and its like).
+    pub(crate) fn of_kind(inode: u64, next: u64, kind: u8, name: &[u8]) -> DirectoryRecord {
         let length = (19 + name.len() + 1).next_multiple_of(8);
         let mut bytes = [0; 280];
         bytes[..8].copy_from_slice(&inode.to_le_bytes());
         bytes[8..16].copy_from_slice(&next.to_le_bytes());
         bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
-        bytes[18] = (kind.mode_bits() >> 12) as u8;
+        bytes[18] = kind;
         bytes[19..19 + name.len()].copy_from_slice(name);
         DirectoryRecord { bytes, length }
     }

@@ -330,7 +330,8 @@ fn new_identity() -> String {
 }
 
 fn file_systems(_: u64) -> Made {
-    whole(mounts::kinds().map(|kind| format!("nodev\t{kind}\n")).collect())
+    let line = |kind: &str| format!("{}\t{kind}\n", if mounts::is_volume(kind.as_bytes()) { "" } else { "nodev" });
+    whole(mounts::kinds().map(line).collect())
 }
 
 fn mount(cursor: u64, with_numbers: bool) -> Made {
@@ -659,7 +660,7 @@ mod tests {
             assert!(read(program, "/proc/cpuinfo").starts_with("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64"));
             assert!(read(program, "/proc/version").starts_with("COPS version "));
             assert!(read(program, "/proc/vmstat").lines().all(|line| line.split(' ').count() == 2));
-            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n");
+            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n\text4\n");
             assert_eq!(read(program, "/proc/sys/kernel/ostype"), "COPS\n");
             assert_eq!(read(program, "/proc/sys/kernel/hostname"), "cops\n");
             assert_eq!(read(program, "/proc/sys/vm/overcommit_memory"), "1\n");

@@ -1,0 +1,790 @@
+//! Mounted volumes of ext4: one stack for each, on which the library works, and the files that are in use.
+//!
+//! The library ([`ext4`]) is synchronous and does one operation of a volume at a time. Other coroutines
+//! [submit](MountedVolume::submit) a [`Request`] and wait for its [`Answer`]; a coroutine of the kernel for each volume
+//! takes them in their order, on a stack of its own ([`kernel_thread`]), where a request to the disk waits
+//! ([`device`]). The process whose request is being done pays for it.
+//!
+//! # Files in use
+//! A [`VolumeNode`] is a use of a file: an open file, a working directory, a step of a path. Uses of one file share its
+//! attributes, which the volume's coroutine keeps as they are on the volume; so `stat` of an open file waits for
+//! nothing. A use is made on the volume's stack, so that no file goes between the look at its name and its first use. A
+//! file without a name ends after its last use, in steps.
+//!
+//! # The end
+//! When its mount has gone the volume does what was submitted, ends files without names, and is unmounted.
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use abi_queue::Priority;
+use abi_unix::Errno;
+use ext4::{Access, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
+use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
+use hal_api::Machine as _;
+use platform::{Machine, println};
+use spin::Mutex;
+use tables::Ordered;
+
+use crate::files::disk::Disk;
+use crate::process::accounts::{Account, Charge, Resource};
+use crate::scheduling::{executor, payers};
+
+mod device;
+pub(crate) mod file;
+
+use device::{Blocks, Waits};
+
+/// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
+const MOST_REQUESTS: usize = 4096;
+/// Bytes that a use of a file takes.
+const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
+/// Entries that are looked at for the name of a directory, at a time.
+const ENTRIES_AT_A_TIME: usize = 64;
+
+/// The present time, for changes.
+fn now() -> Stamp {
+    let now = crate::files::tree::now();
+    Stamp { seconds: now.seconds, nanoseconds: now.nanoseconds }
+}
+
+/// An operation of a volume.
+pub(crate) enum Request {
+    /// Mount it.
+    Mount(Access),
+    /// Give the root directory.
+    Root,
+    /// Find a name in a directory, with the target of a symbolic link.
+    LookUp(VolumeNode, Vec<u8>),
+    /// Find a name in a directory, or make a file of this kind.
+    Open { directory: VolumeNode, name: Vec<u8>, file: NewFile, must_be_new: bool },
+    /// Make a directory.
+    MakeDirectory(VolumeNode, Vec<u8>, NewFile),
+    /// Make a symbolic link with this target.
+    MakeLink(VolumeNode, Vec<u8>, Vec<u8>),
+    /// Give a file another name.
+    Link(VolumeNode, VolumeNode, Vec<u8>),
+    /// Remove a name of a file, or of a directory.
+    Remove { directory: VolumeNode, name: Vec<u8>, is_directory: bool },
+    /// Rename.
+    Rename([(VolumeNode, Vec<u8>); 2], Replacement),
+    /// Read the target of a symbolic link.
+    ReadLink(VolumeNode),
+    /// Read from a place into these bytes.
+    Read { node: VolumeNode, offset: u64, bytes: Vec<u8> },
+    /// Write these bytes to a place, or to the end.
+    Write { node: VolumeNode, offset: Option<u64>, bytes: Vec<u8> },
+    /// Give a file another length.
+    Truncate(VolumeNode, u64),
+    /// Change attributes.
+    Change(VolumeNode, Change),
+    /// List names from a place on.
+    List(VolumeNode, u64, usize),
+    /// Find the directory above, and the name there.
+    Above(VolumeNode),
+    /// Have all changes last.
+    Synchronise,
+    /// Change the access.
+    Remount(Access),
+    /// Unmount it.
+    Unmount,
+}
+
+/// The result of an operation that was done.
+pub(crate) enum Answer {
+    Done,
+    /// A file; and the target of a symbolic link that was looked up.
+    File(VolumeNode, Option<Vec<u8>>),
+    /// There is no such name.
+    Missing,
+    /// Bytes, of which so many were read.
+    Bytes(Vec<u8>, usize),
+    /// Bytes were written up to this place.
+    WrittenTo(u64),
+    Entries(Vec<Entry>),
+    /// A directory, and the name of the other one there.
+    Above(VolumeNode, Vec<u8>),
+    /// The volume was mounted.
+    Mounted(Arc<MountedVolume>),
+}
+
+/// Place for the answer to a request.
+#[derive(Default)]
+struct Reply {
+    answer: Option<Result<Answer, Errno>>,
+    waker: Option<Waker>,
+}
+
+/// A request that was submitted. Dropping it leaves the request to be done, without anybody who waits for it.
+pub(crate) struct Submission(Arc<Mutex<Reply>>);
+
+impl Submission {
+    /// Returns the answer when it is there, once. Registers the waker before it answers `Pending`.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Answer, Errno>> {
+        let mut reply = self.0.lock();
+        match reply.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                reply.waker = Some(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Registers the waker; wakes it if the answer is there already.
+    fn register(&self, waker: &Waker) {
+        let mut reply = self.0.lock();
+        match &reply.answer {
+            Some(_) => waker.wake_by_ref(),
+            None => reply.waker = Some(waker.clone()),
+        }
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Cancellation
+    /// The request is done.
+    pub(crate) async fn answer(self) -> Result<Answer, Errno> {
+        poll_fn(|cx| self.poll(cx.waker())).await
+    }
+}
+
+/// A request with all that it needs.
+struct Job {
+    request: Request,
+    reply: Arc<Mutex<Reply>>,
+    account: Arc<Account>,
+    payer: u32,
+}
+
+impl Job {
+    fn reply(&self, answer: Result<Answer, Errno>) {
+        let waker = {
+            let mut reply = self.reply.lock();
+            reply.answer = Some(answer);
+            reply.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The requests of a volume, and its coroutine that waits for them.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    worker: Option<Waker>,
+    /// The mount has gone.
+    is_ending: bool,
+    /// The coroutine has ended.
+    has_ended: bool,
+}
+
+/// A mounted volume.
+pub(crate) struct MountedVolume {
+    disk: &'static Disk,
+    queue: Mutex<Queue>,
+    /// The files in use, by their inodes.
+    inodes: Mutex<Ordered<Weak<Inode>>>,
+    /// Files without names whose last use has gone. There is room for all that are in use.
+    nameless: Mutex<Vec<u32>>,
+    /// Access to it, with the number of files that are open for writing.
+    writers: Mutex<(Access, usize)>,
+    usage: Mutex<Usage>,
+    /// The process for whose request the coroutine works, and the tick up to which it was charged.
+    payer: AtomicU32,
+    charged_until: AtomicU64,
+    _charge: Charge,
+}
+
+static VOLUMES: Mutex<Vec<Weak<MountedVolume>>> = Mutex::new(Vec::new());
+
+/// Returns the mounted volumes.
+pub(crate) fn all() -> Vec<Arc<MountedVolume>> {
+    VOLUMES.lock().iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Has all changes of all volumes last; returns the first failure.
+///
+/// # Cancellation
+/// The volumes whose turn has not come are left out.
+pub(crate) async fn synchronise_all(account: &Arc<Account>) -> Result<(), Errno> {
+    let mut result = Ok(());
+    for volume in all() {
+        let done = match volume.submit(account, 0, Request::Synchronise) {
+            Ok(submission) => submission.answer().await.map(drop),
+            // It has ended.
+            Err(_) => Ok(()),
+        };
+        result = result.and(done);
+    }
+    result
+}
+
+impl MountedVolume {
+    /// Begins to mount the volume of a disk: returns it with the submission of that, whose answer says whether it is.
+    /// `EBUSY` if the disk's volume is mounted, `ENOMEM`.
+    pub(crate) fn begin(
+        disk: &'static Disk,
+        access: Access,
+        account: &Arc<Account>,
+        payer: u32,
+    ) -> Result<Submission, Errno> {
+        let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY)?;
+        let volume = Arc::new(MountedVolume {
+            disk,
+            queue: Mutex::default(),
+            inodes: Mutex::new(Ordered::default()),
+            nameless: Mutex::default(),
+            writers: Mutex::new((access, 0)),
+            usage: Mutex::default(),
+            payer: AtomicU32::new(0),
+            charged_until: AtomicU64::new(0),
+            _charge: charge,
+        });
+        {
+            let mut volumes = VOLUMES.lock();
+            volumes.retain(|other| other.strong_count() > 0);
+            if volumes.iter().filter_map(Weak::upgrade).any(|other| core::ptr::eq(other.disk, disk)) {
+                return Err(Errno::EBUSY);
+            }
+            volumes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            volumes.push(Arc::downgrade(&volume));
+        }
+        let submission = volume.submit(account, payer, Request::Mount(access))?;
+        device::start(&volume)?;
+        Ok(submission)
+    }
+
+    /// Submits a request, which this process pays for. `EIO` when the volume has ended, `EAGAIN` if too many wait.
+    pub(crate) fn submit(&self, account: &Arc<Account>, payer: u32, request: Request) -> Result<Submission, Errno> {
+        let reply = Arc::new(Mutex::new(Reply::default()));
+        let job = Job { request, reply: reply.clone(), account: account.clone(), payer };
+        let mut queue = self.queue.lock();
+        if queue.has_ended {
+            return Err(Errno::EIO);
+        }
+        if queue.jobs.len() >= MOST_REQUESTS {
+            return Err(Errno::EAGAIN);
+        }
+        queue.jobs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        queue.jobs.push_back(job);
+        let worker = queue.worker.take();
+        drop(queue);
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+        Ok(Submission(reply))
+    }
+
+    /// Ends the volume as soon as everything that was submitted is done.
+    pub(crate) fn end(&self) {
+        let worker = {
+            let mut queue = self.queue.lock();
+            queue.is_ending = true;
+            queue.worker.take()
+        };
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+
+    /// Returns the name of its disk.
+    pub(crate) fn device_name(&self) -> &'static str {
+        self.disk.name()
+    }
+
+    /// Whether it must not be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.writers.lock().0 == Access::Read
+    }
+
+    /// Returns its sizes, as of the last operation.
+    pub(crate) fn usage(&self) -> Usage {
+        *self.usage.lock()
+    }
+
+    /// Begins a remount: from now on no file is opened for writing that must not be. Returns the submission, if there
+    /// is anything to do. `EBUSY` if files are open for writing.
+    pub(crate) fn begin_remount(
+        &self,
+        access: Access,
+        account: &Arc<Account>,
+        payer: u32,
+    ) -> Result<Option<Submission>, Errno> {
+        let mut writers = self.writers.lock();
+        if writers.0 == access {
+            return Ok(None);
+        }
+        if access == Access::Read {
+            if writers.1 > 0 {
+                return Err(Errno::EBUSY);
+            }
+            writers.0 = Access::Read;
+        }
+        drop(writers);
+        self.submit(account, payer, Request::Remount(access)).map(Some)
+    }
+
+    /// Does a job, or without one a step of the end of a file.
+    fn serve<'a, W: Waits>(&self, desk: &mut Desk<'a, W>, job: Option<Job>, waits: &'a W) {
+        self.account_for(job.as_ref().map_or(0, |job| job.payer));
+        match job {
+            Some(job) => {
+                let answer = desk.perform(&job, waits);
+                // Everything that was done for it is paid before it goes on.
+                self.account_for(0);
+                job.reply(answer);
+            }
+            None => desk.end_some(),
+        }
+    }
+
+    /// Ends the coroutine's work: unmounts, and answers those that came too late.
+    fn finish<W: Waits>(&self, desk: &mut Desk<'_, W>) {
+        desk.unmount_at_the_end();
+        let late = {
+            let mut queue = self.queue.lock();
+            queue.has_ended = true;
+            core::mem::take(&mut queue.jobs)
+        };
+        for job in late {
+            job.reply(match job.request {
+                Request::Unmount | Request::Synchronise => Ok(Answer::Done),
+                _ => Err(Errno::EIO),
+            });
+        }
+    }
+
+    /// Returns the next job, or none if a file is to be ended first; `None` at the end.
+    fn next(&self, desk: DeskState, waker: &Waker) -> Poll<Option<Option<Job>>> {
+        let mut queue = self.queue.lock();
+        if let Some(job) = queue.jobs.pop_front() {
+            return Poll::Ready(Some(Some(job)));
+        }
+        if desk.has_endings || !self.nameless.lock().is_empty() {
+            return Poll::Ready(Some(None));
+        }
+        // Only the first job mounts it: a volume that is not there now is not mounted, or not any more.
+        if queue.is_ending || !desk.is_mounted {
+            return Poll::Ready(None);
+        }
+        queue.worker = Some(waker.clone());
+        Poll::Pending
+    }
+
+    /// Charges the present payer for the time since the last charge, and begins to work for another one.
+    fn account_for(&self, payer: u32) {
+        let now = Machine::now();
+        let since = self.charged_until.swap(now, Ordering::Relaxed);
+        let before = self.payer.swap(payer, Ordering::Relaxed);
+        if before != 0 {
+            payers::work_for(before);
+            payers::charge(before, now.saturating_sub(since));
+        }
+    }
+
+    /// Polls the coroutine's work, and charges the processes for which it works.
+    fn poll_charged(&self, work: Pin<&mut impl Future<Output = ()>>, cx: &mut Context<'_>) -> Poll<()> {
+        self.charged_until.store(Machine::now(), Ordering::Relaxed);
+        let result = work.poll(cx);
+        self.account_for(self.payer.load(Ordering::Relaxed));
+        result
+    }
+}
+
+/// The volume's coroutine at its work.
+struct Desk<'a, W: Waits> {
+    volume: Option<Volume<Blocks<'a, W>>>,
+    shared: &'a Arc<MountedVolume>,
+    /// Files without names and uses that are to be ended.
+    endings: Vec<u32>,
+}
+
+/// The part of a desk on which its next job depends.
+#[derive(Clone, Copy)]
+struct DeskState {
+    is_mounted: bool,
+    has_endings: bool,
+}
+
+impl<'a, W: Waits> Desk<'a, W> {
+    fn new(shared: &'a Arc<MountedVolume>) -> Desk<'a, W> {
+        Desk { volume: None, shared, endings: Vec::new() }
+    }
+
+    fn state(&self) -> DeskState {
+        DeskState { is_mounted: self.volume.is_some(), has_endings: !self.endings.is_empty() }
+    }
+
+    /// Does a request.
+    fn perform(&mut self, job: &Job, waits: &'a W) -> Result<Answer, Errno> {
+        if let Request::Mount(access) = job.request {
+            return self.mount(access, waits);
+        }
+        let shared = self.shared;
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let node = |attributes| VolumeNode::of(shared, attributes, &job.account);
+        let answer = match &job.request {
+            Request::Mount(_) => Ok(Answer::Done),
+            Request::Root => {
+                let root = volume.root();
+                volume.attributes(root).map_err(errno_of).and_then(node).map(|root| Answer::File(root, None))
+            }
+            Request::LookUp(directory, name) => match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                None => Ok(Answer::Missing),
+                Some(found) => {
+                    let is_link = found.is(kind::SYMBOLIC_LINK);
+                    let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
+                    node(found).map(|found| Answer::File(found, target))
+                }
+            },
+            Request::Open { directory, name, file, must_be_new } => {
+                match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                    Some(_) if *must_be_new => Err(Errno::EEXIST),
+                    Some(found) => {
+                        let is_link = found.is(kind::SYMBOLIC_LINK);
+                        let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
+                        node(found).map(|found| Answer::File(found, target))
+                    }
+                    None => {
+                        let made = volume.create(directory.number(), name, *file).map_err(errno_of);
+                        made.and_then(node).map(|made| Answer::File(made, None))
+                    }
+                }
+            }
+            Request::MakeDirectory(directory, name, file) => {
+                volume.make_directory(directory.number(), name, *file).map(|_| Answer::Done).map_err(errno_of)
+            }
+            Request::MakeLink(directory, name, target) => {
+                let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0));
+                made.map(|_| Answer::Done).map_err(errno_of)
+            }
+            Request::Link(file, directory, name) => {
+                volume.link(file.number(), directory.number(), name).map(|_| Answer::Done).map_err(errno_of)
+            }
+            Request::Remove { directory, name, is_directory } => {
+                let nameless = match is_directory {
+                    true => volume.remove_directory(directory.number(), name),
+                    false => volume.unlink(directory.number(), name),
+                };
+                let nameless = nameless.map_err(errno_of)?;
+                self.lost_its_name(nameless);
+                Ok(Answer::Done)
+            }
+            Request::Rename([from, to], replacement) => {
+                let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), *replacement);
+                let nameless = renamed.map_err(errno_of)?;
+                self.lost_its_name(nameless);
+                Ok(Answer::Done)
+            }
+            Request::ReadLink(link) => {
+                let target = volume.read_link(link.number()).map_err(errno_of)?;
+                let length = target.len();
+                Ok(Answer::Bytes(target, length))
+            }
+            Request::Read { node, offset, bytes } => {
+                let mut read = Vec::new();
+                read.try_reserve_exact(bytes.capacity()).map_err(|_| Errno::ENOMEM)?;
+                read.resize(bytes.capacity(), 0);
+                let count = volume.read(node.number(), *offset, &mut read).map_err(errno_of)?;
+                Ok(Answer::Bytes(read, count))
+            }
+            Request::Write { node, offset, bytes } => {
+                let offset = match offset {
+                    Some(offset) => *offset,
+                    None => volume.attributes(node.number()).map_err(errno_of)?.size,
+                };
+                let written = volume.write(node.number(), offset, bytes).map_err(errno_of);
+                written.map(|()| Answer::WrittenTo(offset + bytes.len() as u64))
+            }
+            Request::Truncate(node, length) => {
+                volume.truncate(node.number(), *length).map(|()| Answer::Done).map_err(errno_of)
+            }
+            Request::Change(node, change) => {
+                volume.set_attributes(node.number(), *change).map(|_| Answer::Done).map_err(errno_of)
+            }
+            Request::List(directory, place, most) => {
+                volume.list(directory.number(), *place, *most).map(Answer::Entries).map_err(errno_of)
+            }
+            Request::Above(directory) => {
+                let above = volume.look_up(directory.number(), b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?;
+                let mut place = 0;
+                let name = loop {
+                    let entries = volume.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
+                    let Some(last) = entries.last() else { return Err(Errno::ENOENT) };
+                    place = last.next;
+                    let is_meant =
+                        |entry: &Entry| entry.inode == directory.number() && entry.name != b"." && entry.name != b"..";
+                    if let Some(found) = entries.into_iter().find(is_meant) {
+                        break found.name;
+                    }
+                };
+                node(above).map(|above| Answer::Above(above, name))
+            }
+            Request::Synchronise => volume.synchronise().map(|()| Answer::Done).map_err(errno_of),
+            Request::Remount(access) => {
+                let result = volume.remount(*access).map_err(errno_of);
+                shared.writers.lock().0 = volume.access();
+                result.map(|()| Answer::Done)
+            }
+            Request::Unmount => {
+                self.unmount_at_the_end();
+                return Ok(Answer::Done);
+            }
+        };
+        self.look_at_changes(&job.request);
+        answer
+    }
+
+    fn mount(&mut self, access: Access, waits: &'a W) -> Result<Answer, Errno> {
+        let device = Blocks::new(self.shared.disk, waits);
+        match Volume::mount(device, now, access) {
+            Ok(volume) => {
+                *self.shared.usage.lock() = volume.usage().unwrap_or_default();
+                self.volume = Some(volume);
+                Ok(Answer::Mounted(self.shared.clone()))
+            }
+            Err(refusal) => {
+                println!("ext4: {} is not mounted: {refusal}", self.shared.device_name());
+                Err(match refusal {
+                    ext4::Refusal::OutOfMemory => Errno::ENOMEM,
+                    ext4::Refusal::Device => Errno::EIO,
+                    _ => Errno::EINVAL,
+                })
+            }
+        }
+    }
+
+    /// Brings the attributes of files in use to the state after a request.
+    fn look_at_changes(&mut self, request: &Request) {
+        let Some(volume) = self.volume.as_mut() else { return };
+        let mut look = |node: &VolumeNode| {
+            if let Ok(attributes) = volume.attributes(node.number()) {
+                *node.0.attributes.lock() = attributes;
+            }
+        };
+        match request {
+            Request::Open { directory, .. }
+            | Request::MakeDirectory(directory, ..)
+            | Request::MakeLink(directory, ..)
+            | Request::Remove { directory, .. } => look(directory),
+            Request::Link(file, directory, _) => {
+                look(file);
+                look(directory);
+            }
+            Request::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
+            Request::Write { node, .. } | Request::Truncate(node, _) | Request::Change(node, _) => look(node),
+            _ => return,
+        }
+        if volume.access() == Access::Read {
+            self.shared.writers.lock().0 = Access::Read;
+        }
+        if let Ok(usage) = volume.usage() {
+            *self.shared.usage.lock() = usage;
+        }
+    }
+
+    /// Notes that a file has lost its last name.
+    fn lost_its_name(&mut self, nameless: Option<u32>) {
+        let Some(inode) = nameless else { return };
+        if let Some(used) = self.shared.used(inode) {
+            // There is room for it when its last use goes.
+            let has_room = self.shared.nameless.lock().try_reserve(1 + self.shared.inodes.lock().len()).is_ok();
+            let mut attributes = used.attributes.lock();
+            attributes.links = 0;
+            if has_room {
+                return;
+            }
+        }
+        // Without memory for it, it ends when the volume is mounted the next time.
+        if self.endings.try_reserve(1).is_ok() {
+            self.endings.push(inode);
+        }
+    }
+
+    /// Does a step of the end of a file without a name.
+    fn end_some(&mut self) {
+        if self.endings.is_empty() {
+            let mut nameless = self.shared.nameless.lock();
+            // Without memory they wait. The list keeps its room.
+            if self.endings.try_reserve(nameless.len()).is_err() {
+                return;
+            }
+            self.endings.append(&mut nameless);
+        }
+        let (Some(inode), Some(volume)) = (self.endings.pop(), self.volume.as_mut()) else { return };
+        if volume.end_file(inode) == Ok(false) {
+            self.endings.push(inode);
+        }
+        if let Ok(usage) = volume.usage() {
+            *self.shared.usage.lock() = usage;
+        }
+    }
+
+    fn unmount_at_the_end(&mut self) {
+        while !self.endings.is_empty() || !self.shared.nameless.lock().is_empty() {
+            self.end_some();
+        }
+        if let Some(mut volume) = self.volume.take()
+            && let Err(error) = volume.unmount()
+        {
+            println!("ext4: {} was not unmounted properly ({error:?})", self.shared.device_name());
+        }
+    }
+}
+
+impl MountedVolume {
+    /// Returns a file in use.
+    fn used(&self, inode: u32) -> Option<Arc<Inode>> {
+        self.inodes.lock().get(inode.into()).and_then(Weak::upgrade)
+    }
+}
+
+/// A file in use.
+struct Inode {
+    volume: Arc<MountedVolume>,
+    number: u32,
+    attributes: Mutex<Attributes>,
+    _charge: Charge,
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        {
+            let mut inodes = self.volume.inodes.lock();
+            // Another use may have begun meanwhile.
+            if inodes.get(self.number.into()).is_some_and(|inode| inode.strong_count() == 0) {
+                inodes.remove(self.number.into());
+            }
+        }
+        if self.attributes.lock().links == 0 {
+            let mut nameless = self.volume.nameless.lock();
+            if nameless.len() < nameless.capacity() {
+                nameless.push(self.number);
+            }
+            drop(nameless);
+            let worker = self.volume.queue.lock().worker.take();
+            if let Some(worker) = worker {
+                worker.wake();
+            }
+        }
+    }
+}
+
+/// A use of a file of a volume.
+#[derive(Clone)]
+pub(crate) struct VolumeNode(Arc<Inode>);
+
+impl PartialEq for VolumeNode {
+    fn eq(&self, other: &VolumeNode) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl VolumeNode {
+    /// Makes a use of the file with these attributes, which this account pays for. `ENOMEM`.
+    fn of(volume: &Arc<MountedVolume>, attributes: Attributes, account: &Arc<Account>) -> Result<VolumeNode, Errno> {
+        if let Some(used) = volume.used(attributes.inode) {
+            *used.attributes.lock() = attributes;
+            return Ok(VolumeNode(used));
+        }
+        let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
+        let inode = Arc::new(Inode {
+            volume: volume.clone(),
+            number: attributes.inode,
+            attributes: Mutex::new(attributes),
+            _charge: charge,
+        });
+        let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
+        entered.map_err(|_| Errno::ENOMEM)?;
+        Ok(VolumeNode(inode))
+    }
+
+    fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// Returns its volume.
+    pub(crate) fn volume(&self) -> &Arc<MountedVolume> {
+        &self.0.volume
+    }
+
+    /// Returns its attributes.
+    pub(crate) fn attributes(&self) -> Attributes {
+        *self.0.attributes.lock()
+    }
+
+    /// Whether it is the root of its volume.
+    pub(crate) fn is_root(&self) -> bool {
+        self.number() == 2
+    }
+
+    /// Returns numbers that it has in common with no other file in use.
+    pub(crate) fn identity(&self) -> (usize, u32) {
+        (Arc::as_ptr(&self.0).addr(), 0)
+    }
+
+    /// Returns the kind of the file. Sockets, which cannot be opened, are shown as FIFOs.
+    pub(crate) fn kind(&self) -> FileKind {
+        match self.attributes().mode & kind::MASK {
+            kind::REGULAR => FileKind::Regular,
+            kind::DIRECTORY => FileKind::Directory,
+            kind::SYMBOLIC_LINK => FileKind::SymbolicLink,
+            0o020_000 => FileKind::CharacterDevice,
+            0o060_000 => FileKind::BlockDevice,
+            _ => FileKind::Fifo,
+        }
+    }
+
+    /// Returns the metadata.
+    pub(crate) fn metadata(&self) -> Metadata {
+        let attributes = self.attributes();
+        let time = |seconds: u32| Timestamp { seconds: seconds.into(), nanoseconds: 0 };
+        Metadata {
+            inode: attributes.inode.into(),
+            kind: self.kind(),
+            permissions: attributes.mode & 0o7777,
+            links: attributes.links.into(),
+            size: attributes.size,
+            allocated: attributes.sectors * 512,
+            device: DeviceNumber { major: attributes.device.0, minor: attributes.device.1 },
+            accessed: time(attributes.times[0]),
+            modified: time(attributes.times[1]),
+            changed: time(attributes.times[2]),
+        }
+    }
+}
+
+fn errno_of(error: ext4::Error) -> Errno {
+    use ext4::Error::*;
+    match error {
+        NotFound => Errno::ENOENT,
+        AlreadyExists => Errno::EEXIST,
+        NotADirectory => Errno::ENOTDIR,
+        IsADirectory => Errno::EISDIR,
+        NotEmpty => Errno::ENOTEMPTY,
+        Invalid => Errno::EINVAL,
+        NameTooLong => Errno::ENAMETOOLONG,
+        NoSpace => Errno::ENOSPC,
+        TooManyLinks => Errno::EMLINK,
+        TooLarge => Errno::EFBIG,
+        ReadOnly => Errno::EROFS,
+        Unsupported => Errno::EOPNOTSUPP,
+        Busy => Errno::EBUSY,
+        // Linux has EUCLEAN for the first, and programs know EIO.
+        Damaged(_) | Device => Errno::EIO,
+        OutOfMemory => Errno::ENOMEM,
+    }
+}
+
+/// Spawns the coroutine of a volume.
+fn spawn(work: impl Future<Output = ()> + Send + 'static) {
+    executor::spawn_for_kernel(Priority::DEFAULT, work);
+}

@@ -1,0 +1,136 @@
+//! The disk of a volume as the library sees it: requests that wait, on the stack of the volume.
+
+use core::cell::Cell;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Poll, Waker};
+
+use abi_unix::{Errno, SystemCall};
+use alloc::sync::Arc;
+use ext4::{Device, DeviceFailed};
+
+use crate::files::disk::{Disk, Synchronisation};
+use crate::files::volume::{Desk, MountedVolume};
+
+/// Bytes that a volume takes with its caches, beside the uses of its files.
+pub(super) const MEMORY: usize = (2 << 20) + kernel_thread::DEEP_STACK_SIZE;
+
+/// A stack on which functions wait.
+pub(super) trait Waits {
+    /// Waits until `poll` is ready; it registers the waker before it answers `Pending`.
+    fn wait<T>(&self, poll: impl FnMut(&Waker) -> Poll<T>) -> T;
+}
+
+/// The blocks of a volume.
+pub(super) struct Blocks<'a, W> {
+    disk: &'static Disk,
+    waits: &'a W,
+}
+
+impl<W> Clone for Blocks<'_, W> {
+    fn clone(&self) -> Self {
+        Blocks { disk: self.disk, waits: self.waits }
+    }
+}
+
+impl<'a, W: Waits> Blocks<'a, W> {
+    pub(super) fn new(disk: &'static Disk, waits: &'a W) -> Blocks<'a, W> {
+        Blocks { disk, waits }
+    }
+}
+
+fn failed(_: Errno) -> DeviceFailed {
+    DeviceFailed
+}
+
+impl<W: Waits> Device for Blocks<'_, W> {
+    fn bytes(&self) -> u64 {
+        self.disk.bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.disk.is_read_only()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceFailed> {
+        let done = Cell::new(0);
+        self.waits.wait(|waker| self.disk.poll_read_bytes(offset, bytes, &done, waker)).map_err(failed)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFailed> {
+        let done = Cell::new(0);
+        self.waits.wait(|waker| self.disk.poll_write_bytes(offset, bytes, &done, waker)).map_err(failed)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFailed> {
+        let mut wait = Synchronisation::new(SystemCall::SynchroniseFile, Some(self.disk));
+        // Failures of others since the last flush count as well: a page may have bytes of both.
+        let before = self.disk.write_errors();
+        self.waits.wait(|waker| wait.poll(Some(waker))).map_err(failed)?;
+        if self.disk.write_errors() == before { Ok(()) } else { Err(DeviceFailed) }
+    }
+}
+
+/// Starts the coroutine of a volume. `ENOMEM` if there is no stack.
+#[cfg(target_os = "none")]
+pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
+    use kernel_thread::{Current, Stack, Thread};
+
+    struct OwnStack<'a>(&'a Current<'a>);
+
+    // A thread runs on one hart at a time, and so does everything on its stack.
+    impl Waits for OwnStack<'_> {
+        fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+            self.0.block_on(poll_fn(|cx| poll(cx.waker())))
+        }
+    }
+
+    let stack = Stack::new_deep().map_err(|_| Errno::ENOMEM)?;
+    let own = volume.clone();
+    let mut thread = Thread::new(stack, move |current: &Current<'_>| {
+        let waits = OwnStack(current);
+        let mut desk = Desk::new(&own);
+        loop {
+            let state = desk.state();
+            let Some(job) = waits.wait(|waker| own.next(state, waker)) else { break };
+            own.serve(&mut desk, job, &waits);
+        }
+        own.finish(&mut desk);
+    });
+    let own = volume.clone();
+    super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut thread), cx)).await });
+    Ok(())
+}
+
+/// Starts the coroutine of a volume. The developer's computer has no such stacks: there a request to the disk is
+/// awaited in place.
+#[cfg(not(target_os = "none"))]
+pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
+    struct InPlace(&'static Disk);
+
+    impl Waits for InPlace {
+        fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+            loop {
+                if let Poll::Ready(value) = poll(Waker::noop()) {
+                    return value;
+                }
+                self.0.look_now();
+            }
+        }
+    }
+
+    let own = volume.clone();
+    let mut work = alloc::boxed::Box::pin(async move {
+        let in_place = InPlace(own.disk);
+        let mut desk = Desk::new(&own);
+        loop {
+            let state = desk.state();
+            let Some(job) = poll_fn(|cx| own.next(state, cx.waker())).await else { break };
+            own.serve(&mut desk, job, &in_place);
+        }
+        own.finish(&mut desk);
+    });
+    let own = volume.clone();
+    super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut work), cx)).await });
+    Ok(())
+}

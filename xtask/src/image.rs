@@ -1,0 +1,204 @@
+//! Images of disks with a volume of ext4, made by Debian's `mke2fs`: empty, or with packages of Debian.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context as _, anyhow, bail};
+use ext4::{Access, Device, DeviceFailed, Stamp, Volume};
+
+use crate::children;
+use crate::cli::{self, ImageAction};
+use crate::context::Context;
+use crate::debian::Root;
+use crate::toolchain::{self, Item};
+
+/// Folder of the programs that make volumes, which is not on every user's path.
+const PROGRAMS: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Room that an image has beside the files of packages.
+const ROOM: u64 = 256 << 20;
+
+/// Returns the path of a program of e2fsprogs.
+fn program(name: &str) -> Option<PathBuf> {
+    PROGRAMS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file())
+}
+
+/// Returns whether the programs that make and check volumes are there.
+pub fn tools_are_there() -> bool {
+    program("mke2fs").is_some() && program("e2fsck").is_some()
+}
+
+/// Makes an image of so many bytes with a volume, empty or with the files of a folder.
+///
+/// # Errors
+///
+/// There is no `mke2fs`, or it fails.
+pub fn make(image: &Path, bytes: u64, folder: Option<&Path>) -> anyhow::Result<()> {
+    let Some(mke2fs) = program("mke2fs") else {
+        bail!(
+            "there is no mke2fs. On Debian, run this and try again:\n    {}",
+            toolchain::install_command(&[Item::E2fsprogs])
+        );
+    };
+    if let Some(parent) = image.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    }
+    let file = std::fs::File::create(image).with_context(|| format!("cannot make {}", image.display()))?;
+    file.set_len(bytes)?;
+    let mut command = children::command(mke2fs);
+    // Blocks of less than 4096 bytes, as of small volumes, are read only.
+    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "root_owner=0:0"]);
+    if let Some(folder) = folder {
+        command.arg("-d").arg(folder);
+    }
+    let made = command.arg(image).output().context("cannot run mke2fs")?;
+    if !made.status.success() {
+        bail!("mke2fs: {}", String::from_utf8_lossy(&made.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Has `e2fsck` look at an image.
+///
+/// # Errors
+///
+/// It finds something, which the message has.
+pub fn check(image: &Path) -> anyhow::Result<()> {
+    let e2fsck = program("e2fsck").context("there is no e2fsck")?;
+    let checked = children::command(e2fsck).args(["-f", "-n"]).arg(image).output().context("cannot run e2fsck")?;
+    if !checked.status.success() {
+        bail!("e2fsck: {}", String::from_utf8_lossy(&checked.stdout).trim());
+    }
+    Ok(())
+}
+
+/// A file of this host as the device of a volume.
+#[derive(Clone)]
+struct FileDevice(Rc<File>, u64);
+
+impl Device for FileDevice {
+    fn bytes(&self) -> u64 {
+        self.1
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceFailed> {
+        self.0.read_exact_at(bytes, offset).map_err(|_| DeviceFailed)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFailed> {
+        self.0.write_all_at(bytes, offset).map_err(|_| DeviceFailed)
+    }
+
+    fn flush(&self) -> Result<(), DeviceFailed> {
+        Ok(())
+    }
+}
+
+/// Returns the bytes of the file with this number, as the program `tests --act write-volume` writes them.
+fn contents(number: u32) -> Vec<u8> {
+    let length = 100 + number * 37 % 30_000;
+    (0..length).map(|index| (index.wrapping_mul(7).wrapping_add(index >> 8) ^ number) as u8).collect()
+}
+
+/// Replays the journal of an image, and looks for the files up to this number with their contents.
+///
+/// # Errors
+///
+/// The volume is not to be had, or a file is not there as it was written.
+pub fn replay(image: &Path, last: u32) -> anyhow::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(image)?;
+    let bytes = file.metadata()?.len();
+    let now = || Stamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    let volume = Volume::mount(FileDevice(Rc::new(file), bytes), now, Access::Write);
+    let mut volume = volume.map_err(|refusal| anyhow!("the volume is not mounted: {refusal}"))?;
+    for number in 0..=last {
+        let name = format!("file-{number}");
+        let found = volume.look_up(volume.root(), name.as_bytes());
+        let found = found.map_err(|error| anyhow!("{name}: {error:?}"))?.with_context(|| format!("{name} is lost"))?;
+        let expected = contents(number);
+        let mut read = vec![0; expected.len() + 1];
+        let count = volume.read(found.inode, 0, &mut read).map_err(|error| anyhow!("{name}: {error:?}"))?;
+        if read[..count] != expected {
+            bail!("{name} has other contents than were acknowledged");
+        }
+    }
+    volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))
+}
+
+/// Reads a size: bytes, or with a letter multiples of 1,024 (`2G`).
+///
+/// # Errors
+///
+/// It is none, or less than the smallest volume.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "k" | "K" => 10,
+        "m" | "M" => 20,
+        "g" | "G" => 30,
+        unit => return Err(format!("`{unit}` is no unit: K, M and G are")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size, as 2G is one"))?;
+    match number.checked_shl(shift).filter(|bytes| bytes >> shift == number) {
+        Some(bytes) if bytes >= 8 << 20 => Ok(bytes),
+        _ => Err("a volume has 8M or more".into()),
+    }
+}
+
+/// Performs `image`.
+///
+/// # Errors
+///
+/// A program is missing, a package cannot be had, or the image cannot be written.
+pub fn image(context: &Context, arguments: &cli::Image) -> anyhow::Result<()> {
+    toolchain::ensure_on_host(&[Item::E2fsprogs], &context.progress)?;
+    let (image, bytes) = match &arguments.action {
+        ImageAction::Empty { image, size } => {
+            make(image, *size, None)?;
+            (image, *size)
+        }
+        ImageAction::Debian { image, packages, size } => {
+            let root = Root::prepare(context, packages)?;
+            let activity = context.progress.start("Making the image");
+            let least = bytes_below(root.directory())? * 5 / 4;
+            let bytes = size.unwrap_or((least + ROOM).next_multiple_of(1 << 20));
+            make(image, bytes, Some(root.directory()))?;
+            activity.clear();
+            (image, bytes)
+        }
+    };
+    println!("{} with {} MiB; start a machine with it by: cargo xtask run --disk {0}", image.display(), bytes >> 20);
+    Ok(())
+}
+
+fn bytes_below(folder: &Path) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        sum += if kind.is_dir() { bytes_below(&entry.path())? } else { entry.metadata()?.len().next_multiple_of(4096) };
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_size("64m"), Ok(64 << 20));
+        assert_eq!(parse_size("8388608"), Ok(8 << 20));
+        for wrong in ["", "G", "2T", "1M", "-5", "99999999999G"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}
