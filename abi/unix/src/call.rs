@@ -232,7 +232,7 @@ system_calls! {
     ReadAt = 67 pread64(descriptor: Descriptor, buffer: Output, size: Length, offset: Number) Possible;
     /// Writes at a given offset.
     WriteAt = 68 pwrite64(descriptor: Descriptor, buffer: Input, size: Length, offset: Number) Possible;
-    /// Reads into several buffers, at a given offset. (Its second half, for short words, is ignored.)
+    /// Reads into several buffers, at a given offset. Its second half, for short words, is ignored.
     ReadVectorAt = 69 preadv(descriptor: Descriptor, vector: Input, count: Number, offset: Number) Possible;
     /// Writes from several buffers, at a given offset.
     WriteVectorAt = 70 pwritev(descriptor: Descriptor, vector: Input, count: Number, offset: Number) Possible;

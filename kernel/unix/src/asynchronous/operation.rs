@@ -78,15 +78,15 @@ impl ChildAnswer {
 /// A transfer of several buffers from or to a place in a file (`preadv`, `pwritev`).
 pub(crate) struct VectorAtPlace {
     /// The file.
-    pub file: Arc<OpenFile>,
+    pub(crate) file: Arc<OpenFile>,
     /// The bytes.
-    pub buffers: Buffers,
+    pub(crate) buffers: Buffers,
     /// The place.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Bytes that were moved.
-    pub done: usize,
+    pub(crate) done: usize,
     /// To the file.
-    pub writes: bool,
+    pub(crate) writes: bool,
 }
 
 impl VectorAtPlace {
