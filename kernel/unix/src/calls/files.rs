@@ -26,7 +26,7 @@ use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
-use crate::files::volume::{self, Answer, Request, VolumeNode};
+use crate::files::volume::{self, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, pipe, remains};
 use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
@@ -476,7 +476,9 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
         path.perform(
             LastComponent::Name,
             |mount, base, path| mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| 0),
-            |directory, name, _| Ok(Request::MakeDirectory(directory, name, NewFile { owner: (0, 0), permissions })),
+            |directory, name, _| {
+                Ok(VolumeRequest::MakeDirectory(directory, name, NewFile { owner: (0, 0), permissions }))
+            },
         )
     })
 }
@@ -514,7 +516,7 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
                 FileKind::Fifo => Err(Errno::EOPNOTSUPP),
                 _ => {
                     let file = NewFile { owner: (0, 0), permissions };
-                    Ok(Request::Open { directory, name, file, must_be_new: true })
+                    Ok(VolumeRequest::Open { directory, name, file, must_be_new: true })
                 }
             },
         )
@@ -538,7 +540,7 @@ pub(super) fn unlink(call: Call<'_>) -> Decoding {
             },
             |directory, name, has_slash| match has_slash && !is_directory {
                 true => Err(Errno::ENOTDIR),
-                false => Ok(Request::Remove { directory, name, is_directory }),
+                false => Ok(VolumeRequest::Remove { directory, name, is_directory }),
             },
         )
     })
@@ -556,7 +558,7 @@ pub(super) fn symbolic_link(call: Call<'_>) -> Decoding {
             |mount, base, path| mount.tree().make_symbolic_link(base, path, &target, made_by(&owner)).map(|_| 0),
             |directory, name, is_directory| match is_directory || target.is_empty() {
                 true => Err(Errno::ENOENT),
-                false => Ok(Request::MakeLink(directory, name, target.clone())),
+                false => Ok(VolumeRequest::MakeLink(directory, name, target.clone())),
             },
         )
     })
@@ -583,7 +585,7 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
                 (Arrived::At(file, _), _) if file.kind() == FileKind::Directory => Err(Errno::EPERM),
                 (Arrived::At(..), Arrived::Name(_, _, true)) => Err(Errno::ENOENT),
                 (Arrived::At(file, _), Arrived::Name(directory, name, false)) => {
-                    Ok(Request::Link(file, directory, name))
+                    Ok(VolumeRequest::Link(file, directory, name))
                 }
                 _ => Err(Errno::EEXIST),
             },
@@ -619,7 +621,7 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
                         Replacement::Refuse => ext4::Replacement::Refuse,
                         Replacement::Exchange => ext4::Replacement::Exchange,
                     };
-                    Ok(Request::Rename([(from, old), (to, new)], replacement))
+                    Ok(VolumeRequest::Rename([(from, old), (to, new)], replacement))
                 }
                 _ => Err(Errno::EBUSY),
             },
@@ -639,7 +641,8 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
         let buffer = call.buffer(2)?;
         if let Node::OnVolume(node) = &place.node {
             path.stays_at(&place);
-            let Answer::Bytes(target, _) = path.ask(node.volume(), || Request::ReadLink(node.clone()))? else {
+            let VolumeAnswer::Bytes(target, _) = path.ask(node.volume(), || VolumeRequest::ReadLink(node.clone()))?
+            else {
                 return Err(Errno::EINVAL.into());
             };
             let count = target.len().min(buffer.len());
@@ -721,7 +724,7 @@ fn on_place(
 enum Acted {
     Done(usize),
     /// The file's volume is to do this.
-    Asks(VolumeNode, Request),
+    Asks(VolumeNode, VolumeRequest),
 }
 
 /// Ends a call on an open file with the outcome of its act.
@@ -733,7 +736,7 @@ fn decoded(call: &Call<'_>, acted: Acted) -> Decoding {
 }
 
 /// Ends a call with a request to the volume of a file, for whose end it waits.
-fn submitted(call: &Call<'_>, node: &VolumeNode, request: Request) -> Decoding {
+fn submitted(call: &Call<'_>, node: &VolumeNode, request: VolumeRequest) -> Decoding {
     let submission = node.volume().submit(&call.process().account, call.process().id, request)?;
     Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
 }
@@ -780,7 +783,7 @@ fn change(place: &Place, node: &VolumeNode, change: Change) -> Result<Acted, Err
     if place.is_read_only() {
         return Err(Errno::EROFS);
     }
-    Ok(Acted::Asks(node.clone(), Request::Change(node.clone(), change)))
+    Ok(Acted::Asks(node.clone(), VolumeRequest::Change(node.clone(), change)))
 }
 
 /// Performs `fchmod`.
@@ -893,7 +896,7 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
         return Ok(Operation::Synchronise { file: Some(file), wait }.into());
     }
     if let Some(node) = on_volume(&file) {
-        return submitted(&call, node, Request::Synchronise);
+        return submitted(&call, node, VolumeRequest::Synchronise);
     }
     let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
     place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
@@ -924,7 +927,7 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     match file.object().mount().and_then(|mount| mount.volume()) {
         Some(volume) => {
-            let submission = volume.submit(&call.process().account, call.process().id, Request::Synchronise)?;
+            let submission = volume.submit(&call.process().account, call.process().id, VolumeRequest::Synchronise)?;
             Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
         }
         None => Ok(0.into()),
@@ -957,7 +960,7 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
                 _ => return Err(Errno::EINVAL.into()),
             }
             path.stays_at(&place);
-            return path.ask(node.volume(), || Request::Truncate(node.clone(), length)).map(|_| 0);
+            return path.ask(node.volume(), || VolumeRequest::Truncate(node.clone(), length)).map(|_| 0);
         }
         let node = changeable(&place)?;
         if node.kind() == FileKind::Regular && length > node.metadata().size {
@@ -1023,7 +1026,7 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     }
     if let Some(node) = on_volume(&file) {
         file.require_writable().map_err(|_| Errno::EINVAL)?;
-        return submitted(&call, node, Request::Truncate(node.clone(), length));
+        return submitted(&call, node, VolumeRequest::Truncate(node.clone(), length));
     }
     let value = file.object().truncate(length)?;
     Ok(settled(call.process(), call.number, value))
@@ -1132,8 +1135,8 @@ pub(super) fn read_directory(call: Call<'_>) -> Decoding {
     let process = call.process().clone();
     Ok(kept_steps(call.number, async move {
         let listing = file.as_kind::<VolumeFile>().ok_or(Errno::ENOTDIR)?;
-        let request = Request::List(listing.node().clone(), listing.listed_up_to(), steps::ENTRIES);
-        let Answer::Entries(entries) = listing.submit(&*process, request)?.answer().await? else { return Ok(0) };
+        let request = VolumeRequest::List(listing.node().clone(), listing.listed_up_to(), steps::ENTRIES);
+        let VolumeAnswer::Entries(entries) = listing.submit(&*process, request)?.answer().await? else { return Ok(0) };
         listing.write_entries(&*process, buffer, &entries)
     }))
 }

@@ -10,7 +10,7 @@ use filesystem::LastLink;
 use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from, read_path_from_here};
 use crate::files::mounts::{self, Halt, Path, Place};
-use crate::files::volume::{Answer, Request};
+use crate::files::volume::{VolumeAnswer, VolumeRequest};
 use crate::process::authority;
 
 /// Reads a text that may be missing.
@@ -79,11 +79,11 @@ fn mount_volume(
             let payer = (account, call.process().id);
             Err(path.wait_for(mounts::begin_volume(&at, &device, flags, options, payer)?))
         }
-        Some(Ok(Answer::Mounted(volume))) => {
-            let root = volume.submit(account, call.process().id, Request::Root).inspect_err(|_| volume.end())?;
+        Some(Ok(VolumeAnswer::Mounted(volume))) => {
+            let root = volume.submit(account, call.process().id, VolumeRequest::Root).inspect_err(|_| volume.end())?;
             Err(path.wait_for(root))
         }
-        Some(Ok(Answer::File(root, _))) => {
+        Some(Ok(VolumeAnswer::File(root, _))) => {
             let volume = root.volume().clone();
             mounts::put_volume(at, root, flags, source, account).inspect_err(|_| volume.end())?;
             Ok(())
@@ -127,7 +127,7 @@ pub(super) fn unmount(call: Call<'_>) -> Decoding {
         mounts::unmount(at, flags & removal::DETACH != 0)?;
         let Some(volume) = volume.filter(|_| flags & removal::DETACH == 0) else { return Ok(0) };
         is_ending = true;
-        match volume.submit(&call.process().account, call.process().id, Request::Unmount) {
+        match volume.submit(&call.process().account, call.process().id, VolumeRequest::Unmount) {
             Ok(submission) => Err(path.wait_for(submission)),
             // It has ended already.
             Err(_) => Ok(0),

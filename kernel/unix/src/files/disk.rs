@@ -517,16 +517,15 @@ impl Disk {
         done: &Cell<usize>,
         waker: &Waker,
     ) -> Poll<Result<(), Errno>> {
-        while done.get() < bytes.len() {
-            let at = offset + done.get() as u64;
-            let (index, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
-            let Poll::Ready(pinned) = self.pin(index, Purpose::Read, Some(waker)) else { return Poll::Pending };
-            let (pinned, end) = (pinned?, bytes.len().min(done.get() + PAGE_SIZE - within));
-            pinned.page.read(within, &mut bytes[done.get()..end]);
-            self.unpin(pinned, false);
-            done.set(end);
-        }
-        Poll::Ready(Ok(()))
+        self.poll_pieces(
+            (offset, bytes.len()),
+            done,
+            waker,
+            |_| Purpose::Read,
+            |frame, within, piece| {
+                frame.read(within, &mut bytes[piece]);
+            },
+        )
     }
 
     /// Writes bytes of the disk for the kernel, from `done` on, and advances it. The range must be on the disk.
@@ -537,16 +536,32 @@ impl Disk {
         done: &Cell<usize>,
         waker: &Waker,
     ) -> Poll<Result<(), Errno>> {
-        while done.get() < bytes.len() {
+        let purpose = |length| if length == PAGE_SIZE { Purpose::Overwrite } else { Purpose::Change };
+        self.poll_pieces((offset, bytes.len()), done, waker, purpose, |frame, within, piece| {
+            frame.write(within, &bytes[piece]);
+        })
+    }
+
+    /// Does something with each page's piece of a range, from `done` on, and advances it.
+    fn poll_pieces(
+        &self,
+        (offset, length): (u64, usize),
+        done: &Cell<usize>,
+        waker: &Waker,
+        purpose: impl Fn(usize) -> Purpose,
+        mut act: impl FnMut(&SharedFrame, usize, Range<usize>),
+    ) -> Poll<Result<(), Errno>> {
+        while done.get() < length {
             let at = offset + done.get() as u64;
             let (index, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
-            let end = bytes.len().min(done.get() + PAGE_SIZE - within);
-            let purpose = if end - done.get() == PAGE_SIZE { Purpose::Overwrite } else { Purpose::Change };
+            let piece = done.get()..length.min(done.get() + PAGE_SIZE - within);
+            let purpose = purpose(piece.len());
+            let is_changed = !matches!(purpose, Purpose::Read);
             let Poll::Ready(pinned) = self.pin(index, purpose, Some(waker)) else { return Poll::Pending };
             let pinned = pinned?;
-            pinned.page.write(within, &bytes[done.get()..end]);
-            self.unpin(pinned, true);
-            done.set(end);
+            done.set(piece.end);
+            act(&pinned.page, within, piece);
+            self.unpin(pinned, is_changed);
         }
         Poll::Ready(Ok(()))
     }

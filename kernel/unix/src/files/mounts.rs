@@ -38,7 +38,7 @@ use crate::files::disk;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
 use crate::files::tree::{errno_of, made_by};
-use crate::files::volume::{Answer, MountedVolume, Request, Submission, VolumeNode};
+use crate::files::volume::{MountedVolume, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::LONGEST_PATH;
 use crate::scheduling::steps::{self, Ends};
@@ -499,8 +499,8 @@ impl Place {
             if node.attributes().links == 0 {
                 return Err(Errno::ENOENT);
             }
-            let above = node.volume().submit(account, 0, Request::Above(node.clone()))?;
-            let Answer::Above(above, name) = above.answer().await? else { return Err(Errno::ENOENT) };
+            let above = node.volume().submit(account, 0, VolumeRequest::Above(node.clone()))?;
+            let VolumeAnswer::Above(above, name) = above.answer().await? else { return Err(Errno::ENOENT) };
             making.place.node = Node::OnVolume(above);
             making.lies_in(&name)?;
         }
@@ -615,8 +615,8 @@ pub(crate) struct Path {
 
 /// A request to a volume, on which the operation on a path waits.
 enum Errand {
-    Submitted(Submission),
-    Answered(Result<Answer, Errno>),
+    Submitted(VolumeSubmission),
+    Answered(Result<VolumeAnswer, Errno>),
 }
 
 /// End of a path on a volume, for an operation.
@@ -658,7 +658,7 @@ impl Path {
     }
 
     /// Returns the answer to the request of the last attempt; `None` if it has made none.
-    pub(crate) fn answered(&mut self) -> Option<Result<Answer, Errno>> {
+    pub(crate) fn answered(&mut self) -> Option<Result<VolumeAnswer, Errno>> {
         match self.errand.take() {
             Some(Errand::Answered(answer)) => Some(answer),
             _ => None,
@@ -671,7 +671,7 @@ impl Path {
     }
 
     /// Waits for a submission before the next attempt.
-    pub(crate) fn wait_for(&mut self, submission: Submission) -> Halt {
+    pub(crate) fn wait_for(&mut self, submission: VolumeSubmission) -> Halt {
         self.errand = Some(Errand::Submitted(submission));
         Halt::Later
     }
@@ -680,8 +680,8 @@ impl Path {
     pub(crate) fn ask(
         &mut self,
         volume: &Arc<MountedVolume>,
-        request: impl FnOnce() -> Request,
-    ) -> Result<Answer, Halt> {
+        request: impl FnOnce() -> VolumeRequest,
+    ) -> Result<VolumeAnswer, Halt> {
         match self.answered() {
             Some(answer) => Ok(answer?),
             None => {
@@ -743,8 +743,8 @@ impl Path {
             }
             let wanted = name.to_vec();
             let volume = here.volume().clone();
-            let answer = self.ask(&volume, || Request::LookUp(here, wanted))?;
-            let Answer::File(found, target) = answer else { return Err(Errno::ENOENT.into()) };
+            let answer = self.ask(&volume, || VolumeRequest::LookUp(here, wanted))?;
+            let VolumeAnswer::File(found, target) = answer else { return Err(Errno::ENOENT.into()) };
             let keeps = is_last && after == 0 && last == LastComponent::File(LastLink::Keep);
             match target.filter(|_| !keeps) {
                 None => {
@@ -824,7 +824,7 @@ impl Path {
         &mut self,
         last: LastComponent,
         mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<usize, Error>,
-        request: impl FnOnce(VolumeNode, Vec<u8>, bool) -> Result<Request, Errno>,
+        request: impl FnOnce(VolumeNode, Vec<u8>, bool) -> Result<VolumeRequest, Errno>,
     ) -> Result<usize, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
             if self.is_on_volume() {
@@ -962,8 +962,8 @@ impl Path {
                     let (volume, mount) = (directory.volume().clone(), self.place.mount.clone());
                     let file = NewFile { owner: (0, 0), permissions: options.permissions };
                     let must_be_new = options.creation == Creation::Always;
-                    let request = || Request::Open { directory, name, file, must_be_new };
-                    let Answer::File(found, target) = self.ask(&volume, request)? else {
+                    let request = || VolumeRequest::Open { directory, name, file, must_be_new };
+                    let VolumeAnswer::File(found, target) = self.ask(&volume, request)? else {
                         return Err(Errno::ENOENT.into());
                     };
                     match target {
@@ -990,7 +990,7 @@ impl Path {
                 Some(cut) => drop(cut?),
                 None if node.attributes().size > 0 => {
                     let volume = node.volume().clone();
-                    let cut = self.ask(&volume, || Request::Truncate(node, 0));
+                    let cut = self.ask(&volume, || VolumeRequest::Truncate(node, 0));
                     return Err(cut.map_or_else(|halt| halt, |_| Errno::EIO.into()));
                 }
                 None => {}
@@ -1048,7 +1048,7 @@ impl Path {
         other: &mut Path,
         (last, other_last): (LastComponent, LastComponent),
         mut act: impl FnMut(&Arc<Mount>, PathFrom<'_>, PathFrom<'_>) -> Result<usize, Error>,
-        request: impl FnOnce(Arrived, Arrived) -> Result<Request, Errno>,
+        request: impl FnOnce(Arrived, Arrived) -> Result<VolumeRequest, Errno>,
     ) -> Result<usize, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
             if self.is_on_volume() || other.is_on_volume() {
@@ -1263,7 +1263,7 @@ pub(crate) fn begin_volume(
     flags: u32,
     options: &[u8],
     (account, payer): (&Arc<Account>, u32),
-) -> Result<Submission, Errno> {
+) -> Result<VolumeSubmission, Errno> {
     if Options::parse(options)? != Options::default() {
         return Err(Errno::EINVAL);
     }

@@ -1,8 +1,8 @@
 //! Mounted volumes of ext4: one stack for each, on which the library works, and the files that are in use.
 //!
 //! The library ([`ext4`]) is synchronous and does one operation of a volume at a time. Other coroutines
-//! [submit](MountedVolume::submit) a [`Request`] and wait for its [`Answer`]; a coroutine of the kernel for each volume
-//! takes them in their order, on a stack of its own ([`kernel_thread`]), where a request to the disk waits
+//! [submit](MountedVolume::submit) a [`VolumeRequest`] and wait for its [`VolumeAnswer`]; a coroutine of the kernel for
+//! each volume takes them in their order, on a stack of its own ([`kernel_thread`]), where a request to the disk waits
 //! ([`device`]). The process whose request is being done pays for it.
 //!
 //! # Files in use
@@ -38,7 +38,7 @@ use crate::scheduling::{executor, payers};
 mod device;
 pub(crate) mod file;
 
-use device::{Blocks, Waits};
+use device::{Blocks, WaitsOnStack};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
@@ -54,7 +54,7 @@ fn now() -> Stamp {
 }
 
 /// An operation of a volume.
-pub(crate) enum Request {
+pub(crate) enum VolumeRequest {
     /// Mount it.
     Mount(Access),
     /// Give the root directory.
@@ -96,7 +96,7 @@ pub(crate) enum Request {
 }
 
 /// The result of an operation that was done.
-pub(crate) enum Answer {
+pub(crate) enum VolumeAnswer {
     Done,
     /// A file; and the target of a symbolic link that was looked up.
     File(VolumeNode, Option<Vec<u8>>),
@@ -116,16 +116,16 @@ pub(crate) enum Answer {
 /// Place for the answer to a request.
 #[derive(Default)]
 struct Reply {
-    answer: Option<Result<Answer, Errno>>,
+    answer: Option<Result<VolumeAnswer, Errno>>,
     waker: Option<Waker>,
 }
 
 /// A request that was submitted. Dropping it leaves the request to be done, without anybody who waits for it.
-pub(crate) struct Submission(Arc<Mutex<Reply>>);
+pub(crate) struct VolumeSubmission(Arc<Mutex<Reply>>);
 
-impl Submission {
+impl VolumeSubmission {
     /// Returns the answer when it is there, once. Registers the waker before it answers `Pending`.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Answer, Errno>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<VolumeAnswer, Errno>> {
         let mut reply = self.0.lock();
         match reply.answer.take() {
             Some(answer) => Poll::Ready(answer),
@@ -149,21 +149,21 @@ impl Submission {
     ///
     /// # Cancellation
     /// The request is done.
-    pub(crate) async fn answer(self) -> Result<Answer, Errno> {
+    pub(crate) async fn answer(self) -> Result<VolumeAnswer, Errno> {
         poll_fn(|cx| self.poll(cx.waker())).await
     }
 }
 
 /// A request with all that it needs.
 struct Job {
-    request: Request,
+    request: VolumeRequest,
     reply: Arc<Mutex<Reply>>,
     account: Arc<Account>,
     payer: u32,
 }
 
 impl Job {
-    fn reply(&self, answer: Result<Answer, Errno>) {
+    fn reply(&self, answer: Result<VolumeAnswer, Errno>) {
         let waker = {
             let mut reply = self.reply.lock();
             reply.answer = Some(answer);
@@ -217,7 +217,7 @@ pub(crate) fn all() -> Vec<Arc<MountedVolume>> {
 pub(crate) async fn synchronise_all(account: &Arc<Account>) -> Result<(), Errno> {
     let mut result = Ok(());
     for volume in all() {
-        let done = match volume.submit(account, 0, Request::Synchronise) {
+        let done = match volume.submit(account, 0, VolumeRequest::Synchronise) {
             Ok(submission) => submission.answer().await.map(drop),
             // It has ended.
             Err(_) => Ok(()),
@@ -235,7 +235,7 @@ impl MountedVolume {
         access: Access,
         account: &Arc<Account>,
         payer: u32,
-    ) -> Result<Submission, Errno> {
+    ) -> Result<VolumeSubmission, Errno> {
         let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY)?;
         let volume = Arc::new(MountedVolume {
             disk,
@@ -257,13 +257,18 @@ impl MountedVolume {
             volumes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             volumes.push(Arc::downgrade(&volume));
         }
-        let submission = volume.submit(account, payer, Request::Mount(access))?;
+        let submission = volume.submit(account, payer, VolumeRequest::Mount(access))?;
         device::start(&volume)?;
         Ok(submission)
     }
 
     /// Submits a request, which this process pays for. `EIO` when the volume has ended, `EAGAIN` if too many wait.
-    pub(crate) fn submit(&self, account: &Arc<Account>, payer: u32, request: Request) -> Result<Submission, Errno> {
+    pub(crate) fn submit(
+        &self,
+        account: &Arc<Account>,
+        payer: u32,
+        request: VolumeRequest,
+    ) -> Result<VolumeSubmission, Errno> {
         let reply = Arc::new(Mutex::new(Reply::default()));
         let job = Job { request, reply: reply.clone(), account: account.clone(), payer };
         let mut queue = self.queue.lock();
@@ -280,7 +285,7 @@ impl MountedVolume {
         if let Some(worker) = worker {
             worker.wake();
         }
-        Ok(Submission(reply))
+        Ok(VolumeSubmission(reply))
     }
 
     /// Ends the volume as soon as everything that was submitted is done.
@@ -317,7 +322,7 @@ impl MountedVolume {
         access: Access,
         account: &Arc<Account>,
         payer: u32,
-    ) -> Result<Option<Submission>, Errno> {
+    ) -> Result<Option<VolumeSubmission>, Errno> {
         let mut writers = self.writers.lock();
         if writers.0 == access {
             return Ok(None);
@@ -329,11 +334,11 @@ impl MountedVolume {
             writers.0 = Access::Read;
         }
         drop(writers);
-        self.submit(account, payer, Request::Remount(access)).map(Some)
+        self.submit(account, payer, VolumeRequest::Remount(access)).map(Some)
     }
 
     /// Does a job, or without one a step of the end of a file.
-    fn serve<'a, W: Waits>(&self, desk: &mut Desk<'a, W>, job: Option<Job>, waits: &'a W) {
+    fn serve<'a, W: WaitsOnStack>(&self, desk: &mut Desk<'a, W>, job: Option<Job>, waits: &'a W) {
         self.account_for(job.as_ref().map_or(0, |job| job.payer));
         match job {
             Some(job) => {
@@ -347,7 +352,7 @@ impl MountedVolume {
     }
 
     /// Ends the coroutine's work: unmounts, and answers those that came too late.
-    fn finish<W: Waits>(&self, desk: &mut Desk<'_, W>) {
+    fn finish<W: WaitsOnStack>(&self, desk: &mut Desk<'_, W>) {
         desk.unmount_at_the_end();
         let late = {
             let mut queue = self.queue.lock();
@@ -356,7 +361,7 @@ impl MountedVolume {
         };
         for job in late {
             job.reply(match job.request {
-                Request::Unmount | Request::Synchronise => Ok(Answer::Done),
+                VolumeRequest::Unmount | VolumeRequest::Synchronise => Ok(VolumeAnswer::Done),
                 _ => Err(Errno::EIO),
             });
         }
@@ -400,7 +405,7 @@ impl MountedVolume {
 }
 
 /// The volume's coroutine at its work.
-struct Desk<'a, W: Waits> {
+struct Desk<'a, W: WaitsOnStack> {
     volume: Option<Volume<Blocks<'a, W>>>,
     shared: &'a Arc<MountedVolume>,
     /// Files without names and uses that are to be ended.
@@ -414,7 +419,7 @@ struct DeskState {
     has_endings: bool,
 }
 
-impl<'a, W: Waits> Desk<'a, W> {
+impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn new(shared: &'a Arc<MountedVolume>) -> Desk<'a, W> {
         Desk { volume: None, shared, endings: Vec::new() }
     }
@@ -424,96 +429,98 @@ impl<'a, W: Waits> Desk<'a, W> {
     }
 
     /// Does a request.
-    fn perform(&mut self, job: &Job, waits: &'a W) -> Result<Answer, Errno> {
-        if let Request::Mount(access) = job.request {
+    fn perform(&mut self, job: &Job, waits: &'a W) -> Result<VolumeAnswer, Errno> {
+        if let VolumeRequest::Mount(access) = job.request {
             return self.mount(access, waits);
         }
         let shared = self.shared;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let node = |attributes| VolumeNode::of(shared, attributes, &job.account);
         let answer = match &job.request {
-            Request::Mount(_) => Ok(Answer::Done),
-            Request::Root => {
+            VolumeRequest::Mount(_) => Ok(VolumeAnswer::Done),
+            VolumeRequest::Root => {
                 let root = volume.root();
-                volume.attributes(root).map_err(errno_of).and_then(node).map(|root| Answer::File(root, None))
+                volume.attributes(root).map_err(errno_of).and_then(node).map(|root| VolumeAnswer::File(root, None))
             }
-            Request::LookUp(directory, name) => match volume.look_up(directory.number(), name).map_err(errno_of)? {
-                None => Ok(Answer::Missing),
-                Some(found) => {
-                    let is_link = found.is(kind::SYMBOLIC_LINK);
-                    let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
-                    node(found).map(|found| Answer::File(found, target))
+            VolumeRequest::LookUp(directory, name) => {
+                match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                    None => Ok(VolumeAnswer::Missing),
+                    Some(found) => {
+                        let is_link = found.is(kind::SYMBOLIC_LINK);
+                        let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
+                        node(found).map(|found| VolumeAnswer::File(found, target))
+                    }
                 }
-            },
-            Request::Open { directory, name, file, must_be_new } => {
+            }
+            VolumeRequest::Open { directory, name, file, must_be_new } => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => {
                         let is_link = found.is(kind::SYMBOLIC_LINK);
                         let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
-                        node(found).map(|found| Answer::File(found, target))
+                        node(found).map(|found| VolumeAnswer::File(found, target))
                     }
                     None => {
                         let made = volume.create(directory.number(), name, *file).map_err(errno_of);
-                        made.and_then(node).map(|made| Answer::File(made, None))
+                        made.and_then(node).map(|made| VolumeAnswer::File(made, None))
                     }
                 }
             }
-            Request::MakeDirectory(directory, name, file) => {
-                volume.make_directory(directory.number(), name, *file).map(|_| Answer::Done).map_err(errno_of)
+            VolumeRequest::MakeDirectory(directory, name, file) => {
+                volume.make_directory(directory.number(), name, *file).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            Request::MakeLink(directory, name, target) => {
+            VolumeRequest::MakeLink(directory, name, target) => {
                 let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0));
-                made.map(|_| Answer::Done).map_err(errno_of)
+                made.map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            Request::Link(file, directory, name) => {
-                volume.link(file.number(), directory.number(), name).map(|_| Answer::Done).map_err(errno_of)
+            VolumeRequest::Link(file, directory, name) => {
+                volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            Request::Remove { directory, name, is_directory } => {
+            VolumeRequest::Remove { directory, name, is_directory } => {
                 let nameless = match is_directory {
                     true => volume.remove_directory(directory.number(), name),
                     false => volume.unlink(directory.number(), name),
                 };
                 let nameless = nameless.map_err(errno_of)?;
                 self.lost_its_name(nameless);
-                Ok(Answer::Done)
+                Ok(VolumeAnswer::Done)
             }
-            Request::Rename([from, to], replacement) => {
+            VolumeRequest::Rename([from, to], replacement) => {
                 let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), *replacement);
                 let nameless = renamed.map_err(errno_of)?;
                 self.lost_its_name(nameless);
-                Ok(Answer::Done)
+                Ok(VolumeAnswer::Done)
             }
-            Request::ReadLink(link) => {
+            VolumeRequest::ReadLink(link) => {
                 let target = volume.read_link(link.number()).map_err(errno_of)?;
                 let length = target.len();
-                Ok(Answer::Bytes(target, length))
+                Ok(VolumeAnswer::Bytes(target, length))
             }
-            Request::Read { node, offset, bytes } => {
+            VolumeRequest::Read { node, offset, bytes } => {
                 let mut read = Vec::new();
                 read.try_reserve_exact(bytes.capacity()).map_err(|_| Errno::ENOMEM)?;
                 read.resize(bytes.capacity(), 0);
                 let count = volume.read(node.number(), *offset, &mut read).map_err(errno_of)?;
-                Ok(Answer::Bytes(read, count))
+                Ok(VolumeAnswer::Bytes(read, count))
             }
-            Request::Write { node, offset, bytes } => {
+            VolumeRequest::Write { node, offset, bytes } => {
                 let offset = match offset {
                     Some(offset) => *offset,
                     None => volume.attributes(node.number()).map_err(errno_of)?.size,
                 };
                 let written = volume.write(node.number(), offset, bytes).map_err(errno_of);
-                written.map(|()| Answer::WrittenTo(offset + bytes.len() as u64))
+                written.map(|()| VolumeAnswer::WrittenTo(offset + bytes.len() as u64))
             }
-            Request::Truncate(node, length) => {
-                volume.truncate(node.number(), *length).map(|()| Answer::Done).map_err(errno_of)
+            VolumeRequest::Truncate(node, length) => {
+                volume.truncate(node.number(), *length).map(|()| VolumeAnswer::Done).map_err(errno_of)
             }
-            Request::Change(node, change) => {
-                volume.set_attributes(node.number(), *change).map(|_| Answer::Done).map_err(errno_of)
+            VolumeRequest::Change(node, change) => {
+                volume.set_attributes(node.number(), *change).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            Request::List(directory, place, most) => {
-                volume.list(directory.number(), *place, *most).map(Answer::Entries).map_err(errno_of)
+            VolumeRequest::List(directory, place, most) => {
+                volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
             }
-            Request::Above(directory) => {
+            VolumeRequest::Above(directory) => {
                 let above = volume.look_up(directory.number(), b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?;
                 let mut place = 0;
                 let name = loop {
@@ -526,30 +533,30 @@ impl<'a, W: Waits> Desk<'a, W> {
                         break found.name;
                     }
                 };
-                node(above).map(|above| Answer::Above(above, name))
+                node(above).map(|above| VolumeAnswer::Above(above, name))
             }
-            Request::Synchronise => volume.synchronise().map(|()| Answer::Done).map_err(errno_of),
-            Request::Remount(access) => {
+            VolumeRequest::Synchronise => volume.synchronise().map(|()| VolumeAnswer::Done).map_err(errno_of),
+            VolumeRequest::Remount(access) => {
                 let result = volume.remount(*access).map_err(errno_of);
                 shared.writers.lock().0 = volume.access();
-                result.map(|()| Answer::Done)
+                result.map(|()| VolumeAnswer::Done)
             }
-            Request::Unmount => {
+            VolumeRequest::Unmount => {
                 self.unmount_at_the_end();
-                return Ok(Answer::Done);
+                return Ok(VolumeAnswer::Done);
             }
         };
         self.look_at_changes(&job.request);
         answer
     }
 
-    fn mount(&mut self, access: Access, waits: &'a W) -> Result<Answer, Errno> {
+    fn mount(&mut self, access: Access, waits: &'a W) -> Result<VolumeAnswer, Errno> {
         let device = Blocks::new(self.shared.disk, waits);
         match Volume::mount(device, now, access) {
             Ok(volume) => {
                 *self.shared.usage.lock() = volume.usage().unwrap_or_default();
                 self.volume = Some(volume);
-                Ok(Answer::Mounted(self.shared.clone()))
+                Ok(VolumeAnswer::Mounted(self.shared.clone()))
             }
             Err(refusal) => {
                 println!("ext4: {} is not mounted: {refusal}", self.shared.device_name());
@@ -563,7 +570,7 @@ impl<'a, W: Waits> Desk<'a, W> {
     }
 
     /// Brings the attributes of files in use to the state after a request.
-    fn look_at_changes(&mut self, request: &Request) {
+    fn look_at_changes(&mut self, request: &VolumeRequest) {
         let Some(volume) = self.volume.as_mut() else { return };
         let mut look = |node: &VolumeNode| {
             if let Ok(attributes) = volume.attributes(node.number()) {
@@ -571,16 +578,18 @@ impl<'a, W: Waits> Desk<'a, W> {
             }
         };
         match request {
-            Request::Open { directory, .. }
-            | Request::MakeDirectory(directory, ..)
-            | Request::MakeLink(directory, ..)
-            | Request::Remove { directory, .. } => look(directory),
-            Request::Link(file, directory, _) => {
+            VolumeRequest::Open { directory, .. }
+            | VolumeRequest::MakeDirectory(directory, ..)
+            | VolumeRequest::MakeLink(directory, ..)
+            | VolumeRequest::Remove { directory, .. } => look(directory),
+            VolumeRequest::Link(file, directory, _) => {
                 look(file);
                 look(directory);
             }
-            Request::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
-            Request::Write { node, .. } | Request::Truncate(node, _) | Request::Change(node, _) => look(node),
+            VolumeRequest::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
+            VolumeRequest::Write { node, .. } | VolumeRequest::Truncate(node, _) | VolumeRequest::Change(node, _) => {
+                look(node)
+            }
             _ => return,
         }
         if volume.access() == Access::Read {

@@ -16,8 +16,8 @@ use crate::files::volume::{Desk, MountedVolume};
 pub(super) const MEMORY: usize = (2 << 20) + kernel_thread::DEEP_STACK_SIZE;
 
 /// A stack on which functions wait.
-pub(super) trait Waits {
-    /// Waits until `poll` is ready; it registers the waker before it answers `Pending`.
+pub(super) trait WaitsOnStack {
+    /// WaitsOnStack until `poll` is ready; it registers the waker before it answers `Pending`.
     fn wait<T>(&self, poll: impl FnMut(&Waker) -> Poll<T>) -> T;
 }
 
@@ -33,7 +33,7 @@ impl<W> Clone for Blocks<'_, W> {
     }
 }
 
-impl<'a, W: Waits> Blocks<'a, W> {
+impl<'a, W: WaitsOnStack> Blocks<'a, W> {
     pub(super) fn new(disk: &'static Disk, waits: &'a W) -> Blocks<'a, W> {
         Blocks { disk, waits }
     }
@@ -43,7 +43,7 @@ fn failed(_: Errno) -> DeviceFailed {
     DeviceFailed
 }
 
-impl<W: Waits> Device for Blocks<'_, W> {
+impl<W: WaitsOnStack> Device for Blocks<'_, W> {
     fn bytes(&self) -> u64 {
         self.disk.bytes()
     }
@@ -79,7 +79,7 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     struct OwnStack<'a>(&'a Current<'a>);
 
     // A thread runs on one hart at a time, and so does everything on its stack.
-    impl Waits for OwnStack<'_> {
+    impl WaitsOnStack for OwnStack<'_> {
         fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
             self.0.block_on(poll_fn(|cx| poll(cx.waker())))
         }
@@ -108,7 +108,7 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
 pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     struct InPlace(&'static Disk);
 
-    impl Waits for InPlace {
+    impl WaitsOnStack for InPlace {
         fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
             loop {
                 if let Poll::Ready(value) = poll(Waker::noop()) {

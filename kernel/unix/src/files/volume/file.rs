@@ -14,14 +14,14 @@ use waiters::Waiters;
 use crate::files::file::{Attempt, FileOperations, Properties};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::stored::{DirectoryRecord, status_in};
-use crate::files::volume::{Answer, Request, Submission, VolumeNode};
+use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
 use crate::process::accounts::{Charge, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
 
 /// A transfer that was submitted.
-struct Transfer {
-    submission: Submission,
+struct VolumeTransfer {
+    submission: VolumeSubmission,
     /// The waker of the task whose transfer it is: a task makes one at a time.
     owner: Waker,
     /// The place that is read; a write is done as it was submitted.
@@ -35,7 +35,7 @@ struct Transfer {
 struct Stage {
     position: u64,
     appends: bool,
-    transfer: Option<Transfer>,
+    transfer: Option<VolumeTransfer>,
     waiters: Waiters,
 }
 
@@ -75,7 +75,7 @@ impl VolumeFile {
     }
 
     /// Submits a request for the file.
-    pub(crate) fn submit(&self, caller: &dyn Caller, request: Request) -> Result<Submission, Errno> {
+    pub(crate) fn submit(&self, caller: &dyn Caller, request: VolumeRequest) -> Result<VolumeSubmission, Errno> {
         self.node.volume().submit(caller.account(), caller.number(), request)
     }
 
@@ -114,7 +114,7 @@ impl VolumeFile {
 
     /// Looks at the transfer that is under way; `None` if there is none. It is of another task, or is this task's and
     /// has ended.
-    fn look(stage: &mut Stage, waker: &Waker) -> Option<Poll<Result<(Transfer, Answer), Errno>>> {
+    fn look(stage: &mut Stage, waker: &Waker) -> Option<Poll<Result<(VolumeTransfer, VolumeAnswer), Errno>>> {
         let transfer = stage.transfer.as_ref()?;
         if !transfer.owner.will_wake(waker) {
             return Some(match stage.waiters.register(waker) {
@@ -142,7 +142,7 @@ impl VolumeFile {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
             Some(Poll::Ready(Ok((transfer, answer)))) => {
-                if let (Some(from), Answer::Bytes(bytes, count)) = (transfer.reads_from, answer)
+                if let (Some(from), VolumeAnswer::Bytes(bytes, count)) = (transfer.reads_from, answer)
                     && from == offset
                 {
                     let count = count.min(buffer.len());
@@ -162,7 +162,7 @@ impl VolumeFile {
         let charge = caller.account().charge(Resource::Memory, length)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
-        let request = Request::Read { node: self.node.clone(), offset, bytes };
+        let request = VolumeRequest::Read { node: self.node.clone(), offset, bytes };
         self.begin(&mut stage, caller, waker, request, (Some(offset), length, charge))
     }
 
@@ -175,7 +175,7 @@ impl VolumeFile {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
             Some(Poll::Ready(Ok((transfer, answer)))) => {
-                if let (None, Answer::WrittenTo(end)) = (transfer.reads_from, answer) {
+                if let (None, VolumeAnswer::WrittenTo(end)) = (transfer.reads_from, answer) {
                     if at.is_none() {
                         stage.position = end;
                     }
@@ -201,7 +201,7 @@ impl VolumeFile {
         bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
         bytes.resize(length, 0);
         caller.copy_in(buffer.address(), &mut bytes)?;
-        let request = Request::Write { node: self.node.clone(), offset, bytes };
+        let request = VolumeRequest::Write { node: self.node.clone(), offset, bytes };
         self.begin(&mut stage, caller, waker, request, (None, length, charge))
     }
 
@@ -210,12 +210,12 @@ impl VolumeFile {
         stage: &mut Stage,
         caller: &dyn Caller,
         waker: &Waker,
-        request: Request,
+        request: VolumeRequest,
         (reads_from, length, charge): (Option<u64>, usize, Charge),
     ) -> Attempt {
         let submission = self.submit(caller, request)?;
         submission.register(waker);
-        let transfer = Transfer { submission, owner: waker.clone(), reads_from, length, _charge: charge };
+        let transfer = VolumeTransfer { submission, owner: waker.clone(), reads_from, length, _charge: charge };
         stage.transfer = Some(transfer);
         Poll::Pending
     }
