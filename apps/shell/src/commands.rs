@@ -9,7 +9,8 @@ use abi_unix::types::mounting::flag;
 use abi_unix::types::{mode, signal};
 use command_line::is_name;
 use cops::Errno;
-use cops::system::{file, process};
+use cops::select::{Either, select};
+use cops::system::{file, process, terminal};
 
 use crate::run::{self, Ran, Stop};
 use crate::state::{State, Variable};
@@ -61,12 +62,9 @@ pub async fn run(state: &mut State, words: &[String]) -> Ran {
         "break" | "continue" => return leave_loop(state, name, arguments).await,
         "return" => return leave_function(state, arguments).await,
         "." => return source(state, arguments).await,
-        "wait" => {
-            state.jobs.wait().await;
-            0
-        }
+        "wait" => return wait(state, arguments).await,
         "fg" => return foreground(state, arguments).await,
-        "read" => read(state, arguments).await,
+        "read" => return read(state, arguments).await,
         "test" | "[" => test(state, name, arguments).await,
         _ => match quick(state, name, arguments) {
             Ok(text) => match state.print(&text).await {
@@ -97,9 +95,7 @@ fn quick(state: &mut State, name: &str, arguments: &[String]) -> Result<String, 
         "mount" | "umount" => mount(state, name, arguments)?,
         "help" => text = HELP.into(),
         "jobs" => {
-            for (number, condition, job) in state.jobs.list() {
-                text += &alloc::format!("[{number}] {condition}  {job}\n");
-            }
+            text = state.jobs.list();
         }
         "bg" => {
             let (number, job) = state.jobs.resume(job_of(state, arguments)?).ok_or(NO_JOB)?;
@@ -203,13 +199,15 @@ fn export(state: &mut State, arguments: &[String]) -> Result<String, String> {
     Ok(String::new())
 }
 
-const SIGNALS: [(&str, u32); 6] = [
+const SIGNALS: [(&str, u32); 8] = [
     ("HUP", signal::HUP),
     ("INT", signal::INT),
     ("QUIT", signal::QUIT),
     ("KILL", signal::KILL),
     ("TERM", signal::TERM),
     ("CONT", signal::CONT),
+    ("STOP", signal::STOP),
+    ("TSTP", signal::TSTP),
 ];
 
 fn kill(state: &State, arguments: &[String]) -> Result<(), String> {
@@ -244,9 +242,9 @@ fn kill(state: &State, arguments: &[String]) -> Result<(), String> {
 const NO_JOB: &str = "there is no such job; `jobs` lists them";
 
 /// Returns the number of the job that `fg` or `bg` names, if it names one.
-fn job_of(state: &State, arguments: &[String]) -> Result<Option<usize>, String> {
-    if !state.job.is_interactive() {
-        return Err("this shell has no terminal, and so no jobs that stop".into());
+fn job_of(state: &State, arguments: &[String]) -> Result<Option<u32>, String> {
+    if !state.job.is_in_foreground() {
+        return Err("only a command in the foreground of a terminal can do that".into());
     }
     match arguments {
         [] => Ok(None),
@@ -269,6 +267,28 @@ async fn foreground(state: &State, arguments: &[String]) -> Ran {
         Some(ran) => ran,
         None => Ok(state.complain(alloc::format!("fg: {NO_JOB}")).await),
     }
+}
+
+async fn wait(state: &State, arguments: &[String]) -> Ran {
+    let mut status = 0;
+    for argument in arguments {
+        let number = argument.strip_prefix('%').and_then(|number| number.parse().ok());
+        let found = match number {
+            Some(number) => state.jobs.wait_for(number).await,
+            None => None,
+        };
+        status = match found {
+            Some(status) => status,
+            None => {
+                state.complain(alloc::format!("wait: {argument}: {NO_JOB}")).await;
+                127
+            }
+        };
+    }
+    if arguments.is_empty() {
+        state.jobs.wait(&state.job).await;
+    }
+    Ok(status)
 }
 
 async fn exit(state: &State, arguments: &[String]) -> Ran {
@@ -340,12 +360,25 @@ async fn source(state: &mut State, arguments: &[String]) -> Ran {
 }
 
 /// Reads a line, byte by byte: the rest of the input is for others.
-async fn read(state: &mut State, names: &[String]) -> u8 {
+async fn read(state: &mut State, names: &[String]) -> Ran {
     let mut line = Vec::new();
     let mut is_whole = false;
     let mut byte = alloc::vec![0; 1];
     loop {
-        let (result, returned) = cops::io::read(state.files[0].raw(), byte).await;
+        state.job.pass().await?;
+        let input = state.files[0].raw();
+        // As for a program: a job in the background does not read what is typed for others.
+        if state.job.is_interactive() && !state.job.is_in_foreground() && terminal::settings(input).is_ok() {
+            state.job.note_stop();
+            continue;
+        }
+        let (result, returned) = match select(cops::io::read(input, byte), state.job.stopped()).await {
+            Either::First(read) => read,
+            Either::Second(()) => {
+                byte = alloc::vec![0; 1];
+                continue;
+            }
+        };
         byte = returned;
         match result {
             Ok(1) if byte[0] == b'\n' => {
@@ -365,7 +398,7 @@ async fn read(state: &mut State, names: &[String]) -> u8 {
         rest = behind.trim_start();
         state.set(name, word.into());
     }
-    u8::from(!is_whole)
+    Ok(u8::from(!is_whole))
 }
 
 async fn test(state: &State, name: &str, arguments: &[String]) -> u8 {

@@ -3,7 +3,8 @@
 //!
 //! A job's command is a future. The shell polls that of the foreground itself; a job in the background is a coroutine
 //! that reports stops and the end ([`attend`]). A job that is stopped in the foreground becomes such a coroutine, and
-//! the shell goes on with a copy of the state that it had before the command.
+//! the shell goes on with a copy of the state that it had before the command. While a job is stopped, its command waits
+//! before the next statement or program ([`Job::pass`]).
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -14,10 +15,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi_unix::types::signal;
 use cops::select::{Either, select};
-use cops::sync::Notify;
+use cops::sync::Event;
 use cops::system::terminal;
 use cops::system::{Descriptor, process};
-use cops::{Errno, JoinHandle, Lock};
+use cops::{Errno, Lock};
 
 use crate::run::{self, Ran, Stop};
 use crate::state;
@@ -29,7 +30,8 @@ pub const STOPPED: u8 = 128 + signal::TSTP as u8;
 pub type Work = Pin<Box<dyn Future<Output = Ran> + Send>>;
 
 /// The programs of one command.
-// The shell's coroutines share the fields, and none guards other memory: every order is relaxed.
+// The fields are shared by coroutines of the shell. A change is followed by a notification, which orders it before the
+// look of a coroutine that waits for it: every access is relaxed.
 #[derive(Debug, Default)]
 pub struct Job {
     /// The terminal, for jobs of an interactive shell.
@@ -39,17 +41,19 @@ pub struct Job {
     group: AtomicU32,
     /// Number of programs that run or are stopped.
     running: AtomicU32,
+    /// Number among the jobs in the background; 0 for none.
+    number: AtomicU32,
     is_stopped: AtomicBool,
     /// Number of stops so far.
     stops: AtomicU32,
-    /// Whether the command itself waits until it is resumed: it was stopped when it had no program.
-    is_held: AtomicBool,
-    /// Whether the command ends without going on.
+    /// Whether a signal is to end it: nothing comes after the programs that run.
+    is_ending: AtomicBool,
+    /// Whether its command ends at once.
     is_cancelled: AtomicBool,
+    /// The command's result, of a job that was in the background.
+    result: Lock<Option<Ran>>,
     /// Told of each change of the fields above.
-    changes: Notify,
-    /// Told when a job loses the foreground by a stop.
-    returns: Notify,
+    changes: Event,
 }
 
 /// A program that counts as running in its job.
@@ -76,16 +80,43 @@ impl Job {
         self.terminal.is_some()
     }
 
+    /// Returns whether it is the command that an interactive shell waits for.
+    pub fn is_in_foreground(&self) -> bool {
+        self.is_interactive() && self.is_in_foreground.load(Ordering::Relaxed)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.result.lock().is_some()
+    }
+
+    fn changed(&self) {
+        self.changes.notify(usize::MAX);
+    }
+
+    /// Waits for a condition about the fields.
+    async fn until(&self, condition: impl Fn(&Job) -> bool) {
+        loop {
+            let change = self.changes.listen();
+            if condition(self) {
+                return;
+            }
+            change.await;
+        }
+    }
+
     /// Puts a new process into the group of the job, which is in the terminal's foreground then if the job is.
     pub fn adopt(&self, process: u32) -> Member<'_> {
         self.running.fetch_add(1, Ordering::Relaxed);
         if let Some(terminal) = self.terminal {
             let group = self.group.load(Ordering::Relaxed);
             // The group is gone if all its processes are, and a program that has ended needs none.
-            if group == 0 || terminal::set_group(process, group).is_err() {
-                let _ = terminal::set_group(process, 0);
+            if (group == 0 || terminal::set_group(process, group).is_err()) && terminal::set_group(process, 0).is_ok() {
                 self.group.store(process, Ordering::Relaxed);
-                if self.is_in_foreground.load(Ordering::Relaxed) {
+                if self.is_in_foreground() {
                     let _ = terminal::set_foreground(terminal, process);
                 }
             }
@@ -93,43 +124,58 @@ impl Job {
         Member(self)
     }
 
+    /// Waits while the job is stopped.
+    ///
+    /// # Errors
+    ///
+    /// A signal ends the job.
+    pub async fn pass(&self) -> Result<(), Stop> {
+        if self.is_stopped() {
+            self.until(|job| !job.is_stopped()).await;
+        }
+        if self.is_ending.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+
     /// Notes that a signal has stopped a program of the job.
     pub fn note_stop(&self) {
-        if !self.is_stopped.swap(true, Ordering::Relaxed) {
+        // A shell without a terminal is stopped with its programs, or nothing of it is.
+        if self.is_interactive() && !self.is_stopped.swap(true, Ordering::Relaxed) {
             self.stops.fetch_add(1, Ordering::Relaxed);
+            self.changed();
         }
-        self.changes.notify_one();
+    }
+
+    /// Notes that the programs of the job go on.
+    pub fn note_resumption(&self) {
+        self.is_stopped.store(false, Ordering::Relaxed);
+        self.changed();
     }
 
     /// Stops the job for the key, which has reached the shell because the job had no program in the foreground.
     pub fn stop(&self) {
         match self.group.load(Ordering::Relaxed) {
-            0 => {
-                self.is_held.store(true, Ordering::Relaxed);
-                self.note_stop();
-            }
+            0 => self.note_stop(),
             // Its first program has come meanwhile, or has ended and is not noticed yet.
             group => _ = process::kill_group(group, signal::TSTP),
         }
     }
 
-    /// Ends the job's command, and with it its programs.
+    /// Ends the job's command at once, and with it its programs.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
-        self.changes.notify_one();
+        self.changed();
     }
 
     /// Waits until the job is stopped.
     pub async fn stopped(&self) {
-        while !self.is_stopped.load(Ordering::Relaxed) {
-            self.changes.notified().await;
-        }
+        self.until(Job::is_stopped).await;
     }
 
     /// Gives the terminal back to the shell.
     pub fn leave_foreground(&self) {
         if self.is_in_foreground.swap(false, Ordering::Relaxed) {
             self.take_terminal_back();
+            self.changed();
         }
     }
 
@@ -141,35 +187,36 @@ impl Job {
         }
     }
 
-    /// Lets the programs of the job go on.
+    /// Lets the job go on.
     fn resume(&self, is_in_foreground: bool) {
-        self.is_stopped.store(false, Ordering::Relaxed);
-        self.is_held.store(false, Ordering::Relaxed);
         self.is_in_foreground.store(is_in_foreground, Ordering::Relaxed);
-        self.changes.notify_one();
         let group = self.group.load(Ordering::Relaxed);
-        if group == 0 {
-            return;
+        if group != 0 {
+            if let Some(terminal) = self.terminal.filter(|_| is_in_foreground) {
+                let _ = terminal::set_foreground(terminal, group);
+            }
+            // A group that is gone is reported as the job's end.
+            let _ = process::kill_group(group, signal::CONT);
         }
-        if let Some(terminal) = self.terminal.filter(|_| is_in_foreground) {
-            let _ = terminal::set_foreground(terminal, group);
-        }
-        // A group that is gone is reported as the job's end.
-        let _ = process::kill_group(group, signal::CONT);
+        self.note_resumption();
     }
 
-    /// Sends a signal to all programs of the job.
+    /// Sends a signal to all programs of the job. One that ends programs ends the rest of the command too.
     pub fn kill(&self, number: u32) -> Result<(), Errno> {
+        let ends = matches!(number, signal::TERM | signal::HUP | signal::INT | signal::KILL);
         match self.group.load(Ordering::Relaxed) {
-            0 if number == signal::CONT => self.resume(false),
-            // A command without a program is this process's, which the signal must not end.
-            0 if matches!(number, signal::TERM | signal::HUP | signal::INT | signal::KILL) => self.cancel(),
+            0 if number == signal::CONT => self.note_resumption(),
+            0 if matches!(number, signal::STOP | signal::TSTP) => self.note_stop(),
+            // A command without a program is a part of this process.
+            0 if ends => self.cancel(),
             0 => return Err(Errno::ESRCH),
             group => {
+                self.is_ending.fetch_or(ends, Ordering::Relaxed);
                 process::kill_group(group, number)?;
                 // A stopped job ends when it goes on.
-                if matches!(number, signal::TERM | signal::HUP) {
+                if ends {
                     let _ = process::kill_group(group, signal::CONT);
+                    self.note_resumption();
                 }
             }
         }
@@ -182,25 +229,19 @@ impl Drop for Member<'_> {
     fn drop(&mut self) {
         if self.0.running.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.group.store(0, Ordering::Relaxed);
-            if self.0.is_in_foreground.load(Ordering::Relaxed) {
+            if self.0.is_in_foreground() {
                 self.0.take_terminal_back();
             }
         }
     }
 }
 
-/// A job in the background.
+/// A job that is or was in the background.
+#[derive(Clone)]
 struct Entry {
-    number: usize,
+    number: u32,
     text: String,
     job: Arc<Job>,
-    handle: JoinHandle<Ran>,
-}
-
-impl Entry {
-    fn is_stopped(&self) -> bool {
-        self.job.is_stopped.load(Ordering::Relaxed)
-    }
 }
 
 /// The jobs in the background, in the order of their numbers.
@@ -214,38 +255,33 @@ pub struct Jobs {
     is_closed: AtomicBool,
 }
 
-/// A job that is taken out of the list for as long as the shell waits for it.
-struct Taken<'a> {
+/// The time for which `fg` waits for a job.
+struct Foreground<'a> {
     jobs: &'a Jobs,
-    entry: Option<Entry>,
+    job: Arc<Job>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Foreground<'_> {
     /// A job that goes on is one in the background.
     fn drop(&mut self) {
         *self.jobs.in_foreground.lock() = None;
-        if let Some(entry) = self.entry.take().filter(|entry| !entry.handle.is_finished()) {
-            entry.job.leave_foreground();
-            self.jobs.insert(entry);
-        }
+        self.job.leave_foreground();
     }
 }
 
 impl Jobs {
     /// Starts a coroutine for a job's command, which reports its stops and its end to `errors`. Returns the job's
     /// number.
-    pub fn start(self: &Arc<Jobs>, text: &str, job: Arc<Job>, work: Work, errors: Arc<Descriptor>) -> usize {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) as usize + 1;
-        let attended = attend(self.clone(), alloc::format!("[{number}]"), text.into(), job.clone(), work, errors);
-        self.insert(Entry { number, text: text.into(), job, handle: cops::spawn(attended) });
-        number
-    }
-
-    fn insert(&self, entry: Entry) {
+    pub fn start(self: &Arc<Jobs>, text: &str, job: Arc<Job>, work: Work, errors: Arc<Descriptor>) -> u32 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        job.number.store(number, Ordering::Relaxed);
+        let entry = Entry { number, text: text.into(), job };
         let mut entries = self.entries.lock();
-        entries.retain(|entry| !entry.handle.is_finished());
-        let place = entries.partition_point(|other| other.number < entry.number);
-        entries.insert(place, entry);
+        entries.retain(|entry| !entry.job.has_ended());
+        entries.push(entry.clone());
+        drop(entries);
+        cops::spawn(attend(self.clone(), entry, work, errors)).detach();
+        number
     }
 
     /// Returns the number of the last job as `$!` gives it.
@@ -256,37 +292,38 @@ impl Jobs {
         }
     }
 
-    /// Returns numbers, states and texts of the jobs that have not ended.
-    pub fn list(&self) -> Vec<(usize, &'static str, String)> {
+    fn present(&self) -> Vec<Entry> {
         let entries = self.entries.lock();
-        let present = entries.iter().filter(|entry| !entry.handle.is_finished());
-        let state = |entry: &Entry| if entry.is_stopped() { "stopped" } else { "running" };
-        present.map(|entry| (entry.number, state(entry), entry.text.clone())).collect()
+        entries.iter().filter(|entry| !entry.job.has_ended()).cloned().collect()
+    }
+
+    /// Returns a line for each job that has not ended.
+    pub fn list(&self) -> String {
+        let line = |entry: Entry| {
+            let condition = if entry.job.is_stopped() { "stopped" } else { "running" };
+            alloc::format!("[{}] {condition}  {}\n", entry.number, entry.text)
+        };
+        self.present().into_iter().map(line).collect()
     }
 
     /// Returns whether a job is stopped.
     pub fn has_stopped(&self) -> bool {
-        self.list().iter().any(|(_, state, _)| *state == "stopped")
+        self.present().iter().any(|entry| entry.job.is_stopped())
     }
 
     /// Finds a job that has not ended.
-    pub fn find(&self, number: usize) -> Option<Arc<Job>> {
-        let entries = self.entries.lock();
-        let mut present = entries.iter().filter(|entry| !entry.handle.is_finished());
-        present.find(|entry| entry.number == number).map(|entry| entry.job.clone())
+    pub fn find(&self, number: u32) -> Option<Arc<Job>> {
+        self.present().into_iter().find(|entry| entry.number == number).map(|entry| entry.job)
     }
 
-    /// Takes a job out of the list; without a number the last stopped one, or else the last one.
-    fn take(&self, number: Option<usize>) -> Option<Taken<'_>> {
-        let mut entries = self.entries.lock();
-        entries.retain(|entry| !entry.handle.is_finished());
+    /// Finds a job that has not ended; without a number the last stopped one, or else the last one.
+    fn choose(&self, number: Option<u32>) -> Option<Entry> {
+        let mut present = self.present();
         let place = match number {
-            Some(number) => entries.iter().position(|entry| entry.number == number)?,
-            None => entries.iter().rposition(Entry::is_stopped).or(entries.len().checked_sub(1))?,
+            Some(number) => present.iter().position(|entry| entry.number == number)?,
+            None => present.iter().rposition(|entry| entry.job.is_stopped()).or(present.len().checked_sub(1))?,
         };
-        let entry = entries.remove(place);
-        drop(entries);
-        Some(Taken { jobs: self, entry: Some(entry) })
+        Some(present.swap_remove(place))
     }
 
     /// Returns the job that `fg` has brought to the foreground.
@@ -295,11 +332,10 @@ impl Jobs {
     }
 
     /// Lets a job go on in the background. Returns its number and text; `None` if there is no such job.
-    pub fn resume(&self, number: Option<usize>) -> Option<(usize, String)> {
-        let taken = self.take(number)?;
-        let entry = taken.entry.as_ref()?;
+    pub fn resume(&self, number: Option<u32>) -> Option<(u32, String)> {
+        let entry = self.choose(number)?;
         entry.job.resume(false);
-        Some((entry.number, entry.text.clone()))
+        Some((entry.number, entry.text))
     }
 
     /// Lets a job go on in the foreground, and waits until it ends or stops; `show` gets its text. Returns `None` if
@@ -307,95 +343,89 @@ impl Jobs {
     ///
     /// # Cancellation
     ///
-    /// Weak. The job is in the background then.
-    pub async fn to_foreground(&self, number: Option<usize>, show: impl AsyncFnOnce(&str)) -> Option<Ran> {
-        let mut taken = self.take(number)?;
-        let entry = taken.entry.as_mut()?;
+    /// Strict. The job is in the background then.
+    pub async fn to_foreground(&self, number: Option<u32>, show: impl AsyncFnOnce(&str)) -> Option<Ran> {
+        let entry = self.choose(number)?;
         show(&entry.text).await;
-        // A return that nobody has waited for.
-        let _ = select(entry.job.returns.notified(), core::future::ready(())).await;
-        *self.in_foreground.lock() = Some(entry.job.clone());
-        entry.job.resume(true);
-        Some(match select(&mut entry.handle, entry.job.returns.notified()).await {
-            Either::First(Ok(ran)) => ran,
-            // No job is cancelled.
-            Either::First(Err(_)) => Ok(0),
-            Either::Second(()) => Ok(STOPPED),
-        })
+        let foreground = Foreground { jobs: self, job: entry.job };
+        *self.in_foreground.lock() = Some(foreground.job.clone());
+        foreground.job.resume(true);
+        foreground.job.until(|job| job.has_ended() || !job.is_in_foreground()).await;
+        let result = *foreground.job.result.lock();
+        Some(result.unwrap_or(Ok(STOPPED)))
     }
 
-    /// Waits for the end of all jobs that are not stopped.
+    /// Waits until a job ends or is stopped, and returns its status; `None` if there is no such job.
     ///
     /// # Cancellation
     ///
-    /// Strict. The others stay in the list.
-    pub async fn wait(&self) {
-        loop {
-            let number = self.list().iter().find(|(_, state, _)| *state == "running").map(|(number, ..)| *number);
-            let Some(mut taken) = number.and_then(|number| self.take(Some(number))) else { return };
-            if let Some(entry) = &mut taken.entry {
-                let _ = (&mut entry.handle).await;
-                taken.entry = None;
-            }
+    /// Strict.
+    pub async fn wait_for(&self, number: u32) -> Option<u8> {
+        let job = self.find(number)?;
+        job.until(|job| job.has_ended() || job.is_stopped()).await;
+        let result = *job.result.lock();
+        Some(result.map_or(STOPPED, |ran| ran.unwrap_or(run::INTERRUPTED)))
+    }
+
+    /// Waits until each job that was started after this one has ended or is stopped: a job cannot wait for itself, nor
+    /// for one that may wait for it.
+    ///
+    /// # Cancellation
+    ///
+    /// Strict.
+    pub async fn wait(&self, own: &Job) {
+        let own = own.number.load(Ordering::Relaxed);
+        while let Some(next) = self.present().iter().find(|entry| entry.number > own && !entry.job.is_stopped()) {
+            self.wait_for(next.number).await;
         }
     }
 
     /// Ends all jobs that are stopped, and waits for the others.
-    pub async fn close(&self) {
+    pub async fn close(&self, own: &Job) {
         self.is_closed.store(true, Ordering::Relaxed);
-        for entry in self.entries.lock().iter().filter(|entry| entry.is_stopped()) {
+        for entry in self.present().iter().filter(|entry| entry.job.is_stopped()) {
             // One that has ended meanwhile needs no signal.
             let _ = entry.job.kill(signal::HUP);
-            // It is one of those that are waited for.
-            entry.job.is_stopped.store(false, Ordering::Relaxed);
         }
-        self.wait().await;
+        self.wait(own).await;
     }
 }
 
 /// Runs a job's command in the background; the foreground comes and goes. Reports stops, and the end if nobody waits
 /// for it.
-async fn attend(
-    jobs: Arc<Jobs>,
-    label: String,
-    text: String,
-    job: Arc<Job>,
-    mut work: Work,
-    errors: Arc<Descriptor>,
-) -> Ran {
+async fn attend(jobs: Arc<Jobs>, entry: Entry, mut work: Work, errors: Arc<Descriptor>) {
+    let Entry { number, text, job } = entry;
     // The stop that has made it a job of the background is reported already.
     let mut reported = job.stops.load(Ordering::Relaxed);
     let ran = loop {
+        let change = job.changes.listen();
         if job.is_cancelled.load(Ordering::Relaxed) {
             break Err(Stop::Interrupted);
         }
         let stops = job.stops.load(Ordering::Relaxed);
-        if stops != reported && jobs.is_closed.load(Ordering::Relaxed) {
-            let _ = job.kill(signal::HUP);
-        } else if stops != reported {
-            let had_foreground = job.is_in_foreground.load(Ordering::Relaxed);
+        if stops != reported {
+            reported = stops;
             job.leave_foreground();
-            state::complain(&errors, alloc::format!("{label} stopped: {text}")).await;
-            if had_foreground {
-                job.returns.notify_one();
+            if jobs.is_closed.load(Ordering::Relaxed) {
+                let _ = job.kill(signal::HUP);
+            } else {
+                state::complain(&errors, alloc::format!("[{number}] stopped: {text}")).await;
             }
+            continue;
         }
-        reported = stops;
-        if job.is_held.load(Ordering::Relaxed) {
-            job.changes.notified().await;
-        } else if let Either::First(ran) = select(&mut work, job.changes.notified()).await {
+        if let Either::First(ran) = select(&mut work, change).await {
             break run::apart(ran);
         }
     };
     drop(work);
-    job.is_stopped.store(false, Ordering::Relaxed);
-    if job.is_interactive() && !job.is_in_foreground.load(Ordering::Relaxed) {
+    if job.is_interactive() && !job.is_in_foreground() {
         let end = match ran {
             Ok(0) => String::from("done"),
             Ok(status) => alloc::format!("ended with status {status}"),
             Err(_) => String::from("ended"),
         };
-        state::complain(&errors, alloc::format!("{label} {end}: {text}")).await;
+        state::complain(&errors, alloc::format!("[{number}] {end}: {text}")).await;
     }
-    ran
+    *job.result.lock() = Some(ran);
+    job.changed();
 }

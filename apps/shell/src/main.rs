@@ -76,7 +76,7 @@ async fn script(parameters: Vec<String>, name: &str, text: &str) -> Result<u8, E
     Ok(match command_line::parse(text) {
         Ok(script) => {
             let status = run::whole(&mut state, &script).await;
-            state.jobs.wait().await;
+            state.jobs.wait(&state.job).await;
             status
         }
         Err(error) => {
@@ -113,7 +113,8 @@ async fn interactive(parameters: Vec<String>) -> Result<u8, Errno> {
                 continue;
             }
             Err(Stop::Exit(status)) => {
-                state.jobs.close().await;
+                // Ctrl-C leaves alone what does not end.
+                select(state.jobs.close(&state.job), keys.interrupt.receive()).await;
                 return Ok(status);
             }
             Ok(status) | Err(Stop::Return(status) | Stop::Failed(status)) => state.status = status,
@@ -167,6 +168,7 @@ impl Drop for Lent {
 async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Result<Ran, Errno> {
     let job = Arc::new(Job::new(state.job.terminal(), true));
     state.job = job.clone();
+    let files = state.files.clone();
     let home = Arc::new(Lock::new(None));
     let mut lent = Lent { state: Some(state.clone()), home: home.clone() };
     let command = statement.clone();
@@ -178,9 +180,10 @@ async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Resul
     });
     let ran = loop {
         let pressed = select(keys.interrupt.receive(), keys.stop.receive());
-        match select(select(&mut work, pressed), job.stopped()).await {
-            Either::First(Either::First(ran)) => break ran,
-            Either::First(Either::Second(Either::First(received))) => {
+        // A stop comes first: the command must not go on.
+        match select(job.stopped(), select(&mut work, pressed)).await {
+            Either::Second(Either::First(ran)) => break ran,
+            Either::Second(Either::Second(Either::First(received))) => {
                 received?;
                 match state.jobs.in_foreground() {
                     // The command is `fg`, and ends with the job that it waits for.
@@ -188,11 +191,11 @@ async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Resul
                     None => break Err(Stop::Interrupted),
                 }
             }
-            Either::First(Either::Second(Either::Second(received))) => {
+            Either::Second(Either::Second(Either::Second(received))) => {
                 received?;
                 state.jobs.in_foreground().unwrap_or_else(|| job.clone()).stop();
             }
-            Either::Second(()) => {
+            Either::First(()) => {
                 job.leave_foreground();
                 let text = &statement.text;
                 let number = state.jobs.start(text, job, work, state.files[2].clone());
@@ -205,7 +208,9 @@ async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Resul
     if let Some(changed) = home.lock().take() {
         *state = changed;
     }
+    // The end of a command that was interrupted.
     state.unwind();
+    state.files = files;
     Ok(ran)
 }
 

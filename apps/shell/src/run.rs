@@ -19,7 +19,8 @@ use command_line::syntax::{
 use cops::Errno;
 use cops::file::OpenOptions;
 use cops::process::{self, Ending};
-use cops::select::{join, join_all};
+use cops::select::{Either, join, join_all, select};
+use cops::sync::Notify;
 
 use crate::state::State;
 use crate::{commands, tools};
@@ -87,8 +88,12 @@ pub fn script<'a>(state: &'a mut State, script: &'a Script) -> Nested<'a, Ran> {
             if ran.is_err() {
                 break;
             }
-            // Others have their turn, and Ctrl-C is seen, even if no command waits.
+            // Others have their turn, and keys are seen, even if no command waits.
             cops::yield_now().await;
+            if let Err(stop) = state.job.pass().await {
+                ran = Err(stop);
+                break;
+            }
         }
         state.depth -= 1;
         ran.map(|_| state.status)
@@ -149,6 +154,7 @@ async fn pipeline(state: &mut State, pipeline: &Pipeline) -> Ran {
 
 /// Runs the stages of a pipeline, each in a subshell, and returns the status of the last.
 async fn concurrently(state: &mut State, stages: &[Command]) -> Ran {
+    let interrupted = Notify::new();
     let mut futures: Vec<Nested<'_, Ran>> = Vec::new();
     let mut input = state.files[0].clone();
     for (place, stage) in stages.iter().enumerate() {
@@ -162,14 +168,23 @@ async fn concurrently(state: &mut State, stages: &[Command]) -> Ran {
             own.files[1] = Arc::new(writer.into_descriptor());
             input = Arc::new(reader.into_descriptor());
         }
+        let interrupted = &interrupted;
         futures.push(Box::pin(async move {
             // Its ends of pipes are closed with it.
             let mut own = own;
-            apart(command(&mut own, stage).await)
+            let ran = apart(command(&mut own, stage).await);
+            if ran.is_err() {
+                interrupted.notify_one();
+            }
+            ran
         }));
     }
     drop(input);
-    join_all(futures).await.into_iter().try_fold(0, |_, ran| ran)
+    match select(join_all(futures), interrupted.notified()).await {
+        Either::First(all) => all.into_iter().try_fold(0, |_, ran| ran),
+        // Ctrl-C is for all stages, also those that the shell runs itself.
+        Either::Second(()) => Err(Stop::Interrupted),
+    }
 }
 
 async fn command(state: &mut State, command: &Command) -> Ran {
@@ -346,12 +361,10 @@ async fn simple(state: &mut State, assignments: &[(String, Word)], words: &[Word
     }
     if commands::is_command(name) {
         // Assignments before a command of the shell last as long as it.
-        let before: Vec<_> = values.iter().map(|(name, _)| (*name, state.variables.get(*name).cloned())).collect();
+        let before = state.put_aside(values.iter().map(|(name, _)| &***name));
         values.into_iter().for_each(|(name, value)| state.set(name, value));
         let ran = commands::run(state, &words).await;
-        for (name, variable) in before {
-            state.restore(name.clone(), variable);
-        }
+        state.bring_back(before);
         return ran;
     }
     let exported = state
@@ -381,6 +394,7 @@ fn call<'a>(state: &'a mut State, body: &'a Command, mut words: Vec<String>) -> 
 
 /// Runs a program, and returns its status.
 async fn program(state: &State, words: &[String], environment: &[String]) -> Ran {
+    state.job.pass().await?;
     let name = &words[0];
     let Some(path) = find(state, name) else {
         state.complain(alloc::format!("{name}: not found; `help` lists the commands")).await;
@@ -420,11 +434,12 @@ async fn program(state: &State, words: &[String], environment: &[String]) -> Ran
         match child.wait_for_change().await {
             Ok(process::Change::Ended(ending)) => break Ok(ending),
             Ok(process::Change::Stopped(_)) => state.job.note_stop(),
-            Ok(process::Change::Continued) => {}
+            Ok(process::Change::Continued) => state.job.note_resumption(),
             Err(error) => break Err(error),
         }
     };
     drop(member);
+    state.job.pass().await?;
     match ending {
         Ok(Ending::Exited(status)) => Ok(status),
         Ok(Ending::Killed(signal)) if u32::from(signal) == signal::INT => Err(Stop::Interrupted),

@@ -33,6 +33,8 @@ pub struct State {
     pub functions: BTreeMap<String, Arc<Command>>,
     /// The functions that run, the innermost last.
     calls: Vec<Call>,
+    /// The variables that assignments before commands of the shell have put aside.
+    aside: Vec<(String, Option<Variable>)>,
     /// Number of scripts around the command.
     pub depth: usize,
     /// Number of loops around the command.
@@ -74,6 +76,7 @@ impl State {
             files: [duplicate(0)?, duplicate(1)?, duplicate(2)?],
             functions: BTreeMap::new(),
             calls: Vec::new(),
+            aside: Vec::new(),
             depth: 0,
             loops: 0,
             sources: 0,
@@ -129,10 +132,27 @@ impl State {
 
     /// Ends all that runs, after an interruption.
     pub fn unwind(&mut self) {
+        self.bring_back(0);
         while self.is_in_function() {
             self.leave_function();
         }
         (self.depth, self.loops, self.sources) = (0, 0, 0);
+    }
+
+    /// Puts variables aside for [`State::bring_back`], which takes the returned number.
+    pub fn put_aside<'a>(&mut self, names: impl Iterator<Item = &'a str>) -> usize {
+        let before = self.aside.len();
+        self.aside.extend(names.map(|name| (name.into(), self.variables.get(name).cloned())));
+        before
+    }
+
+    /// Gives variables back that were put aside after so many others.
+    pub fn bring_back(&mut self, before: usize) {
+        while self.aside.len() > before
+            && let Some((name, variable)) = self.aside.pop()
+        {
+            self.restore(name, variable);
+        }
     }
 
     /// Gives a variable back the state that it had.

@@ -317,11 +317,62 @@ pub async fn the_stop_key_stops_a_job_that_can_go_on() -> Outcome {
     console.press("text\r\x04").await?;
     console.writes("echo $? > /tmp/keys-6\r", file, "0\n").await?;
     file_is("/tmp/keys-7", "text\n").await?;
+    // Signals by the job's name stop it, let it go on, and end it with what would come after its program.
+    let text = "for X in 1 2; do sleep 1000; echo not > /tmp/keys-8; done";
+    console.press(&alloc::format!("{text} &\r")).await?;
+    console.is_ready().await?;
+    let jobs = alloc::format!("[6] running  {text}\n");
+    console.writes("jobs > /tmp/keys-6\r", file, &jobs).await?;
+    console.press("kill -TSTP %6; wait %6; echo $? > /tmp/keys-5\r").await?;
+    file_is(begun, "148\n").await?;
+    console.writes("jobs > /tmp/keys-6\r", file, &jobs.replace("running", "stopped")).await?;
+    console.press("kill -CONT %6\r").await?;
+    for _ in 0..100 {
+        console.is_ready().await?;
+        console.press("jobs > /tmp/keys-6; echo >> /tmp/keys-6\r").await?;
+        console.is_ready().await?;
+        if cops::file::read_to_string(file).await.is_ok_and(|jobs| jobs.contains("running") && jobs.ends_with("\n\n")) {
+            break;
+        }
+    }
+    file_is(file, &alloc::format!("{jobs}\n")).await?;
+    console.writes("kill %6; wait; jobs > /tmp/keys-6; echo $! >> /tmp/keys-6\r", file, "%6\n").await?;
+    check!(cops::file::metadata("/tmp/keys-8").is_err());
+    // A job can wait for its own jobs; Ctrl-C takes a command's files and variables back.
+    console.press("(sleep 0.01 & wait; echo done > /tmp/keys-6) &\r").await?;
+    file_is(file, "done\n").await?;
+    console.is_ready().await?;
+    console.press("X=1; { X=2; echo begun > /tmp/keys-5; while true; do true; done; } > /tmp/keys-8\r").await?;
+    file_is(begun, "begun\n").await?;
+    console.press("\x03").await?;
+    console.writes("echo $X > /tmp/keys-6; echo >> /tmp/keys-6\r", file, "2\n\n").await?;
+    console.press("sleep 1000 & echo begun > /tmp/keys-5; X=3 wait\r").await?;
+    file_is(begun, "begun\n").await?;
+    cops::sleep(Duration::from_millis(20)).await;
+    console.press("\x1a").await?;
+    console.writes("echo $X > /tmp/keys-6\r", file, "2\n").await?;
+    // A command of the shell that reads lets the keys go, too, and reads them in the foreground.
+    console.press("echo begun > /tmp/keys-5; read Y\r").await?;
+    file_is(begun, "begun\n").await?;
+    cops::sleep(Duration::from_millis(20)).await;
+    console.press("\x1a").await?;
+    console.writes("echo a b c > /tmp/keys-6\r", file, "a b c\n").await?;
+    console.press("fg > /tmp/keys-5\r").await?;
+    file_is(begun, "read Y\n").await?;
+    cops::sleep(Duration::from_millis(20)).await;
+    console.press("typed\r").await?;
+    console.writes("echo $? > /tmp/keys-6\r", file, "0\n").await?;
+    // A loop's end by the name of the job, whether it has a program at that moment or not.
+    console.press("while true; do sleep 0.01; done\r").await?;
+    until(|| console.has_job()).await?;
+    console.press_until("\x1a", || Ok(is_raw()? && !console.has_job()?)).await?;
+    console.press("kill %9 %10 %12; wait; jobs > /tmp/keys-6; echo >> /tmp/keys-6\r").await?;
+    file_is(file, "\n").await?;
     // A stopped job is in the way of the shell's end once, and ends with it.
     console.press("sleep 1001\r").await?;
     until(|| console.has_job()).await?;
     console.press("\x1a").await?;
-    console.writes("jobs > /tmp/keys-6\r", file, "[6] stopped  sleep 1001\n").await?;
+    console.writes("jobs > /tmp/keys-6\r", file, "[13] stopped  sleep 1001\n").await?;
     console.press("exit 4\r").await?;
     console.writes("echo still > /tmp/keys-6\r", file, "still\n").await?;
     console.press("exit 4\rexit 5\r").await?;

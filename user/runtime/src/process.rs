@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_queue::Priority;
 use abi_unix::SystemCall;
-use abi_unix::types::{WUNTRACED, signal};
+use abi_unix::types::{WCONTINUED, WUNTRACED, signal};
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -189,7 +189,7 @@ impl Child {
         result.map(|(_, status)| Ending::from_status(status))
     }
 
-    /// Waits until the process ends, or a signal stops it.
+    /// Waits until the process ends, or a signal stops it or lets it go on.
     ///
     /// # Errors
     ///
@@ -200,9 +200,9 @@ impl Child {
     /// Weak. A status that had been taken by then is lost.
     #[doc(alias("waitpid", "wait4", "WUNTRACED"))]
     pub async fn wait_for_change(&self) -> Result<Change> {
-        let change =
-            wait_for(Which::Process(self.process), WUNTRACED).await.map(|(_, status)| Change::from_status(status));
-        if !matches!(change, Ok(Change::Stopped(_))) {
+        let change = wait_for(Which::Process(self.process), WUNTRACED | WCONTINUED).await;
+        let change = change.map(|(_, status)| Change::from_status(status));
+        if !matches!(change, Ok(Change::Stopped(_) | Change::Continued)) {
             self.is_killed_on_drop.store(false, Ordering::Relaxed);
         }
         change
