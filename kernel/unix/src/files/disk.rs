@@ -206,7 +206,7 @@ pub(crate) fn start(platform: &'static Platform) {
         }
     }
     #[cfg(test)]
-    disks.extend(tests::disk());
+    disks.extend(tests::disks());
     for (number, disk) in DISKS.call_once(|| disks).iter().enumerate() {
         let interrupt = interrupts.get(number).map(|interrupt| platform::register_interrupt(*interrupt, serve, number));
         let mut bill = Vec::new();
@@ -826,8 +826,9 @@ fn copy_in(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use abi_unix::SystemCall;
     use abi_unix::types::open;
@@ -947,16 +948,71 @@ mod tests {
         }
     }
 
-    /// Makes the disk of the tests.
-    pub(super) fn disk() -> Option<Disk> {
-        let geometry = Geometry { sectors: SIZE as u64 / 512, block_size: 512, is_read_only: false };
+    /// Bytes of the second disk, and whether its requests fail.
+    pub(in crate::files) static SECOND: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
+    pub(in crate::files) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
+    pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
+
+    /// The device of the second disk, for volumes.
+    #[derive(Default)]
+    struct SecondDevice {
+        begun: VecDeque<usize>,
+    }
+
+    impl Device for SecondDevice {
+        fn most_requests(&self) -> usize {
+            8
+        }
+
+        fn has_cache(&self) -> bool {
+            true
+        }
+
+        fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
+            let mut disk = SECOND.lock().unwrap();
+            disk.resize(SECOND_SIZE, 0);
+            let length = part.bytes as usize;
+            let _ = match (request, part.frame) {
+                (Request::Read(sector), Some(frame)) => frame.write(0, &disk[sector as usize * 512..][..length]),
+                (Request::Write(sector), Some(frame)) => frame.read(0, &mut disk[sector as usize * 512..][..length]),
+                _ => 0,
+            };
+            let number = (0..8).find(|number| !self.begun.contains(number)).expect("no more than there may be");
+            self.begun.push_back(number);
+            Ok(number)
+        }
+
+        fn notify(&mut self) {
+            all()[1].attendant.summon();
+        }
+
+        fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
+            let fails = SECOND_FAILS.load(Ordering::Relaxed);
+            Some((self.begun.pop_front()?, if fails { Err(RequestError::Failed) } else { Ok(()) }))
+        }
+
+        fn give_up(&mut self) {}
+    }
+
+    /// Makes the disks of the tests.
+    pub(super) fn disks() -> impl Iterator<Item = Disk> {
+        let geometry = |size: usize| Geometry { sectors: size as u64 / 512, block_size: 512, is_read_only: false };
         // Fewer places than the disk has pages.
-        Disk::new(0, Box::new(Handle), geometry, 16)
+        let first = Disk::new(0, Box::new(Handle), geometry(SIZE), 16);
+        let second = Disk::new(1, Box::new(SecondDevice::default()), geometry(SECOND_SIZE), 64);
+        first.into_iter().chain(second)
     }
 
     fn open_disk(program: &mut Program) -> usize {
         let path = program.store(b"/dev/vda\0");
         program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+    }
+
+    /// Replaces the bytes of the second disk.
+    pub(in crate::files) fn replace_second(bytes: Vec<u8>) {
+        *SECOND.lock().unwrap() = bytes;
+        let mut state = all()[1].state.lock();
+        state.cache.give_back(usize::MAX, usize::MAX);
     }
 
     /// Forgets what the cache has of earlier tests, and lets the device behave in this way.

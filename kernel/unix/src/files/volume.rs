@@ -797,3 +797,140 @@ fn errno_of(error: ext4::Error) -> Errno {
 fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     executor::spawn_for_kernel(Priority::DEFAULT, work);
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::format;
+    use std::process::Command;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::mounting::flag;
+    use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, open};
+
+    use super::*;
+    use crate::files::disk::tests::{SECOND, SECOND_SIZE, replace_second};
+    use crate::process::authority;
+    use crate::testing::{Program, run};
+
+    const HERE: usize = AT_FDCWD as usize;
+
+    /// Runs a tool of e2fsprogs on a copy of the second disk; `None` if it is not installed.
+    fn tool(words: &[&str], bytes: &[u8]) -> Option<(bool, Vec<u8>)> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("cops-volume-{}-{number}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        let ran = Command::new(format!("/usr/sbin/{}", words[0])).args(&words[1..]).arg(&path).output();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        Some((ran.ok()?.status.success(), bytes))
+    }
+
+    /// Runs a program with a fresh volume on the second disk, which must be whole afterwards.
+    pub(super) fn with_volume(body: impl FnOnce(&mut Program) + Send + 'static) {
+        let made = tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096"], &std::vec![0; SECOND_SIZE]);
+        let Some((true, volume)) = made else {
+            std::eprintln!("left out: e2fsprogs are not installed");
+            return;
+        };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        run(move |program| {
+            replace_second(volume);
+            let held = abi_unix::authority::Held::of(abi_unix::authority::CapabilitySet::only(
+                abi_unix::authority::Capability::Administration,
+            ));
+            let first = crate::process::table::find(1).unwrap();
+            authority::give(&first, &program.process(), held).unwrap();
+            let at = text(program, "/tmp/volume");
+            program.call(SystemCall::MakeDirectory, [HERE, at, 0o755]).unwrap();
+            body(program);
+            program.call(SystemCall::Unlink, [HERE, at, AT_REMOVEDIR as usize]).unwrap();
+            // The disk is another test's afterwards.
+            sender.send(SECOND.lock().unwrap().clone()).unwrap();
+        });
+        assert_eq!(tool(&["e2fsck", "-fn"], &receiver.recv().unwrap()).map(|(is_whole, _)| is_whole), Some(true));
+    }
+
+    pub(super) fn text(program: &mut Program, text: &str) -> usize {
+        program.store(format!("{text}\0").as_bytes())
+    }
+
+    pub(super) fn mount(program: &mut Program, flags: u32) -> Result<usize, Errno> {
+        let words = ["/dev/vdb", "/tmp/volume", "ext4"].map(|word| text(program, word));
+        program.call(SystemCall::Mount, [words[0], words[1], words[2], flags as usize, 0])
+    }
+
+    pub(super) fn unmount(program: &mut Program) -> Result<usize, Errno> {
+        let at = text(program, "/tmp/volume");
+        program.call(SystemCall::Unmount, [at, 0])
+    }
+
+    pub(super) fn open(program: &mut Program, name: &str, flags: u32) -> Result<usize, Errno> {
+        let path = text(program, &format!("/tmp/volume/{name}"));
+        program.call(SystemCall::Open, [HERE, path, flags as usize, 0o644])
+    }
+
+    fn of_names(program: &mut Program, call: SystemCall, names: &[&str], last: usize) -> Result<usize, Errno> {
+        let paths: Vec<usize> = names.iter().map(|name| text(program, &format!("/tmp/volume/{name}"))).collect();
+        match paths[..] {
+            [one] => program.call(call, [HERE, one, last]),
+            [one, other] => program.call(call, [HERE, one, HERE, other, last]),
+            _ => unreachable!("one or two names"),
+        }
+    }
+
+    #[test]
+    fn a_volume_is_busy_while_it_is_used_and_whole_afterwards() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            assert_eq!(mount(program, 0), Err(Errno::EBUSY));
+            let file = open(program, "file", open::CREAT | open::RDWR).unwrap();
+            assert_eq!(open(program, "file", open::CREAT | open::EXCL), Err(Errno::EEXIST));
+            let data = program.store(b"text");
+            assert_eq!(program.call(SystemCall::Write, [file, data, 4]), Ok(4));
+            assert_eq!(unmount(program), Err(Errno::EBUSY));
+            assert_eq!(mount(program, flag::REMOUNT | flag::READ_ONLY), Err(Errno::EBUSY));
+            // A file without a name lives until its last use.
+            assert_eq!(of_names(program, SystemCall::Unlink, &["file"], 0), Ok(0));
+            assert_eq!(open(program, "file", 0), Err(Errno::ENOENT));
+            let place = program.place(4);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 4, 0]), Ok(4));
+            assert_eq!(program.read(place, 4), b"text");
+            program.call(SystemCall::Close, [file]).unwrap();
+            for name in ["a", "b"] {
+                let file = open(program, name, open::CREAT).unwrap();
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(of_names(program, SystemCall::MakeDirectory, &["d"], 0o755), Ok(0));
+            assert_eq!(of_names(program, SystemCall::Rename, &["a", "d"], 0), Err(Errno::EISDIR));
+            assert_eq!(of_names(program, SystemCall::Rename, &["a", "b"], 0), Ok(0));
+            assert_eq!(of_names(program, SystemCall::Rename, &["b", "d/c"], 0), Ok(0));
+            assert_eq!(of_names(program, SystemCall::Unlink, &["d"], AT_REMOVEDIR as usize), Err(Errno::ENOTEMPTY));
+            assert_eq!(mount(program, flag::REMOUNT | flag::READ_ONLY), Ok(0));
+            assert_eq!(open(program, "d/c", open::RDWR), Err(Errno::EROFS));
+            assert_eq!(of_names(program, SystemCall::Unlink, &["d/c"], 0), Err(Errno::EROFS));
+            assert_eq!(unmount(program), Ok(0));
+            assert_eq!(all().len(), 0);
+        });
+    }
+
+    #[test]
+    fn volumes_are_refused_where_there_is_none() {
+        with_volume(|program| {
+            let damaged = {
+                let mut disk = SECOND.lock().unwrap().clone();
+                // A feature that must be known, which is not.
+                disk[1024 + 0x60 + 3] |= 0x80;
+                disk
+            };
+            let whole = core::mem::take(&mut *SECOND.lock().unwrap());
+            replace_second(damaged);
+            assert_eq!(mount(program, 0), Err(Errno::EINVAL));
+            replace_second(Vec::new());
+            assert_eq!(mount(program, 0), Err(Errno::EINVAL));
+            replace_second(whole);
+            assert_eq!(mount(program, flag::READ_ONLY), Ok(0));
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+}

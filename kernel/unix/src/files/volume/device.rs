@@ -134,3 +134,27 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut work), cx)).await });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::files::disk::tests::SECOND_FAILS;
+    use crate::files::volume::tests::{mount, open, unmount, with_volume};
+
+    #[test]
+    fn a_disk_that_fails_fails_calls_and_nothing_else() {
+        with_volume(|program| {
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            assert_eq!(mount(program, 0), Err(Errno::EIO));
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            // The attempt has left nothing behind.
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", abi_unix::types::open::CREAT | abi_unix::types::open::RDWR).unwrap();
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+}

@@ -332,3 +332,52 @@ impl FileOperations for VolumeFile {
         self.stage.lock().appends = flags & open::APPEND != 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::files::volume::tests::{mount, open, unmount, with_volume};
+
+    #[test]
+    fn files_have_positions_and_directories_entries() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let flags = types::open::CREAT | types::open::RDWR;
+            let file = open(program, "file", flags).unwrap();
+            let (data, place) = (program.store(&[7; 6000]), program.place(6000));
+            assert_eq!(program.call(SystemCall::Write, [file, data, 6000]), Ok(6000));
+            assert_eq!(program.call(SystemCall::Read, [file, place, 10]), Ok(0));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, data, 1, 9999]), Ok(1));
+            assert_eq!(
+                program.call(SystemCall::Seek, [file, 0usize.wrapping_sub(4001), types::SEEK_END as usize]),
+                Ok(5999)
+            );
+            assert_eq!(program.call(SystemCall::Read, [file, place, 3]), Ok(3));
+            assert_eq!(program.read(place, 3), [7, 0, 0], "between two writes there are zeros");
+            assert_eq!(program.call(SystemCall::Seek, [file, 0, types::SEEK_CUR as usize]), Ok(6002));
+            assert_eq!(program.call(SystemCall::Read, [file, 8, 3]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, data, 1, usize::MAX >> 1]), Err(Errno::EFBIG));
+            let end = open(program, "file", types::open::WRONLY | types::open::APPEND).unwrap();
+            assert_eq!(program.call(SystemCall::Write, [end, data, 2]), Ok(2));
+            assert_eq!(program.call(SystemCall::ReadAt, [end, place, 1, 0]), Err(Errno::EBADF));
+            let status = program.place(128);
+            program.call(SystemCall::Status, [file, status]).unwrap();
+            assert_eq!(program.read_u64(status + 48), 10_002);
+            let root = open(program, ".", 0).unwrap();
+            assert_eq!(program.call(SystemCall::Read, [root, place, 1]), Err(Errno::EISDIR));
+            assert_eq!(program.call(SystemCall::ReadDirectory, [root, place, 10]), Err(Errno::EINVAL));
+            let length = program.call(SystemCall::ReadDirectory, [root, place, 4096]).unwrap();
+            let listed = program.read(place, length);
+            assert!(
+                listed.windows(4).any(|name| name == b"file") && listed.windows(10).any(|name| name == b"lost+found")
+            );
+            assert_eq!(program.call(SystemCall::ReadDirectory, [root, place, 4096]), Ok(0));
+            for file in [file, end, root] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+}
