@@ -22,6 +22,7 @@ use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wa
 use crate::asynchronous::relay::Relay;
 use crate::asynchronous::splice::Splice;
 use crate::asynchronous::submission::{Submission, Submitted};
+use crate::files::carriers::LookAround;
 use crate::files::descriptor;
 use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
@@ -470,7 +471,7 @@ impl Operation {
         deadline: &'a time::Reservation,
         look: F,
     ) -> Wait<'a, F> {
-        Wait { waiting: Waiting { operation: self, registered: None }, process, deadline, alarm: None, look }
+        Wait { waiting: Waiting::new(self), process, deadline, alarm: None, look }
     }
 }
 
@@ -478,15 +479,21 @@ impl Operation {
 struct Waiting {
     operation: Operation,
     registered: Option<Waker>,
+    /// Dropped after the operation, which may have held a local socket.
+    look: Option<LookAround>,
 }
 
 impl Waiting {
+    fn new(operation: Operation) -> Waiting {
+        Waiting { operation, registered: None, look: Some(LookAround) }
+    }
+
     fn poll(&mut self, process: &Arc<Process>, waker: &Waker) -> Poll<Result<usize, Errno>> {
         let result = self.operation.poll(process, Some(waker));
         match result {
             // It may have registered in some of several places before memory for another was missing.
             Poll::Pending | Poll::Ready(Err(Errno::ENOMEM)) if self.registered.is_none() => {
-                self.registered = Some(waker.clone())
+                self.registered = Some(waker.clone());
             }
             // The wake-up that made it ready has taken the waker out, and with it the registration.
             Poll::Ready(_) if !self.operation.registers_in_two_places() => self.registered = None,
@@ -664,10 +671,15 @@ pub(crate) fn go_on_asynchronously(
         if operation.waits_for_input_of().is_some() {
             return input::begin(process, operation, call).map(CallOwner::Completer);
         }
-        let waiting = Waiting { operation, registered: None };
+        let waiting = Waiting::new(operation);
         let future = AsynchronousCall { waiting, process: process.clone(), call };
-        let spawned = executor::spawn_for(process.clone(), process.standing.worth(call.priority()), future)
-            .map_err(|SpawnError(mut call)| core::mem::replace(&mut call.waiting.operation, Operation::NOTHING));
+        let spawned = executor::spawn_for(process.clone(), process.standing.worth(call.priority()), future).map_err(
+            |SpawnError(mut call)| {
+                // Not under the lock of the calls, nor before the operation has gone.
+                core::mem::forget(call.waiting.look.take());
+                core::mem::replace(&mut call.waiting.operation, Operation::NOTHING)
+            },
+        );
         spawned.map(CallOwner::Coroutine)
     })?;
     counters::count(Counter::AsynchronousCalls);

@@ -77,6 +77,8 @@ pub(crate) struct Descriptors {
     pieces: Vec<TablePiece>,
     /// No descriptor below this one is free.
     lowest_free: usize,
+    /// Sockets that were in messages have been closed.
+    has_closed_sent: bool,
     /// The process's number, once it has locked a range of a file.
     locker: Option<u32>,
     /// Charge for the entries.
@@ -86,12 +88,23 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// Creates an empty table for a process with this account.
     pub(crate) fn new(account: &Arc<Account>) -> Descriptors {
-        Descriptors { pieces: Vec::new(), lowest_free: 0, locker: None, charge: account.nothing(Resource::Memory) }
+        Descriptors {
+            pieces: Vec::new(),
+            lowest_free: 0,
+            has_closed_sent: false,
+            locker: None,
+            charge: account.nothing(Resource::Memory),
+        }
     }
 
     /// Returns one more than the largest descriptor allowed.
     fn limit(&self) -> usize {
         self.charge.account().descriptors().min(MAXIMUM_DESCRIPTORS)
+    }
+
+    /// Returns whether sockets that were in messages have been closed, one by one.
+    pub(crate) fn has_closed_sent(&self) -> bool {
+        self.has_closed_sent
     }
 
     /// Takes all descriptors out. The caller drops them when it holds no lock.
@@ -183,7 +196,8 @@ impl Descriptors {
         Ok(old.map(|file| self.closed(file)))
     }
 
-    fn closed(&self, file: Arc<OpenFile>) -> ClosedFile {
+    fn closed(&mut self, file: Arc<OpenFile>) -> ClosedFile {
+        self.has_closed_sent |= file.was_sent();
         ClosedFile::new(file, self.locker)
     }
 

@@ -268,9 +268,9 @@ impl Inbox {
     fn end(&self) -> bool {
         let mut direction = self.direction.lock();
         direction.is_shut = true;
-        direction.has_receiver = false;
         direction.queue = ByteQueue::new();
-        if !direction.records.is_empty() && !self.is_datagram() {
+        let was_open = core::mem::replace(&mut direction.has_receiver, false);
+        if was_open && !direction.records.is_empty() && !self.is_datagram() {
             self.has_lost.store(true, Ordering::Relaxed);
         }
         let has_files = direction.files > 0;
@@ -332,6 +332,7 @@ impl MessageCarrier for Inbox {
 impl LocalSocket {
     /// Makes a pair of this kind for a process.
     pub(crate) fn pair(kind: u32, caller: &dyn Caller) -> Result<[LocalSocket; 2], Errno> {
+        carriers::look_around(caller.number());
         let account = caller.account();
         let inbox = || {
             Ok(Arc::new(Inbox {
@@ -1057,6 +1058,87 @@ mod tests {
             assert_eq!(program.call(SystemCall::Kill, [child, 9]), Ok(0));
             program.wait_for(child).unwrap();
             assert!(!remains::are_left());
+        });
+    }
+
+    /// Sockets that carry themselves, and that a call in flight has held last: one that polls, and one that sends.
+    #[test]
+    fn the_end_of_a_wait_closes_what_it_has_held() {
+        run(|program| {
+            let (witness, kept) = program.pipe(abi_unix::types::open::NONBLOCK);
+            let (a, b) = pair(program, SOCK_SEQPACKET);
+            assert_eq!(send(program, b, b"x", &rights(&[a, kept])), Ok(1));
+            program
+                .add_worker(move |program| {
+                    let list = program.store(&[(a as u32).to_le_bytes(), 2u32.to_le_bytes()].concat());
+                    let limit = program.store(&[0, 10_000_000u64].map(u64::to_le_bytes).concat());
+                    assert_eq!(program.call(SystemCall::Poll, [list, 1, limit, 0, 0]), Ok(1), "hung up");
+                })
+                .unwrap();
+            program.sleep_ns(1_000_000);
+            for file in [kept, a, b] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.read_from(witness, 1), Err(Errno::EAGAIN), "it is polled");
+            program.sleep_ns(20_000_000);
+            assert_eq!(program.read_from(witness, 1), Ok(vec![]));
+
+            let (witness, kept) = program.pipe(abi_unix::types::open::NONBLOCK);
+            let (a, b) = program.socket_pair(SOCK_SEQPACKET);
+            assert_eq!(send(program, b, b"x", &rights(&[a, kept])), Ok(1));
+            for _ in 0..2 {
+                assert_eq!(send(program, a, b"x", &rights(&[witness; 200])), Ok(1));
+            }
+            let (byte, control) = (program.store(b"x"), program.store(&rights(&[witness])));
+            let header = program.message_header(&[(byte, 1)], (control, 20));
+            assert_eq!(program.submit(SystemCall::SendMessage, [a, header, 0], 5), None);
+            for file in [kept, a] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.read_from(witness, 1), Err(Errno::EAGAIN), "it sends");
+            assert_eq!(program.call(SystemCall::Cancel, [5]), Ok(0));
+            program.await_completions();
+            // Its other end is open, and holds nothing of it.
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.read_from(witness, 1), Ok(vec![]));
+            program.close(b).unwrap();
+        });
+    }
+
+    /// A process that lets a socket of another go pays for the collection.
+    #[test]
+    fn a_collection_is_at_the_expense_of_the_process_that_causes_it() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_SEQPACKET);
+            let (outer, sender) = pair(program, SOCK_SEQPACKET);
+            assert_eq!(send(program, b, b"x", &rights(&[a])), Ok(1));
+            assert_eq!(send(program, sender, b"x", &rights(&[a])), Ok(1));
+            program.close(a).unwrap();
+            assert_eq!(carriers::payer(), program.id);
+            let child = program.fork(move |program| {
+                let files = receive(program, outer, 1, 64, message::PEEK).unwrap().1;
+                program.close(files[0]).unwrap();
+                assert_eq!(carriers::payer(), program.id);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// A peer learns once of messages that were not received.
+    #[test]
+    fn garbage_resets_its_peer_once() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_SEQPACKET);
+            let (reader, _) = program.pipe(0);
+            assert_eq!(send(program, b, b"x", &rights(&[reader])), Ok(1));
+            let file = program.process().descriptors.lock().get(a).unwrap().clone();
+            // As garbage, and then as a socket that has gone.
+            LocalSocket::of(&file).unwrap().inbox.give_up();
+            assert_eq!(program.read_from(b, 1), Err(Errno::ECONNRESET));
+            program.close(a).unwrap();
+            drop(file);
+            assert_eq!(program.read_from(b, 1), Ok(vec![]), "once");
         });
     }
 

@@ -11,13 +11,19 @@
 //! kinds of objects that leave something. Rejected: one enum of all remains, which was above the process, as signals
 //! are, and below open files at the same time.
 //!
+//! A call waits for what was left before its end, by itself or others, and for the consequences of that, but not for
+//! what others leave meanwhile: a process that leaves something again and again would keep all others from going on.
+//! Each remain has a number for this, its *birth*, and what its steps leave has the same one.
+//!
 //! Remains need no memory to be left: without any, all of the work is done at once.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use hal_api::{MAXIMUM_HARTS, Machine as _};
+use platform::Machine;
 use spin::{Mutex, Once};
 
 use crate::scheduling::executor::{self, Attendant, EXHAUSTED};
@@ -44,11 +50,17 @@ impl<R: Remain> Remain for [R; 1] {
     }
 }
 
-/// All remains: those that are next, and those of processes whose budget is used up. Each list has room for the other's
-/// too, so that no change of the list needs memory.
+/// A remain in a list.
+struct Left {
+    birth: u64,
+    remain: Box<dyn Remain>,
+}
+
+/// All remains: those that are next, by their birth, and those of processes whose budget is used up. Each list has room
+/// for the other's too, so that no change of the list needs memory.
 struct Lists {
-    next: Vec<Box<dyn Remain>>,
-    behind: VecDeque<Box<dyn Remain>>,
+    next: VecDeque<Left>,
+    behind: VecDeque<Left>,
 }
 
 impl Lists {
@@ -57,9 +69,24 @@ impl Lists {
         let (next, behind) = (self.next.len(), self.behind.len());
         self.next.try_reserve(behind + 1).is_ok() && self.behind.try_reserve(next + 1).is_ok()
     }
+
+    /// Puts one that has more steps before all that are not older; returns it if there is no room.
+    fn put_back(&mut self, left: Left) -> Result<(), Left> {
+        if self.next.len() == self.next.capacity() {
+            return Err(left);
+        }
+        let place = self.next.partition_point(|other| other.birth < left.birth);
+        self.next.insert(place, left);
+        Ok(())
+    }
 }
 
-static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: Vec::new(), behind: VecDeque::new() });
+static REMAINS: Mutex<Lists> = Mutex::new(Lists { next: VecDeque::new(), behind: VecDeque::new() });
+/// The next birth.
+// Relaxed, as all of these: of two that are left at the same time on different harts, neither is the older one.
+static BIRTHS: AtomicU64 = AtomicU64::new(0);
+/// The birth of the remain of which each hart does a step; all ones for none. Set under the lock of the lists.
+static WORKING: [AtomicU64; MAXIMUM_HARTS] = [const { AtomicU64::new(u64::MAX) }; MAXIMUM_HARTS];
 /// Number of remains that are next, with those that are being worked on, so that no lock is needed to see that there
 /// are none.
 // Changed with release, most often under the lock of the lists, and read with acquire: a number that is not 0 leads to
@@ -90,8 +117,19 @@ pub(super) fn register(of_file_systems: OfFileSystems) {
     OF_FILE_SYSTEMS.call_once(|| of_file_systems);
 }
 
+/// Returns the birth of what is left now: that of the remain of which this hart does a step, or a new one.
+pub(super) fn birth() -> u64 {
+    let present = WORKING[Machine::hart()].load(Ordering::Relaxed);
+    if present == u64::MAX { BIRTHS.fetch_add(1, Ordering::Relaxed) } else { present }
+}
+
 /// Does one step of the work immediately, and leaves the others.
-pub(crate) fn leave(mut remain: impl Remain + 'static) {
+pub(crate) fn leave(remain: impl Remain + 'static) {
+    leave_as(birth(), remain);
+}
+
+/// Does as [`leave`] for a remain of this birth.
+pub(super) fn leave_as(birth: u64, mut remain: impl Remain + 'static) {
     if remain.step() {
         return;
     }
@@ -107,7 +145,8 @@ pub(crate) fn leave(mut remain: impl Remain + 'static) {
         let mut lists = REMAINS.lock();
         if lists.reserve() {
             // The cleaner finds out whether the owner has budget left.
-            lists.next.push(remain);
+            let place = lists.next.partition_point(|other| other.birth <= birth);
+            lists.next.insert(place, Left { birth, remain });
             COUNT.fetch_add(1, Ordering::Release);
             drop(lists);
             CLEANER.summon();
@@ -117,10 +156,10 @@ pub(crate) fn leave(mut remain: impl Remain + 'static) {
     while !remain.step() {}
 }
 
-/// Does a step of what calls have left; returns `false` if there is none. The calling coroutine pays. Remains that are
-/// behind are for callers that are themselves behind all others.
-fn free_left() -> bool {
-    COUNT.load(Ordering::Acquire) != 0 && free_next(|remain| Some(remain.step()))
+/// Does a step of what calls have left before this birth; returns `false` if there is none. The calling coroutine pays.
+/// Remains that are behind are for callers that are themselves behind all others.
+fn free_left(before: u64) -> bool {
+    COUNT.load(Ordering::Acquire) != 0 && free_next(before, |remain| Some(remain.step()))
         || is_behind_all() && free_one_behind()
 }
 
@@ -132,25 +171,31 @@ fn is_behind_all() -> bool {
 /// Does a step of what calls have left, or frees some pages of files or a piece of a file system that has gone; returns
 /// `false` if there is nothing of these.
 pub(crate) fn free_some() -> bool {
-    free_left() || OF_FILE_SYSTEMS.get().is_some_and(|others| (others.free_some)())
+    free_some_before(u64::MAX)
 }
 
-/// Frees all remains, in steps of work that ends a process or gives one up.
+fn free_some_before(before: u64) -> bool {
+    free_left(before) || OF_FILE_SYSTEMS.get().is_some_and(|others| (others.free_some)())
+}
+
+/// Frees the remains that there are, in steps of work that ends a process or gives one up.
 ///
 /// # Cancellation
 /// Weak: the rest is left to others.
 pub(crate) async fn free_at_the_end() {
-    while free_some() {
+    let before = BIRTHS.load(Ordering::Relaxed);
+    while free_some_before(before) {
         steps::pause_at_the_end().await;
     }
 }
 
-/// Frees all remains in steps, in a call of a process.
+/// Frees the remains that there are in steps, in a call of a process.
 ///
 /// # Cancellation
 /// The rest is freed by others.
 pub(crate) async fn free_for<P: steps::Ends>(payer: &P) {
-    while free_some() {
+    let before = BIRTHS.load(Ordering::Relaxed);
+    while free_some_before(before) {
         steps::pause(payer).await;
     }
 }
@@ -165,67 +210,81 @@ pub(crate) fn free_any() -> bool {
 /// returns `None` if that has no budget left, and then its remains are put behind. Returns `false` if there are none.
 pub(super) fn free_for_owners(charging: impl Fn(u32, &mut dyn FnMut() -> bool) -> Option<bool>) -> bool {
     COUNT.load(Ordering::Acquire) != 0
-        && free_next(|remain| match remain.owner() {
+        && free_next(u64::MAX, |remain| match remain.owner() {
             Some(owner) => charging(owner, &mut || remain.step()),
             None => Some(remain.step()),
         })
 }
 
-fn free_next(step: impl Fn(&mut dyn Remain) -> Option<bool>) -> bool {
-    let last = REMAINS.lock().next.pop();
-    // Another hart may be working on the last remains: they count until that is done.
-    let Some(mut remain) = last else { return true };
-    // Without the lock: files may go with their last registration, and leave remains of their own.
-    loop {
-        let result = step(&mut *remain);
-        if result == Some(true) {
-            break;
-        }
+/// Does a step for the oldest remain, if its birth is before this one; returns `false` if there are none such.
+fn free_next(before: u64, step: impl Fn(&mut dyn Remain) -> Option<bool>) -> bool {
+    let mut left = {
         let mut lists = REMAINS.lock();
-        if result.is_none() && lists.behind.len() < lists.behind.capacity() {
-            lists.behind.push_back(remain);
-            BEHIND.fetch_add(1, Ordering::Release);
-            COUNT.fetch_sub(1, Ordering::Release);
-            return true;
+        if lists.next.front().is_none_or(|left| left.birth >= before) {
+            // Other harts may be working on the last remains: they count until that is done.
+            return WORKING.iter().any(|birth| birth.load(Ordering::Relaxed) < before);
         }
-        if lists.next.len() < lists.next.capacity() {
-            lists.next.push(remain);
-            return true;
-        }
-        drop(lists);
-        // Without room for them they go at once.
-        if remain.step() {
-            break;
+        let Some(left) = lists.next.pop_front() else { return false };
+        WORKING[Machine::hart()].store(left.birth, Ordering::Relaxed);
+        left
+    };
+    // Without the lock: files may go with their last registration, and leave remains of their own.
+    let result = step(&mut *left.remain);
+    {
+        let mut lists = REMAINS.lock();
+        if result != Some(true) {
+            if result.is_none() && lists.behind.len() < lists.behind.capacity() {
+                lists.behind.push_back(left);
+                BEHIND.fetch_add(1, Ordering::Release);
+                COUNT.fetch_sub(1, Ordering::Release);
+                is_working_no_more();
+                return true;
+            }
+            match lists.put_back(left) {
+                Ok(()) => {
+                    is_working_no_more();
+                    return true;
+                }
+                Err(without_room) => left = without_room,
+            }
+            drop(lists);
+            // Without room for them they go at once.
+            while !left.remain.step() {}
         }
     }
-    drop(remain);
+    drop(left);
+    is_working_no_more();
     COUNT.fetch_sub(1, Ordering::Release);
     true
 }
 
+fn is_working_no_more() {
+    WORKING[Machine::hart()].store(u64::MAX, Ordering::Relaxed);
+}
+
 /// Does a step for remains that are behind; returns `false` if there are none.
 fn free_one_behind() -> bool {
-    let Some(mut remain) = take_from_behind() else { return false };
-    if !remain.step() {
+    let Some(mut left) = take_from_behind() else { return false };
+    if !left.remain.step() {
         let mut lists = REMAINS.lock();
         if lists.behind.len() < lists.behind.capacity() {
-            lists.behind.push_front(remain);
+            lists.behind.push_front(left);
             BEHIND.fetch_add(1, Ordering::Release);
             return true;
         }
         drop(lists);
-        while !remain.step() {}
+        while !left.remain.step() {}
     }
     true
 }
 
-fn take_from_behind() -> Option<Box<dyn Remain>> {
+fn take_from_behind() -> Option<Left> {
     if BEHIND.load(Ordering::Acquire) == 0 {
         return None;
     }
-    let remain = REMAINS.lock().behind.pop_front()?;
+    let left = REMAINS.lock().behind.pop_front()?;
     BEHIND.fetch_sub(1, Ordering::Release);
-    Some(remain)
+    Some(left)
 }
 
 /// Returns the number of remains that are behind, if a budget has been refilled since the last call.
@@ -241,15 +300,17 @@ pub(super) fn number_behind() -> usize {
 
 /// Puts the first one of those that are behind before the others.
 pub(super) fn bring_forward() {
-    let Some(mut remain) = take_from_behind() else { return };
+    let Some(left) = take_from_behind() else { return };
     let mut lists = REMAINS.lock();
-    if lists.next.len() < lists.next.capacity() {
-        lists.next.push(remain);
-        COUNT.fetch_add(1, Ordering::Release);
-        return;
+    match lists.put_back(left) {
+        Ok(()) => {
+            COUNT.fetch_add(1, Ordering::Release);
+        }
+        Err(mut left) => {
+            drop(lists);
+            while !left.remain.step() {}
+        }
     }
-    drop(lists);
-    while !remain.step() {}
 }
 
 /// Makes the cleaner look at those that are behind: a budget has been refilled, or an owner has ended.
@@ -299,6 +360,46 @@ mod tests {
             assert!(!are_left() && !free_some());
             assert_eq!(program.process().account.used(Resource::Files), 0);
             assert!(crate::observing::counters::read(abi_unix::Counter::Looks) > looks, "it went in steps");
+        });
+    }
+
+    /// A call does not wait for what others leave meanwhile, again and again.
+    #[test]
+    fn a_call_waits_for_earlier_remains_only() {
+        static STEPS_OF_CALLER: AtomicUsize = AtomicUsize::new(0);
+
+        struct Again {
+            rest: usize,
+            has_begun: bool,
+        }
+
+        impl Remain for Again {
+            fn owner(&self) -> Option<u32> {
+                None
+            }
+
+            fn step(&mut self) -> bool {
+                if crate::scheduling::payers::present() != 0 {
+                    STEPS_OF_CALLER.fetch_add(1, Ordering::Relaxed);
+                }
+                if core::mem::replace(&mut self.has_begun, true) && self.rest > 0 {
+                    let birth = BIRTHS.fetch_add(1, Ordering::Relaxed);
+                    leave_as(birth, Again { rest: self.rest - 1, has_begun: false });
+                    return true;
+                }
+                self.rest == 0
+            }
+        }
+
+        run(|program| {
+            let (reader, _writer) = program.pipe(0);
+            leave(Again { rest: 1000, has_begun: false });
+            STEPS_OF_CALLER.store(0, Ordering::Relaxed);
+            assert_eq!(program.close(reader), Ok(0));
+            let steps = STEPS_OF_CALLER.load(Ordering::Relaxed);
+            assert!((1..10).contains(&steps), "{steps}");
+            program.sleep_ns(1_000_000);
+            assert!(!are_left(), "the others were left to the cleaner");
         });
     }
 

@@ -99,7 +99,7 @@ impl Remain for UnreceivedFiles {
     fn step(&mut self) -> bool {
         for _ in 0..CLOSED_AT_ONCE {
             let Some(file) = self.files.pop() else { break };
-            let sent = file.reference_to_sent();
+            let sent = file.reference_to_sent().map(|sent| sent.paid_by(self.owner));
             drop(file);
             drop(sent);
         }

@@ -86,11 +86,12 @@ impl Process {
         executor::set_priority(last, Priority::HIGHEST);
     }
 
-    /// Closes all descriptors, in steps. Returns whether sockets that were in messages are among them.
+    /// Closes all descriptors, in steps. Returns whether sockets that were in messages are among them, or were closed
+    /// before.
     async fn close_descriptors(&self) -> bool {
         // Taken out of the lock: closing may wake others and free much.
         let descriptors = self.descriptors.lock().take();
-        let mut were_sent = false;
+        let mut were_sent = descriptors.has_closed_sent();
         for (number, file) in descriptors.into_files().enumerate() {
             let is_end_of_piece = file.is_none();
             were_sent |= file.as_ref().is_some_and(|file| file.was_sent());
@@ -167,7 +168,11 @@ impl Process {
         self.address_space.end_loan();
         // Calls in flight have held sockets that nothing but messages may hold now.
         if were_sent {
-            carriers::look(self.id);
+            carriers::look_after_collection(self.id);
+            for _ in 0..=carriers::looks_at_all() {
+                carriers::look_around(self.id);
+                steps::pause_at_the_end().await;
+            }
         }
         // An `accept` that was in progress when they were closed has made one more.
         self.close_descriptors().await;
