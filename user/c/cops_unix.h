@@ -219,6 +219,7 @@
 #define COPS_ENOMEM 12 /* out of memory */
 #define COPS_EACCES 13 /* permission denied */
 #define COPS_EFAULT 14 /* bad address */
+#define COPS_ENOTBLK 15 /* block device required */
 #define COPS_EBUSY 16 /* device or resource busy */
 #define COPS_EEXIST 17 /* file exists */
 #define COPS_EXDEV 18 /* link across file systems */

@@ -86,7 +86,7 @@ const SYSTEMS: &[Row] = &[
     (&["COPS microkernel", "asynchronous", "COPS asynchronous"], 6, Marker::Diamond),
     (&["COPS kernel, to handler"], 0, Marker::Square),
     (&["COPS kernel, to coroutine"], 1, Marker::Circle),
-    (&["COPS uintc, to handler"], 2, Marker::Plus),
+    (&["COPS uintc, to handler", "by instructions"], 2, Marker::Plus),
     (&["COPS uintc, to coroutine"], 3, Marker::Plus),
     (&["together", "by stores"], 19, Marker::Plus),
     (&["synchronous", "synchronous, short"], 8, Marker::Ring),
