@@ -519,13 +519,13 @@ struct PathOfPlace {
     place: Place,
     /// The part in the present file system.
     own: Option<PathSoFar>,
-    /// The part on the volume.
+    /// The part on the volume; empty at its root.
     on_volume: Vec<u8>,
 }
 
 impl PathOfPlace {
     fn new(place: &Place) -> PathOfPlace {
-        PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: b"/".to_vec() }
+        PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: Vec::new() }
     }
 
     /// Puts the name of a directory of a volume in front.
@@ -535,9 +535,6 @@ impl PathOfPlace {
             return Err(Errno::ENAMETOOLONG);
         }
         path.try_reserve(name.len() + 1).map_err(|_| Errno::ENOMEM)?;
-        if path == b"/" {
-            path.clear();
-        }
         path.splice(0..0, [b'/'].into_iter().chain(name.iter().copied()));
         Ok(())
     }
@@ -554,12 +551,12 @@ impl PathOfPlace {
             }
             Node::Generated(entry) => entry.path()?,
             // Told by `above`.
-            Node::OnVolume(node) if node.is_root() => core::mem::replace(&mut self.on_volume, b"/".to_vec()),
+            Node::OnVolume(node) if node.is_root() => core::mem::take(&mut self.on_volume),
             Node::OnVolume(_) => return Err(Errno::ENOENT),
         };
         self.own = None;
         match &own[..] {
-            b"/" => {}
+            b"/" | b"" => {}
             _ if self.path.is_empty() => self.path = own,
             own => {
                 // In front of the part that is there.
@@ -578,6 +575,14 @@ impl PathOfPlace {
         }
         Ok(Some(core::mem::take(&mut self.path)))
     }
+}
+
+/// Returns a copy of a name. `ENOMEM`.
+fn copy_of(name: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(name.len()).map_err(|_| Errno::ENOMEM)?;
+    copy.extend_from_slice(name);
+    Ok(copy)
 }
 
 /// Reason why a path has not been followed to its end.
@@ -729,7 +734,7 @@ impl Path {
             let name = &self.path[..end];
             let is_special = name == b"." || name == b"..";
             if is_last && !matches!(last, LastComponent::File(_)) && !(is_special && last != LastComponent::Name) {
-                return Ok(Arrived::Name(here, name.to_vec(), after > 0));
+                return Ok(Arrived::Name(here, copy_of(name)?, after > 0));
             }
             if name == b"." {
                 self.path.drain(..end);
@@ -741,7 +746,7 @@ impl Path {
                 self.path = rest;
                 continue;
             }
-            let wanted = name.to_vec();
+            let wanted = copy_of(name)?;
             let volume = here.volume().clone();
             let answer = self.ask(&volume, || VolumeRequest::LookUp(here, wanted))?;
             let VolumeAnswer::File(found, target) = answer else { return Err(Errno::ENOENT.into()) };
