@@ -19,7 +19,7 @@ use crate::calls::locks::{self, LockCommand};
 use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_path_from_here, read_two_paths};
 use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
-use crate::files::fifo::{FifoOpening, Found, Opening};
+use crate::files::fifo::{FifoOpening, FoundFile, Opening};
 use crate::files::file::{self, FileOperations, OpenFile};
 use crate::files::generated::Generated;
 use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, Place};
@@ -99,14 +99,14 @@ fn last_of(options: &OpenOptions) -> LastComponent {
 pub(super) fn open(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let opening = match follow_to(&call, read_path(&call, 0, 1)?, Effect::Frees, open_at)? {
-        Ok(Found::Descriptor(descriptor)) => return Ok(descriptor.into()),
-        Ok(Found::Fifo(opening)) => Opening::Meeting(opening),
+        Ok(FoundFile::Descriptor(descriptor)) => return Ok(descriptor.into()),
+        Ok(FoundFile::Fifo(opening)) => Opening::Meeting(opening),
         Err(rest) => Opening::Walking(rest),
     };
     Ok(Operation::Open(kept(opening)).into())
 }
 
-fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<Found, Halt> {
+fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
     let (process, flags) = (call.process(), call.unsigned(2));
     let options = open_options(flags, permissions_of_new(process, call.unsigned(3)))?;
     let writes = options.access != Access::Read || options.contents == Contents::Discard;
@@ -120,7 +120,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<Found, Halt> {
         Opened::Stored(file, mount) if file.node().kind() == FileKind::Fifo => {
             let place = Place { node: Node::Stored(file.node().clone()), mount };
             let how = (flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0);
-            return Ok(Found::Fifo(FifoOpening::begin(place, file.access(), how, &process.account, charge)?));
+            return Ok(FoundFile::Fifo(FifoOpening::begin(place, file.access(), how, &process.account, charge)?));
         }
         Opened::Stored(file, mount) => {
             let access = file.access();
@@ -135,11 +135,11 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<Found, Halt> {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)
         }
         Opened::Same(file) => {
-            return Ok(Found::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?));
+            return Ok(FoundFile::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?));
         }
     };
     let file = Arc::new(OpenFile::of(object, access, flags & flag::NONBLOCK != 0, charge));
-    Ok(Found::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?))
+    Ok(FoundFile::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?))
 }
 
 /// Performs `close`.

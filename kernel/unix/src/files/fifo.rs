@@ -175,7 +175,7 @@ impl FifoOpening {
 }
 
 /// The file to which the path of an `open` has led.
-pub(crate) enum Found {
+pub(crate) enum FoundFile {
     /// It has its descriptor.
     Descriptor(usize),
     /// A FIFO.
@@ -185,7 +185,7 @@ pub(crate) enum Found {
 /// The rest of an `open` that could not be done at once.
 pub(crate) enum Opening {
     /// Its path is followed, in steps.
-    Walking(Pin<Box<dyn Future<Output = Result<Found, Errno>> + Send>>),
+    Walking(Pin<Box<dyn Future<Output = Result<FoundFile, Errno>> + Send>>),
     /// The other side of a FIFO is awaited.
     Meeting(FifoOpening),
 }
@@ -203,8 +203,8 @@ impl Opening {
                 Opening::Walking(walk) => {
                     let mut context = Context::from_waker(waker.unwrap_or(steps::IN_PLACE));
                     match ready!(walk.as_mut().poll(&mut context))? {
-                        Found::Descriptor(descriptor) => return Poll::Ready(Ok(descriptor)),
-                        Found::Fifo(opening) => *self = Opening::Meeting(opening),
+                        FoundFile::Descriptor(descriptor) => return Poll::Ready(Ok(descriptor)),
+                        FoundFile::Fifo(opening) => *self = Opening::Meeting(opening),
                     }
                 }
                 Opening::Meeting(opening) => return opening.poll(descriptors, waker),
