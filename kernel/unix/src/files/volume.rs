@@ -436,6 +436,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let shared = self.shared;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let node = |attributes| VolumeNode::of(shared, attributes, &job.account);
+        let with_target = |volume: &mut Volume<Blocks<'a, W>>, found: Attributes| {
+            let is_link = found.is(kind::SYMBOLIC_LINK);
+            let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
+            node(found).map(|found| VolumeAnswer::File(found, target))
+        };
         let answer = match &job.request {
             VolumeRequest::Mount(_) => Ok(VolumeAnswer::Done),
             VolumeRequest::Root => {
@@ -445,21 +450,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::LookUp(directory, name) => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     None => Ok(VolumeAnswer::Missing),
-                    Some(found) => {
-                        let is_link = found.is(kind::SYMBOLIC_LINK);
-                        let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
-                        node(found).map(|found| VolumeAnswer::File(found, target))
-                    }
+                    Some(found) => with_target(volume, found),
                 }
             }
             VolumeRequest::Open { directory, name, file, must_be_new } => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
-                    Some(found) => {
-                        let is_link = found.is(kind::SYMBOLIC_LINK);
-                        let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
-                        node(found).map(|found| VolumeAnswer::File(found, target))
-                    }
+                    Some(found) => with_target(volume, found),
                     None => {
                         let made = volume.create(directory.number(), name, *file).map_err(errno_of);
                         made.and_then(node).map(|made| VolumeAnswer::File(made, None))
